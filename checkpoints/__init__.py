@@ -1,0 +1,13 @@
+"""Positions: where a dispatcher stands, who owns an output, what Spark's checkpoint says.
+
+Code only, and no JVM. What it describes lives in the output's ``reput`` directory:
+
+    reput/owner.lock      held while a dispatcher runs
+    reput/owner.json      who holds it, for the error that the second one gets
+    reput/watermark       the durable position (``checkpoints.watermark``)
+    reput/quarantine.jsonl   what got no entry (``store.ledger``)
+    reput/spark/          Spark's checkpoint, unless ``--checkpoint`` names another place
+"""
+
+STATE_DIRECTORY = "reput"
+SPARK_DIRECTORY = "spark"

@@ -1,0 +1,75 @@
+"""One writer per output: a file lock that dies with its holder, and RocketMQ's own store lock."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from filelock import FileLock, Timeout
+
+from checkpoints import STATE_DIRECTORY
+from store import fsops
+from store.brokerlock import BrokerLock
+from store.errors import OwnershipError
+
+LOCK_NAME = "owner.lock"
+OWNER_NAME = "owner.json"
+
+
+class Ownership:
+    """Holds an output while in a ``with`` block."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.directory = output / STATE_DIRECTORY
+        self._held = ExitStack()
+
+    def __enter__(self) -> Ownership:
+        """Raises OwnershipError naming the first owner, OutputError for a read-only output."""
+        fsops.make_directories(self.directory, self.output)
+        try:
+            lock = self._held.enter_context(FileLock(self.directory / LOCK_NAME, timeout=0))
+        except Timeout as error:
+            raise OwnershipError(
+                f"{self.output} is written by another dispatcher ({self._owner()}); "
+                "stop it first, or write elsewhere with --output DIR"
+            ) from error
+        except OSError as error:
+            raise fsops.output_error(error, "lock", self.directory / LOCK_NAME) from error
+        try:
+            self._held.enter_context(BrokerLock(self.output))
+            fsops.replace_file(self.directory / OWNER_NAME, _about_us())
+        except BaseException:
+            lock.release()
+            self._held.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._held.close()
+
+    def _owner(self) -> str:
+        try:
+            owner = json.loads((self.directory / OWNER_NAME).read_text("utf-8"))
+            return f"process {owner['pid']} on {owner['host']}, started {owner['started']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return "unknown process"
+
+
+def _about_us() -> bytes:
+    owner = {
+        "pid": os.getpid(),
+        "host": platform.node(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return json.dumps(owner).encode()

@@ -1,0 +1,108 @@
+"""Four positions, checked against each other before every start (design.md §6).
+
+The log and the watermark are the truth. Spark's checkpoint is kept only if it reads well, belongs
+to this output and is not ahead of the watermark; otherwise it is moved aside and the query begins
+anew at the watermark. Each queue's own maxPhysicOffset is read by its dispatcher.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from checkpoints import spark_checkpoint
+from checkpoints.spark_checkpoint import DamagedCheckpointError
+from checkpoints.watermark import Watermark, fingerprint, new_store_id
+from store.commitlog import CommitLog
+from store.cursor import Window, walk
+from store.errors import CommitLogError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a start will do; made without changing anything."""
+
+    watermark: Watermark
+    """The position to begin with; to be written with a new epoch."""
+    start: int
+    """Where the first batch begins if Spark's checkpoint is new, otherwise where it goes on."""
+    keep_spark_checkpoint: bool
+    truncate_to: int | None
+    """The log ends here, before the watermark: what was derived from behind it must be cut."""
+    lost: tuple[int, int] | None
+    """[from, to) of the log is gone and was never dispatched."""
+    notes: tuple[str, ...]
+    """What was found and is done about it, for the log."""
+
+
+def make_plan(
+    log: CommitLog,
+    log_end: int,
+    found: Watermark | None,
+    spark_directory: Path,
+    replay_from: int | None = None,
+) -> Plan:
+    """Compare the positions. ``replay_from``: a record start to dispatch again from.
+
+    Raises CommitLogError where the log below the watermark is not the one that was dispatched.
+    """
+    notes: list[str] = []
+    first = log.min_offset
+    watermark = found or Watermark(new_store_id(), first)
+    truncate_to, lost = None, None
+    if found is None:
+        notes.append(f"no watermark: starting at the log's first byte, {first}")
+    elif found.end_offset > log_end:
+        truncate_to = log_end
+        notes.append(f"log ends at {log_end}, before the watermark {found.end_offset}: cutting")
+        watermark = replace(found, end_offset=log_end, last_record_offset=-1, last_record_crc=0)
+    else:
+        _check_same_log(log, found)
+    if watermark.end_offset < first:
+        lost = (watermark.end_offset, first)
+        notes.append(f"log begins at {first}: [{lost[0]}, {lost[1]}) was removed undispatched")
+        watermark = replace(watermark, end_offset=first, last_record_offset=-1, last_record_crc=0)
+    start, keep = watermark.end_offset, False
+    if replay_from is not None:
+        _check_record_start(log, replay_from, watermark.end_offset)
+        start = replay_from
+        notes.append(f"replaying from {replay_from}")
+    else:
+        try:
+            position = spark_checkpoint.read_position(spark_directory, watermark.store_id)
+        except DamagedCheckpointError as error:
+            notes.append(f"spark checkpoint is not usable ({error}): resuming at {start}")
+        else:
+            if position is None:
+                notes.append(f"no spark checkpoint: resuming at {start}")
+            elif not first <= position.offset <= watermark.end_offset:
+                notes.append(f"spark checkpoint is at {position.offset}: resuming at {start}")
+            else:
+                start, keep = position.offset, True
+    return Plan(watermark, start, keep, truncate_to, lost, tuple(notes))
+
+
+def _check_same_log(log: CommitLog, watermark: Watermark) -> None:
+    """The last record below the watermark must be the one that we saw, if it is still there."""
+    last = watermark.last_record_offset
+    if last < log.min_offset or log.segment_at(last) is None:
+        return
+    if fingerprint(log, last) != watermark.last_record_crc:
+        raise CommitLogError(
+            f"the record at physical offset {last}, below the watermark {watermark.end_offset}, is "
+            "not the one that was dispatched: the log was replaced or cut and written anew; "
+            "dispatch this log into a fresh --output"
+        )
+
+
+def _check_record_start(log: CommitLog, offset: int, end: int) -> None:
+    segment = log.segment_at(offset)
+    if offset == end:
+        return
+    if segment is None or offset > end:
+        raise UsageError(
+            f"cannot replay from {offset}: the dispatched log is [{log.min_offset}, {end})"
+        )
+    near = walk(log, Window(log), segment.start, offset).offset
+    if near != offset:
+        raise UsageError(f"cannot replay from {offset}: no record starts there, one does at {near}")

@@ -1,0 +1,142 @@
+"""Spark's checkpoint directory of a streaming query, read without Spark.
+
+    metadata        {"id": uuid}
+    offsets/N       "v1", metadata JSON, one offset JSON a source: written before batch N runs
+    commits/N       "v1", JSON: written after batch N ran ("commits log"; RocketMQ's log is the
+                    only one called CommitLog here)
+    reput-start     ours: where batch 0 begins. Spark asks the source again when it repeats batch
+                    0, and the answer may have changed by then: data would be skipped
+Spark never syncs these files nor checks them. We do both halves: a directory that does not read
+well is moved aside as a whole, since the log and the watermark know everything it knew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from store import fsops
+from store.logoffset import offset_json, parse_offset
+
+START_NAME = "reput-start"
+_BATCH_NAME = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
+_VERSION = "v1"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPosition:
+    """Where a query would go on."""
+
+    offset: int
+    """Log offset of the next batch to run, or to run again."""
+    batch_id: int
+    """The last batch in the offset log."""
+    committed: bool
+    """Whether that batch is in the commits log."""
+
+
+class DamagedCheckpointError(Exception):
+    """The directory holds something that Spark would trip over, or skip data by."""
+
+
+def read_position(directory: Path, store_id: str) -> SparkPosition | None:
+    """Where the query of ``directory`` stands; None for a directory without a batch.
+
+    Raises DamagedCheckpointError for damage and for another store's checkpoint.
+    """
+    offsets = _batches(directory / "offsets")
+    commits = _batches(directory / "commits")
+    if not offsets and not commits and not (directory / "metadata").exists():
+        return None
+    metadata = _json((directory / "metadata"), "{}")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("id"), str):
+        raise DamagedCheckpointError("metadata has no query id")
+    positions = {batch: _offset(path, store_id) for batch, path in offsets.items()}
+    for path in commits.values():
+        _version_and_json(path)
+    if not positions:
+        if commits:
+            raise DamagedCheckpointError("commits without offsets")
+        return None
+    last = max(positions)
+    if commits and max(commits) not in (last, last - 1):
+        raise DamagedCheckpointError(f"batch {last} has offsets, the last commit is {max(commits)}")
+    if last > 0 and last - 1 not in positions:
+        raise DamagedCheckpointError(f"offsets of batch {last - 1} are missing")
+    if last > 0 and last not in commits and last - 1 not in commits:
+        raise DamagedCheckpointError(f"commit of batch {last - 1} is missing")
+    committed = last in commits
+    if committed:
+        return SparkPosition(positions[last], last, True)
+    before = positions[last - 1] if last > 0 else read_start(directory, store_id)
+    if before is None or before > positions[last]:
+        raise DamagedCheckpointError("the start of the unfinished batch is unknown")
+    return SparkPosition(before, last, False)
+
+
+def read_start(directory: Path, store_id: str) -> int | None:
+    """The pinned start; None where it is missing, damaged or another store's."""
+    try:
+        return parse_offset((directory / START_NAME).read_text("utf-8"), store_id)
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def pin_start(directory: Path, root: Path, store_id: str, offset: int) -> None:
+    """Pin where batch 0 begins, before the query starts."""
+    fsops.make_directories(directory, root)
+    fsops.replace_file(directory / START_NAME, json.dumps(offset_json(store_id, offset)).encode())
+
+
+def move_aside(directory: Path) -> Path:
+    """Rename the directory to ``NAME.replaced-N``; nothing of it is lost."""
+    number = 1
+    while (target := directory.with_name(f"{directory.name}.replaced-{number}")).exists():
+        number += 1
+    fsops.rename(directory, target)
+    return target
+
+
+def _batches(directory: Path) -> dict[int, Path]:
+    if not directory.is_dir():
+        return {}
+    found = {}
+    for path in directory.iterdir():
+        if _BATCH_NAME.match(path.name):
+            found[int(path.name)] = path
+        elif not path.name.startswith("."):
+            raise DamagedCheckpointError(f"{path.parent.name}/{path.name} is no batch")
+    return found
+
+
+def _json(path: Path, kind: str) -> object:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DamagedCheckpointError(f"{path.parent.name}/{path.name}: no {kind}") from error
+
+
+def _version_and_json(path: Path) -> list[str]:
+    """Lines behind the version; the first of them is a JSON object."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedCheckpointError(f"{path.parent.name}/{path.name}: {error}") from error
+    if len(lines) < 2 or lines[0] != _VERSION:
+        raise DamagedCheckpointError(f"{path.parent.name}/{path.name} is cut or of another version")
+    try:
+        if not isinstance(json.loads(lines[1]), dict):
+            raise ValueError(lines[1])
+    except ValueError as error:
+        raise DamagedCheckpointError(f"{path.parent.name}/{path.name}: no JSON object") from error
+    return lines[1:]
+
+
+def _offset(path: Path, store_id: str) -> int:
+    lines = _version_and_json(path)
+    offset = parse_offset(lines[1], store_id) if len(lines) == 2 else None
+    if offset is None:
+        raise DamagedCheckpointError(f"offsets/{path.name} is damaged or another store's")
+    return offset

@@ -1,0 +1,4 @@
+"""Spark data sources: the log as a streaming and batch table.
+
+Import ``sources.commitlog.CommitLogDataSource`` and register it with a session.
+"""

@@ -1,0 +1,282 @@
+"""The Spark data source ``rocketmq-commitlog``: a commitlog directory as a table.
+
+Unit of parallelism: a byte range of the log that begins and ends at record starts. Guarantee: a
+range gives the same messages however often it is read, so that a query is exactly-once where its
+sink is idempotent. Readers hold no progress: everything follows from offsets and the log.
+
+Spark keeps one reader in a planner process on the driver, which answers where the log ends, and
+sends copies to the tasks, which only ``read``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from sources.offsets import (
+    PinnedStart,
+    check_no_loss,
+    limited_end,
+    resolve_end,
+    resolve_start,
+    store_id_of,
+)
+from sources.options import EARLIEST, LATEST, SourceOptions
+from sources.rows import read_rows, rows_schema
+from sources.runs import RUNS_SCHEMA, read_runs
+from store.commitlog import CommitLog
+from store.config import StoreSettings, read_store_settings
+from store.cursor import LogTail, Window, record_starts, walk
+from store.errors import CommitLogDataLossError, UsageError
+from store.logoffset import offset_json, parse_offset
+
+MIN_PARTITION_BYTES = 1 << 20
+
+
+@dataclass
+class LogPartition(InputPartition):
+    """[start, end) of the log."""
+
+    start: int
+    end: int
+
+
+class CommitLogDataSource(DataSource):
+    """``spark.read`` and ``spark.readStream`` over a store; options: ``sources.options``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format()``."""
+        return "rocketmq-commitlog"
+
+    def schema(self) -> str:
+        """Fixed by ``mode``. Called first, on the driver: a wrong option fails here, at load()."""
+        options = SourceOptions(self.options)
+        _open(options)
+        if options["mode"] == "runs":
+            return RUNS_SCHEMA
+        return rows_schema(options["includeBody"], options["includeProperties"])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The batch reader. Called on the driver."""
+        return CommitLogBatchReader(SourceOptions(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The stream reader. Called in the planner process, once a query."""
+        return CommitLogStreamReader(SourceOptions(self.options), schema)
+
+
+def _open(options: SourceOptions) -> tuple[StoreSettings, CommitLog]:
+    conf = options["brokerConf"]
+    settings = read_store_settings(Path(options["path"]), Path(conf) if conf else None)
+    settings = settings.with_overrides(options["commitLogFileSize"], None)
+    return settings, CommitLog(
+        settings.commit_log_directories, settings.mapped_file_size_commit_log
+    )
+
+
+class _LogReader:
+    """What both readers share: options, the log (opened where it is used), planning, reading."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self._schema = schema
+        expected = RUNS_SCHEMA
+        if options["mode"] == "rows":
+            expected = rows_schema(options["includeBody"], options["includeProperties"])
+        names = [part.split()[0] for part in expected.split(", ")]
+        if schema.names != names:
+            raise UsageError("the schema of rocketmq-commitlog is fixed; do not give one")
+        self._opened: tuple[StoreSettings, CommitLog] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def _store(self) -> tuple[StoreSettings, CommitLog]:
+        if self._opened is None:
+            self._opened = _open(self.options)
+        return self._opened
+
+    def _plan(self, start: int, end: int) -> list[LogPartition]:
+        """Partitions of [start, end), cut at file starts where one is near, else at records.
+
+        The packed form is cut at likely record starts: its sink checks that the pieces join. Rows
+        have nobody to check, so that their cuts are walked to.
+        """
+        _, log = self._store()
+        log.refresh()
+        size = end - start
+        wanted = max(self.options["minPartitions"], -(-size // max(log.file_size, 1)))
+        count = max(1, min(wanted, size // MIN_PARTITION_BYTES))
+        window = Window(log)
+        cuts = [start]
+        for index in range(1, count):
+            ideal = start + index * size // count
+            segment = log.segment_at(ideal)
+            if segment is None:
+                continue
+            file_end, near = segment.start + log.file_size, size // count // 4
+            if ideal - segment.start <= near:
+                cut = segment.start
+            elif file_end - ideal <= near:
+                cut = file_end
+            elif self.options["mode"] == "runs":
+                (cut,) = record_starts(log, [ideal])
+            else:
+                cut = walk(log, window, max(segment.start, cuts[-1]), ideal).offset
+            if cuts[-1] < cut < end:
+                cuts.append(cut)
+        return [LogPartition(a, b) for a, b in zip(cuts, [*cuts[1:], end], strict=True)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition. Called in tasks, again after a failure; changes nothing."""
+        if not isinstance(partition, LogPartition):
+            return  # Spark's stand-in for an empty plan
+        settings, log = self._store()
+        options, schema = self.options, to_arrow_schema(self._schema, timezone="UTC")
+        common: dict[str, Any] = {
+            "delay_levels_ms": settings.message_delay_levels_ms,
+            "verify_crc": options["verifyCrc"],
+            "fail_on_data_loss": options["failOnDataLoss"],
+        }
+        if options["mode"] == "runs":
+            yield from read_runs(log, partition.start, partition.end, schema, **common)
+            return
+        yield from read_rows(
+            log,
+            partition.start,
+            partition.end,
+            schema,
+            fail_on_corrupt=options["onCorrupt"] == "fail",
+            max_inflated_bytes=options["maxInflatedBytes"] if options["inflateBodies"] else None,
+            **common,
+        )
+
+
+class CommitLogBatchReader(_LogReader, DataSourceReader):
+    """One read of [start, end), both fixed when the read is planned."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        options.check_batch()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Called once, on the driver."""
+        settings, log = self._store()
+        sealed_end = LogTail(log).settled()
+        start = log.min_offset
+        if any(self.options[key] is not None for key in ("startingOffsets", "startingTimestamp")):
+            start = resolve_start(self.options, settings, log, sealed_end)
+        end = resolve_end(self.options, log, start, sealed_end)
+        return list(self._plan(start, end)) if start < end else []
+
+
+class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the log. State is kept in the planner only, and only to save work."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        options.check_stream()
+        self._tail: LogTail | None = None
+        self._frozen_end: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_tail": None}
+
+    @property
+    def _store_id(self) -> str:
+        settings, _ = self._store()
+        return self.options["storeId"] or store_id_of(settings)
+
+    def _log_tail(self) -> LogTail:
+        if self._tail is None:
+            self._tail = LogTail(self._store()[1])
+        return self._tail
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Called in the planner for a new checkpoint, and again whenever batch 0 is repeated."""
+        settings, log = self._store()
+        pinned = PinnedStart(self.options["initialOffsetPath"], self._store_id)
+        start = pinned.read()
+        if start is None:
+            wanted = self.options["startingOffsets"]
+            if self.options["startingTimestamp"] is None and wanted == EARLIEST:
+                start = log.min_offset
+            else:
+                sealed_end = self._log_tail().settled()
+                start = sealed_end
+                if self.options["startingTimestamp"] is not None or wanted not in (None, LATEST):
+                    start = resolve_start(self.options, settings, log, sealed_end)
+            pinned.keep(start)
+        return offset_json(self._store_id, start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Called in the planner, once a query."""
+        if self.options["maxBytesPerTrigger"]:
+            return ReadMaxBytes(self.options["maxBytesPerTrigger"])
+        if self.options["maxOffsetsPerTrigger"]:
+            return ReadMaxRows(self.options["maxOffsetsPerTrigger"])
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Called in the planner, once a query: nothing behind this end will be read."""
+        self._frozen_end = self._log_tail().settled()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Called in the planner every 10 ms when idle: then it costs a stat and a small read."""
+        begin = self._parsed(start)
+        end = self._end(begin)
+        check_no_loss(self._store()[1], begin, end, self.options["failOnDataLoss"])
+        if end <= begin:
+            return start
+        return offset_json(self._store_id, limited_end(self._store()[1], begin, end, limit))
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Called in the planner for progress reports."""
+        return offset_json(self._store_id, self._end(0))
+
+    def _end(self, begin: int) -> int:
+        if self._frozen_end is not None:
+            return self._frozen_end
+        return self._log_tail().poll(begin)
+
+    def _parsed(self, offset: dict[str, Any]) -> int:
+        found = parse_offset(offset, self._store_id)
+        if found is None:
+            raise CommitLogDataLossError(
+                "FOREIGN_OFFSET",
+                f"the checkpoint's offset {offset} is damaged or belongs to another store than "
+                f"{self._store_id} (a store that moved keeps its identity with option storeId)",
+            )
+        return found
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Called in the planner for every batch, and again when it is repeated."""
+        return self._plan(self._parsed(start), self._parsed(end))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Called when the next batch begins, never for the last: of no use to us."""
+
+    def stop(self) -> None:
+        """Called in the planner when the query ends."""
+        if self._opened is not None:
+            self._opened[1].close()

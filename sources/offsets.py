@@ -1,0 +1,160 @@
+"""From options to positions: starts, ends, and how far a micro-batch may go."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from sources.options import EARLIEST, LATEST, RESUME, SourceOptions
+from store import fsops
+from store.commitlog import CommitLog
+from store.config import StoreSettings
+from store.consumequeue import CONSUME_QUEUE_DIRECTORY, ConsumeQueueFiles, list_queues
+from store.cursor import Window, walk
+from store.errors import CommitLogDataLossError, UsageError
+from store.logoffset import offset_json, parse_offset
+
+
+def store_id_of(settings: StoreSettings) -> str:
+    """The identity of a store that has no other: its place. 32 hex digits."""
+    places = "\n".join(str(path.resolve()) for path in settings.commit_log_directories)
+    return hashlib.sha256(places.encode()).hexdigest()[:32]
+
+
+def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:
+    """Offset of the first record with storeTimestamp >= ``timestamp``; None if none is before
+    ``end``. The files are taken to be in time order, the records within one are walked."""
+    window = Window(log)
+    start = log.min_offset
+    for segment in log.segments:
+        first = walk(log, window, segment.start, end, min_timestamp=timestamp)
+        if first.offset == segment.start and segment.start < end:
+            break
+        probe = walk(log, window, segment.start, end, max_records=1, min_timestamp=timestamp)
+        if probe.record_count == 0:
+            break
+        start = segment.start
+    found = walk(log, window, start, end, min_timestamp=timestamp).offset
+    return found if found < end else None
+
+
+def resolve_start(options: SourceOptions, settings: StoreSettings, log: CommitLog, end: int) -> int:
+    """Where a query without a checkpoint begins, in the order of Spark's Kafka source.
+
+    Raises UsageError for an offset at which no record starts and a time that no record has.
+    """
+    timestamp, start = options["startingTimestamp"], options["startingOffsets"]
+    if timestamp is not None:
+        found = first_at_or_after(log, timestamp, end)
+        if found is None and options["startingOffsetsByTimestampStrategy"] == "error":
+            raise UsageError(
+                f"no record has a storeTimestamp of {timestamp} or later; set "
+                "startingOffsetsByTimestampStrategy to latest to begin at the end"
+            )
+        return end if found is None else found
+    if start == EARLIEST:
+        return log.min_offset
+    if start == LATEST:
+        return end
+    if start == RESUME:
+        return _smallest_max_physic_offset(settings, log)
+    return _record_start("startingOffsets", start, log, end)
+
+
+def resolve_end(options: SourceOptions, log: CommitLog, start: int, sealed_end: int) -> int:
+    """Where a batch read ends, exclusive. Raises UsageError for an end before the start."""
+    timestamp, end = options["endingTimestamp"], options["endingOffsets"]
+    if timestamp is not None:
+        found = first_at_or_after(log, timestamp, sealed_end)
+        resolved = sealed_end if found is None else found
+    elif end in (None, LATEST):
+        resolved = sealed_end
+    else:
+        resolved = _record_start("endingOffsets", end, log, sealed_end)
+    if resolved < start:
+        raise UsageError(f"the read would end at {resolved}, before its start at {start}")
+    return resolved
+
+
+def _record_start(key: str, offset: int, log: CommitLog, end: int) -> int:
+    if offset == end:
+        return offset
+    segment = log.segment_at(offset)
+    if segment is None or offset > end:
+        raise UsageError(f"option {key} is {offset}; the log is [{log.min_offset}, {end})")
+    near = walk(log, Window(log), segment.start, offset).offset
+    if near != offset:
+        raise UsageError(f"option {key} is {offset}, inside a record; one starts at {near}")
+    return offset
+
+
+def _smallest_max_physic_offset(settings: StoreSettings, log: CommitLog) -> int:
+    """The smallest maxPhysicOffset of the store's queues: before it every queue is complete."""
+    root = settings.root / CONSUME_QUEUE_DIRECTORY
+    ends = []
+    for key in list_queues(root):
+        path = root / key.relative_path
+        files = ConsumeQueueFiles(path, settings.mapped_file_size_consume_queue)
+        last = files.last_unit(files.find_end(None))
+        if last is not None:
+            ends.append(last[0] + last[1])
+    return max(min(ends, default=log.min_offset), log.min_offset)
+
+
+def check_no_loss(log: CommitLog, start: int, end: int, fail: bool) -> None:
+    """Whether [start, end) can still be what it was. Raises CommitLogDataLossError if ``fail``."""
+    if not fail:
+        return
+    if start < log.min_offset:
+        raise CommitLogDataLossError(
+            "START_BELOW_MIN", f"asked from {start}, the log begins at {log.min_offset}"
+        )
+    if end < start:
+        raise CommitLogDataLossError("LOG_SHRANK", f"asked from {start}, the log ends at {end}")
+
+
+def limited_end(log: CommitLog, start: int, end: int, limit: ReadLimit) -> int:
+    """How far from ``start`` one micro-batch goes: a record or file start, at most ``end``.
+
+    At least one record, whatever the limit. A file start is preferred where one lies in the upper
+    half of the limit: it costs no walk.
+    """
+    window = Window(log)
+    start = max(start, min(log.min_offset, end))
+    if isinstance(limit, ReadMaxRows):
+        return min(walk(log, window, start, end, max_records=limit.max_rows).offset, end)
+    if not isinstance(limit, ReadMaxBytes) or end - start <= limit.max_bytes:
+        return end
+    target = start + limit.max_bytes
+    segment = log.segment_at(target)
+    if segment is not None and segment.start - start >= limit.max_bytes // 2:
+        return segment.start
+    reached = walk(log, window, max(start, segment.start if segment else start), target).offset
+    if reached <= start:
+        reached = walk(log, window, start, end, max_records=1).offset
+    return min(reached, end)
+
+
+class PinnedStart:
+    """Keeps the first answer to "where to begin" in the file that ``initialOffsetPath`` names."""
+
+    def __init__(self, path: str | None, store_id: str) -> None:
+        self._path = Path(path) if path else None
+        self._store_id = store_id
+
+    def read(self) -> int | None:
+        """The kept start; None where there is none yet. Raises UsageError for a damaged file."""
+        if self._path is None or not self._path.exists():
+            return None
+        offset = parse_offset(self._path.read_text("utf-8"), self._store_id)
+        if offset is None:
+            raise UsageError(f"{self._path} is damaged or another store's; remove it to begin anew")
+        return offset
+
+    def keep(self, offset: int) -> None:
+        """Write the start down before Spark learns of it."""
+        if self._path is not None:
+            fsops.replace_file(self._path, json.dumps(offset_json(self._store_id, offset)).encode())

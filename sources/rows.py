@@ -1,0 +1,206 @@
+"""The public form: a row per message.
+
+| column | type | what |
+|---|---|---|
+| topic | string | as stored; malformed UTF-8 replaced as Java does |
+| queueId | int | |
+| queueOffset | bigint | as stored; 0 for PREPARED and ROLLBACK |
+| physicalOffset | bigint | position of the record in the log; unique |
+| storeSize | bigint | bytes of the record |
+| tags, keys | string | properties TAGS and KEYS; null where absent |
+| tagsCode | bigint | what the consume queue holds: tag hash, or due time of a delayed message |
+| sysFlag, flag, reconsumeTimes | int | |
+| preparedTransactionOffset | bigint | |
+| transactionType | string | none, prepared, commit, rollback |
+| bornTimestamp, storeTimestamp | timestamp | null where no timestamp can hold the value |
+| bornHost, storeHost | string | address:port, IPv6 addresses in brackets |
+| bodyCompression | string | zlib, lz4, zstd, or unknown; null for a plain (or inflated) body |
+| properties | map<string,string> | all of them; left out with includeProperties=false |
+| body | binary | as stored; left out with includeBody=false |
+| corruptReason | string | null, or why a damaged range is no record |
+
+In the row of a damaged range physicalOffset is its start, storeSize its length, the rest null.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from store import java, properties
+from store.commitlog import CommitLog
+from store.cursor import BadRange, records
+from store.errors import CorruptRecordError
+from store.record import Record, SysFlag, tags_code
+
+ROWS_PER_BATCH = 4096
+BODY_BYTES_PER_BATCH = 16 << 20
+_MAX_TIMESTAMP_MS = 253402300799999  # 9999-12-31T23:59:59.999Z
+_MIN_TIMESTAMP_MS = -62135596800000  # 0001-01-01T00:00:00Z
+_TRANSACTION_TYPES = {
+    0: "none",
+    SysFlag.PREPARED: "prepared",
+    SysFlag.COMMIT: "commit",
+    SysFlag.ROLLBACK: "rollback",
+}
+# no type bits with the compressed bit set is zlib, as written before 4.9.4
+_COMPRESSIONS = {
+    0: "zlib",
+    SysFlag.COMPRESSION_LZ4: "lz4",
+    SysFlag.COMPRESSION_ZSTD: "zstd",
+    SysFlag.COMPRESSION_ZLIB: "zlib",
+}
+_COLUMNS = (
+    ("topic", "string"),
+    ("queueId", "int"),
+    ("queueOffset", "bigint"),
+    ("physicalOffset", "bigint not null"),
+    ("storeSize", "bigint not null"),
+    ("tags", "string"),
+    ("keys", "string"),
+    ("tagsCode", "bigint"),
+    ("sysFlag", "int"),
+    ("flag", "int"),
+    ("reconsumeTimes", "int"),
+    ("preparedTransactionOffset", "bigint"),
+    ("transactionType", "string"),
+    ("bornTimestamp", "timestamp"),
+    ("storeTimestamp", "timestamp"),
+    ("bornHost", "string"),
+    ("storeHost", "string"),
+    ("bodyCompression", "string"),
+    ("properties", "map<string,string>"),
+    ("body", "binary"),
+    ("corruptReason", "string"),
+)
+
+
+def rows_schema(include_body: bool, include_properties: bool) -> str:
+    """The schema as Spark DDL."""
+    left_out = {"body": not include_body, "properties": not include_properties}
+    return ", ".join(f"{name} {kind}" for name, kind in _COLUMNS if not left_out.get(name))
+
+
+def read_rows(
+    log: CommitLog,
+    start: int,
+    end: int,
+    schema: pa.Schema,
+    *,
+    delay_levels_ms: tuple[int, ...],
+    fail_on_corrupt: bool,
+    max_inflated_bytes: int | None,
+    **iteration: Any,
+) -> Iterator[pa.RecordBatch]:
+    """[start, end) of the log as rows. Raises CorruptRecordError if told to."""
+    names = schema.names
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    body_bytes = 0
+    for found in records(log, start, end, **iteration):
+        if isinstance(found, BadRange):
+            if fail_on_corrupt:
+                segment = log.segment_at(found.start)
+                place = str(segment.path) if segment else "the commitlog"
+                raise CorruptRecordError(place, found.start, found.end, found.status.name)
+            row: dict[str, Any] = {
+                "physicalOffset": found.start,
+                "storeSize": found.end - found.start,
+                "corruptReason": found.status.name.lower(),
+            }
+        else:
+            row = _row(found, delay_levels_ms, max_inflated_bytes)
+            body_bytes += len(row["body"])
+        for name in names:
+            columns[name].append(row.get(name))
+        if len(columns["physicalOffset"]) >= ROWS_PER_BATCH or body_bytes >= BODY_BYTES_PER_BATCH:
+            yield _batch(columns, schema)
+            columns = {name: [] for name in names}
+            body_bytes = 0
+    if columns["physicalOffset"]:
+        yield _batch(columns, schema)
+
+
+def _batch(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+    )
+
+
+def _row(
+    found: Record, delay_levels_ms: tuple[int, ...], max_inflated: int | None
+) -> dict[str, Any]:
+    values = {java.decode(k): java.decode(v) for k, v in found.property_map.items()}
+    compression = _compression(found.sys_flag)
+    body = found.body
+    if max_inflated is not None and compression is not None:
+        inflated = inflate(body, compression, max_inflated)
+        if inflated is not None:
+            body, compression = inflated, None
+    return {
+        "topic": java.decode(found.topic),
+        "queueId": found.queue_id,
+        "queueOffset": found.queue_offset,
+        "physicalOffset": found.physical_offset,
+        "storeSize": found.total_size,
+        "tags": values.get(properties.TAGS.decode()),
+        "keys": values.get(properties.KEYS.decode()),
+        "tagsCode": tags_code(found, delay_levels_ms),
+        "sysFlag": found.sys_flag,
+        "flag": found.flag,
+        "reconsumeTimes": found.reconsume_times,
+        "preparedTransactionOffset": found.prepared_transaction_offset,
+        "transactionType": _TRANSACTION_TYPES[found.transaction_type],
+        "bornTimestamp": _timestamp_us(found.born_timestamp),
+        "storeTimestamp": _timestamp_us(found.store_timestamp),
+        "bornHost": _host(found.born_host),
+        "storeHost": _host(found.store_host),
+        "bodyCompression": compression,
+        "properties": values,
+        "body": body,
+    }
+
+
+def _timestamp_us(milliseconds: int) -> int | None:
+    return milliseconds * 1000 if _MIN_TIMESTAMP_MS <= milliseconds <= _MAX_TIMESTAMP_MS else None
+
+
+def _host(host: tuple[str, int]) -> str:
+    return f"[{host[0]}]:{host[1]}" if ":" in host[0] else f"{host[0]}:{host[1]}"
+
+
+def _compression(sys_flag: int) -> str | None:
+    if not sys_flag & SysFlag.COMPRESSED:
+        return None
+    return _COMPRESSIONS.get(sys_flag & SysFlag.COMPRESSION_MASK, "unknown")
+
+
+def inflate(body: bytes, compression: str, limit: int) -> bytes | None:
+    """The plain body; None where it does not inflate, or not within ``limit`` bytes."""
+    inflaters: dict[str, Callable[[bytes, int], bytes]] = {
+        "zlib": _inflate_zlib,
+        "lz4": lambda data, most: _inflate_arrow(data, "lz4", most),
+        "zstd": lambda data, most: _inflate_arrow(data, "zstd", most),
+    }
+    if compression not in inflaters:
+        return None
+    try:
+        plain = inflaters[compression](body, limit + 1)
+    except (zlib.error, OSError, pa.ArrowException):
+        return None
+    return plain if len(plain) <= limit else None
+
+
+def _inflate_zlib(body: bytes, most: int) -> bytes:
+    inflater = zlib.decompressobj()
+    plain = inflater.decompress(body, most)
+    if not inflater.eof and len(plain) < most:
+        raise zlib.error("the stream is cut")
+    return plain
+
+
+def _inflate_arrow(body: bytes, codec: str, most: int) -> bytes:
+    with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
+        return bytes(stream.read(most))

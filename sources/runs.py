@@ -1,0 +1,99 @@
+"""The packed form as Arrow: a row per run, a row per bad range, a row for what was scanned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from store import kernels
+from store.commitlog import CommitLog
+from store.cursor import BadRange
+from store.dispatch import PACKED_COLUMNS, RowKind, ScannedRange
+from store.scan import PackedChunk, scan
+
+RUNS_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in PACKED_COLUMNS)
+
+
+def read_runs(
+    log: CommitLog, start: int, end: int, schema: pa.Schema, **scan_options: Any
+) -> Iterator[pa.RecordBatch]:
+    """[start, end) of the log in the packed form."""
+    for item in scan(log, start, end, **scan_options):
+        if isinstance(item, PackedChunk):
+            yield _runs_batch(item, schema)
+        elif isinstance(item, ScannedRange):
+            yield _one_row(
+                schema,
+                kind=RowKind.SCANNED,
+                messageCount=item.message_count,
+                firstPhysicalOffset=item.start,
+                endPhysicalOffset=item.end,
+                plannedEndOffset=item.planned_end,
+                lastRecordOffset=item.last_record_offset,
+            )
+        else:
+            yield _bad_row(item, schema)
+
+
+def _bad_row(bad: BadRange, schema: pa.Schema) -> pa.RecordBatch:
+    return _one_row(
+        schema,
+        kind=RowKind.BAD,
+        messageCount=0,
+        firstPhysicalOffset=bad.start,
+        endPhysicalOffset=bad.end,
+        status=int(bad.status),
+    )
+
+
+def _one_row(schema: pa.Schema, **values: int) -> pa.RecordBatch:
+    columns = [pa.array([values.get(field.name)], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _runs_batch(chunk: PackedChunk, schema: pa.Schema) -> pa.RecordBatch:
+    runs = chunk.runs
+    counts = runs[:, kernels.RUN_COUNT]
+    contiguous = runs[:, kernels.RUN_CONTIGUOUS] == 1
+    bounds = np.concatenate(([0], np.cumsum(counts)))
+    topic_bounds = np.concatenate(([0], np.cumsum(runs[:, kernels.RUN_TOPIC_LENGTH])))
+    columns = {
+        "kind": np.full(len(runs), RowKind.RUN, np.int32),
+        "topic": _binary(topic_bounds, chunk.topic_arena),
+        "queueId": runs[:, kernels.RUN_QUEUE_ID].astype(np.int32),
+        "messageCount": counts,
+        "firstPhysicalOffset": runs[:, kernels.RUN_FIRST_OFFSET],
+        "endPhysicalOffset": runs[:, kernels.RUN_END_OFFSET],
+        "firstQueueOffset": runs[:, kernels.RUN_FIRST_QUEUE_OFFSET],
+        "queueOffsets": _queue_offsets(chunk, bounds, contiguous),
+        "units": _binary(bounds * kernels.UNIT_SIZE, chunk.units),
+        "lastStoreTimestamp": runs[:, kernels.RUN_LAST_STORE_TIMESTAMP],
+    }
+    arrays = [
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.nulls(len(runs), field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _binary(bounds: Any, data: Any) -> pa.Array:
+    """A binary column over ``data`` without a copy: value i is ``data[bounds[i]:bounds[i+1]]``."""
+    offsets = pa.py_buffer(bounds.astype(np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(data)])
+
+
+def _queue_offsets(chunk: PackedChunk, bounds: Any, contiguous: Any) -> pa.Array:
+    if contiguous.all():
+        return pa.nulls(len(contiguous), pa.binary())
+    return pa.array(
+        [
+            None if plain else chunk.queue_offsets[low:high].tobytes()
+            for plain, low, high in zip(contiguous, bounds, bounds[1:], strict=False)
+        ],
+        pa.binary(),
+    )

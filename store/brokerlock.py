@@ -1,0 +1,74 @@
+"""RocketMQ's ``lock`` file: whoever holds byte 0 may write (``DefaultMessageStore.start``).
+
+The broker takes it with Java's ``FileChannel.tryLock(0, 1)``, a POSIX record lock that flock does
+not see. We take the same lock wherever we write, so that neither starts under the other.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from pathlib import Path
+from types import TracebackType
+
+from store import fsops
+from store.errors import OwnershipError
+
+FILE_NAME = "lock"
+_CONTENT = b"lock"
+# struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+def broker_pid(root: Path) -> int | None:
+    """Process id of whoever holds the store's lock; None where nobody else does."""
+    try:
+        fd = os.open(root / FILE_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        answer = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, question))
+    finally:
+        os.close(fd)
+    return None if answer[0] == fcntl.F_UNLCK else int(answer[4])
+
+
+class BrokerLock:
+    """Holds a store's lock while in a ``with`` block; one per process and store."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / FILE_NAME
+        self._fd = -1
+
+    def __enter__(self) -> BrokerLock:
+        """Raises OwnershipError where a broker (or another writer) holds it."""
+        # asked first: closing any descriptor of the file would drop a lock that we held
+        pid = broker_pid(self._path.parent)
+        fd = fsops.open_for_writing(self._path)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+            if os.fstat(fd).st_size == 0:
+                fsops.pwrite(fd, _CONTENT, 0, self._path)
+        except OSError as error:
+            os.close(fd)
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise fsops.output_error(error, "lock", self._path) from error
+            holder = f"process {pid}" if pid else "another process"
+            raise OwnershipError(
+                f"{self._path} is held by {holder}: a broker (or another writer) runs on this "
+                "store; stop it, or write elsewhere with --output DIR"
+            ) from error
+        self._fd = fd
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._fd)
+        self._fd = -1

@@ -1,0 +1,228 @@
+"""The commitlog directory: a list of equally sized files, read by position and never written.
+
+Files are named by the log offset of their first byte, 20 digits (``UtilAll.offset2FileName``), so
+that the list sorted by name is the log. All have their full length from creation; every file but
+the last ends in a BLANK record, so every file start is a record start. A broker keeps one more,
+all-zero file ready. What is no 20-digit regular file is foreign: reported, otherwise ignored.
+
+Reads are ``preadv`` into the caller's buffer: a file cut under us gives fewer bytes, where a
+mapping would give SIGBUS. Several directories (``storePathCommitLog`` with commas) are one log.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from store.errors import CommitLogError, UsageError
+from store.record import SIZE_MAGIC_LENGTH
+
+FILE_NAME_LENGTH = 20
+_FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
+_EMPTY_HEADER = bytes(SIZE_MAGIC_LENGTH)
+_OPEN_TRIES = 3
+_OPEN_RETRY_SECONDS = 0.01
+
+
+def offset_to_file_name(offset: int) -> str:
+    """20 digits, so that names sort as offsets do."""
+    return f"{offset:0{FILE_NAME_LENGTH}d}"
+
+
+def is_mapped_file_name(name: str) -> bool:
+    """Whether a directory entry is named as RocketMQ names its files."""
+    return _FILE_NAME.match(name) is not None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Segment:
+    """One commitlog file."""
+
+    start: int
+    """Log offset of its first byte."""
+    path: Path
+
+
+class CommitLog:
+    """The files of one log, listed again only when a directory changed. Not thread-safe."""
+
+    def __init__(self, directories: Sequence[Path], file_size: int | None = None) -> None:
+        """``file_size``: mappedFileSizeCommitLog in bytes; None takes the files' own.
+
+        Raises UsageError where there is no commitlog, CommitLogError where a file does not fit.
+        """
+        self.directories = tuple(directories)
+        self._configured_size = file_size
+        self.file_size = file_size or 0
+        self.segments: list[Segment] = []
+        self.foreign: list[Path] = []
+        self._signature: tuple[int, ...] = ()
+        self._descriptors: dict[int, int] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the files again if a directory changed; an unchanged one costs a stat."""
+        try:
+            signature = tuple(path.stat().st_mtime_ns for path in self.directories)
+        except OSError as error:
+            raise UsageError(
+                f"no commitlog at {error.filename}: {error.strerror}; "
+                "give the store's root directory, the one that holds commitlog/"
+            ) from error
+        if signature == self._signature:
+            return
+        segments: list[Segment] = []
+        sizes: dict[Path, int] = {}
+        self.foreign = []
+        for directory in self.directories:
+            try:
+                entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+            except OSError as error:
+                raise UsageError(f"cannot list commitlog {directory}: {error.strerror}") from error
+            for entry in entries:
+                path = Path(entry.path)
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if not is_mapped_file_name(entry.name) or not stat.S_ISREG(status.st_mode):
+                    self.foreign.append(path)
+                    continue
+                segments.append(Segment(int(entry.name), path))
+                sizes[path] = status.st_size
+        segments.sort()
+        if segments and sizes[segments[-1].path] == 0:
+            # being created by the broker; RocketMQ drops an empty last file as well
+            signature = ()
+            segments.pop()
+        self._check(segments, sizes)
+        self._close_removed(segments)
+        self.segments = segments
+        self._signature = signature
+
+    def _check(self, segments: list[Segment], sizes: dict[Path, int]) -> None:
+        if not segments:
+            return
+        first = segments[0]
+        expected = self._configured_size or self.file_size or sizes[first.path]
+        for segment in segments:
+            if sizes[segment.path] != expected:
+                stated = (
+                    "mappedFileSizeCommitLog says"
+                    if self._configured_size
+                    else f"{first.path.name} has"
+                )
+                raise CommitLogError(
+                    f"commitlog file {segment.path} has {sizes[segment.path]} bytes where "
+                    f"{stated} {expected}; restore the file, or set mappedFileSizeCommitLog "
+                    "(broker.conf or --commitlog-file-size) to the size that the broker used"
+                )
+        for before, after in pairwise(segments):
+            if after.start < before.start + expected:
+                raise CommitLogError(
+                    f"commitlog files {before.path} and {after.path} overlap at {expected} bytes "
+                    "a file; one of them does not belong to this log"
+                )
+        self.file_size = expected
+
+    def _close_removed(self, segments: list[Segment]) -> None:
+        kept = {segment.start for segment in segments}
+        for start in [start for start in self._descriptors if start not in kept]:
+            os.close(self._descriptors.pop(start))
+
+    @property
+    def min_offset(self) -> int:
+        """Log offset of the first file's first byte; 0 for a log without files."""
+        return self.segments[0].start if self.segments else 0
+
+    def segment_at(self, offset: int) -> Segment | None:
+        """The file that covers ``offset``; None for a gap or beyond the last file."""
+        low, high = 0, len(self.segments)
+        while low < high:
+            middle = (low + high) // 2
+            if self.segments[middle].start <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low and offset < self.segments[low - 1].start + self.file_size:
+            return self.segments[low - 1]
+        return None
+
+    def segment_after(self, offset: int) -> Segment | None:
+        """The first file that starts at or behind ``offset``."""
+        return next((segment for segment in self.segments if segment.start >= offset), None)
+
+    def active_segment(self) -> Segment | None:
+        """The file that the broker appends to: the last one with anything at its start."""
+        for segment in reversed(self.segments):
+            if self.read(segment.start, SIZE_MAGIC_LENGTH) != _EMPTY_HEADER:
+                return segment
+        return self.segments[0] if self.segments else None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes at ``offset``, within one file."""
+        buffer = bytearray(size)
+        return bytes(buffer[: self.read_into(offset, memoryview(buffer))])
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill ``buffer`` from ``offset`` on, within one file; the number of bytes read."""
+        segment = self.segment_at(offset)
+        if segment is None:
+            return 0
+        position = offset - segment.start
+        view = buffer[: self.file_size - position]
+        done = 0
+        try:
+            fd = self._descriptor(segment)
+            while done < len(view):
+                count = os.preadv(fd, [view[done:]], position + done)
+                if count == 0:
+                    break
+                done += count
+        except OSError as error:
+            raise CommitLogError(
+                f"cannot read commitlog file {segment.path} at {position + done}: {error.strerror}"
+            ) from error
+        return done
+
+    def _descriptor(self, segment: Segment) -> int:
+        fd = self._descriptors.get(segment.start)
+        if fd is None:
+            fd = self._descriptors[segment.start] = _open_with_retries(segment.path)
+        return fd
+
+    def next_data(self, offset: int) -> int:
+        """``offset``, or behind a hole of the sparse file that covers it (its end at the most)."""
+        segment = self.segment_at(offset)
+        if segment is None:
+            return offset
+        try:
+            found = os.lseek(self._descriptor(segment), offset - segment.start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return segment.start + self.file_size
+            return offset
+        return segment.start + found
+
+    def close(self) -> None:
+        """Close the files; the object may be used again."""
+        self._close_removed([])
+
+
+def _open_with_retries(path: Path) -> int:
+    """Shared file systems refuse now and then what they grant a moment later."""
+    for attempt in range(1, _OPEN_TRIES + 1):
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno not in (errno.ESTALE, errno.EIO, errno.EAGAIN) or attempt == _OPEN_TRIES:
+                raise
+            time.sleep(_OPEN_RETRY_SECONDS)
+    raise AssertionError("unreachable")

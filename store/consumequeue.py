@@ -1,0 +1,265 @@
+"""Consume queue files: 20-byte units, found by position, appended by one writer.
+
+OFFSET  SIZE  FIELD
+     0     8  physical offset of the message
+     8     4  its size
+    12     8  tagsCode (tag hash, or due time of a delayed message, or ext address)
+Files are named by the queue's byte offset, all have the same full length from creation, zeros
+where nothing was written. A queue whose first message has an offset other than 0 starts with
+pre-blank units (0, 2147483647, 0). Source: RocketMQ 5.3.3 ``ConsumeQueue``, ``MappedFileQueue``;
+format.md §5.
+
+Writer: one dispatcher, which owns the output. No checksum. After a crash every unit at or below
+the watermark is durable; what is behind it may have holes and is written again from the log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import fsops
+from store.commitlog import is_mapped_file_name, offset_to_file_name
+from store.errors import QueueFileError
+
+CONSUME_QUEUE_DIRECTORY = "consumequeue"
+UNIT_DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+CQ_STORE_UNIT_SIZE = UNIT_DTYPE.itemsize
+if CQ_STORE_UNIT_SIZE != 20:
+    raise ImportError("a consume queue unit must have 20 bytes")
+PRE_BLANK_SIZE = 2147483647
+PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], UNIT_DTYPE)
+
+_QUEUE_ID = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
+MAX_TOPIC_BYTES = 255
+_USUAL_TOPIC = frozenset(b"%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+def topic_directory(topic: bytes) -> str | None:
+    """The directory name of a topic; None where it is no plain path component (design.md §5).
+
+    Valid UTF-8, 1 to 255 bytes, no slash, backslash, NUL or other control character, not ``.`` or
+    ``..``. Wider than what RocketMQ's brokers check, since its store does not.
+    """
+    try:
+        name = topic.decode()
+    except UnicodeDecodeError:
+        return None
+    if not 1 <= len(topic) <= MAX_TOPIC_BYTES or name in (".", ".."):
+        return None
+    if any(c in "/\\" or ord(c) < 32 or 127 <= ord(c) < 160 for c in name):
+        return None
+    return name
+
+
+def is_usual_topic(topic: bytes) -> bool:
+    """Whether a RocketMQ broker would accept the name (``TopicValidator``)."""
+    return _USUAL_TOPIC.issuperset(topic)
+
+
+def rounded_file_size(configured: int) -> int:
+    """mappedFileSizeConsumeQueue as RocketMQ uses it: rounded up to whole units."""
+    return -(-configured // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKey:
+    """One queue in an output."""
+
+    topic: str
+    queue_id: int
+
+    @property
+    def relative_path(self) -> Path:
+        """Below ``consumequeue/``."""
+        return Path(self.topic) / str(self.queue_id)
+
+
+def list_queues(root: Path) -> Iterator[QueueKey]:
+    """Queues below ``consumequeue/``, sorted; directories that are no queue are skipped."""
+    if not root.is_dir():
+        return
+    for topic in sorted(entry for entry in root.iterdir() if entry.is_dir()):
+        numbers = [int(e.name) for e in topic.iterdir() if _QUEUE_ID.match(e.name) and e.is_dir()]
+        for queue_id in sorted(numbers):
+            yield QueueKey(topic.name, queue_id)
+
+
+class ConsumeQueueFiles:
+    """The files of one queue: positions are bytes in the queue, ends exclusive. Not thread-safe."""
+
+    def __init__(self, directory: Path, file_size: int) -> None:
+        """``file_size`` in bytes, a multiple of the unit. Raises QueueFileError for other sizes."""
+        self.directory = directory
+        self.file_size = file_size
+        self.starts: list[int] = []
+        """Byte positions at which files start, ascending."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the files again."""
+        self.starts = []
+        if not self.directory.is_dir():
+            return
+        for entry in sorted(os.scandir(self.directory), key=lambda entry: entry.name):
+            if not is_mapped_file_name(entry.name) or not entry.is_file(follow_symlinks=False):
+                continue
+            start, size = int(entry.name), entry.stat(follow_symlinks=False).st_size
+            if size == 0:
+                continue
+            if size != self.file_size:
+                raise QueueFileError(
+                    f"consume queue file {entry.path} has {size} bytes where "
+                    f"mappedFileSizeConsumeQueue says {self.file_size}; set it as the queue's "
+                    "writer did (broker.conf or --consume-queue-file-size)"
+                )
+            self.starts.append(start)
+
+    def path(self, start: int) -> Path:
+        """The file that starts at byte ``start`` of the queue."""
+        return self.directory / offset_to_file_name(start)
+
+    def units(self, start: int, first: int = 0, count: int | None = None) -> NDArray[np.void]:
+        """Units ``first`` .. of the file that starts at ``start``: UNIT_DTYPE[<= count]."""
+        size = self.file_size if count is None else count * CQ_STORE_UNIT_SIZE
+        with self.path(start).open("rb", buffering=0) as file:
+            data = os.pread(file.fileno(), size, first * CQ_STORE_UNIT_SIZE)
+        return np.frombuffer(
+            data[: len(data) // CQ_STORE_UNIT_SIZE * CQ_STORE_UNIT_SIZE], UNIT_DTYPE
+        )
+
+    def find_end(self, end_offset: int | None) -> int:
+        """Byte position behind the last unit of a message that ends at or before ``end_offset``.
+
+        None takes every valid unit (offset >= 0, size > 0), as ``ConsumeQueue.recover`` does. The
+        units below a watermark have no holes, so that a binary search finds the end.
+        """
+        for start in reversed(self.starts):
+            count = self._valid_count(start, end_offset)
+            if count:
+                return start + count * CQ_STORE_UNIT_SIZE
+        return self.starts[0] if self.starts else 0
+
+    def _valid_count(self, start: int, end_offset: int | None) -> int:
+        if end_offset is None:
+            units = self.units(start)
+            invalid = np.flatnonzero((units["offset"] < 0) | (units["size"] <= 0))
+            return int(invalid[0]) if len(invalid) else len(units)
+        return self._count_while(
+            start, self.file_size, lambda offset, size: _ends_by(offset, size, end_offset)
+        )
+
+    def _count_while(self, start: int, length: int, holds: Callable[[int, int], bool]) -> int:
+        """Units of a file, up to byte ``length`` of it, before the first for which ``holds``
+        (physical offset, size) is false; it must be true before it and false behind it."""
+        with self.path(start).open("rb", buffering=0) as file:
+            low, high = 0, length // CQ_STORE_UNIT_SIZE
+            while low < high:
+                middle = (low + high) // 2
+                data = os.pread(file.fileno(), CQ_STORE_UNIT_SIZE, middle * CQ_STORE_UNIT_SIZE)
+                unit = np.frombuffer(data, UNIT_DTYPE)[0]
+                if holds(int(unit["offset"]), int(unit["size"])):
+                    low = middle + 1
+                else:
+                    high = middle
+        return low
+
+    def last_unit(self, end: int) -> tuple[int, int] | None:
+        """(physical offset, size) of the last real unit before byte ``end``; None without one."""
+        for start in reversed(self.starts):
+            if start >= end:
+                continue
+            count = min(end - start, self.file_size) // CQ_STORE_UNIT_SIZE
+            unit = self.units(start, count - 1, 1)[0]
+            if unit["size"] == PRE_BLANK_SIZE:
+                units = self.units(start, 0, count)
+                real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
+                if not len(real):
+                    continue
+                unit = units[real[-1]]
+            return int(unit["offset"]), int(unit["size"])
+        return None
+
+    def min_queue_offset(self, end: int, log_min_offset: int) -> int:
+        """Index of the first unit whose message is still in the log; the end if there is none."""
+        for start in self.starts:
+            length = min(max(end - start, 0), self.file_size)
+            gone = self._count_while(
+                start,
+                length,
+                lambda offset, size: offset < log_min_offset or size == PRE_BLANK_SIZE,
+            )
+            if gone * CQ_STORE_UNIT_SIZE < length:
+                return start // CQ_STORE_UNIT_SIZE + gone
+        return end // CQ_STORE_UNIT_SIZE
+
+    def read(self, first: int, count: int) -> NDArray[np.void]:
+        """Units ``first`` .. ``first + count`` by queue offset: UNIT_DTYPE[<= count]."""
+        parts = []
+        position, end = first * CQ_STORE_UNIT_SIZE, (first + count) * CQ_STORE_UNIT_SIZE
+        for start in self.starts:
+            low, high = max(position, start), min(end, start + self.file_size)
+            if low < high:
+                unit = CQ_STORE_UNIT_SIZE
+                parts.append(self.units(start, (low - start) // unit, (high - low) // unit))
+        return np.concatenate(parts) if parts else np.empty(0, UNIT_DTYPE)
+
+    def write(self, position: int, data: bytes | memoryview, root: Path) -> list[int]:
+        """Write units at byte ``position``, over as many files as it takes.
+
+        Returns open descriptors, still to be synced and closed by the caller. Directories and
+        files are created durably below ``root``.
+        """
+        view = memoryview(data).cast("B")
+        descriptors: list[int] = []
+        try:
+            while view:
+                start = position - position % self.file_size
+                path = self.path(start)
+                new = start not in self.starts
+                if new:
+                    fsops.make_directories(self.directory, root)
+                fd = fsops.open_for_writing(path, self.file_size)
+                descriptors.append(fd)
+                part = view[: start + self.file_size - position]
+                fsops.pwrite(fd, part, position - start, path)
+                if new:
+                    fsops.sync_directory(self.directory)
+                    self.starts = sorted({*self.starts, start})
+                view = view[len(part) :]
+                position += len(part)
+        except BaseException:
+            for fd in descriptors:
+                os.close(fd)
+            raise
+        return descriptors
+
+    def clear_from(self, end: int) -> None:
+        """Cut the queue at byte ``end``: later files go, later units become zeros."""
+        for start in self.starts:
+            path = self.path(start)
+            if start >= end:
+                fsops.unlink(path)
+            elif end < start + self.file_size:
+                fd = fsops.open_for_writing(path)
+                try:
+                    used = np.flatnonzero(self.units(start)["size"] != 0)
+                    last = (int(used[-1]) + 1) * CQ_STORE_UNIT_SIZE if len(used) else 0
+                    fsops.pwrite(fd, bytes(max(0, last - (end - start))), end - start, path)
+                    fsops.sync(fd, path)
+                finally:
+                    os.close(fd)
+        self.starts = [start for start in self.starts if start < end]
+
+
+def _ends_by(offset: int, size: int, end_offset: int) -> bool:
+    if offset < 0 or size <= 0:
+        return False
+    # a pre-blank unit belongs to what is behind it
+    return size == PRE_BLANK_SIZE or offset + size <= end_offset

@@ -1,0 +1,142 @@
+"""What crosses from the source to the sinks: packed runs and ranges (design.md §3).
+
+A row per message through the JVM is the limit of everything (about 1 M/s); so a scan of one chunk
+of log gives one row per (topic, queue id), with the chunk's ready 20-byte units as one value.
+Beside runs there are two kinds of range rows: what was scanned (so that the sink can check that
+the pieces join without gap or overlap) and what could not be dispatched (for the ledger).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.cursor import BadRange
+
+
+class RowKind(IntEnum):
+    """What a row of the packed form is."""
+
+    RUN = 0
+    SCANNED = 1
+    BAD = 2
+
+
+PACKED_COLUMNS: tuple[tuple[str, str], ...] = (
+    ("kind", "int not null"),
+    ("topic", "binary"),
+    ("queueId", "int"),
+    ("messageCount", "bigint not null"),
+    ("firstPhysicalOffset", "bigint not null"),
+    ("endPhysicalOffset", "bigint not null"),
+    ("firstQueueOffset", "bigint"),
+    ("queueOffsets", "binary"),
+    ("units", "binary"),
+    ("lastStoreTimestamp", "bigint"),
+    ("plannedEndOffset", "bigint"),
+    ("lastRecordOffset", "bigint"),
+    ("status", "int"),
+)
+"""(name, Spark type) of the packed form. Internal: it changes with the sinks. ``queueOffsets`` is
+int64 little-endian, null where they count up by one from ``firstQueueOffset``; ``status`` is the
+``store.record.Status`` of a BAD range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Messages of one queue, in log order, out of one scanned chunk."""
+
+    topic: bytes
+    queue_id: int
+    first_physical_offset: int
+    first_queue_offset: int
+    queue_offsets: NDArray[np.int64] | None
+    """int64[n]; None where they count up by one from ``first_queue_offset``."""
+    units: NDArray[np.void]
+    """UNIT_DTYPE[n], as they stand in the queue file."""
+    last_store_timestamp: int
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRange:
+    """One partition read [start, end) of the log."""
+
+    start: int
+    end: int
+    """Where the last record really ended."""
+    planned_end: int
+    """Where it should have: smaller if a record crosses it, so that it was no record start."""
+    message_count: int
+    """Sound records of every transaction type."""
+    last_record_offset: int
+    """Start of the last sound record; -1 if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchBatch:
+    """Everything between two positions of the log, runs sorted by first physical offset."""
+
+    start: int
+    end: int
+    runs: Sequence[Run]
+    bad: Sequence[BadRange]
+    message_count: int
+    """Sound records of every transaction type."""
+    last_record_offset: int
+    """Start of the last sound record; -1 if there is none."""
+
+    @property
+    def last_store_timestamp(self) -> int:
+        """storeTimestamp of the last dispatched message in ms; 0 if there is none."""
+        last = max(self.runs, key=lambda run: int(run.units["offset"][-1]), default=None)
+        return last.last_store_timestamp if last else 0
+
+
+@dataclass(slots=True)
+class DispatchCounts:
+    """What a dispatcher did; adds up over batches."""
+
+    messages: int = 0
+    """Messages given to the dispatcher, duplicates included."""
+    duplicates: int = 0
+    """Of these, built before: offset + size <= maxPhysicOffset."""
+    gaps: int = 0
+    """Places where queue offsets jump forward."""
+    quarantined_messages: int = 0
+    """Sound messages that got no entry; each is in the ledger."""
+    quarantined_bytes: int = 0
+    """Bytes of the log that got no entry, damage included; each range is in the ledger."""
+    unusual_topics: int = 0
+    """Topics outside of the alphabet that RocketMQ's brokers check."""
+
+    def add(self, other: DispatchCounts) -> None:
+        """Add another count to this one."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class CommitLogDispatcher(Protocol):
+    """One derived index of the log (RocketMQ's ``CommitLogDispatcher``), written by the driver.
+
+    ``dispatch`` may be called again with a batch that it has seen, wholly or in part: after a
+    failure, a kill or a rewind. It must then change nothing that is right already.
+    """
+
+    name: str
+
+    def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
+        """Write the batch; raises OutputError without having advanced where a write fails."""
+
+    def sync(self) -> None:
+        """Make all that was dispatched durable; raises SyncError."""
+
+    def truncate(self, end_offset: int) -> None:
+        """The log now ends at ``end_offset``: cut what was derived from bytes behind it."""

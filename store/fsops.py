@@ -1,0 +1,162 @@
+"""Every write, rename, truncation and sync that reput makes goes through this module.
+
+One place to make operating system errors into ours, and to break things on purpose: the fault
+tests set ``REPUT_FAILPOINTS`` to, say, ``pwrite:3=ENOSPC`` (the third pwrite fails), ``*:17=kill``
+(SIGKILL before the 17th operation of any kind) or ``pwrite:2=short`` (half is written first).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from pathlib import Path
+
+from store.errors import NoSpaceError, OutputError, SyncError
+
+FAILPOINTS_VARIABLE = "REPUT_FAILPOINTS"
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class _Failpoints:
+    """Counts operations by name and in all; says what to do at the chosen ones."""
+
+    def __init__(self, text: str) -> None:
+        self._actions: dict[tuple[str, int], str] = {}
+        self._counts: dict[str, int] = {"*": 0}
+        for item in filter(None, text.split(",")):
+            point, _, action = item.partition("=")
+            name, _, ordinal = point.partition(":")
+            self._actions[name, int(ordinal)] = action
+
+    def reach(self, operation: str, path: str) -> bool:
+        """Count one operation; fail or die where asked; True asks for a short write."""
+        short = False
+        for name in ("*", operation):
+            self._counts[name] = self._counts.get(name, 0) + 1
+            action = self._actions.get((name, self._counts[name]))
+            if action == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif action == "short":
+                short = True
+            elif action:
+                number = getattr(errno, action)
+                raise OSError(number, os.strerror(number), path)
+        return short
+
+
+_failpoints = _Failpoints(os.environ.get(FAILPOINTS_VARIABLE, ""))
+
+
+def output_error(error: OSError, doing: str, path: str | Path) -> OutputError:
+    """Our error for a failed write: out of space is told apart, since it may be tried again."""
+    text = f"cannot {doing} {path}: {error.strerror or error}"
+    if error.errno in _NO_SPACE:
+        return NoSpaceError(f"{text}; free some space and the work goes on where it stopped")
+    return OutputError(text)
+
+
+def make_directories(path: Path, root: Path) -> None:
+    """Create ``path`` below ``root`` durably: each new directory's parent is synced."""
+    missing = []
+    current = path
+    while not current.is_dir():
+        missing.append(current)
+        if current == root:
+            break
+        current = current.parent
+    for directory in reversed(missing):
+        try:
+            _failpoints.reach("mkdir", str(directory))
+            directory.mkdir(parents=directory == root, exist_ok=True)
+        except OSError as error:
+            raise output_error(error, "create directory", directory) from error
+        sync_directory(directory.parent)
+
+
+def open_for_writing(path: Path, size: int | None = None) -> int:
+    """A descriptor of ``path``, created where missing; a new or shorter file gets ``size`` bytes.
+
+    Raises OutputError; never follows a symbolic link.
+    """
+    try:
+        _failpoints.reach("open", str(path))
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise output_error(error, "open", path) from error
+    try:
+        if size is not None and os.fstat(fd).st_size < size:
+            _failpoints.reach("truncate", str(path))
+            os.ftruncate(fd, size)
+    except OSError as error:
+        os.close(fd)
+        raise output_error(error, "size", path) from error
+    return fd
+
+
+def pwrite(fd: int, data: bytes | memoryview, offset: int, path: str | Path) -> None:
+    """Write all of ``data`` at ``offset``; a short write goes on, an error is ours."""
+    view = memoryview(data).cast("B")
+    try:
+        short = _failpoints.reach("pwrite", str(path))
+        if short:
+            offset += os.pwrite(fd, view[: len(view) // 2], offset)
+            view = view[len(view) // 2 :]
+        while view:
+            written = os.pwrite(fd, view, offset)
+            view = view[written:]
+            offset += written
+    except OSError as error:
+        raise output_error(error, "write", path) from error
+
+
+def sync(fd: int, path: str | Path) -> None:
+    """fdatasync; a failure is final, since the kernel then calls the lost pages clean."""
+    try:
+        _failpoints.reach("sync", str(path))
+        os.fdatasync(fd)
+    except OSError as error:
+        raise SyncError(
+            f"cannot sync {path}: {error.strerror}; stop, check the disk, start again"
+        ) from error
+
+
+def sync_directory(path: Path) -> None:
+    """Make new names in ``path`` durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync(fd, path)
+    finally:
+        os.close(fd)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename durably within one file system."""
+    try:
+        _failpoints.reach("rename", str(source))
+        source.rename(target)
+    except OSError as error:
+        raise output_error(error, "rename", source) from error
+    sync_directory(target.parent)
+
+
+def unlink(path: Path) -> None:
+    """Remove a file; that it is gone already is fine."""
+    try:
+        _failpoints.reach("unlink", str(path))
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise output_error(error, "remove", path) from error
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a small file so that a reader sees the old or the new one, never half of it."""
+    temporary = path.with_name(path.name + ".tmp")
+    fd = open_for_writing(temporary)
+    try:
+        os.ftruncate(fd, 0)
+        pwrite(fd, data, 0, temporary)
+        sync(fd, temporary)
+    finally:
+        os.close(fd)
+    rename(temporary, path)

@@ -1,0 +1,535 @@
+"""Numba kernels: the same answers as the plain decoder, at memory speed.
+
+Each kernel is a free function over arrays and integers that returns a ``store.record.Status``
+number; the caller turns it into an error or a quarantined range. The truth is
+``store.record.decode`` and ``store.record.tags_code``: ``tests/store/test_kernels.py`` holds the
+kernels to it on sound, mutated and random bytes.
+
+Positions inside a buffer are ``pos``; positions in the log are ``offset``; ``base`` is the log
+offset of buffer byte 0.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from numba import config, njit
+
+from store import record
+from store.record import Status, SysFlag
+
+
+def _private_cache_directory() -> str:
+    """Compiled kernels are code, so they are cached where only this user can write.
+
+    Every Python worker imports this module: without a cache each would compile for seconds.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    for parent in (Path(home), Path(tempfile.gettempdir()) / f"reput-{os.getuid()}"):
+        directory = parent / "reput" / "kernels"
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.chmod(0o700)
+        except OSError:
+            continue
+        if directory.stat().st_uid == os.getuid() and os.access(directory, os.W_OK):
+            return str(directory)
+    raise OSError("no private directory for compiled kernels; set NUMBA_CACHE_DIR to one")
+
+
+if not config.CACHE_DIR:  # type: ignore[attr-defined]
+    config.CACHE_DIR = _private_cache_directory()  # type: ignore[attr-defined]
+
+OK = int(Status.OK)
+NEED_MORE = int(Status.NEED_MORE)
+BLANK = int(Status.BLANK)
+EMPTY = int(Status.EMPTY)
+FULL = int(Status.FULL)
+BAD_MAGIC = int(Status.BAD_MAGIC)
+BAD_SIZE = int(Status.BAD_SIZE)
+BAD_LENGTH = int(Status.BAD_LENGTH)
+BAD_PHYSICAL_OFFSET = int(Status.BAD_PHYSICAL_OFFSET)
+BAD_BLANK = int(Status.BAD_BLANK)
+BAD_PROPERTY = int(Status.BAD_PROPERTY)
+BAD_BODY_CRC = int(Status.BAD_BODY_CRC)
+BAD_FILE_END = int(Status.BAD_FILE_END)
+
+_V1 = record.MESSAGE_MAGIC_V1
+_V2 = record.MESSAGE_MAGIC_V2
+_BLANK_MAGIC = record.BLANK_MAGIC
+_MIN_BLANK = record.END_FILE_MIN_BLANK_LENGTH
+_MIN_RECORD = record.MIN_RECORD_LENGTH
+_MAX_RECORD = record.MAX_RECORD_LENGTH
+_FIXED = record.FIXED_LENGTH
+_BORN_HOST = record.BORN_HOST_POSITION
+_PHYSICAL = record.PHYSICAL_OFFSET_POSITION
+_SYS_FLAG = record.SYS_FLAG_POSITION
+_V4 = record.HOST_V4_LENGTH
+_V6 = record.HOST_V6_LENGTH
+_BORN_V6 = SysFlag.BORN_HOST_V6
+_STORE_V6 = SysFlag.STORE_HOST_V6
+_TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
+_COMMIT = SysFlag.COMMIT
+
+_LONG_MIN_TENTH = -922337203685477580  # ten times this still fits in 64 bits
+
+SCHEDULE_TOPIC = np.frombuffer(record.SCHEDULE_TOPIC, np.uint8)
+UNIT_SIZE = 20
+
+# columns of the table of runs that scan_records fills, one row a run
+(
+    RUN_TOPIC_START,
+    RUN_TOPIC_LENGTH,
+    RUN_QUEUE_ID,
+    RUN_COUNT,
+    RUN_FIRST_OFFSET,
+    RUN_END_OFFSET,
+    RUN_FIRST_QUEUE_OFFSET,
+    RUN_LAST_QUEUE_OFFSET,
+    RUN_CONTIGUOUS,
+    RUN_LAST_STORE_TIMESTAMP,
+) = range(10)
+RUN_FIELDS = 10
+
+# counters that scan_records keeps between calls
+STATE_COUNT, STATE_RUNS, STATE_ARENA, STATE_SKIPPED, STATE_LAST_RECORD = range(5)
+STATE_FIELDS = 5
+
+
+def _crc_tables() -> np.ndarray:
+    """Slicing-by-8 tables of CRC-32: uint32[8, 256]."""
+    tables = np.zeros((8, 256), np.uint32)
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = value >> 1 ^ (0xEDB88320 if value & 1 else 0)
+        tables[0, byte] = value
+    for row in range(1, 8):
+        previous = tables[row - 1]
+        tables[row] = previous >> np.uint32(8) ^ tables[0][previous & np.uint32(255)]
+    return tables
+
+
+CRC_TABLES = _crc_tables()
+
+
+@njit(inline="always")
+def _u8(buf, pos):
+    return np.int64(buf[np.uint64(pos)])
+
+
+@njit(inline="always")
+def _i16(buf, pos):
+    return np.int64(np.int16(_u8(buf, pos) << 8 | _u8(buf, pos + 1)))
+
+
+@njit(inline="always")
+def _u32(buf, pos):
+    return (
+        _u8(buf, pos) << 24 | _u8(buf, pos + 1) << 16 | _u8(buf, pos + 2) << 8 | _u8(buf, pos + 3)
+    )
+
+
+@njit(inline="always")
+def _i32(buf, pos):
+    return np.int64(np.int32(_u32(buf, pos)))
+
+
+@njit(inline="always")
+def _i64(buf, pos):
+    return _u32(buf, pos) << 32 | _u32(buf, pos + 4)
+
+
+@njit(inline="always")
+def _put32(out, pos, value):
+    out[np.uint64(pos)] = np.uint8(value >> 24)
+    out[np.uint64(pos + 1)] = np.uint8(value >> 16)
+    out[np.uint64(pos + 2)] = np.uint8(value >> 8)
+    out[np.uint64(pos + 3)] = np.uint8(value)
+
+
+@njit(inline="always")
+def _put64(out, pos, value):
+    _put32(out, pos, value >> 32)
+    _put32(out, pos + 4, value)
+
+
+@njit(cache=True, nogil=True)
+def crc32(tables, buf, start, end):
+    """CRC-32 & 0x7FFFFFFF of ``buf[start:end]``."""
+    crc = np.uint32(0xFFFFFFFF)
+    pos = start
+    while end - pos >= 8:
+        low = crc ^ np.uint32(
+            _u8(buf, pos)
+            | _u8(buf, pos + 1) << 8
+            | _u8(buf, pos + 2) << 16
+            | _u8(buf, pos + 3) << 24
+        )
+        crc = (
+            tables[7, low & 255]
+            ^ tables[6, low >> np.uint32(8) & 255]
+            ^ tables[5, low >> np.uint32(16) & 255]
+            ^ tables[4, low >> np.uint32(24)]
+            ^ tables[3, _u8(buf, pos + 4)]
+            ^ tables[2, _u8(buf, pos + 5)]
+            ^ tables[1, _u8(buf, pos + 6)]
+            ^ tables[0, _u8(buf, pos + 7)]
+        )
+        pos += 8
+    while pos < end:
+        crc = tables[0, (np.int64(crc) ^ _u8(buf, pos)) & 255] ^ crc >> np.uint32(8)
+        pos += 1
+    return np.int64(crc ^ np.uint32(0xFFFFFFFF)) & 0x7FFFFFFF
+
+
+@njit(inline="always")
+def _frame(buf, length, pos, base, file_end):
+    """``store.record.decode`` without the contents.
+
+    (status, totalSize, position of storeTimestamp, of the body, body length, position of the
+    topic, topic length, position of the properties); positions only with OK.
+    """
+    remaining = file_end - base - pos
+    available = length - pos
+    if remaining < _MIN_BLANK:
+        return BAD_FILE_END, 0, 0, 0, 0, 0, 0, 0
+    if available < 8:
+        return NEED_MORE, 0, 0, 0, 0, 0, 0, 0
+    size = _i32(buf, pos)
+    magic = _u32(buf, pos + 4)
+    if magic != _V1 and magic != _V2:
+        status = BAD_MAGIC
+        if magic == _BLANK_MAGIC:
+            status = BLANK if size == remaining else BAD_BLANK
+        elif magic == 0 and size == 0:
+            status = EMPTY
+        return status, size, 0, 0, 0, 0, 0, 0
+    if size < _MIN_RECORD or size > remaining - _MIN_BLANK or size > _MAX_RECORD:
+        return BAD_SIZE, size, 0, 0, 0, 0, 0, 0
+    if available < _PHYSICAL + 8:
+        return NEED_MORE, size, 0, 0, 0, 0, 0, 0
+    if _i64(buf, pos + _PHYSICAL) != base + pos:
+        return BAD_PHYSICAL_OFFSET, size, 0, 0, 0, 0, 0, 0
+    if available < size:
+        return NEED_MORE, size, 0, 0, 0, 0, 0, 0
+    sys_flag = _i32(buf, pos + _SYS_FLAG)
+    born_length = _V6 if sys_flag & _BORN_V6 else _V4
+    store_length = _V6 if sys_flag & _STORE_V6 else _V4
+    length_size = 2 if magic == _V2 else 1
+    end = pos + size
+    body = pos + _FIXED + born_length + store_length
+    if body + length_size + 2 > end:
+        return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
+    body_length = _i32(buf, body - 4)
+    topic = body + body_length + length_size
+    if body_length < 0 or topic + 2 > end:
+        return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
+    if length_size == 2:
+        topic_length = _i16(buf, topic - 2)
+    else:
+        topic_length = np.int64(np.int8(buf[np.uint64(topic - 1)]))
+    props = topic + topic_length + 2
+    if topic_length < 0 or props > end:
+        return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
+    props_length = _i16(buf, props - 2)
+    if props_length < 0 or props + props_length != end:
+        return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
+    stored = pos + _BORN_HOST + born_length
+    return OK, size, stored, body, body_length, topic, topic_length, props
+
+
+@njit(cache=True, nogil=True)
+def hop_records(buf, length, base, file_end, pos, stop, max_records, min_timestamp):
+    """Walk records from ``pos`` without looking into them.
+
+    Stops at the first record that would end behind log offset ``stop``, after ``max_records``,
+    at the first with storeTimestamp >= ``min_timestamp``, or at anything but a record.
+    Returns (status, pos, records passed, pos of the last one or -1); OK means stopped by a bound.
+    """
+    count = np.int64(0)
+    last = np.int64(-1)
+    while True:
+        if count >= max_records or base + pos >= stop:
+            return OK, pos, count, last
+        status, size, stored, _, _, _, _, _ = _frame(buf, length, pos, base, file_end)
+        if status != OK:
+            return status, pos, count, last
+        if base + pos + size > stop or _i64(buf, stored) >= min_timestamp:
+            return OK, pos, count, last
+        last = pos
+        pos += size
+        count += 1
+
+
+@njit(cache=True, nogil=True)
+def find_record(buf, length, base, file_end, pos):
+    """First position >= ``pos`` that holds a sound record or a BLANK: (status, position).
+
+    NEED_MORE: a record seems to start there but ends behind the buffer, or (at ``length`` - 7 or
+    later) nothing was found and the search goes on from there.
+    """
+    while pos + 8 <= length:
+        first = buf[np.uint64(pos + 4)]
+        if first == 0xDA or first == 0xCB:
+            status, _, _, _, _, _, _, _ = _frame(buf, length, pos, base, file_end)
+            if status == OK or status == BLANK or status == NEED_MORE:
+                return status, pos
+        pos += 1
+    return NEED_MORE, pos
+
+
+@njit(cache=True)
+def _decode_char(buf, pos, end):
+    """``store.java._decode_one``: (code point, bytes consumed)."""
+    first = _u8(buf, pos)
+    left = end - pos
+    if first < 0x80:
+        return first, 1
+    if first < 0xC2 or first > 0xF4:
+        return 0xFFFD, 1
+    if left < 2:
+        return 0xFFFD, left
+    second = _u8(buf, pos + 1)
+    bad = second & 0xC0 != 0x80
+    if first <= 0xDF:
+        return (0xFFFD, 1) if bad else ((first & 0x1F) << 6 | second & 0x3F, 2)
+    bad = bad or (first == 0xE0 and second < 0xA0)
+    bad = bad or (first == 0xF0 and second < 0x90) or (first == 0xF4 and second > 0x8F)
+    if bad:
+        return 0xFFFD, 1
+    if left < 3:
+        return 0xFFFD, left
+    third = _u8(buf, pos + 2)
+    if third & 0xC0 != 0x80:
+        return 0xFFFD, 2
+    if first <= 0xEF:
+        code_point = (first & 0xF) << 12 | (second & 0x3F) << 6 | third & 0x3F
+        return (0xFFFD if 0xD800 <= code_point <= 0xDFFF else code_point), 3
+    if left < 4:
+        return 0xFFFD, left
+    fourth = _u8(buf, pos + 3)
+    if fourth & 0xC0 != 0x80:
+        return 0xFFFD, 3
+    return (first & 7) << 18 | (second & 0x3F) << 12 | (third & 0x3F) << 6 | fourth & 0x3F, 4
+
+
+@njit(cache=True)
+def hash_code(buf, pos, end):
+    """``store.java.hash_code`` of ``buf[pos:end]``."""
+    value = np.int64(0)
+    while pos < end:
+        byte = _u8(buf, pos)
+        if byte < 0x80:
+            value = (31 * value + byte) & 0xFFFFFFFF
+            pos += 1
+            continue
+        code_point, consumed = _decode_char(buf, pos, end)
+        pos += consumed
+        if code_point > 0xFFFF:
+            value = (31 * value + (0xD800 | (code_point - 0x10000) >> 10)) & 0xFFFFFFFF
+            code_point = 0xDC00 | (code_point - 0x10000) & 0x3FF
+        value = (31 * value + code_point) & 0xFFFFFFFF
+    return np.int64(np.int32(value))
+
+
+@njit(cache=True)
+def parse_integer(buf, pos, end, bits):
+    """``store.java.parse_integer``: (whether it is a number, its value)."""
+    negative = False
+    if pos < end and (buf[pos] == 0x2B or buf[pos] == 0x2D):
+        negative = buf[pos] == 0x2D
+        pos += 1
+    if pos >= end or end - pos > 40:
+        return False, np.int64(0)
+    # counts downwards, where one more value fits
+    lowest = -(np.int64(1) << (bits - 1)) if bits < 64 else np.int64(-0x8000000000000000)
+    value = np.int64(0)
+    while pos < end:
+        digit = _u8(buf, pos) - 0x30
+        if digit < 0 or digit > 9 or value < _LONG_MIN_TENTH:
+            return False, np.int64(0)
+        value *= 10
+        if value < lowest + digit:
+            return False, np.int64(0)
+        value -= digit
+        pos += 1
+    if negative:
+        return True, value
+    return (value != lowest), -value
+
+
+@njit(inline="always")
+def _is_named(buf, pos, equals, name):
+    if equals - pos != len(name):
+        return False
+    for index in range(len(name)):
+        if buf[np.uint64(pos + index)] != name[index]:
+            return False
+    return True
+
+
+_TAGS = np.frombuffer(b"TAGS", np.uint8)
+_DELAY = np.frombuffer(b"DELAY", np.uint8)
+_INNER_NUM = np.frombuffer(b"INNER_NUM", np.uint8)
+_INNER_BASE = np.frombuffer(b"INNER_BASE", np.uint8)
+
+
+@njit(cache=True, nogil=True)
+def tags_code(buf, props, end, store_timestamp, is_schedule_topic, delay_levels_ms):
+    """``store.record.tags_code`` of the property block ``buf[props:end]``: (status, code)."""
+    tags = tags_end = delay = delay_end = num = num_end = inner = inner_end = np.int64(-1)
+    pos = props
+    while pos < end:
+        equals = np.int64(-1)
+        stop = pos
+        while stop < end and buf[np.uint64(stop)] != 2:
+            if equals < 0 and buf[np.uint64(stop)] == 1:
+                equals = stop
+            stop += 1
+        if equals > pos and equals + 1 < stop:
+            if _is_named(buf, pos, equals, _TAGS):
+                tags, tags_end = equals + 1, stop
+            elif _is_named(buf, pos, equals, _DELAY):
+                delay, delay_end = equals + 1, stop
+            elif _is_named(buf, pos, equals, _INNER_NUM):
+                num, num_end = equals + 1, stop
+            elif _is_named(buf, pos, equals, _INNER_BASE):
+                inner, inner_end = equals + 1, stop
+        pos = stop + 1
+    code = hash_code(buf, tags, tags_end) if tags >= 0 else np.int64(0)
+    if is_schedule_topic and delay >= 0:
+        sound, level = parse_integer(buf, delay, delay_end, 32)
+        if not sound:
+            return BAD_PROPERTY, code
+        level = min(level, len(delay_levels_ms))
+        if level > 0:
+            code = store_timestamp + delay_levels_ms[level - 1]
+    if num >= 0 and inner >= 0:
+        if not (
+            parse_integer(buf, num, num_end, 16)[0] and parse_integer(buf, inner, inner_end, 64)[0]
+        ):
+            return BAD_PROPERTY, code
+    return OK, code
+
+
+@njit(cache=True)
+def _run_of(buf, topic, topic_length, queue_id, runs, state, arena, slots):
+    """Row of the run of (topic, queue id), made if new; -1 where the table is full."""
+    key = np.uint64(0xCBF29CE484222325) ^ np.uint64(queue_id & 0xFFFFFFFF)
+    for index in range(topic_length):
+        key = (key ^ np.uint64(buf[np.uint64(topic + index)])) * np.uint64(0x100000001B3)
+    mask = len(slots) - 1
+    slot = np.int64((key ^ key >> np.uint64(29)) & np.uint64(mask))
+    while slots[slot] >= 0:
+        run = slots[slot]
+        if runs[run, RUN_QUEUE_ID] == queue_id and runs[run, RUN_TOPIC_LENGTH] == topic_length:
+            start = runs[run, RUN_TOPIC_START]
+            same = True
+            for index in range(topic_length):
+                if arena[start + index] != buf[np.uint64(topic + index)]:
+                    same = False
+                    break
+            if same:
+                return run
+        slot = (slot + 1) & mask
+    run = state[STATE_RUNS]
+    start = state[STATE_ARENA]
+    if run >= len(runs) or start + topic_length > len(arena):
+        return np.int64(-1)
+    for index in range(topic_length):
+        arena[start + index] = buf[np.uint64(topic + index)]
+    slots[slot] = run
+    runs[run, RUN_TOPIC_START] = start
+    runs[run, RUN_TOPIC_LENGTH] = topic_length
+    runs[run, RUN_QUEUE_ID] = queue_id
+    runs[run, RUN_COUNT] = 0
+    runs[run, RUN_CONTIGUOUS] = 1
+    state[STATE_RUNS] = run + 1
+    state[STATE_ARENA] = start + topic_length
+    return run
+
+
+@njit(cache=True, nogil=True)
+def scan_records(
+    buf, length, base, file_end, pos, stop, verify_crc, crc_tables, delay_levels_ms,
+    offsets, sizes, tags, queue_offsets, run_ids, runs, state, arena, slots,
+):  # fmt: skip
+    """Parse records that start before log offset ``stop`` and sort them into runs.
+
+    Record i goes to ``offsets[i], sizes[i], tags[i], queue_offsets[i], run_ids[i]``; PREPARED and
+    ROLLBACK are counted in ``state`` only. Returns (status, pos): OK where ``stop`` is reached.
+    """
+    while base + pos < stop:
+        status, size, stored, body, body_length, topic, topic_length, props = _frame(
+            buf, length, pos, base, file_end
+        )
+        if status != OK:
+            return status, pos
+        if verify_crc and body_length > 0:
+            if crc32(crc_tables, buf, body, body + body_length) != _i32(buf, pos + 8):
+                return BAD_BODY_CRC, pos
+        store_timestamp = _i64(buf, stored)
+        scheduled = topic_length == len(SCHEDULE_TOPIC)
+        for index in range(topic_length if scheduled else 0):
+            if buf[np.uint64(topic + index)] != SCHEDULE_TOPIC[index]:
+                scheduled = False
+                break
+        status, code = tags_code(
+            buf, props, pos + size, store_timestamp, scheduled, delay_levels_ms
+        )
+        if status != OK:
+            return status, pos
+        transaction_type = _i32(buf, pos + _SYS_FLAG) & _TRANSACTION_MASK
+        if transaction_type != 0 and transaction_type != _COMMIT:
+            state[STATE_SKIPPED] += 1
+            state[STATE_LAST_RECORD] = base + pos
+            pos += size
+            continue
+        count = state[STATE_COUNT]
+        queue_id = _i32(buf, pos + 12)
+        queue_offset = _i64(buf, pos + 20)
+        if count >= len(offsets):
+            return FULL, pos
+        run = _run_of(buf, topic, topic_length, queue_id, runs, state, arena, slots)
+        if run < 0:
+            return FULL, pos
+        offsets[count] = base + pos
+        sizes[count] = size
+        tags[count] = code
+        queue_offsets[count] = queue_offset
+        run_ids[count] = run
+        row = runs[run]
+        if row[RUN_COUNT] == 0:
+            row[RUN_FIRST_OFFSET] = base + pos
+            row[RUN_FIRST_QUEUE_OFFSET] = queue_offset
+        elif queue_offset != row[RUN_LAST_QUEUE_OFFSET] + 1:
+            row[RUN_CONTIGUOUS] = 0
+        row[RUN_LAST_QUEUE_OFFSET] = queue_offset
+        row[RUN_END_OFFSET] = base + pos + size
+        row[RUN_LAST_STORE_TIMESTAMP] = store_timestamp
+        row[RUN_COUNT] += 1
+        state[STATE_COUNT] = count + 1
+        state[STATE_LAST_RECORD] = base + pos
+        pos += size
+    return OK, pos
+
+
+@njit(cache=True, nogil=True)
+def pack_units(count, offsets, sizes, tags, queue_offsets, run_ids, cursors, units, grouped):
+    """Group records by run: 20-byte consume queue units into ``units``, queue offsets likewise.
+
+    ``cursors[r]`` is the index of run r's first record in the grouped order; it is advanced.
+    """
+    for index in range(count):
+        run = run_ids[index]
+        at = cursors[run]
+        cursors[run] = at + 1
+        pos = at * UNIT_SIZE
+        _put64(units, pos, offsets[index])
+        _put32(units, pos + 8, np.int64(sizes[index]))
+        _put64(units, pos + 12, tags[index])
+        grouped[at] = queue_offsets[index]

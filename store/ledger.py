@@ -1,0 +1,90 @@
+"""The quarantine ledger: every byte of the log that got no entry, with the reason.
+
+One JSON object a line in ``reput/quarantine.jsonl`` of the output, appended and synced before the
+watermark moves, so that nothing is lost unsaid. Entries are keyed by their physical offset and
+reason: a replay lists nothing twice. A torn last line (a crash) is cut when the file is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from store import fsops
+
+FILE_NAME = "quarantine.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One range of the log and why it has no entry (or, for a gap, what was noticed)."""
+
+    physical_offset: int
+    end_physical_offset: int
+    reason: str
+    topic: str | None = None
+    """Escaped: it comes from untrusted bytes."""
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    detail: str | None = None
+
+    def to_json(self) -> str:
+        """One line, keys in a fixed order, absent fields left out."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps({k: v for k, v in fields.items() if v is not None})
+
+
+def escaped(topic: bytes) -> str:
+    """A name from the log for people: ASCII, everything else as escapes, at most 80 characters."""
+    text = topic.decode("utf-8", "backslashreplace").encode("unicode_escape").decode()
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+class Ledger:
+    """Appends entries, each once."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FILE_NAME
+        self._seen: set[tuple[int, str]] = set()
+        self._size = 0
+        self._pending: list[str] = []
+        if self.path.exists():
+            whole = self.path.read_bytes()
+            kept = whole[: whole.rfind(b"\n") + 1]
+            self._size = len(kept)
+            for line in kept.splitlines():
+                try:
+                    found = json.loads(line)
+                    self._seen.add((found["physical_offset"], found["reason"]))
+                except (ValueError, KeyError, TypeError):
+                    # a damaged line stays for people to see; its range may be listed again
+                    continue
+
+    def add(self, entry: LedgerEntry) -> bool:
+        """Note an entry for the next ``sync``; False where it is listed already."""
+        key = (entry.physical_offset, entry.reason)
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        self._pending.append(entry.to_json())
+        return True
+
+    def sync(self) -> None:
+        """Append what was noted, durably. Raises OutputError; may be called again then."""
+        if not self._pending:
+            return
+        data = "".join(line + "\n" for line in self._pending).encode()
+        new = not self.path.exists()
+        fd = fsops.open_for_writing(self.path)
+        try:
+            os.ftruncate(fd, self._size)
+            fsops.pwrite(fd, data, self._size, self.path)
+            fsops.sync(fd, self.path)
+        finally:
+            os.close(fd)
+        if new:
+            fsops.sync_directory(self.path.parent)
+        self._size += len(data)
+        self._pending.clear()

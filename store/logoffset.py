@@ -1,0 +1,41 @@
+"""The source's offset as Spark keeps it: canonical JSON that says whose it is and proves itself.
+
+``{"crc": .., "offset": .., "store": ".."}``. Spark compares offsets as JSON text and does not
+checksum its offset log (a changed digit skips data without a word), so that the keys stand in a
+fixed order and ``crc`` covers both other fields.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+MAX_OFFSET = (1 << 63) - 1
+
+
+def offset_json(store_id: str, offset: int) -> dict[str, Any]:
+    """The offset as the dict that Spark's Python source API wants."""
+    return {"crc": _crc(store_id, offset), "offset": offset, "store": store_id}
+
+
+def parse_offset(value: object, store_id: str | None = None) -> int | None:
+    """The log offset in a dict or JSON text; None where it is damaged or, if ``store_id`` is
+    given, another store's."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if not isinstance(value, dict):
+        return None
+    offset, found = value.get("offset"), value.get("store")
+    if type(offset) is not int or not isinstance(found, str) or not 0 <= offset <= MAX_OFFSET:
+        return None
+    if value.get("crc") != _crc(found, offset) or store_id not in (None, found):
+        return None
+    return offset
+
+
+def _crc(store_id: str, offset: int) -> int:
+    return zlib.crc32(f"{store_id}:{offset}".encode())

@@ -1,0 +1,205 @@
+"""From log bytes to packed runs: the work of one source partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import kernels, record
+from store.commitlog import CommitLog
+from store.consumequeue import UNIT_DTYPE
+from store.cursor import BadRange, Window, bad_range, missing_range, stated_size
+from store.dispatch import DispatchBatch, Run, ScannedRange
+from store.record import Status
+
+CHUNK_RECORDS = 1 << 18
+CHUNK_RUNS = 1 << 16
+_ARENA_BYTES = 4 << 20
+_SLOTS = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class PackedChunk:
+    """The runs of one chunk as columns: row r of every array is run r."""
+
+    topic_arena: NDArray[np.uint8]
+    """uint8[sum of topic lengths], topics one after the other in run order."""
+    runs: NDArray[np.int64]
+    """int64[run_count, kernels.RUN_FIELDS]"""
+    units: NDArray[np.uint8]
+    """uint8[message_count * 20], run after run."""
+    queue_offsets: NDArray[np.int64]
+    """int64[message_count], run after run."""
+
+
+class _Chunk:
+    """Arrays that ``scan_records`` fills; reused for every chunk of a partition."""
+
+    def __init__(self, record_count: int) -> None:
+        self.offsets = np.empty(record_count, np.int64)
+        self.sizes = np.empty(record_count, np.int32)
+        self.tags = np.empty(record_count, np.int64)
+        self.queue_offsets = np.empty(record_count, np.int64)
+        self.run_ids = np.empty(record_count, np.int32)
+        self.runs = np.empty((CHUNK_RUNS, kernels.RUN_FIELDS), np.int64)
+        self.arena = np.empty(_ARENA_BYTES, np.uint8)
+        self.slots = np.full(_SLOTS, -1, np.int32)
+        self.state = np.zeros(kernels.STATE_FIELDS, np.int64)
+        self.state[kernels.STATE_LAST_RECORD] = -1
+
+    def pack(self) -> PackedChunk | None:
+        """Group what was parsed, and start over; None if there is nothing."""
+        count = int(self.state[kernels.STATE_COUNT])
+        if not count:
+            return None
+        runs = self.runs[: self.state[kernels.STATE_RUNS]].copy()
+        cursors = np.zeros(len(runs), np.int64)
+        np.cumsum(runs[:-1, kernels.RUN_COUNT], out=cursors[1:])
+        units = np.empty(count * kernels.UNIT_SIZE, np.uint8)
+        grouped = np.empty(count, np.int64)
+        kernels.pack_units(
+            count, self.offsets, self.sizes, self.tags, self.queue_offsets, self.run_ids,
+            cursors, units, grouped,
+        )  # fmt: skip
+        arena = self.arena[: self.state[kernels.STATE_ARENA]].copy()
+        self.slots.fill(-1)
+        for field in (kernels.STATE_COUNT, kernels.STATE_RUNS, kernels.STATE_ARENA):
+            self.state[field] = 0
+        return PackedChunk(arena, runs, units, grouped)
+
+
+def scan(
+    log: CommitLog,
+    start: int,
+    end: int,
+    *,
+    delay_levels_ms: tuple[int, ...] = record.DEFAULT_DELAY_LEVELS_MS,
+    verify_crc: bool = False,
+    fail_on_data_loss: bool = True,
+) -> Iterator[PackedChunk | BadRange | ScannedRange]:
+    """Parse [start, end) of the log; ``start`` is a record or file start, as ``end`` is.
+
+    The last item is the ScannedRange; its ``end`` lies beyond ``end`` if a record crosses it,
+    which tells that ``end`` was no record start. Raises CommitLogDataLossError where a file is
+    missing, unless told that this is a BadRange.
+    """
+    levels = np.array(delay_levels_ms, np.int64)
+    chunk = _Chunk(max(1, min(CHUNK_RECORDS, (end - start) // record.MIN_RECORD_LENGTH + 1)))
+    window = Window(log)
+    message_count, offset, loaded = 0, start, False
+    while offset < end:
+        segment = log.segment_at(offset)
+        if segment is None:
+            bad = missing_range(log, offset, end, fail_on_data_loss)
+            yield bad
+            offset, loaded = bad.end, False
+            continue
+        if not loaded:
+            window.load(offset)
+        file_end = segment.start + log.file_size
+        before = _message_count(chunk)
+        status, pos = kernels.scan_records(
+            window.data, window.length, window.base, file_end, offset - window.base,
+            min(end, file_end), verify_crc, kernels.CRC_TABLES, levels,
+            chunk.offsets, chunk.sizes, chunk.tags, chunk.queue_offsets, chunk.run_ids,
+            chunk.runs, chunk.state, chunk.arena, chunk.slots,
+        )  # fmt: skip
+        message_count += _message_count(chunk) - before
+        offset, loaded = window.base + pos, True
+        if status == Status.FULL:
+            packed = chunk.pack()
+            if packed is None:
+                raise AssertionError("one record does not fit into an empty chunk")
+            yield packed
+        elif status == Status.BLANK:
+            offset, loaded = file_end, False
+        elif status != Status.OK:
+            more = status == Status.NEED_MORE and window.load(offset, stated_size(window, offset))
+            if not more:
+                bad = bad_range(log, window, offset, Status(status))
+                yield bad
+                offset, loaded = bad.end, False
+    packed = chunk.pack()
+    if packed is not None:
+        yield packed
+    last_record_offset = int(chunk.state[kernels.STATE_LAST_RECORD])
+    yield ScannedRange(start, offset, end, message_count, last_record_offset)
+
+
+def _message_count(chunk: _Chunk) -> int:
+    return int(chunk.state[kernels.STATE_COUNT] + chunk.state[kernels.STATE_SKIPPED])
+
+
+def runs_of(chunk: PackedChunk) -> Iterator[Run]:
+    """The runs of a chunk as objects, in order of their first record."""
+    units = chunk.units.view(UNIT_DTYPE)
+    position = 0
+    for row in chunk.runs:
+        count = int(row[kernels.RUN_COUNT])
+        topic_start = int(row[kernels.RUN_TOPIC_START])
+        topic_end = topic_start + int(row[kernels.RUN_TOPIC_LENGTH])
+        contiguous = bool(row[kernels.RUN_CONTIGUOUS])
+        yield Run(
+            topic=chunk.topic_arena[topic_start:topic_end].tobytes(),
+            queue_id=int(row[kernels.RUN_QUEUE_ID]),
+            first_physical_offset=int(row[kernels.RUN_FIRST_OFFSET]),
+            first_queue_offset=int(row[kernels.RUN_FIRST_QUEUE_OFFSET]),
+            queue_offsets=None if contiguous else chunk.queue_offsets[position : position + count],
+            units=units[position : position + count],
+            last_store_timestamp=int(row[kernels.RUN_LAST_STORE_TIMESTAMP]),
+        )
+        position += count
+
+
+def assemble(items: Iterable[Run | BadRange | ScannedRange]) -> DispatchBatch | None:
+    """Join what the partitions of a range gave, in any order; None if they do not join.
+
+    They do not where a split fell on a record forged inside a body: the walk from the left then
+    runs past it. The caller scans again in one piece.
+    """
+    runs: list[Run] = []
+    bad: list[BadRange] = []
+    scanned: list[ScannedRange] = []
+    for item in items:
+        if isinstance(item, Run):
+            runs.append(item)
+        elif isinstance(item, BadRange):
+            bad.append(item)
+        else:
+            scanned.append(item)
+    scanned.sort(key=lambda part: part.start)
+    for part, following in pairwise(scanned):
+        if part.end != following.start:
+            return None
+    if not scanned or any(part.end != part.planned_end for part in scanned):
+        return None
+    return DispatchBatch(
+        start=scanned[0].start,
+        end=scanned[-1].end,
+        runs=sorted(runs, key=lambda run: run.first_physical_offset),
+        bad=sorted(bad, key=lambda found: found.start),
+        message_count=sum(part.message_count for part in scanned),
+        last_record_offset=max(part.last_record_offset for part in scanned),
+    )
+
+
+def scan_in_one_piece(
+    log: CommitLog, start: int, end: int, *, delay_levels_ms: tuple[int, ...], verify_crc: bool
+) -> DispatchBatch | None:
+    """The batch [start, end), scanned here without splits; missing files are bad ranges."""
+
+    def items() -> Iterator[Run | BadRange | ScannedRange]:
+        for item in scan(
+            log, start, end,
+            delay_levels_ms=delay_levels_ms, verify_crc=verify_crc, fail_on_data_loss=False,
+        ):  # fmt: skip
+            if isinstance(item, PackedChunk):
+                yield from runs_of(item)
+            else:
+                yield item
+
+    return assemble(items())

@@ -1,0 +1,1 @@
+"""The query: ReputMessageService's role played by a Spark Structured Streaming job."""

@@ -1,0 +1,55 @@
+"""What a dispatcher run is told, once, by the command line or a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
+from sinks.consumequeue import OnQueueGap
+
+DEFAULT_TRIGGER_MS = 200
+DEFAULT_MAX_BYTES_PER_TRIGGER = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherConfig:
+    """One run of the dispatcher."""
+
+    store: Path
+    """Root of the store whose log is read."""
+    output: Path
+    """Root of the store that is written: ``store`` itself, or another directory."""
+    once: bool = False
+    """Catch up with what is there, then end."""
+    checkpoint: Path | None = None
+    """Spark's checkpoint directory; None for ``output/reput/spark``."""
+    trigger_ms: int = DEFAULT_TRIGGER_MS
+    max_bytes_per_trigger: int = DEFAULT_MAX_BYTES_PER_TRIGGER
+    fail_on_corrupt: bool = False
+    """Stop at damaged bytes; otherwise they are quarantined."""
+    on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ
+    verify_crc: bool = False
+    """Check the CRC of every body."""
+    adopt: bool = False
+    """Continue queues that another writer built."""
+    replay_from: str | None = None
+    """``earliest`` or a physical offset to dispatch again from."""
+    broker_conf: Path | None = None
+    """RocketMQ's property file; None for ``store/broker.conf``, if there."""
+    commit_log_file_size: int | None = None
+    """Bytes; stands above the property file."""
+    consume_queue_file_size: int | None = None
+    """Bytes; stands above the property file."""
+    spark_conf: dict[str, str] = field(default_factory=dict)
+    """Further Spark settings; they stand above ours."""
+
+    @property
+    def state_directory(self) -> Path:
+        """Where positions and the ledger live."""
+        return self.output / STATE_DIRECTORY
+
+    @property
+    def spark_directory(self) -> Path:
+        """Spark's checkpoint."""
+        return self.checkpoint or self.state_directory / SPARK_DIRECTORY

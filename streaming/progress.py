@@ -1,0 +1,76 @@
+"""How far a run is: what the dispatcher tells and the command line shows."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from store.dispatch import DispatchCounts
+
+RATE_WINDOW_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counters of one run; written by the batch callback, read by whoever shows them."""
+
+    start_offset: int = 0
+    """Where this run began."""
+    end_offset: int = 0
+    """The watermark."""
+    log_end: int | None = None
+    """End of the log as last seen; None while unknown."""
+    batches: int = 0
+    counts: DispatchCounts = field(default_factory=DispatchCounts)
+    started: float = field(default_factory=time.monotonic)
+    first_batch: float | None = None
+    """When the first batch began to be dispatched."""
+    _marks: deque[tuple[float, int, int]] = field(default_factory=deque)
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """Bytes of log not dispatched yet; None while unknown."""
+        return None if self.log_end is None else max(0, self.log_end - self.end_offset)
+
+    def advance(self, end_offset: int, counts: DispatchCounts) -> None:
+        """A batch is durable."""
+        now = time.monotonic()
+        self.batches += 1
+        self.end_offset = max(self.end_offset, end_offset)
+        self.counts.add(counts)
+        self._marks.append((now, self.counts.messages, end_offset))
+        while now - self._marks[0][0] > RATE_WINDOW_SECONDS:
+            self._marks.popleft()
+
+    def rates(self) -> tuple[float, float]:
+        """(messages/s, bytes/s) over the last seconds, or since the run began."""
+        now = time.monotonic()
+        if len(self._marks) >= 2 and now - self._marks[0][0] <= RATE_WINDOW_SECONDS:
+            began, messages, offset = self._marks[0]
+        else:
+            began, messages, offset = self.first_batch or self.started, 0, self.start_offset
+        seconds = max(now - began, 1e-3)
+        return (
+            (self.counts.messages - messages) / seconds,
+            max(0, self.end_offset - offset) / seconds,
+        )
+
+    def eta_seconds(self) -> float | None:
+        """Time to the log's end at the present rate; None where unknown."""
+        lag, rate = self.lag_bytes, self.rates()[1]
+        if lag is None or (lag and not rate):
+            return None
+        return lag / rate if lag else 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """The line that ``--json`` ends with."""
+        return {
+            "messages": self.counts.messages,
+            "end_offset": self.end_offset,
+            "duplicates": self.counts.duplicates,
+            "quarantined_bytes": self.counts.quarantined_bytes,
+            "gaps": self.counts.gaps,
+            "seconds": round(time.monotonic() - self.started, 3),
+        }
