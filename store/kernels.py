@@ -11,37 +11,12 @@ offset of buffer byte 0.
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
-
 import numpy as np
-from numba import config, njit
+from numba import njit
 
 from store import record
+from store.kernelbase import crc32, i16, i32, i64, put32, put64, u8, u32
 from store.record import Status, SysFlag
-
-
-def _private_cache_directory() -> str:
-    """Compiled kernels are code, so they are cached where only this user can write.
-
-    Every Python worker imports this module: without a cache each would compile for seconds.
-    """
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    for parent in (Path(home), Path(tempfile.gettempdir()) / f"reput-{os.getuid()}"):
-        directory = parent / "reput" / "kernels"
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory.chmod(0o700)
-        except OSError:
-            continue
-        if directory.stat().st_uid == os.getuid() and os.access(directory, os.W_OK):
-            return str(directory)
-    raise OSError("no private directory for compiled kernels; set NUMBA_CACHE_DIR to one")
-
-
-if not config.CACHE_DIR:  # type: ignore[attr-defined]
-    config.CACHE_DIR = _private_cache_directory()  # type: ignore[attr-defined]
 
 OK = int(Status.OK)
 NEED_MORE = int(Status.NEED_MORE)
@@ -99,93 +74,6 @@ STATE_COUNT, STATE_RUNS, STATE_ARENA, STATE_SKIPPED, STATE_LAST_RECORD = range(5
 STATE_FIELDS = 5
 
 
-def _crc_tables() -> np.ndarray:
-    """Slicing-by-8 tables of CRC-32: uint32[8, 256]."""
-    tables = np.zeros((8, 256), np.uint32)
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = value >> 1 ^ (0xEDB88320 if value & 1 else 0)
-        tables[0, byte] = value
-    for row in range(1, 8):
-        previous = tables[row - 1]
-        tables[row] = previous >> np.uint32(8) ^ tables[0][previous & np.uint32(255)]
-    return tables
-
-
-CRC_TABLES = _crc_tables()
-
-
-@njit(inline="always")
-def _u8(buf, pos):
-    return np.int64(buf[np.uint64(pos)])
-
-
-@njit(inline="always")
-def _i16(buf, pos):
-    return np.int64(np.int16(_u8(buf, pos) << 8 | _u8(buf, pos + 1)))
-
-
-@njit(inline="always")
-def _u32(buf, pos):
-    return (
-        _u8(buf, pos) << 24 | _u8(buf, pos + 1) << 16 | _u8(buf, pos + 2) << 8 | _u8(buf, pos + 3)
-    )
-
-
-@njit(inline="always")
-def _i32(buf, pos):
-    return np.int64(np.int32(_u32(buf, pos)))
-
-
-@njit(inline="always")
-def _i64(buf, pos):
-    return _u32(buf, pos) << 32 | _u32(buf, pos + 4)
-
-
-@njit(inline="always")
-def _put32(out, pos, value):
-    out[np.uint64(pos)] = np.uint8(value >> 24)
-    out[np.uint64(pos + 1)] = np.uint8(value >> 16)
-    out[np.uint64(pos + 2)] = np.uint8(value >> 8)
-    out[np.uint64(pos + 3)] = np.uint8(value)
-
-
-@njit(inline="always")
-def _put64(out, pos, value):
-    _put32(out, pos, value >> 32)
-    _put32(out, pos + 4, value)
-
-
-@njit(cache=True, nogil=True)
-def crc32(tables, buf, start, end):
-    """CRC-32 & 0x7FFFFFFF of ``buf[start:end]``."""
-    crc = np.uint32(0xFFFFFFFF)
-    pos = start
-    while end - pos >= 8:
-        low = crc ^ np.uint32(
-            _u8(buf, pos)
-            | _u8(buf, pos + 1) << 8
-            | _u8(buf, pos + 2) << 16
-            | _u8(buf, pos + 3) << 24
-        )
-        crc = (
-            tables[7, low & 255]
-            ^ tables[6, low >> np.uint32(8) & 255]
-            ^ tables[5, low >> np.uint32(16) & 255]
-            ^ tables[4, low >> np.uint32(24)]
-            ^ tables[3, _u8(buf, pos + 4)]
-            ^ tables[2, _u8(buf, pos + 5)]
-            ^ tables[1, _u8(buf, pos + 6)]
-            ^ tables[0, _u8(buf, pos + 7)]
-        )
-        pos += 8
-    while pos < end:
-        crc = tables[0, (np.int64(crc) ^ _u8(buf, pos)) & 255] ^ crc >> np.uint32(8)
-        pos += 1
-    return np.int64(crc ^ np.uint32(0xFFFFFFFF)) & 0x7FFFFFFF
-
-
 @njit(inline="always")
 def _frame(buf, length, pos, base, file_end):
     """``store.record.decode`` without the contents.
@@ -199,8 +87,8 @@ def _frame(buf, length, pos, base, file_end):
         return BAD_FILE_END, 0, 0, 0, 0, 0, 0, 0
     if available < 8:
         return NEED_MORE, 0, 0, 0, 0, 0, 0, 0
-    size = _i32(buf, pos)
-    magic = _u32(buf, pos + 4)
+    size = i32(buf, pos)
+    magic = u32(buf, pos + 4)
     if magic != _V1 and magic != _V2:
         status = BAD_MAGIC
         if magic == _BLANK_MAGIC:
@@ -212,11 +100,11 @@ def _frame(buf, length, pos, base, file_end):
         return BAD_SIZE, size, 0, 0, 0, 0, 0, 0
     if available < _PHYSICAL + 8:
         return NEED_MORE, size, 0, 0, 0, 0, 0, 0
-    if _i64(buf, pos + _PHYSICAL) != base + pos:
+    if i64(buf, pos + _PHYSICAL) != base + pos:
         return BAD_PHYSICAL_OFFSET, size, 0, 0, 0, 0, 0, 0
     if available < size:
         return NEED_MORE, size, 0, 0, 0, 0, 0, 0
-    sys_flag = _i32(buf, pos + _SYS_FLAG)
+    sys_flag = i32(buf, pos + _SYS_FLAG)
     born_length = _V6 if sys_flag & _BORN_V6 else _V4
     store_length = _V6 if sys_flag & _STORE_V6 else _V4
     length_size = 2 if magic == _V2 else 1
@@ -224,18 +112,18 @@ def _frame(buf, length, pos, base, file_end):
     body = pos + _FIXED + born_length + store_length
     if body + length_size + 2 > end:
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
-    body_length = _i32(buf, body - 4)
+    body_length = i32(buf, body - 4)
     topic = body + body_length + length_size
     if body_length < 0 or topic + 2 > end:
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
     if length_size == 2:
-        topic_length = _i16(buf, topic - 2)
+        topic_length = i16(buf, topic - 2)
     else:
         topic_length = np.int64(np.int8(buf[np.uint64(topic - 1)]))
     props = topic + topic_length + 2
     if topic_length < 0 or props > end:
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
-    props_length = _i16(buf, props - 2)
+    props_length = i16(buf, props - 2)
     if props_length < 0 or props + props_length != end:
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
     stored = pos + _BORN_HOST + born_length
@@ -258,7 +146,7 @@ def hop_records(buf, length, base, file_end, pos, stop, max_records, min_timesta
         status, size, stored, _, _, _, _, _ = _frame(buf, length, pos, base, file_end)
         if status != OK:
             return status, pos, count, last
-        if base + pos + size > stop or _i64(buf, stored) >= min_timestamp:
+        if base + pos + size > stop or i64(buf, stored) >= min_timestamp:
             return OK, pos, count, last
         last = pos
         pos += size
@@ -285,7 +173,7 @@ def find_record(buf, length, base, file_end, pos):
 @njit(cache=True)
 def _decode_char(buf, pos, end):
     """``store.java._decode_one``: (code point, bytes consumed)."""
-    first = _u8(buf, pos)
+    first = u8(buf, pos)
     left = end - pos
     if first < 0x80:
         return first, 1
@@ -293,7 +181,7 @@ def _decode_char(buf, pos, end):
         return 0xFFFD, 1
     if left < 2:
         return 0xFFFD, left
-    second = _u8(buf, pos + 1)
+    second = u8(buf, pos + 1)
     bad = second & 0xC0 != 0x80
     if first <= 0xDF:
         return (0xFFFD, 1) if bad else ((first & 0x1F) << 6 | second & 0x3F, 2)
@@ -303,7 +191,7 @@ def _decode_char(buf, pos, end):
         return 0xFFFD, 1
     if left < 3:
         return 0xFFFD, left
-    third = _u8(buf, pos + 2)
+    third = u8(buf, pos + 2)
     if third & 0xC0 != 0x80:
         return 0xFFFD, 2
     if first <= 0xEF:
@@ -311,7 +199,7 @@ def _decode_char(buf, pos, end):
         return (0xFFFD if 0xD800 <= code_point <= 0xDFFF else code_point), 3
     if left < 4:
         return 0xFFFD, left
-    fourth = _u8(buf, pos + 3)
+    fourth = u8(buf, pos + 3)
     if fourth & 0xC0 != 0x80:
         return 0xFFFD, 3
     return (first & 7) << 18 | (second & 0x3F) << 12 | (third & 0x3F) << 6 | fourth & 0x3F, 4
@@ -322,7 +210,7 @@ def hash_code(buf, pos, end):
     """``store.java.hash_code`` of ``buf[pos:end]``."""
     value = np.int64(0)
     while pos < end:
-        byte = _u8(buf, pos)
+        byte = u8(buf, pos)
         if byte < 0x80:
             value = (31 * value + byte) & 0xFFFFFFFF
             pos += 1
@@ -349,7 +237,7 @@ def parse_integer(buf, pos, end, bits):
     lowest = -(np.int64(1) << (bits - 1)) if bits < 64 else np.int64(-0x8000000000000000)
     value = np.int64(0)
     while pos < end:
-        digit = _u8(buf, pos) - 0x30
+        digit = u8(buf, pos) - 0x30
         if digit < 0 or digit > 9 or value < _LONG_MIN_TENTH:
             return False, np.int64(0)
         value *= 10
@@ -470,9 +358,9 @@ def scan_records(
         if status != OK:
             return status, pos
         if verify_crc and body_length > 0:
-            if crc32(crc_tables, buf, body, body + body_length) != _i32(buf, pos + 8):
+            if crc32(crc_tables, buf, body, body + body_length) != i32(buf, pos + 8):
                 return BAD_BODY_CRC, pos
-        store_timestamp = _i64(buf, stored)
+        store_timestamp = i64(buf, stored)
         scheduled = topic_length == len(SCHEDULE_TOPIC)
         for index in range(topic_length if scheduled else 0):
             if buf[np.uint64(topic + index)] != SCHEDULE_TOPIC[index]:
@@ -483,15 +371,15 @@ def scan_records(
         )
         if status != OK:
             return status, pos
-        transaction_type = _i32(buf, pos + _SYS_FLAG) & _TRANSACTION_MASK
+        transaction_type = i32(buf, pos + _SYS_FLAG) & _TRANSACTION_MASK
         if transaction_type != 0 and transaction_type != _COMMIT:
             state[STATE_SKIPPED] += 1
             state[STATE_LAST_RECORD] = base + pos
             pos += size
             continue
         count = state[STATE_COUNT]
-        queue_id = _i32(buf, pos + 12)
-        queue_offset = _i64(buf, pos + 20)
+        queue_id = i32(buf, pos + 12)
+        queue_offset = i64(buf, pos + 20)
         if count >= len(offsets):
             return FULL, pos
         run = _run_of(buf, topic, topic_length, queue_id, runs, state, arena, slots)
@@ -529,7 +417,7 @@ def pack_units(count, offsets, sizes, tags, queue_offsets, run_ids, cursors, uni
         at = cursors[run]
         cursors[run] = at + 1
         pos = at * UNIT_SIZE
-        _put64(units, pos, offsets[index])
-        _put32(units, pos + 8, np.int64(sizes[index]))
-        _put64(units, pos + 12, tags[index])
+        put64(units, pos, offsets[index])
+        put32(units, pos + 8, np.int64(sizes[index]))
+        put64(units, pos + 12, tags[index])
         grouped[at] = queue_offsets[index]

@@ -32,7 +32,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from store import java, properties
@@ -314,11 +314,24 @@ def tags_code(record: Record, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_L
     return (code + (1 << 63)) % (1 << 64) - (1 << 63)  # Java's long wraps
 
 
-def encode(record: Record) -> bytes:
+def magic_for(topic: bytes) -> int:
+    """v2 for a topic that v1's signed length byte cannot say (``autoMessageVersionOnTopicLen``)."""
+    return MESSAGE_MAGIC_V2 if len(topic) > 127 else MESSAGE_MAGIC_V1
+
+
+def encode(record: Record, *, property_crc: bool = False) -> bytes:
     """The bytes of a record at its ``physical_offset``; sizes and body CRC are computed.
 
-    IPv6 hosts set their sysFlag bits. Raises ValueError where a length does not fit its field.
+    IPv6 hosts set their sysFlag bits. With ``property_crc`` the property block gets its tail.
+    Raises ValueError where a length does not fit its field.
     """
+    if property_crc:
+        block = record.properties
+        if block and not block.endswith(properties.PROPERTY_SEPARATOR):
+            block += properties.PROPERTY_SEPARATOR
+        tail = bytes(properties.PROPERTY_CRC_SIZE)
+        data = encode(replace(record, properties=block + tail))[: -len(tail)]
+        return data + properties.property_crc_tail(data)
     born_host, store_host = encode_host(record.born_host), encode_host(record.store_host)
     sys_flag = record.sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
     if len(born_host) == HOST_V6_LENGTH:

@@ -14,6 +14,7 @@ from store.commitlog import CommitLog
 from store.consumequeue import UNIT_DTYPE
 from store.cursor import BadRange, Window, bad_range, missing_range, stated_size
 from store.dispatch import DispatchBatch, Run, ScannedRange
+from store.kernelbase import CRC_TABLES
 from store.record import Status
 
 CHUNK_RECORDS = 1 << 18
@@ -104,7 +105,7 @@ def scan(
         before = _message_count(chunk)
         status, pos = kernels.scan_records(
             window.data, window.length, window.base, file_end, offset - window.base,
-            min(end, file_end), verify_crc, kernels.CRC_TABLES, levels,
+            min(end, file_end), verify_crc, CRC_TABLES, levels,
             chunk.offsets, chunk.sizes, chunk.tags, chunk.queue_offsets, chunk.run_ids,
             chunk.runs, chunk.state, chunk.arena, chunk.slots,
         )  # fmt: skip

@@ -57,6 +57,12 @@ class Progress:
             max(0, self.end_offset - offset) / seconds,
         )
 
+    def active_seconds(self) -> float:
+        """From the first batch to the last one that was dispatched."""
+        if self.first_batch is None or not self._marks:
+            return 0.0
+        return max(self._marks[-1][0] - self.first_batch, 1e-3)
+
     def eta_seconds(self) -> float | None:
         """Time to the log's end at the present rate; None where unknown."""
         lag, rate = self.lag_bytes, self.rates()[1]

@@ -1,0 +1,50 @@
+# Everything that a developer or an operator runs. `make help` lists it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install run demo test test-slow lint format bench docs build clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(STAMP) ## make .venv with the reput command; a JDK too where it is missing and may be
+
+$(STAMP): pyproject.toml constraints.txt deploy/install-jdk.sh
+	sh deploy/install-jdk.sh
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+run: install ## the demo: a live log, followed by the dispatcher, every message checked
+	$(BIN)/reput demo
+
+test: install ## all tests that CI runs
+	sh deploy/install-jdk.sh maven
+	$(BIN)/python -m pytest
+
+test-slow: install ## exhaustive runs: 100 kill -9 rounds, 200,000 mutated records; an hour
+	sh deploy/install-jdk.sh maven
+	$(BIN)/python -m pytest -m slow --timeout=7200
+
+lint: install ## ruff, mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install ## let ruff format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install ## the figures of the README (writes and removes an 8 GiB log)
+	$(BIN)/python -m bench.catch_up
+
+docs: install ## write the generated tables into README.md
+	$(BIN)/python -m docs.generate
+
+build: install ## the wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean: ## remove what was generated, but for .venv
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache bench/data

@@ -1,0 +1,82 @@
+"""Where a store and its queues stand, for people: read only, also while others write.
+
+What is not known is None, never 0 (a zero lag looks healthy).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoints import STATE_DIRECTORY
+from checkpoints.watermark import read_watermark
+from store.brokerlock import broker_pid
+from store.commitlog import CommitLog
+from store.config import StoreSettings
+from store.consumequeue import (
+    CONSUME_QUEUE_DIRECTORY,
+    CQ_STORE_UNIT_SIZE,
+    ConsumeQueueFiles,
+    list_queues,
+)
+from store.cursor import LogTail, Window, walk
+
+MAX_COUNTED_LAG = 1 << 30
+"""Bytes of lag up to which the messages in it are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue; offsets in messages, max exclusive."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One output and the log that it follows."""
+
+    log_min: int
+    log_end: int
+    """Behind the last record that may be dispatched."""
+    watermark: int | None
+    lag_bytes: int | None
+    lag_messages: int | None
+    writer_pid: int | None
+    """Who holds the output's lock: a dispatcher, a broker or nobody."""
+    queues: tuple[QueueStatus, ...]
+
+
+def read_status(settings: StoreSettings, output: Path) -> Status:
+    """The status now. Raises StoreError where log or queues cannot be read."""
+    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    log_end = LogTail(log).settled()
+    found = read_watermark(output / STATE_DIRECTORY)
+    watermark = found.end_offset if found else None
+    lag_bytes = None if watermark is None else max(0, log_end - watermark)
+    lag_messages = None
+    if watermark is not None and lag_bytes is not None and lag_bytes <= MAX_COUNTED_LAG:
+        lag_messages = walk(log, Window(log), watermark, log_end).record_count
+    root = output / CONSUME_QUEUE_DIRECTORY
+    queues = []
+    for key in list_queues(root):
+        path = root / key.relative_path
+        files = ConsumeQueueFiles(path, settings.mapped_file_size_consume_queue)
+        end = files.find_end(watermark)
+        queues.append(
+            QueueStatus(
+                key.topic,
+                key.queue_id,
+                files.min_queue_offset(end, log.min_offset),
+                end // CQ_STORE_UNIT_SIZE,
+            )
+        )
+    status = Status(
+        log.min_offset, log_end, watermark, lag_bytes, lag_messages, broker_pid(output),
+        tuple(queues),
+    )  # fmt: skip
+    log.close()
+    return status

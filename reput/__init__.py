@@ -1,0 +1,8 @@
+"""reput: RocketMQ's message dispatch as a Spark Structured Streaming job."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("reput")
+except PackageNotFoundError:
+    __version__ = "0+source"

@@ -1,0 +1,5 @@
+"""``python -m reput``."""
+
+from reput.cli import main
+
+main()

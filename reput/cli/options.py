@@ -1,0 +1,52 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sources.options import parse_size
+from store.errors import UsageError
+
+_DURATION = re.compile(r"([0-9]{1,9})(ms|s|m)\Z", re.ASCII)
+_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000}
+
+
+def size_option(name: str, text: str | None) -> int | None:
+    """Bytes of ``64k`` or ``1g``. Raises UsageError naming the option."""
+    if text is None:
+        return None
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"{name} is {text!r}; it {error}") from error
+
+
+def duration_option_ms(name: str, text: str) -> int:
+    """Milliseconds of ``200ms``, ``5s``, ``1m``. Raises UsageError naming the option."""
+    found = _DURATION.match(text)
+    if not found:
+        raise UsageError(f"{name} is {text!r}; it must be a number with ms, s or m")
+    return int(found[1]) * _DURATION_UNITS_MS[found[2]]
+
+
+Store = Annotated[Path, typer.Argument(help="Root of the store; holds `commitlog/`.")]
+Output = Annotated[
+    Path | None,
+    typer.Option(help="Root of the store to write; the store itself if not given."),
+]
+BrokerConf = Annotated[
+    Path | None,
+    typer.Option(help="RocketMQ's property file, if it is not `broker.conf` in the store."),
+]
+CommitLogFileSize = Annotated[
+    str | None, typer.Option("--commitlog-file-size", help="mappedFileSizeCommitLog; `1g`.")
+]
+ConsumeQueueFileSize = Annotated[
+    str | None,
+    typer.Option("--consume-queue-file-size", help="mappedFileSizeConsumeQueue in bytes."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines.")]

@@ -1,0 +1,167 @@
+"""How things are shown: logs, errors, progress, tables; plain or JSON where no terminal is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any, NoReturn, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+PLAIN_SECONDS = 5.0
+INTERRUPTED = 130
+
+
+class Shown(Protocol):
+    """What a progress display asks of ``streaming.progress.Progress``."""
+
+    end_offset: int
+    start_offset: int
+    log_end: int | None
+
+    @property
+    def lag_bytes(self) -> int | None: ...
+
+    def rates(self) -> tuple[float, float]: ...
+
+    def eta_seconds(self) -> float | None: ...
+
+    def summary(self) -> dict[str, Any]: ...
+
+
+def fail(line: str, code: int) -> NoReturn:
+    """One line on stderr, then the end."""
+    print(f"reput: error: {' '.join(line.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        now = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        level, text = record.levelname.lower(), record.getMessage()
+        if self._as_json:
+            return json.dumps({"time": now, "level": level, "event": text})
+        return f"{now} {level:7} {text}"
+
+
+def set_up_logging(as_json: bool) -> None:
+    """Our events on stderr, a line each."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter(as_json))
+    logger = logging.getLogger("reput")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set; a second one ends at once (a restart heals)."""
+    stop = threading.Event()
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(INTERRUPTED)
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class ProgressDisplay:
+    """A bar with rate, lag and ETA on a terminal; otherwise a line every few seconds."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._json = as_json
+        self._due = time.monotonic() + PLAIN_SECONDS
+        self._bar: Progress | None = None
+        console = Console(stderr=True)
+        if console.is_terminal and not as_json:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[at]}"),
+            )
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._task = self._bar.add_task("dispatching", total=None, at="")
+            self._bar.start()
+
+    def __call__(self, progress: Shown) -> None:
+        """Show where a run stands."""
+        if self._bar is not None:
+            total = None if progress.log_end is None else progress.log_end - progress.start_offset
+            done = progress.end_offset - progress.start_offset
+            self._bar.update(self._task, total=total, completed=done, at=_line(progress))
+        elif time.monotonic() >= self._due:
+            self._due = time.monotonic() + PLAIN_SECONDS
+            if self._json:
+                messages, size = progress.rates()
+                fields = {"lag_bytes": progress.lag_bytes, "eta_seconds": progress.eta_seconds()}
+                rates = {"messages_per_second": round(messages), "bytes_per_second": round(size)}
+                print(json.dumps({**progress.summary(), **fields, **rates}), file=sys.stderr)
+            else:
+                print(_line(progress), file=sys.stderr)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _line(progress: Shown) -> str:
+    messages, size = progress.rates()
+    eta = progress.eta_seconds()
+    lag = "unknown" if progress.lag_bytes is None else human_bytes(progress.lag_bytes)
+    return (
+        f"{progress.summary()['messages']:,} messages, {messages:,.0f}/s, {human_bytes(size)}/s, "
+        f"lag {lag}, ETA {'unknown' if eta is None else f'{eta:.0f} s'}"
+    )
+
+
+def human_bytes(count: float) -> str:
+    """``1.5 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def known(value: object) -> str:
+    """A value for people: what is not known is said to be so."""
+    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on stdout; cells are text from anywhere and are never taken for markup."""
+    console = Console()
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    console.print(table, markup=False)
+
+
+def _cell(value: object) -> str:
+    text = known(value)
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text).replace("[", "\\[")

@@ -1,0 +1,115 @@
+"""``reput run``: the dispatcher."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reput.cli import options, render
+from sinks.consumequeue import OnQueueGap
+from store.errors import UsageError
+from streaming.config import DEFAULT_TRIGGER_MS, DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+
+
+class OnCorrupt(StrEnum):
+    """What to do with damaged bytes."""
+
+    QUARANTINE = "quarantine"
+    FAIL = "fail"
+
+
+def run(
+    store: options.Store,
+    output: options.Output = None,
+    once: Annotated[bool, typer.Option("--once", help="Catch up, then end.")] = False,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Spark's checkpoint; `OUTPUT/reput/spark` if not given.")
+    ] = None,
+    trigger: Annotated[
+        str, typer.Option(help="Time between micro-batches: `200ms`, `5s`.")
+    ] = f"{DEFAULT_TRIGGER_MS}ms",
+    max_bytes_per_trigger: Annotated[
+        str, typer.Option(help="Bytes of log per micro-batch at the most: `64k`, `1g`.")
+    ] = "1g",
+    on_corrupt: Annotated[
+        OnCorrupt, typer.Option(help="Damaged bytes: list them and go on, or stop.")
+    ] = OnCorrupt.QUARANTINE,
+    on_queue_gap: Annotated[
+        OnQueueGap,
+        typer.Option(help="Queue offsets that jump: close up as RocketMQ, fill with blanks, stop."),
+    ] = OnQueueGap.ROCKETMQ,
+    verify_crc: Annotated[
+        bool, typer.Option("--verify-crc", help="Check the CRC of every body.")
+    ] = False,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Go on with queues that another writer built.")
+    ] = False,
+    replay_from: Annotated[
+        str | None,
+        typer.Option(help="Dispatch again from here: `earliest` or a physical offset."),
+    ] = None,
+    broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(help="A Spark setting, `key=value`; may be repeated.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Dispatch a store's commitlog into consume queues: follow it, or `--once`.
+
+    Safe to kill at any moment and to start again. Stops after the running batch on SIGTERM or
+    Ctrl-C.
+    """
+    max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger)
+    config = DispatcherConfig(
+        store=store,
+        output=output or store,
+        once=once,
+        checkpoint=checkpoint,
+        trigger_ms=options.duration_option_ms("--trigger", trigger),
+        max_bytes_per_trigger=max_bytes or 0,
+        fail_on_corrupt=on_corrupt is OnCorrupt.FAIL,
+        on_queue_gap=on_queue_gap,
+        verify_crc=verify_crc,
+        adopt=adopt,
+        replay_from=replay_from,
+        broker_conf=broker_conf,
+        commit_log_file_size=options.size_option("--commitlog-file-size", commitlog_file_size),
+        consume_queue_file_size=options.size_option(
+            "--consume-queue-file-size", consume_queue_file_size
+        ),
+        spark_conf=_spark_conf(conf or []),
+    )
+    render.set_up_logging(as_json)
+    display = render.ProgressDisplay(as_json)
+    try:
+        with render.stopped_by_signals() as stop:
+            progress = run_dispatcher(config, stop, display)
+    finally:
+        display.close()
+    summary = progress.summary()
+    if as_json:
+        typer.echo(json.dumps(summary))
+    else:
+        typer.echo(
+            f"{summary['messages']:,} messages dispatched ({summary['duplicates']:,} were there "
+            f"already, {summary['gaps']:,} gaps, {summary['quarantined_bytes']:,} bytes "
+            f"quarantined) up to physical offset {summary['end_offset']:,} "
+            f"in {summary['seconds']} s"
+        )
+
+
+def _spark_conf(pairs: list[str]) -> dict[str, str]:
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise UsageError(f"--conf is {pair!r}; it must be spark.SOMETHING=VALUE")
+        settings[key] = value
+    return settings

@@ -1,0 +1,41 @@
+"""``reput status``: where a store and its queues stand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import typer
+
+from checkpoints.status import read_status
+from reput.cli import options, render
+from store.config import read_store_settings
+
+
+def status(
+    store: options.Store,
+    output: options.Output = None,
+    broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the log's end, the watermark, the lag and every queue's offsets. Reads only."""
+    settings = read_store_settings(store, broker_conf).with_overrides(
+        options.size_option("--commitlog-file-size", commitlog_file_size),
+        options.size_option("--consume-queue-file-size", consume_queue_file_size),
+    )
+    found = read_status(settings, output or store)
+    if as_json:
+        typer.echo(json.dumps(asdict(found)))
+        return
+    lag = "unknown" if found.lag_bytes is None else render.human_bytes(found.lag_bytes)
+    typer.echo(f"log        [{found.log_min:,}, {found.log_end:,})")
+    typer.echo(f"watermark  {render.known(found.watermark)}")
+    typer.echo(f"lag        {lag}, {render.known(found.lag_messages)} messages")
+    typer.echo(f"writer     {f'process {found.writer_pid}' if found.writer_pid else 'none'}")
+    render.print_table(
+        "queues",
+        ("topic", "queue", "min offset", "max offset"),
+        [(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in found.queues],
+    )

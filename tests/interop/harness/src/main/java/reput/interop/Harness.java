@@ -1,0 +1,62 @@
+package reput.interop;
+
+import java.io.PrintStream;
+import java.util.List;
+import java.util.concurrent.Callable;
+
+/**
+ * Entry point: one subcommand per process, so that a test can kill exactly the part it means to.
+ *
+ * <p>Exit codes: 0 done, 1 failed (the stack trace is on stderr), 2 wrong arguments.
+ */
+public final class Harness {
+    private static final String USAGE =
+        """
+        usage: Harness broker STORE_DIR [key=value...] [-- topic:queues...]
+               Harness send NAMESRV TOPIC COUNT SEED [RATE]
+               Harness drain NAMESRV TOPIC [AT_LEAST TIMEOUT_SECONDS]
+               Harness boot STORE_DIR [key=value...]
+               Harness strings""";
+
+    private Harness() {
+    }
+
+    /** Runs one subcommand and ends the process, daemon threads or not: RocketMQ leaves some behind. */
+    public static void main(String[] args) {
+        PrintStream errors = System.err;
+        int exitCode;
+        try {
+            Protocol protocol = Protocol.takeStdout();
+            Callable<Void> command = parse(args, protocol);
+            if (command == null) {
+                errors.println(USAGE);
+                exitCode = 2;
+            } else {
+                command.call();
+                exitCode = 0;
+            }
+        } catch (Throwable e) {
+            e.printStackTrace(errors);
+            exitCode = 1;
+        }
+        errors.flush();
+        System.exit(exitCode);
+    }
+
+    /** Returns null when the arguments fit no subcommand. */
+    private static Callable<Void> parse(String[] args, Protocol protocol) {
+        if (args.length == 0) {
+            return null;
+        }
+        List<String> rest = List.of(args).subList(1, args.length);
+        int count = rest.size();
+        return switch (args[0]) {
+            case "broker" -> count < 1 ? null : BrokerCommand.parse(rest, protocol);
+            case "send" -> count < 4 || count > 5 ? null : SendCommand.parse(rest, protocol);
+            case "drain" -> count != 2 && count != 4 ? null : DrainCommand.parse(rest, protocol);
+            case "boot" -> count < 1 ? null : BootCommand.parse(rest, protocol);
+            case "strings" -> count != 0 ? null : new StringsCommand(protocol);
+            default -> null;
+        };
+    }
+}

@@ -1,0 +1,422 @@
+"""A real RocketMQ 5.3.3 broker and client for tests, one JVM per role.
+
+Why: only RocketMQ itself can say whether it accepts the files that this project writes. The Java
+side is the Maven project in `harness/`; it speaks a line protocol on stdin and stdout, and each
+role is a process of its own, so that a test can kill one and keep the others.
+
+Invariants: everything a JVM writes beside the store goes to a private directory that is removed
+with it; no process outlives the test run (a broker stops at the end of its stdin, and every other
+call has a time limit); a process is only ever ended by its own id.
+
+Not done here: reading stores, or anything that works without Java.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self, TypedDict, cast
+
+import pytest
+from filelock import FileLock
+
+HARNESS = Path(__file__).parent / "harness"
+MAIN_CLASS = "reput.interop.Harness"
+BUILD_TIMEOUT_SECONDS = 900.0
+READY_TIMEOUT_SECONDS = 120.0
+STOP_TIMEOUT_SECONDS = 90.0
+CALL_TIMEOUT_SECONDS = 300.0
+ERROR_TAIL_LINES = 40
+
+Setting = str | int | bool
+
+
+class HarnessError(RuntimeError):
+    """A JVM of the harness, or its build, failed; the message carries the end of what it said."""
+
+
+class SendResult(TypedDict):
+    """What `send` stored, by kind; every count is of messages, save `batches`."""
+
+    sent: int
+    """All of them, rolled back ones included."""
+    visible: int
+    """What a consumer will see in the end: `sent` without `rolled_back`."""
+    plain: int
+    batched: int
+    batches: int
+    compressed: int
+    delayed: int
+    committed: int
+    rolled_back: int
+    tagged: int
+    keyed: int
+    bodies_sha256: str
+    """Of the visible bodies in any order; equals the one of `drain`."""
+
+
+class QueueBounds(TypedDict):
+    """One queue as a consumer sees it."""
+
+    min: int
+    max: int
+    """Exclusive."""
+    count: int
+    """Messages that arrived."""
+
+
+class DrainResult(TypedDict):
+    """Every message of a topic, from each queue's first to its last."""
+
+    messages: int
+    queues: dict[str, QueueBounds]
+    """By queue id."""
+    sha256: str
+    """Of `"%03d-%012d"` (queue id, queue offset) + body, sorted by that key."""
+    bodies_sha256: str
+
+
+class BootedQueue(TypedDict):
+    """One queue as RocketMQ's store sees it."""
+
+    min: int
+    max: int
+    """Exclusive."""
+    max_physic_offset: int
+
+
+class BootResult(TypedDict):
+    """What RocketMQ's store says of itself after load, start and full dispatch."""
+
+    min_physical_offset: int
+    max_physical_offset: int
+    """End of the commit log, exclusive."""
+    confirm_offset: int
+    topics: dict[str, dict[str, BootedQueue]]
+    """By topic, then by queue id."""
+    clean: bool
+    """Whether the store removed its abort file when it shut down."""
+
+
+def require_maven() -> None:
+    """Skip the calling test where Java or Maven is missing; on CI that is a failure instead."""
+    missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    if not missing:
+        return
+    reason = f"needs {' and '.join(missing)} on PATH to run a real RocketMQ broker"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def build_harness() -> Path:
+    """Build the Java side unless its jar is of these very sources; return the jar.
+
+    A lock makes parallel test processes wait for one build. Staleness goes by content, because a
+    checkout gives files any time stamp.
+    """
+    jar = HARNESS / "target" / "harness.jar"
+    stamp = HARNESS / "target" / "sources.sha256"
+    with FileLock(HARNESS / ".build.lock", timeout=BUILD_TIMEOUT_SECONDS):
+        digest = _sources_digest()
+        if jar.is_file() and stamp.is_file() and stamp.read_text() == digest:
+            return jar
+        stamp.unlink(missing_ok=True)
+        command = ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(HARNESS / "pom.xml")]
+        try:
+            done = subprocess.run(
+                [*command, "package"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=BUILD_TIMEOUT_SECONDS,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise HarnessError(f"maven took over {BUILD_TIMEOUT_SECONDS:.0f} s") from error
+        if done.returncode != 0:
+            raise HarnessError(f"maven failed, exit {done.returncode}\n{_tail(done.stdout)}")
+        stamp.write_text(digest)
+    return jar
+
+
+class Broker:
+    """A name server and a broker over one store, on free loopback ports; a context manager.
+
+    Leaving the block stops it cleanly, everything dispatched; leaving it by an exception kills it.
+    The store gets a `broker.conf` if it has none; one that it has is obeyed.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        topics: Mapping[str, int] | None = None,
+        settings: Mapping[str, Setting] | None = None,
+        *,
+        heap: str = "512m",
+        ready_timeout: float = READY_TIMEOUT_SECONDS,
+    ) -> None:
+        """`topics`: queue count by name; `settings`: RocketMQ's own names, unknown ones refused."""
+        self.store = store
+        self.namesrv = ""
+        self._arguments = ["broker", str(store), *_pairs(settings or {})]
+        self._arguments += ["--", *(f"{name}:{queues}" for name, queues in (topics or {}).items())]
+        self._heap = heap
+        self._ready_timeout = ready_timeout
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._home = Path()
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """The broker's JVM, for tests that do something unusual to it."""
+        if self._process is None:
+            raise RuntimeError("this broker has not been started")
+        return self._process
+
+    def start(self) -> Self:
+        """Start the process and return once clients can use it; kill it if that takes too long."""
+        if self._process is not None:
+            raise RuntimeError("this broker has been started already")
+        self._process, self._home = _spawn(
+            self._arguments, heap=self._heap, stdin=subprocess.PIPE, quick=False
+        )
+        reader = threading.Thread(
+            target=_read_lines, args=(self._process.stdout, self._lines), daemon=True
+        )
+        reader.start()
+        try:
+            self.namesrv = self._expect("READY namesrv=", self._ready_timeout)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop cleanly: all dispatched, abort file gone. Kill it and raise if it does not."""
+        process = self.process
+        try:
+            stdin = cast(IO[str], process.stdin)
+            with contextlib.suppress(BrokenPipeError):
+                stdin.write("stop\n")
+                stdin.close()
+            self._expect("STOPPED", STOP_TIMEOUT_SECONDS)
+            exit_code = process.wait(STOP_TIMEOUT_SECONDS)
+            if exit_code != 0:
+                raise self._error(f"broker ended with exit {exit_code}")
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process as a power cut would; the store keeps its abort file. Repeatable."""
+        process = self._process
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop it, or kill it if the block failed: the failure is the news, not a slow stop."""
+        if kind is None and self._process is not None and self._process.poll() is None:
+            self.stop()
+        else:
+            self.kill()
+
+    def _expect(self, prefix: str, timeout: float) -> str:
+        """Return what follows `prefix` in the next line, or raise with the process's last words."""
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            raise self._error(f"broker did not say {prefix!r} in {timeout:.0f} s") from None
+        if line is None:
+            raise self._error(f"broker ended before it said {prefix!r}")
+        if not line.startswith(prefix):
+            raise self._error(f"broker said {line!r} instead of {prefix!r}")
+        return line.removeprefix(prefix)
+
+    def _error(self, problem: str) -> HarnessError:
+        return HarnessError(f"{problem}\n{_last_words(self._home)}")
+
+
+def send(namesrv: str, topic: str, count: int, seed: int, rate: float | None = None) -> SendResult:
+    """Send `count` messages of every kind, the same ones for the same seed; `rate` is per second.
+
+    On return all are stored, but committed and delayed ones become visible a little later: give
+    `drain` the count to wait for.
+    """
+    return finish_send(start_send(namesrv, topic, count, seed, rate))
+
+
+def start_send(
+    namesrv: str, topic: str, count: int, seed: int, rate: float | None = None
+) -> subprocess.Popen[str]:
+    """As `send`, without waiting: the caller ends it with `finish_send`, or kills it."""
+    arguments = ["send", namesrv, topic, str(count), str(seed)]
+    if rate is not None:
+        arguments.append(str(rate))
+    process, _ = _spawn(arguments)
+    return process
+
+
+def finish_send(
+    process: subprocess.Popen[str], timeout: float = CALL_TIMEOUT_SECONDS
+) -> SendResult:
+    """Wait for a started send and return its counts."""
+    return cast(SendResult, json.loads(_finish(process, timeout)))
+
+
+def drain(
+    namesrv: str, topic: str, at_least: int = 0, timeout: float = CALL_TIMEOUT_SECONDS
+) -> DrainResult:
+    """Read a whole topic as a new consumer; first wait until it holds `at_least` messages."""
+    arguments = ["drain", namesrv, topic]
+    if at_least:
+        arguments += [str(at_least), str(max(1, int(timeout / 2)))]
+    process, _ = _spawn(arguments)
+    return cast(DrainResult, json.loads(_finish(process, timeout)))
+
+
+def java_strings(values: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Length and hash of `new String(value, UTF_8)` for each value."""
+    process, _ = _spawn(["strings"], stdin=subprocess.PIPE)
+    lines = "".join(value.hex() + "\n" for value in values)
+    answers = _finish(process, CALL_TIMEOUT_SECONDS, lines).splitlines()
+    pairs = [answer.split() for answer in answers]
+    return [(int(length), int(code)) for length, code in pairs]
+
+
+def boot(store: Path, **settings: Setting) -> BootResult:
+    """Open a store with RocketMQ's own store class, let it recover and dispatch, and close it.
+
+    The store's `broker.conf` is obeyed, `settings` go above it. Recovery changes the store, so give
+    it a copy.
+    """
+    process, _ = _spawn(["boot", str(store), *_pairs(settings)], heap="512m")
+    return cast(BootResult, json.loads(_finish(process, CALL_TIMEOUT_SECONDS)))
+
+
+def _spawn(
+    arguments: Sequence[str],
+    *,
+    heap: str = "256m",
+    stdin: int = subprocess.DEVNULL,
+    quick: bool = True,
+) -> tuple[subprocess.Popen[str], Path]:
+    """Start one JVM; its private directory lives as long as the returned process object."""
+    jar = build_harness()
+    home = Path(tempfile.mkdtemp(prefix="reput-interop-"))
+    command = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
+    if quick:
+        # A short life does not repay the optimizing compiler.
+        command.append("-XX:TieredStopAtLevel=1")
+    private = ("user.home", "java.io.tmpdir", "rocketmq.log.root.dir", "rocketmq.home.dir")
+    command += [f"-D{name}={home}" for name in private]
+    command += ["-Dfile.encoding=UTF-8", "-cp", f"{jar}{os.pathsep}{jar.parent}/lib/*"]
+    command += [MAIN_CLASS, *arguments]
+    try:
+        with (home / "stderr.log").open("wb") as errors:
+            process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                # Java 17 spells file names and arguments by the locale: under "C" a queue of a
+                # topic with a non-ASCII name would get a directory of question marks.
+                env={**os.environ, "LC_ALL": "C.UTF-8"},
+                text=True,
+                encoding="utf-8",
+            )
+    except BaseException:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
+    weakref.finalize(process, shutil.rmtree, home, ignore_errors=True)
+    return process, home
+
+
+def _finish(process: subprocess.Popen[str], timeout: float, text: str | None = None) -> str:
+    """Wait for a process that ends by itself and return its output."""
+    try:
+        output, _ = process.communicate(text, timeout=timeout)
+    except BaseException as error:
+        process.kill()
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise _call_error(process, f"did not end within {timeout:.0f} s") from error
+        raise
+    if process.returncode != 0:
+        raise _call_error(process, f"ended with exit {process.returncode}")
+    return output
+
+
+def _call_error(process: subprocess.Popen[str], problem: str) -> HarnessError:
+    """Name the role that failed and add its last words, found by its own command line."""
+    arguments = cast(list[str], process.args)
+    role = arguments[arguments.index(MAIN_CLASS) + 1]
+    prefix = "-Duser.home="
+    home = next(text.removeprefix(prefix) for text in arguments if text.startswith(prefix))
+    return HarnessError(f"{role} {problem}\n{_last_words(Path(home))}")
+
+
+def _read_lines(stream: IO[str], lines: queue.Queue[str | None]) -> None:
+    """Move lines to a queue, where they can be waited for with a limit; None marks the end."""
+    with contextlib.suppress(ValueError, OSError):  # closed by kill()
+        for line in stream:
+            lines.put(line.rstrip("\n"))
+    lines.put(None)
+
+
+def _pairs(settings: Mapping[str, Setting]) -> list[str]:
+    """RocketMQ's spelling of each setting: its booleans are lower case."""
+    return [
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in settings.items()
+    ]
+
+
+def _sources_digest() -> str:
+    digest = hashlib.sha256()
+    sources = [HARNESS / "pom.xml", *sorted((HARNESS / "src").rglob("*"))]
+    for path in sources:
+        if path.is_file():
+            digest.update(f"{path.relative_to(HARNESS)}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _last_words(home: Path) -> str:
+    parts = []
+    for name in ("stderr.log", "console.log", "rocketmq.log"):
+        path = home / name
+        if path.is_file() and path.stat().st_size:
+            parts.append(f"--- {name}\n{_tail(path.read_text(errors='replace'))}")
+    return "\n".join(parts)
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.splitlines()[-ERROR_TAIL_LINES:])
