@@ -130,7 +130,7 @@ def limited_end(log: CommitLog, start: int, end: int, limit: ReadLimit) -> int:
         return end
     target = start + limit.max_bytes
     segment = log.segment_at(target)
-    if segment is not None and segment.start - start >= limit.max_bytes // 2:
+    if segment is not None and segment.start - start > limit.max_bytes // 2:
         return segment.start
     reached = walk(log, window, max(start, segment.start if segment else start), target).offset
     if reached <= start:

@@ -49,7 +49,7 @@ from store.storecheckpoint import StoreCheckpoint
 from streaming.config import DispatcherConfig
 from streaming.packed import unpack
 from streaming.progress import Progress
-from streaming.session import open_session
+from streaming.session import session
 
 NO_SPACE_RETRY_SECONDS = 1.0
 STORE_CHECKPOINT_SECONDS = 1.0
@@ -246,7 +246,7 @@ def run_dispatcher(
         try:
             _prepare_spark_directory(config, plan)
             writer.progress.log_end = log_end
-            with _Session(config.spark_conf) as spark:
+            with session(config.spark_conf) as spark:
                 query = _start(spark, config, settings, plan, writer)
                 _wait(query, writer, stop, show, plan.watermark.store_id)
             writer.write_store_checkpoint(final=True)
@@ -287,20 +287,6 @@ def _prepare_spark_directory(config: DispatcherConfig, plan: Plan) -> None:
         )
     root = config.output if directory.is_relative_to(config.output) else directory
     spark_checkpoint.pin_start(directory, root, plan.watermark.store_id, plan.start)
-
-
-class _Session:
-    """A Spark session that ends with its block."""
-
-    def __init__(self, extra: dict[str, str]) -> None:
-        self._extra = extra
-
-    def __enter__(self) -> SparkSession:
-        self._spark = open_session(self._extra)
-        return self._spark
-
-    def __exit__(self, *error: object) -> None:
-        self._spark.stop()
 
 
 def _start(

@@ -1,0 +1,81 @@
+"""kill -9 of the whole process tree of a live run, at random moments, again and again."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from checkpoints import STATE_DIRECTORY
+from checkpoints.watermark import read_watermark
+from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
+from tests.support.golden import difference
+
+POLL_SECONDS = 0.01
+FIRST_BATCH_TIMEOUT = 120.0
+
+
+def _sequence(output: Path) -> int:
+    found = read_watermark(output / STATE_DIRECTORY)
+    return found.sequence if found else 0
+
+
+def _wait_for_batches(process: subprocess.Popen[bytes], output: Path, wanted: int) -> None:
+    """Until the run has moved the watermark ``wanted`` times (taking over is the first)."""
+    before, deadline = _sequence(output), time.monotonic() + FIRST_BATCH_TIMEOUT
+    while _sequence(output) < before + wanted:
+        assert process.poll() is None, "the run ended by itself"
+        assert time.monotonic() < deadline, "no batch came"
+        time.sleep(POLL_SECONDS)  # polls a file of another process
+
+
+def _kill_rounds(tmp_path: Path, rounds: int, seed: int) -> None:
+    print(f"seed={seed}")
+    rng = random.Random(seed)
+    store, output, plain = tmp_path / "store", tmp_path / "output", tmp_path / "plain"
+    produce = [
+        *REPUT, "produce", str(store), "--rate", "4000", "--seconds", "100000",
+        "--commitlog-file-size", "8m", "--topics", "5", "--queues", "3",
+    ]  # fmt: skip
+    run = [*REPUT, "run", str(store), "--output", str(output), "--max-bytes-per-trigger", "300k"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+    producer = subprocess.Popen(produce, **quiet)  # type: ignore[call-overload]
+    try:
+        while not (store / "broker.conf").exists():
+            assert producer.poll() is None
+            time.sleep(POLL_SECONDS)
+        for _ in range(rounds):
+            process = subprocess.Popen(run, **quiet)  # type: ignore[call-overload]
+            try:
+                if rng.random() < 0.75:
+                    _wait_for_batches(process, output, rng.randint(1, 6))
+                    time.sleep(rng.random() * 0.5)  # the moment is random, not an event
+                else:
+                    time.sleep(rng.random() * 8)
+            finally:
+                kill_tree(process.pid)
+                process.wait()
+    finally:
+        producer.terminate()
+        producer.wait()
+    last = reput_json("run", store, "--output", output, "--once")
+    undisturbed = reput_json("run", store, "--output", plain, "--once")
+    assert last["end_offset"] == undisturbed["end_offset"] > 0
+    assert undisturbed["messages"] > 0
+    assert difference(output / "consumequeue", plain / "consumequeue") == []
+    assert not (output / STATE_DIRECTORY / "quarantine.jsonl").exists()
+
+
+def test_killed_runs_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
+    """Three rounds; the queues are the same files, nothing is quarantined."""
+    _kill_rounds(tmp_path, 3, int(os.environ.get("REPUT_TEST_SEED", "20260101")))
+
+
+@pytest.mark.slow
+def test_hundred_killed_runs_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
+    """The same, a hundred times."""
+    _kill_rounds(tmp_path, 100, int(os.environ.get("REPUT_TEST_SEED", "20260102")))

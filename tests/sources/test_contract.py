@@ -1,0 +1,216 @@
+"""Spark's contract: options, limits, Trigger.AvailableNow, data loss, restarts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from sources.commitlog import CommitLogDataSource, CommitLogStreamReader
+from sources.options import SourceOptions
+from sources.rows import rows_schema
+from store.errors import CommitLogDataLossError, UsageError
+from store.logoffset import parse_offset
+from tests.sources.test_rows import read, reference
+
+
+def stream_reader(store: Path, **options: str) -> CommitLogStreamReader:
+    """The reader as Spark's planner makes it."""
+    schema = StructType.fromDDL(rows_schema(True, True))
+    return CommitLogStreamReader(SourceOptions({"path": str(store), **options}), schema)
+
+
+def start(
+    spark: SparkSession, store: Path, checkpoint: Path, sink: Path, **options: str
+) -> StreamingQuery:
+    """A stream of offsets into Parquet files, as much as there is."""
+    spark.dataSource.register(CommitLogDataSource)
+    frame = spark.readStream.format("rocketmq-commitlog").option("path", str(store))
+    for key, value in options.items():
+        frame = frame.option(key, value)
+    query = frame.load().select("physicalOffset").writeStream.trigger(availableNow=True)
+    query = query.option("checkpointLocation", str(checkpoint)).option("path", str(sink))
+    return query.format("parquet").start()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffset": "earliest"}, "did you mean startingOffsets"),
+        ({"maxBytesPerTrigger": "lots"}, "option maxBytesPerTrigger is 'lots'"),
+        ({"failOnDataLoss": "maybe"}, "must be true or false"),
+        ({"startingOffsets": "-7"}, "option startingOffsets"),
+        ({"maxBytesPerTrigger": "1m", "maxOffsetsPerTrigger": "5"}, "not both"),
+        ({"mode": "columns"}, "must be one of rows, runs"),
+    ],
+)
+def test_wrong_option_is_named(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    """The option, the value and what would be right, in one line."""
+    with pytest.raises(UsageError, match=message):
+        SourceOptions({"path": str(tmp_path), **options})
+
+
+def test_wrong_option_fails_at_load(spark: SparkSession, golden: Callable[[str], Path]) -> None:
+    """Not in the first batch."""
+    with pytest.raises(PySparkException, match="did you mean startingOffsets"):
+        read(spark, golden("plain"), startingOfsets="earliest")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": "latest"}, "must begin at or before its end"),
+        ({"startingOffsets": "100"}, "inside a record; one starts at"),
+        ({"endingOffsets": "77"}, "inside a record; one starts at"),
+        ({"startingTimestamp": "99999999999999"}, "no record has a storeTimestamp"),
+        ({"path": "/nowhere"}, "not a directory"),
+    ],
+)
+def test_wrong_range_of_a_batch_read_is_named(
+    spark: SparkSession, golden: Callable[[str], Path], options: dict[str, str], message: str
+) -> None:
+    """The line of our error is in what Spark raises."""
+    store = golden("plain")
+    with pytest.raises(PySparkException, match=message):
+        read(spark, Path(options.pop("path", str(store))), **options).count()
+
+
+def test_stream_refuses_an_end(golden: Callable[[str], Path]) -> None:
+    """endingOffsets is for batches, as with Spark's Kafka source."""
+    with pytest.raises(UsageError, match="a stream has no end"):
+        stream_reader(golden("plain"), endingOffsets="latest")
+
+
+@pytest.mark.parametrize("limit", [ReadMaxRows(7), ReadMaxBytes(3000), ReadMaxBytes(300_000)])
+def test_limits_are_obeyed_and_lead_to_the_end(
+    golden: Callable[[str], Path], limit: ReadMaxRows | ReadMaxBytes
+) -> None:
+    """Every end is where a record ends or a file starts, within the limit (but for one record
+    that is larger), and the last one is the log's end."""
+    store = golden("plain")
+    starts = {record.physical_offset: record for record in reference(store)}
+    ends = {at + record.total_size for at, record in starts.items()}
+    reader = stream_reader(store, startingOffsets="earliest")
+    reader.prepareForTriggerAvailableNow()
+    offset = reader.initialOffset()
+    steps = 0
+    while (following := reader.latestOffset(offset, limit)) != offset:
+        low, high = parse_offset(offset), parse_offset(following)
+        assert low is not None and high is not None
+        if isinstance(limit, ReadMaxRows):
+            inside = sum(low <= at < high for at in starts)
+            assert inside <= limit.max_rows
+        else:
+            assert high - low <= limit.max_bytes or high - low == starts[low].total_size
+        assert high in ends or high % 262144 == 0
+        offset = following
+        steps += 1
+    assert parse_offset(offset) == 1724243
+    assert steps >= 1724243 // 300_000
+
+
+def test_one_record_passes_a_limit_smaller_than_itself(golden: Callable[[str], Path]) -> None:
+    """A stream never stands still for a limit."""
+    store = golden("plain")
+    reader = stream_reader(store, startingOffsets="earliest")
+    reader.prepareForTriggerAvailableNow()
+    first = reader.latestOffset(reader.initialOffset(), ReadMaxBytes(1))
+    assert parse_offset(first) == reference(store)[0].total_size
+
+
+def test_end_is_frozen_for_available_now(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """What is appended after the query began belongs to the next one."""
+    full, store = golden("plain"), tmp_path / "growing"
+    (store / "commitlog").mkdir(parents=True)
+    files = sorted((full / "commitlog").iterdir())
+    for file in files[:2]:
+        shutil.copy(file, store / "commitlog")
+    reader = stream_reader(store, startingOffsets="earliest")
+    reader.prepareForTriggerAvailableNow()
+    shutil.copy(files[2], store / "commitlog")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert parse_offset(end) == 2 * 262144
+
+
+def test_idle_offsets_are_the_same_text(golden: Callable[[str], Path]) -> None:
+    """Spark compares offsets as text: an idle query must not run empty batches."""
+    reader = stream_reader(golden("plain"), startingOffsets="latest")
+    offset = reader.initialOffset()
+    assert reader.latestOffset(offset, ReadAllAvailable()) is offset
+    assert list(offset) == ["crc", "offset", "store"]
+
+
+def test_first_file_removed_by_retention(golden: Callable[[str], Path]) -> None:
+    """failOnDataLoss both ways."""
+    store = golden("plain")
+    reader = stream_reader(store, startingOffsets="earliest")
+    start_offset = reader.initialOffset()
+    (store / "commitlog" / f"{0:020d}").unlink()
+    with pytest.raises(CommitLogDataLossError, match="START_BELOW_MIN"):
+        reader.latestOffset(start_offset, ReadAllAvailable())
+    lax = stream_reader(store, startingOffsets="earliest", failOnDataLoss="false")
+    lax.prepareForTriggerAvailableNow()
+    end = lax.latestOffset(start_offset, ReadAllAvailable())
+    parts = lax.partitions(start_offset, end)
+    rows = [row for part in parts for batch in lax.read(part) for row in batch.to_pylist()]
+    assert rows[0]["corruptReason"] == "segment_deleted"
+    assert (rows[0]["physicalOffset"], rows[0]["storeSize"]) == (0, 262144)
+    assert len(rows) - 1 == len(reference(store))
+
+
+def test_log_that_shrank(golden: Callable[[str], Path]) -> None:
+    """An offset behind the log's end is an error, never an empty range backwards."""
+    store = golden("plain")
+    offset = stream_reader(store, startingOffsets="latest").initialOffset()
+    for file in sorted((store / "commitlog").iterdir())[3:]:
+        file.unlink()
+    with pytest.raises(CommitLogDataLossError, match="LOG_SHRANK"):
+        stream_reader(store).latestOffset(offset, ReadAllAvailable())
+    lax = stream_reader(store, failOnDataLoss="false")
+    assert lax.latestOffset(offset, ReadAllAvailable()) == offset
+
+
+def test_pinned_start_does_not_move(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Spark asks again when it repeats batch 0; ``latest`` must then be what it was."""
+    full, store = golden("plain"), tmp_path / "growing"
+    (store / "commitlog").mkdir(parents=True)
+    files = sorted((full / "commitlog").iterdir())
+    shutil.copy(files[0], store / "commitlog")
+    pin = {"initialOffsetPath": str(tmp_path / "start"), "startingOffsets": "latest"}
+    first = stream_reader(store, **pin).initialOffset()
+    shutil.copy(files[1], store / "commitlog")
+    assert stream_reader(store, **pin).initialOffset() == first
+    assert stream_reader(store, startingOffsets="latest").initialOffset() != first
+
+
+def test_stream_reads_each_message_once_over_restarts(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Two runs over one checkpoint, the log grown in between."""
+    full, store, checkpoint = golden("plain"), tmp_path / "growing", tmp_path / "checkpoint"
+    (store / "commitlog").mkdir(parents=True)
+    files = sorted((full / "commitlog").iterdir())
+    for part in (files[:3], files[3:]):
+        for file in part:
+            shutil.copy(file, store / "commitlog")
+        options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "900"}
+        start(spark, store, checkpoint, tmp_path / "sink", **options).awaitTermination()
+    found = [row[0] for row in spark.read.parquet(str(tmp_path / "sink")).collect()]
+    assert sorted(found) == [record.physical_offset for record in reference(full)]
+
+
+def test_resume_starts_where_every_queue_is_complete(golden: Callable[[str], Path]) -> None:
+    """``resume``: the smallest maxPhysicOffset over the store's queues."""
+    store = golden("broker")
+    ends: dict[tuple[bytes, int], int] = {}
+    for record in reference(store):
+        ends[record.topic, record.queue_id] = record.physical_offset + record.total_size
+    offset = stream_reader(store, startingOffsets="resume").initialOffset()
+    assert parse_offset(offset) == min(ends.values())

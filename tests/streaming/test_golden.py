@@ -1,0 +1,149 @@
+"""From the commitlog alone: the consume queues that RocketMQ itself built, byte for byte."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from store.commitlog import CommitLog
+from store.config import read_store_settings
+from store.cursor import LogTail, records
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from streaming.progress import Progress
+from tests.support.golden import GOLDEN_NAMES, difference
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def dispatch(store: Path, output: Path, **options: object) -> Progress:
+    """One ``--once`` run in this process."""
+    config = DispatcherConfig(store, output, once=True, **options)  # type: ignore[arg-type]
+    return run_dispatcher(config, threading.Event())
+
+
+@pytest.mark.parametrize("max_bytes", [1 << 30, 64 << 10], ids=["one batch", "64k batches"])
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_golden_queues_are_equal(
+    golden: Callable[[str], Path], tmp_path: Path, name: str, max_bytes: int
+) -> None:
+    """Names, sizes and contents; in one batch and in many."""
+    store, output = golden(name), tmp_path / "output"
+    progress = dispatch(store, output, max_bytes_per_trigger=max_bytes)
+    assert difference(output / "consumequeue", store / "consumequeue") == []
+    assert progress.counts.duplicates == 0
+    assert progress.counts.quarantined_bytes == 0
+    size = progress.end_offset
+    if max_bytes < 1 << 30:
+        assert progress.batches >= size // max_bytes
+
+
+@pytest.mark.parametrize("name", ["plain", "mixed"])
+def test_log_that_grows_between_runs_gives_the_same_queues(
+    golden: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    """The log is laid down in four steps, cut at arbitrary bytes; torn tails are waited for."""
+    full, store, output = golden(name), tmp_path / "growing", tmp_path / "output"
+    (store / "commitlog").mkdir(parents=True)
+    (store / "broker.conf").write_bytes((full / "broker.conf").read_bytes())
+    files = sorted((full / "commitlog").iterdir())
+    size = files[0].stat().st_size
+    settings = read_store_settings(full)
+    end = LogTail(CommitLog(settings.commit_log_directories)).settled()
+    for step in (0.2, 0.5, 0.77, 1.0):
+        cut = int(end * step)
+        for file in files:
+            visible = max(0, min(size, cut - int(file.name)))
+            whole = visible == size or step == 1.0
+            data = file.read_bytes() if whole else file.read_bytes()[:visible]
+            (store / "commitlog" / file.name).write_bytes(data.ljust(size, b"\0"))
+        progress = dispatch(store, output)
+        assert progress.end_offset <= max(cut, size) if step < 1.0 else progress.end_offset == end
+    assert difference(output / "consumequeue", full / "consumequeue") == []
+
+
+def test_replay_changes_no_byte_and_counts_every_entry_as_duplicate(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """``--replay-from earliest`` over built queues."""
+    store, output = golden("mixed"), tmp_path / "output"
+    first = dispatch(store, output)
+    again = dispatch(store, output, replay_from="earliest", max_bytes_per_trigger=1 << 20)
+    assert difference(output / "consumequeue", store / "consumequeue") == []
+    assert again.counts.messages == again.counts.duplicates == first.counts.messages > 0
+    nothing = dispatch(store, output)
+    assert nothing.counts.messages == 0
+
+
+def test_replay_from_the_middle_restores_deleted_queue_files(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A queue that somebody deleted is built again from the log."""
+    store, output = golden("plain"), tmp_path / "output"
+    dispatch(store, output)
+    for file in (output / "consumequeue" / "Topic_1" / "0").iterdir():
+        file.unlink()
+    dispatch(store, output, replay_from="earliest")
+    assert difference(output / "consumequeue", store / "consumequeue") == []
+
+
+def test_dispatch_into_the_store_itself(golden: Callable[[str], Path]) -> None:
+    """Without its queues a store is rebuilt in place, and its log stays as it was."""
+    store = golden("plain")
+    kept = store.with_name("kept")
+    (store / "consumequeue").rename(kept)
+    before = {file.name: file.read_bytes() for file in (store / "commitlog").iterdir()}
+    dispatch(store, store)
+    assert difference(store / "consumequeue", kept) == []
+    assert before == {file.name: file.read_bytes() for file in (store / "commitlog").iterdir()}
+
+
+def test_adopting_queues_that_rocketmq_built(golden: Callable[[str], Path]) -> None:
+    """With --adopt the queues of a broker are taken as they are: all duplicates, no change."""
+    store = golden("wide")
+    kept = {p: p.read_bytes() for p in (store / "consumequeue").rglob("*") if p.is_file()}
+    progress = dispatch(store, store, adopt=True)
+    assert progress.counts.duplicates == progress.counts.messages > 0
+    assert kept == {p: p.read_bytes() for p in (store / "consumequeue").rglob("*") if p.is_file()}
+
+
+def test_live_query_follows_a_log_that_grows(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A running query sees every append; it is stopped when the watermark has arrived."""
+    assert spark is not None
+    full, store, output = golden("plain"), tmp_path / "live", tmp_path / "output"
+    (store / "commitlog").mkdir(parents=True)
+    (store / "broker.conf").write_bytes((full / "broker.conf").read_bytes())
+    settings = read_store_settings(full)
+    log = CommitLog(settings.commit_log_directories)
+    end = LogTail(log).settled()
+    found = list(records(log, 0, end))
+    starts = [record.physical_offset for record in found if hasattr(record, "physical_offset")]
+    stop = threading.Event()
+    step = iter([*starts[700::700], end])
+
+    def grow(progress: Progress) -> None:
+        cut = next(step, None)
+        if cut is None:
+            if progress.end_offset == end:
+                stop.set()
+            return
+        for file in sorted((full / "commitlog").iterdir()):
+            visible = max(0, min(log.file_size, cut - int(file.name)))
+            if visible:
+                data = file.read_bytes()
+                if visible < log.file_size and cut != end:
+                    data = data[:visible].ljust(log.file_size, b"\0")
+                target = store / "commitlog" / file.name
+                with target.open("r+b" if target.exists() else "wb") as out:
+                    out.write(data)
+
+    config = DispatcherConfig(store, output, trigger_ms=50)
+    progress = run_dispatcher(config, stop, grow)
+    assert progress.end_offset == end
+    assert difference(output / "consumequeue", full / "consumequeue") == []
