@@ -9,7 +9,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from store.errors import StoreError
@@ -18,11 +20,13 @@ _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 SETTINGS: dict[str, str] = {
     "spark.app.name": "reput",
     "spark.ui.enabled": "false",
-    "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
     # the JVM carries bytes and plans; the first compiler alone starts in two thirds of the time
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
+    "spark.driver.extraJavaOptions": (
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "
+        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    ),
     # Spark's checkpoint files: 12 ms a batch instead of 65 (design.md §3); they are a cache here
     "spark.sql.streaming.checkpointFileManagerClass": (
         f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
@@ -54,11 +58,19 @@ def check_java() -> None:
         )
 
 
+def _not_submitted(settings: dict[str, str]) -> dict[str, str]:
+    """Those of the settings that spark-submit was not told; its JVM knows what it was."""
+    SparkContext._ensure_initialized()
+    told = SparkConf()
+    return {key: value for key, value in settings.items() if not told.contains(key)}
+
+
 @contextmanager
 def session(extra: dict[str, str]) -> Iterator[SparkSession]:
     """A session with our settings, stopped with its block; one that is open already is used.
 
-    ``extra`` stands above our settings. Under spark-submit the master is the submitter's.
+    ``extra`` stands above our settings. Under spark-submit the master is the submitter's, and what
+    the submitter has set stands above ours too.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -70,7 +82,8 @@ def session(extra: dict[str, str]) -> Iterator[SparkSession]:
     if not submitted:
         check_java()
     builder = SparkSession.builder
-    for key, value in {**SETTINGS, **({} if submitted else _LOCAL), **extra}.items():
+    ours = _not_submitted(SETTINGS) if submitted else {**SETTINGS, **_LOCAL}
+    for key, value in {**ours, **extra}.items():
         builder = builder.config(key, value)
     interrupt = signal.getsignal(signal.SIGINT)
     opened = builder.getOrCreate()

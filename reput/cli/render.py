@@ -67,6 +67,8 @@ def set_up_logging(as_json: bool) -> None:
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
     logger.propagate = False
+    # py4j prints a traceback for whatever our batch callback raises; we say it in one line
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 @contextmanager

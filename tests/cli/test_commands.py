@@ -1,0 +1,147 @@
+"""What each command prints and does, on real stores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from store.commitlog import CommitLog
+from store.cursor import LogTail, records
+from store.record import Record, encode
+from store.workload import Workload
+from tests.support.cli import reput, reput_json
+from tests.support.golden import difference, tree
+
+
+def test_run_once_json_ends_with_the_promised_line(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Exactly the promised fields, and the queues are RocketMQ's."""
+    store, output = golden("broker"), tmp_path / "output"
+    found = reput_json("run", store, "--output", output, "--once")
+    assert list(found) == [
+        "messages", "end_offset", "duplicates", "quarantined_bytes", "gaps", "seconds",
+    ]  # fmt: skip
+    assert (found["messages"], found["duplicates"], found["gaps"]) == (6120, 0, 0)
+    assert difference(output / "consumequeue", store / "consumequeue") == []
+
+
+def test_status_before_and_after(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """What is unknown is null, never 0; afterwards every queue's offsets are RocketMQ's."""
+    store, output = golden("broker"), tmp_path / "output"
+    before = reput_json("status", store, "--output", output)
+    assert before["watermark"] is before["lag_bytes"] is before["lag_messages"] is None
+    assert before["log_end"] == 1660624
+    assert "unknown" in reput("status", store, "--output", output).stdout
+    reput_json("run", store, "--output", output, "--once")
+    after = reput_json("status", store, "--output", output)
+    assert (after["watermark"], after["lag_bytes"], after["lag_messages"]) == (1660624, 0, 0)
+    orders = [queue for queue in after["queues"] if queue["topic"] == "Orders"]
+    assert sum(queue["max_offset"] for queue in orders) == 6000
+    assert {queue["min_offset"] for queue in orders} == {0}
+    assert len(orders) == 4
+
+
+def test_status_of_rocketmqs_own_queues(golden: Callable[[str], Path]) -> None:
+    """A store that reput never touched can be looked at as well."""
+    found = reput_json("status", golden("broker"))
+    orders = [queue for queue in found["queues"] if queue["topic"] == "Orders"]
+    assert sum(queue["max_offset"] for queue in orders) == 6000
+    assert found["watermark"] is None
+
+
+def test_inspect_changes_no_byte(golden: Callable[[str], Path]) -> None:
+    """All three, on a store with everything in it, and on a damaged record."""
+    store = golden("mixed")
+    before = tree(store)
+    for arguments in (
+        ("record", store, 0),
+        ("record", store, 17),
+        ("queue", store, "订单-主题", 0),
+        ("checkpoint", store),
+    ):
+        done = reput("inspect", *arguments)
+        assert done.returncode == 0, done.stderr
+    assert tree(store) == before
+
+
+def test_inspect_record_tells_what_stands_there(golden: Callable[[str], Path]) -> None:
+    """A record's fields; inside of one, where it starts."""
+    store = golden("plain")
+    log = CommitLog([store / "commitlog"])
+    found = [r for r in records(log, 0, 262144) if isinstance(r, Record)][:2]
+    shown = reput_json("inspect", "record", store, found[1].physical_offset)
+    assert shown["topic"] == found[1].topic.decode()
+    assert shown["queue_offset"] == found[1].queue_offset
+    assert shown["body_crc_is_right"] is True
+    inside = reput_json("inspect", "record", store, found[1].physical_offset + 5)
+    assert inside["stands_here"].startswith("bad_")
+    assert inside["record_start_at_or_before"] == found[1].physical_offset
+    outside = reput("inspect", "record", store, 10**12)
+    assert outside.returncode == 2
+
+
+def test_inspect_queue_and_checkpoint(golden: Callable[[str], Path]) -> None:
+    """Units with their records, and RocketMQ's positions as they stand in the file."""
+    store = golden("broker")
+    done = reput("inspect", "queue", store, "Orders", 1, "--from", 3, "--count", 2, "--json")
+    rows = json.loads(done.stdout)
+    assert [row["queue_offset"] for row in rows] == [3, 4]
+    assert {row["record"] for row in rows} == {"sound"}
+    positions = reput_json("inspect", "checkpoint", store)
+    stored = (store / "checkpoint").read_bytes()
+    assert positions["store_checkpoint.physic_msg_timestamp"] == int.from_bytes(stored[:8], "big")
+    assert positions["watermark"] is None
+    assert reput("inspect", "queue", store, "Nothing", 0).returncode == 2
+
+
+def test_produce_writes_what_the_workload_says_and_goes_on(tmp_path: Path) -> None:
+    """Two runs append to one log; every record is sound and encodes to the bytes that stand there."""
+    store = tmp_path / "store"
+    first = reput_json(
+        "produce", store, "--count", 3000, "--rate", 0, "--topics", 3, "--queues", 2,
+        "--size", 100, "--commitlog-file-size", "256k", "--property-crc",
+    )  # fmt: skip
+    second = reput_json("produce", store, "--count", 500, "--rate", 0, "--topics", 3, "--queues", 2)
+    assert (first["messages"], second["messages"]) == (3000, 500)
+    log = CommitLog([store / "commitlog"])
+    end = LogTail(log).settled()
+    assert end == second["end_offset"]
+    found = list(records(log, 0, end))
+    assert len(found) == 3500
+    next_offsets: dict[tuple[bytes, int], int] = {}
+    for record in found:
+        assert isinstance(record, Record)
+        assert encode(record) == log.read(record.physical_offset, record.total_size)
+        key = (record.topic, record.queue_id)
+        assert record.queue_offset == next_offsets.get(key, 0)
+        next_offsets[key] = record.queue_offset + 1
+    workload = Workload(3, 2, 100, 1)
+    assert next_offsets == {
+        (topic, queue): workload.queue_length(t, queue, 3000) + workload.queue_length(t, queue, 500)
+        for t, topic in enumerate(workload.topics)
+        for queue in range(2)
+    }
+
+
+def test_produce_is_paced(tmp_path: Path) -> None:
+    """The rate is kept: messages follow from the time that passed."""
+    found = reput_json("produce", tmp_path / "s", "--rate", 1000, "--seconds", 2)
+    assert 1990 <= found["messages"] <= 2010
+
+
+def test_demo_checks_every_message() -> None:
+    """A short one; the table says that all of it was right."""
+    done = reput("demo", "--seconds", 2, "--rate", 500, "--topics", 2, "--queues", 2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("all right") == 2
+    assert "Topic_001" in done.stdout
+
+
+def test_version_and_help() -> None:
+    """Every command is listed."""
+    assert reput("--version").stdout.startswith("reput ")
+    shown = reput("--help").stdout
+    for command in ("run", "status", "inspect", "produce", "demo"):
+        assert command in shown

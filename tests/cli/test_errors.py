@@ -1,0 +1,163 @@
+"""Bad calls and bad input: one clear line, the right exit code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checkpoints.ownership import Ownership
+from store.brokerlock import BrokerLock
+from tests.support.cli import REPUT, ROOT, reput
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    """One line that says what, where and what to do."""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("reput: error: ")]
+    assert done.returncode == code, done.stderr
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in lines[0]
+
+
+def test_no_store(tmp_path: Path) -> None:
+    """A path that is not there."""
+    done = reput("run", tmp_path / "nowhere", "--once")
+    assert_one_line(done, 2, str(tmp_path / "nowhere"), "is not a directory")
+
+
+def test_directory_that_is_no_store(tmp_path: Path) -> None:
+    """A directory without a commitlog; nothing is created in it."""
+    done = reput("run", tmp_path, "--once")
+    assert_one_line(done, 2, "no commitlog in", str(tmp_path), "give a store's root")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_commitlog_file_of_another_size(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """The file, its size, the size wanted, the option to set."""
+    store = golden("plain")
+    victim = sorted((store / "commitlog").iterdir())[2]
+    with victim.open("r+b") as out:
+        out.truncate(1000)
+    done = reput("run", store, "--output", tmp_path / "out", "--once")
+    assert_one_line(done, 1, str(victim), "1000 bytes", "262144", "mappedFileSizeCommitLog")
+
+
+def test_size_that_the_log_contradicts(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """A flag that does not fit the files names both."""
+    done = reput(
+        "run", golden("plain"), "--output", tmp_path / "o", "--commitlog-file-size", "1m", "--once"
+    )
+    assert_one_line(done, 1, "262144", "1048576", "--commitlog-file-size")
+
+
+def test_queues_of_another_size(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """An output that was built with another consume queue file size."""
+    store = golden("plain")
+    output = tmp_path / "output"
+    shutil.copytree(store / "consumequeue", output / "consumequeue")
+    done = reput(
+        "run", store, "--output", output, "--once", "--adopt",
+        "--consume-queue-file-size", "12000",
+    )  # fmt: skip
+    assert_one_line(done, 1, "has 6000 bytes", "12000", "--consume-queue-file-size")
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare from util-linux")
+def test_read_only_output(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """A file system that is mounted read-only."""
+    store, output = golden("plain"), tmp_path / "output"
+    output.mkdir()
+    script = 'mount -t tmpfs -o ro none "$1" && shift && exec "$@"'
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", output]
+    done = subprocess.run(
+        [*map(str, command), *REPUT, "run", str(store), "--output", str(output), "--once"],
+        capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert_one_line(done, 1, "cannot create directory", str(output), "Read-only file system")
+
+
+def test_output_path_is_a_file(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """A file where the output directory should be."""
+    (tmp_path / "output").write_text("x")
+    done = reput("run", golden("plain"), "--output", tmp_path / "output", "--once")
+    assert_one_line(done, 1, "cannot create directory", str(tmp_path / "output"))
+
+
+def test_queues_that_we_did_not_build(golden: Callable[[str], Path]) -> None:
+    """RocketMQ's queues in the store itself are left alone unless told."""
+    store = golden("plain")
+    done = reput("run", store, "--once")
+    assert_one_line(done, 2, "did not build", "--adopt", "--output")
+
+
+def test_second_dispatcher(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """The second one is told the first one's process id."""
+    with Ownership(tmp_path / "output"):
+        done = reput("run", golden("plain"), "--output", tmp_path / "output", "--once")
+    assert_one_line(done, 1, "another dispatcher", f"process {os.getpid()}", "--output")
+
+
+def test_store_whose_broker_runs(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Its lock is held: not into this store, but tailing it elsewhere is the normal case."""
+    store = golden("plain")
+    shutil.rmtree(store / "consumequeue")
+    with BrokerLock(store):
+        done = reput("run", store, "--once")
+        assert_one_line(done, 1, "is held by process", "broker", "--output")
+        assert reput("run", store, "--output", tmp_path / "out", "--once").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--trigger", "soon"], "--trigger is 'soon'"),
+        (["--max-bytes-per-trigger", "-1"], "--max-bytes-per-trigger"),
+        (["--replay-from", "yesterday"], "--replay-from is 'yesterday'"),
+        (["--replay-from", "5"], "no record starts there"),
+        (["--conf", "spark.master"], "--conf is 'spark.master'"),
+        (["--broker-conf", "/nowhere/broker.conf"], "cannot read /nowhere/broker.conf"),
+    ],
+)
+def test_wrong_option_values(
+    golden: Callable[[str], Path], tmp_path: Path, arguments: list[str], part: str
+) -> None:
+    """The option and the value are named; exit code 2."""
+    store, output = golden("plain"), tmp_path / "output"
+    if arguments[1] == "5":
+        assert reput("run", store, "--output", output, "--once").returncode == 0
+    done = reput("run", store, "--output", output, "--once", *arguments)
+    assert_one_line(done, 2, part)
+
+
+def test_broken_broker_conf(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """The key, the value and the file."""
+    store = golden("plain")
+    (store / "broker.conf").write_text("mappedFileSizeCommitLog=big\n")
+    done = reput("run", store, "--output", tmp_path / "o", "--once")
+    assert_one_line(done, 2, "mappedFileSizeCommitLog", "'big'", str(store / "broker.conf"))
+
+
+def test_missing_java(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Spark's own message says nothing that helps."""
+    command = [*REPUT, "run", str(golden("plain")), "--output", str(tmp_path / "o"), "--once"]
+    environment = {**os.environ, "PATH": str(Path(sys.executable).parent)}
+    environment.pop("JAVA_HOME", None)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+        env=environment,
+    )  # fmt: skip
+    assert_one_line(done, 1, "no java in PATH", "JDK 17")
+
+
+def test_unknown_option_is_a_usage_error() -> None:
+    """typer's own message, exit code 2."""
+    done = reput("run", "--onse")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
