@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from checkpoints import SPARK_DIRECTORY
+from checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
 from checkpoints.spark_checkpoint import DamagedCheckpointError, read_position
 from checkpoints.watermark import read_watermark
 from store import java
@@ -81,12 +81,12 @@ def _record_fields(found: Record, settings: StoreSettings) -> dict[str, Any]:
 
 
 def describe_queue(
-    settings: StoreSettings, topic: str, queue_id: int, first: int, count: int
+    settings: StoreSettings, output: Path, topic: str, queue_id: int, first: int, count: int
 ) -> list[dict[str, Any]]:
-    """Units of a queue. Raises UsageError where there is no such queue."""
+    """Units of a queue below ``output``. Raises UsageError where there is no such queue."""
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     name = topic_directory(topic.encode("utf-8", "surrogateescape"))
-    root = settings.root / CONSUME_QUEUE_DIRECTORY
+    root = output / CONSUME_QUEUE_DIRECTORY
     path = root / QueueKey(name, queue_id).relative_path if name is not None else None
     if path is None or not path.is_dir():
         raise UsageError(f"no queue {queue_id} of topic {topic!r} below {root}")
@@ -113,10 +113,14 @@ def describe_queue(
     return rows
 
 
-def describe_checkpoint(store: Path, state_directory: Path) -> dict[str, Any]:
-    """Every position that a store keeps; None is unknown. Raises UsageError for no directory."""
+def describe_checkpoint(store: Path) -> dict[str, Any]:
+    """Every position that a store or another output keeps; None is unknown.
+
+    Raises UsageError where there is no directory.
+    """
     if not store.is_dir():
         raise UsageError(f"{store} is not a directory; give a store's root")
+    state_directory = store / STATE_DIRECTORY
     checkpoint = StoreCheckpoint.read(store)
     watermark = read_watermark(state_directory)
     fields: dict[str, Any] = {

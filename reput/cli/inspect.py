@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from checkpoints import STATE_DIRECTORY
 from checkpoints.inspect import describe_checkpoint, describe_queue, describe_record
 from reput.cli import options, render
 from store.config import read_store_settings
@@ -41,6 +41,7 @@ def queue(
     queue_id: Annotated[int, typer.Argument(min=0, help="The queue.")],
     first: Annotated[int, typer.Option("--from", min=0, help="First queue offset.")] = 0,
     count: Annotated[int, typer.Option(min=1, help="How many units.")] = 20,
+    output: options.Output = None,
     broker_conf: options.BrokerConf = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
@@ -49,7 +50,7 @@ def queue(
     settings = read_store_settings(store, broker_conf).with_overrides(
         None, options.size_option("--consume-queue-file-size", consume_queue_file_size)
     )
-    rows = describe_queue(settings, topic, queue_id, first, count)
+    rows = describe_queue(settings, output or store, topic, queue_id, first, count)
     if as_json:
         typer.echo(json.dumps(rows))
     else:
@@ -58,7 +59,10 @@ def queue(
 
 
 @app.command("checkpoint")
-def checkpoint(store: options.Store, as_json: options.AsJson = False) -> None:
+def checkpoint(
+    store: Annotated[Path, typer.Argument(help="Root of a store, or of another output.")],
+    as_json: options.AsJson = False,
+) -> None:
     """Show the store's positions: RocketMQ's checkpoint, the watermark, Spark's checkpoint."""
-    fields = describe_checkpoint(store, store / STATE_DIRECTORY)
+    fields = describe_checkpoint(store)
     _show("positions", fields, as_json)

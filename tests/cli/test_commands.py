@@ -97,7 +97,7 @@ def test_inspect_queue_and_checkpoint(golden: Callable[[str], Path]) -> None:
 
 
 def test_produce_writes_what_the_workload_says_and_goes_on(tmp_path: Path) -> None:
-    """Two runs append to one log; every record is sound and encodes to the bytes that stand there."""
+    """Two runs append to one log; every record is sound and encodes to the bytes there."""
     store = tmp_path / "store"
     first = reput_json(
         "produce", store, "--count", 3000, "--rate", 0, "--topics", 3, "--queues", 2,

@@ -1,0 +1,66 @@
+"""Writes the tables of README.md that follow from code: ``make docs``. A test holds them equal."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer.main
+
+import sources.rows
+from reput.cli import app
+from sources.options import OPTIONS
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def source_options() -> str:
+    """The options of the data source."""
+    lines = ["| option | default | for | what |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        default = f"`{option.default}`" if option.default else ""
+        lines.append(f"| `{option.key}` | {default} | {option.scope} | {option.doc} |")
+    return "\n".join(lines)
+
+
+def run_options() -> str:
+    """The options of ``reput run``."""
+    command = typer.main.get_command(app).get_command(None, "run")  # type: ignore[attr-defined]
+    lines = ["| flag | default | what |", "|---|---|---|"]
+    for parameter in command.params:
+        if parameter.param_type_name != "option" or parameter.name == "help":
+            continue
+        default = getattr(parameter.default, "value", parameter.default)
+        shown = "" if default in (None, False) or callable(default) else f"`{default}`"
+        lines.append(f"| `{parameter.opts[0]}` | {shown} | {parameter.help} |")
+    return "\n".join(lines)
+
+
+def row_columns() -> str:
+    """The public schema, as the module that makes it documents it."""
+    found = re.search(r"^\| column.*?(?=\n\n)", sources.rows.__doc__ or "", re.M | re.S)
+    if found is None:
+        raise ValueError("sources.rows has no table of columns")
+    return found[0]
+
+
+TABLES = {
+    "run options": run_options,
+    "source options": source_options,
+    "row columns": row_columns,
+}
+
+
+def generated(text: str) -> str:
+    """``text`` with every generated table as it should be."""
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        head, found, rest = text.partition(begin)
+        if not found or end not in rest:
+            raise ValueError(f"README.md has no place for {name}")
+        text = f"{head}{begin}\n{make()}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+if __name__ == "__main__":
+    README.write_text(generated(README.read_text("utf-8")), "utf-8")

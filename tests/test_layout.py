@@ -1,0 +1,213 @@
+"""The import table of design.md §2, enforced: siblings meet in ``store`` and nowhere else.
+
+The rules are read from source with ``ast``, so that an import inside a function or under
+TYPE_CHECKING counts too; that ``store`` and ``checkpoints`` need no JVM is tried out as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+OURS = {
+    "store": frozenset[str](),
+    "sources": frozenset({"store"}),
+    "sinks": frozenset({"store"}),
+    "checkpoints": frozenset({"store"}),
+    "streaming": frozenset({"store", "sources", "sinks", "checkpoints"}),
+    "reput": frozenset({"store", "sources", "sinks", "checkpoints", "streaming"}),
+}
+"""Package -> packages of this project that it may import, besides itself."""
+
+FOREIGN = {
+    "store": frozenset({"numpy", "numba"}),
+    "sources": frozenset({"pyspark", "pyarrow", "numpy"}),
+    "sinks": frozenset({"numpy"}),
+    "checkpoints": frozenset({"filelock"}),
+    "streaming": frozenset({"pyspark", "py4j", "pyarrow", "numpy"}),
+    "reput": frozenset({"typer", "rich"}),
+}
+"""Package -> third-party packages that it may import; pyspark only where Spark is."""
+
+CHANGING_CALLS = {
+    "os": {
+        "write", "pwrite", "writev", "pwritev", "ftruncate", "truncate", "rename", "replace",
+        "renames", "unlink", "remove", "rmdir", "removedirs", "mkdir", "makedirs", "link",
+        "symlink", "fsync", "fdatasync", "sync", "posix_fallocate", "copy_file_range", "sendfile",
+        "chmod", "utime",
+    },
+    "shutil": {"copy", "copy2", "copyfile", "copytree", "move", "rmtree"},
+}  # fmt: skip
+CHANGING_METHODS = {
+    "write_text", "write_bytes", "rename", "unlink", "rmdir", "mkdir", "touch", "symlink_to",
+    "hardlink_to",
+}  # fmt: skip
+WRITERS = {"store", "sinks", "checkpoints", "streaming"}
+"""Packages in which only ``store/fsops.py`` changes files (design.md §2)."""
+EXEMPT = {
+    "store/fsops.py",
+    "store/kernelbase.py",  # the cache of compiled code, which is no output
+}
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imported(source: str, package: str) -> Iterator[str]:
+    """Top-level names of everything that a module imports; its own package for relative ones."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0] if not node.level else package
+
+
+def forbidden_imports(source: str, package: str) -> list[str]:
+    """What the table does not allow ``package`` to import."""
+    allowed = OURS[package] | FOREIGN[package] | sys.stdlib_module_names | {package}
+    return sorted({name for name in imported(source, package) if name not in allowed})
+
+
+def changing_calls(source: str) -> list[str]:
+    """Calls that change a file system: ``os`` and ``shutil`` functions, ``Path`` methods, open."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func
+        if isinstance(called, ast.Name) and called.id == "open":
+            found.append(f"{node.lineno}: open")
+        elif isinstance(called, ast.Attribute):
+            owner = called.value.id if isinstance(called.value, ast.Name) else ""
+            if owner == "fsops":
+                continue
+            changing = called.attr in CHANGING_CALLS.get(owner, ())
+            if owner not in CHANGING_CALLS:
+                opens = called.attr == "open" and _is_writing_mode(node)
+                changing = opens or called.attr in CHANGING_METHODS
+            if changing:
+                found.append(f"{node.lineno}: {ast.unparse(called)}")
+    return found
+
+
+def _is_writing_mode(call: ast.Call) -> bool:
+    modes = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+    texts = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
+    return any(isinstance(text, str) and set(text) & set("wax+") for text in texts)
+
+
+@pytest.mark.parametrize("package", sorted(OURS))
+def test_a_package_imports_only_what_the_table_allows(package: str) -> None:
+    """Every module of it, wherever the import stands."""
+    assert modules(package)
+    broken = {
+        str(path.relative_to(ROOT)): names
+        for path in modules(package)
+        if (names := forbidden_imports(path.read_text("utf-8"), package))
+    }
+    assert broken == {}
+
+
+def test_the_checker_sees_what_is_forbidden() -> None:
+    """A canary: each of these lines must be found, or the test above proves nothing."""
+    for package, line, name in (
+        ("sinks", "import sources.runs", "sources"),
+        ("sources", "from sinks.consumequeue import x", "sinks"),
+        ("checkpoints", "def f():\n    import pyspark.sql", "pyspark"),
+        ("store", "if TYPE_CHECKING:\n    from pyarrow import Table", "pyarrow"),
+        ("store", "from checkpoints import watermark", "checkpoints"),
+        ("streaming", "import reput", "reput"),
+        ("sinks", "import os, pandas as pd", "pandas"),
+    ):
+        assert forbidden_imports(line, package) == [name]
+    assert forbidden_imports("from . import x\nimport os.path\nimport numpy", "store") == []
+
+
+def test_every_package_is_in_the_table() -> None:
+    """A new top-level package needs a row."""
+    outside = {"tests", "bench", "deploy", "docs"}
+    found = {path.parent.name for path in ROOT.glob("*/__init__.py")} - outside
+    assert found == set(OURS)
+
+
+def test_only_fsops_changes_files() -> None:
+    """Every write, rename, truncation and sync goes through the module with the failpoints."""
+    broken = {
+        name: calls
+        for package in sorted(WRITERS)
+        for path in modules(package)
+        if (name := str(path.relative_to(ROOT))) not in EXEMPT
+        and (calls := changing_calls(path.read_text("utf-8")))
+    }
+    assert broken == {}
+
+
+def test_the_write_checker_sees_writes() -> None:
+    """A canary for the test above."""
+    for line in (
+        "os.ftruncate(fd, 0)",
+        "os.pwrite(fd, b'', 0)",
+        "Path('x').write_bytes(b'')",
+        "path.rename(other)",
+        "path.open('r+b')",
+        "path.open(mode='w')",
+        "open('x')",
+        "shutil.move(a, b)",
+    ):
+        assert len(changing_calls(line)) == 1, line
+    for line in ("fsops.rename(a, b)", "os.open(p, 0)", "p.open('rb', buffering=0)", "os.close(1)"):
+        assert changing_calls(line) == [], line
+
+
+BLOCKED_IMPORT = """
+import importlib, sys
+
+BLOCKED = {blocked!r}
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ImportError("blocked: " + name)
+
+sys.meta_path.insert(0, Blocker())
+for name in {names!r}:
+    importlib.import_module(name)
+print("imported", len({names!r}))
+"""
+
+
+def import_without(names: list[str], blocked: set[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKED_IMPORT.format(blocked=blocked, names=names)],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def module_names(package: str) -> list[str]:
+    return [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in modules(package)
+    ]
+
+
+def test_store_sinks_and_checkpoints_need_no_spark() -> None:
+    """Every module of them is imported where pyspark, its parts and pyarrow are not installed."""
+    names = [
+        name for package in ("store", "sinks", "checkpoints") for name in module_names(package)
+    ]
+    assert {"store", "checkpoints.reconcile", "sinks.consumequeue"} <= set(names)
+    done = import_without(names, {"pyspark", "py4j", "pyarrow", "pandas", "typer", "rich"})
+    assert done.stdout == f"imported {len(names)}\n", done.stderr
+    canary = import_without(["sources.commitlog"], {"pyspark"})
+    assert "blocked: pyspark" in canary.stderr

@@ -1,0 +1,70 @@
+"""The wheel holds our packages and nothing else, and works from anywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from reput.guard import PACKAGES, foreign_packages
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this tree."""
+    place = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
+    subprocess.run([*command, str(place), str(ROOT)], check=True, timeout=300)
+    (built,) = place.glob("*.whl")
+    return built
+
+
+def test_wheel_has_our_packages_only(wheel: Path) -> None:
+    """Never tests, bench, deploy or docs."""
+    names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    packages = {name for name in names if not name.endswith(".dist-info")}
+    assert packages == {"reput", *PACKAGES}
+    assert "streaming/log4j2.properties" in zipfile.ZipFile(wheel).namelist()
+
+
+def test_wheel_works_from_a_foreign_directory(wheel: Path, tmp_path: Path) -> None:
+    """Unpacked elsewhere, with none of this tree on the path."""
+    unpacked = tmp_path / "unpacked"
+    zipfile.ZipFile(wheel).extractall(unpacked)
+    paths = [str(unpacked), *_site()]
+    code = "import store.kernels, sources.commitlog, reput.cli; print(store.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {paths}; {code}"],
+        capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert str(unpacked) in done.stdout
+
+
+def _site() -> list[str]:
+    return [path for path in sys.path if path.endswith("site-packages")]
+
+
+def test_names_are_ours_alone() -> None:
+    """The guard that the command runs at start finds nothing here."""
+    assert foreign_packages() == []
+
+
+def test_a_stranger_of_the_same_name_is_noticed(tmp_path: Path) -> None:
+    """Another package ``streaming`` in front of ours: one line, exit code 1."""
+    (tmp_path / "streaming").mkdir()
+    (tmp_path / "streaming" / "__init__.py").write_text("")
+    code = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}]; import reput.guard; "
+        f"sys.path[:0] = [{str(tmp_path)!r}]; print(reput.guard.foreign_packages())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert "package streaming is imported from" in done.stdout, done.stderr

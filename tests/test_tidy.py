@@ -1,0 +1,98 @@
+"""House style that a machine can check: sizes and docstrings (style.md (b) 4, 11)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PRODUCT = ("store", "sources", "sinks", "checkpoints", "streaming", "reput")
+MODULE_LINES = 500
+FUNCTION_LINES = 70
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Documented = ast.Module | ast.ClassDef | Function
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+EVERYTHING = (*PRODUCT, "bench", "tests", "deploy")
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            yield node
+
+
+def lines_of(function: Function) -> int:
+    """From the line of ``def`` to the last one, both counted."""
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def undocumented(tree: ast.Module) -> Iterator[str]:
+    """Public modules, classes, functions and methods without a docstring.
+
+    A method that overrides says what it does where it was declared; so only names without an
+    underscore in front count, and nothing inside a function.
+    """
+
+    def visit(node: Documented, name: str) -> Iterator[str]:
+        if ast.get_docstring(node) is None:
+            yield name
+        for child in node.body:
+            if isinstance(child, ast.ClassDef | Function) and not child.name.startswith("_"):
+                if isinstance(node, Function):
+                    continue
+                yield from visit(child, f"{name}.{child.name}")
+
+    yield from visit(tree, "module")
+
+
+def test_modules_are_short() -> None:
+    """500 lines, tests too."""
+    assert len(sources(*EVERYTHING)) > 50
+    long = {
+        str(path.relative_to(ROOT)): count
+        for path in sources(*EVERYTHING)
+        if (count := len(path.read_text("utf-8").splitlines())) > MODULE_LINES
+    }
+    assert long == {}
+
+
+def test_functions_are_short() -> None:
+    """70 lines, tests too."""
+    long = {
+        f"{path.relative_to(ROOT)}:{function.lineno} {function.name}": lines_of(function)
+        for path in sources(*EVERYTHING)
+        for function in functions(ast.parse(path.read_text("utf-8")))
+        if lines_of(function) > FUNCTION_LINES
+    }
+    assert long == {}
+
+
+@pytest.mark.parametrize("package", PRODUCT)
+def test_what_is_public_has_a_docstring(package: str) -> None:
+    """Every module, and every class, function and method without an underscore."""
+    missing = {
+        str(path.relative_to(ROOT)): names
+        for path in sources(package)
+        if (names := list(undocumented(ast.parse(path.read_text("utf-8")))))
+    }
+    assert missing == {}
+
+
+def test_the_checks_see_what_they_look_for() -> None:
+    """A canary: a long function and missing docstrings are found, private ones are let be."""
+    body = "\n".join(f"    x = {index}" for index in range(FUNCTION_LINES))
+    tree = ast.parse(
+        f'"""Module."""\ndef long():\n{body}\ndef _p(): ...\nclass C:\n  def m(self): ...'
+    )
+    assert lines_of(next(functions(tree))) == FUNCTION_LINES + 1
+    assert list(undocumented(tree)) == ["module.long", "module.C", "module.C.m"]
+    assert list(undocumented(ast.parse("x = 1"))) == ["module"]
