@@ -61,8 +61,8 @@ class _Queue:
     """Byte position behind the last unit; where there is none, nothing is known yet."""
     max_physic_offset: int
     """End of the last message with a unit; -1 without one."""
-    skew: int | None = 0
-    """How far queue offsets run ahead of positions after gaps, in units; None: not known yet."""
+    next_queue_offset: int | None = None
+    """Follows that of the last message with a unit; None: not known yet."""
 
 
 @dataclass(slots=True)
@@ -72,6 +72,10 @@ class _Progress:
     start: int
     end: int
     done: set[tuple[bytes, int]] = field(default_factory=set)
+    current: tuple[bytes, int] | None = None
+    """The queue that is being written."""
+    handled: int = 0
+    """Messages of that queue which are written, found built, or listed."""
     counts: DispatchCounts = field(default_factory=DispatchCounts)
 
 
@@ -101,7 +105,7 @@ class ConsumeQueueDispatcher:
         self._queue_offset_at = queue_offset_at
         self._on_queue_gap = on_queue_gap
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
-        self._topics: dict[bytes, bool] = {}
+        self._topics: set[bytes] = set()
         self._unsynced: list[tuple[int, Path]] = []
         self._progress = _Progress(-1, -1)
 
@@ -112,37 +116,45 @@ class ConsumeQueueDispatcher:
         """
         if (self._progress.start, self._progress.end) != (batch.start, batch.end):
             self._progress = _Progress(batch.start, batch.end)
-        done, counts = self._progress.done, self._progress.counts
+        progress = self._progress
         by_queue: dict[tuple[bytes, int], list[Run]] = {}
         for run in batch.runs:
             by_queue.setdefault((run.topic, run.queue_id), []).append(run)
         for identity, runs in by_queue.items():
-            if identity not in done:
-                # counts of a queue are added when all of it is written
-                counts.add(self._dispatch_queue(identity, runs))
-                done.add(identity)
+            if identity not in progress.done:
+                self._dispatch_queue(identity, runs, progress)
+                progress.done.add(identity)
         self._progress = _Progress(-1, -1)
-        return counts
+        return progress.counts
 
-    def _dispatch_queue(self, identity: tuple[bytes, int], runs: list[Run]) -> DispatchCounts:
-        counts = DispatchCounts(messages=sum(len(run) for run in runs))
+    def _dispatch_queue(
+        self, identity: tuple[bytes, int], runs: list[Run], progress: _Progress
+    ) -> None:
         topic, queue_id = identity
-        if topic not in self._topics:
-            self._topics[topic] = True
-            counts.unusual_topics += not is_usual_topic(topic)
+        counts = progress.counts
+        if progress.current != identity:
+            progress.current, progress.handled = identity, 0
+            counts.messages += sum(len(run) for run in runs)
+            if topic not in self._topics:
+                self._topics.add(topic)
+                counts.unusual_topics += not is_usual_topic(topic)
         queue = self._queue(topic, queue_id)
+        skip = progress.handled
         for run in runs:
+            first, skip = min(skip, len(run)), max(0, skip - len(run))
             if queue is None:
                 reason = "queue_id" if queue_id < 0 else "topic_name"
-                self._quarantine(run, 0, len(run), reason, counts)
+                self._quarantine(run, first, len(run), reason, progress)
                 continue
             ends = run.units["offset"] + run.units["size"]
             # the idempotence rule: offset + size <= maxPhysicOffset is built already
             built = int(np.searchsorted(ends, queue.max_physic_offset, side="right"))
-            counts.duplicates += built
-            for first, last in _stretches(run, built):
-                self._place(queue, run, first, last, counts)
-        return counts
+            if built > first:
+                counts.duplicates += built - first
+                progress.handled += built - first
+                first = built
+            for low, high in _stretches(run, first):
+                self._place(queue, run, low, high, progress)
 
     def _queue(self, topic: bytes, queue_id: int) -> _Queue | None:
         """The queue as its files say, read at first use; None where its name is unusable."""
@@ -155,13 +167,11 @@ class ConsumeQueueDispatcher:
                 files = ConsumeQueueFiles(path, self._file_size)
                 end = files.find_end(self._durable_end)
                 last = files.last_unit(end)
-                queue = _Queue(files, end, last[0] + last[1] if last else -1, None if last else 0)
+                queue = _Queue(files, end, last[0] + last[1] if last else -1)
             self._queues[identity] = queue
         return self._queues[identity]
 
-    def _place(
-        self, queue: _Queue, run: Run, first: int, last: int, counts: DispatchCounts
-    ) -> None:
+    def _place(self, queue: _Queue, run: Run, first: int, last: int, progress: _Progress) -> None:
         """Units [first, last) of a run, whose queue offsets count up by one.
 
         Cases, in RocketMQ's order: an empty queue starts where the first offset says; offset 0 is
@@ -170,11 +180,11 @@ class ConsumeQueueDispatcher:
         while first < last:
             queue_offset = _queue_offset(run, first)
             if not 0 <= queue_offset <= MAX_QUEUE_OFFSET - (last - first):
-                self._quarantine(run, first, first + 1, "queue_offset_out_of_range", counts)
+                self._quarantine(run, first, first + 1, "queue_offset_out_of_range", progress)
                 first += 1
                 continue
             expected = queue_offset * CQ_STORE_UNIT_SIZE
-            blanks, stop = 0, last
+            blanks, stop, is_gap = 0, last, False
             if queue.max_physic_offset < 0:
                 blanks = expected % self._file_size // CQ_STORE_UNIT_SIZE
                 queue.end = expected - blanks * CQ_STORE_UNIT_SIZE
@@ -182,56 +192,49 @@ class ConsumeQueueDispatcher:
                 stop = first + 1
             elif expected < queue.end:
                 stop = min(last, first + (queue.end - expected) // CQ_STORE_UNIT_SIZE)
-                self._quarantine(run, first, stop, "queue_offset_seen_before", counts)
+                self._quarantine(run, first, stop, "queue_offset_seen_before", progress)
                 first = stop
                 continue
-            elif expected > queue.end:
-                blanks = self._gap(queue, run, first, expected, counts)
+            elif expected > queue.end and queue_offset != self._next_queue_offset(queue):
+                blanks, is_gap = self._gap(queue, run, first, queue_offset), True
             self._write(queue, run.units[first:stop], blanks)
+            queue.next_queue_offset = _queue_offset(run, stop - 1) + 1
+            progress.counts.gaps += is_gap
+            progress.handled += stop - first
             first = stop
 
-    def _gap(
-        self, queue: _Queue, run: Run, index: int, expected: int, counts: DispatchCounts
-    ) -> int:
-        """Count and list a jump of queue offsets; the number of blank units to put in."""
-        missing = (expected - queue.end) // CQ_STORE_UNIT_SIZE
-        if queue.skew is None:
-            queue.skew = self._skew_of(queue)
-        if missing == queue.skew:
-            return 0
-        unit = run.units[index]
-        offset, topic = int(unit["offset"]), escaped(run.topic)
-        queue_offset, position = expected // CQ_STORE_UNIT_SIZE, queue.end // CQ_STORE_UNIT_SIZE
+    def _gap(self, queue: _Queue, run: Run, index: int, queue_offset: int) -> int:
+        """List a jump of queue offsets; the number of blank units to put in."""
+        position = queue.end // CQ_STORE_UNIT_SIZE
+        missing = queue_offset - position
+        offset, size = int(run.units[index]["offset"]), int(run.units[index]["size"])
+        topic = escaped(run.topic)
         detail = f"queue offset {queue_offset} at position {position}"
+        place = f"in topic {topic} queue {run.queue_id}: {detail}, physical offset {offset}"
         if self._on_queue_gap is OnQueueGap.FAIL:
             raise QueueGapError(
-                f"queue offsets jump in topic {topic} queue {run.queue_id}: {detail}, physical "
-                f"offset {offset}; set --on-queue-gap to rocketmq or blank to go on"
+                f"queue offsets jump {place}; set --on-queue-gap to rocketmq or blank to go on"
             )
-        counts.gaps += 1
+        if self._on_queue_gap is OnQueueGap.BLANK and missing > MAX_BLANK_UNITS:
+            raise QueueGapError(
+                f"a gap of {missing} units is too large to blank out {place}; "
+                "set --on-queue-gap to rocketmq"
+            )
         self._ledger.add(
             LedgerEntry(
-                offset, offset + int(unit["size"]), "queue_offset_gap",
+                offset, offset + size, "queue_offset_gap",
                 topic, run.queue_id, queue_offset, detail,
             )
         )  # fmt: skip
-        if self._on_queue_gap is OnQueueGap.BLANK:
-            if missing > MAX_BLANK_UNITS:
-                raise QueueGapError(
-                    f"a gap of {missing} units is too large to blank out: topic {topic} queue "
-                    f"{run.queue_id}, {detail}; set --on-queue-gap to rocketmq"
-                )
-            return missing
-        queue.skew = missing
-        return 0
+        return missing if self._on_queue_gap is OnQueueGap.BLANK else 0
 
-    def _skew_of(self, queue: _Queue) -> int | None:
-        """How far the queue's last unit stood before its queue offset, from its record."""
-        last = queue.files.last_unit(queue.end)
-        queue_offset = self._queue_offset_at(last[0]) if last else None
-        if queue_offset is None:
-            return None
-        return queue_offset + 1 - queue.end // CQ_STORE_UNIT_SIZE
+    def _next_queue_offset(self, queue: _Queue) -> int | None:
+        """What would follow the queue's last message; after a restart its record tells."""
+        if queue.next_queue_offset is None:
+            last = queue.files.last_unit(queue.end)
+            queue_offset = self._queue_offset_at(last[0]) if last else None
+            queue.next_queue_offset = None if queue_offset is None else queue_offset + 1
+        return queue.next_queue_offset
 
     def _write(self, queue: _Queue, units: NDArray[np.void], blanks: int) -> None:
         data = units.tobytes()
@@ -248,7 +251,7 @@ class ConsumeQueueDispatcher:
             self.sync()
 
     def _quarantine(
-        self, run: Run, first: int, last: int, reason: str, counts: DispatchCounts
+        self, run: Run, first: int, last: int, reason: str, progress: _Progress
     ) -> None:
         topic = escaped(run.topic)
         for index in range(first, last):
@@ -258,8 +261,9 @@ class ConsumeQueueDispatcher:
             self._ledger.add(
                 LedgerEntry(offset, offset + size, reason, topic, run.queue_id, queue_offset)
             )
-            counts.quarantined_messages += 1
-            counts.quarantined_bytes += size
+            progress.counts.quarantined_messages += 1
+            progress.counts.quarantined_bytes += size
+        progress.handled += last - first
 
     def sync(self) -> None:
         """Make every written unit durable. Raises SyncError."""
@@ -273,7 +277,9 @@ class ConsumeQueueDispatcher:
         """Cut every queue behind the last message that ends at or before ``end_offset``."""
         for key in list_queues(self.root):
             files = ConsumeQueueFiles(self.root / key.relative_path, self._file_size)
-            files.clear_from(files.find_end(end_offset))
+            end = files.find_end(end_offset)
+            # without a message left, what remains is blank: the queue may begin elsewhere
+            files.clear_from(end if files.last_unit(end) else 0)
         self._queues.clear()
 
 

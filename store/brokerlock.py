@@ -52,8 +52,10 @@ class BrokerLock:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
             if os.fstat(fd).st_size == 0:
                 fsops.pwrite(fd, _CONTENT, 0, self._path)
-        except OSError as error:
+        except BaseException as error:
             os.close(fd)
+            if not isinstance(error, OSError):
+                raise
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise fsops.output_error(error, "lock", self._path) from error
             holder = f"process {pid}" if pid else "another process"

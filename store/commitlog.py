@@ -27,6 +27,7 @@ from store.record import SIZE_MAGIC_LENGTH
 FILE_NAME_LENGTH = 20
 _FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _EMPTY_HEADER = bytes(SIZE_MAGIC_LENGTH)
+_SETTLED_NANOSECONDS = 100_000_000
 _OPEN_TRIES = 3
 _OPEN_RETRY_SECONDS = 0.01
 
@@ -37,8 +38,8 @@ def offset_to_file_name(offset: int) -> str:
 
 
 def is_mapped_file_name(name: str) -> bool:
-    """Whether a directory entry is named as RocketMQ names its files."""
-    return _FILE_NAME.match(name) is not None
+    """Whether a directory entry is named as RocketMQ names its files: 20 digits, a Java long."""
+    return _FILE_NAME.match(name) is not None and int(name) < 1 << 63
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -78,6 +79,7 @@ class CommitLog:
             ) from error
         if signature == self._signature:
             return
+        listed_at = time.time_ns()
         segments: list[Segment] = []
         sizes: dict[Path, int] = {}
         self.foreign = []
@@ -102,6 +104,9 @@ class CommitLog:
             # being created by the broker; RocketMQ drops an empty last file as well
             signature = ()
             segments.pop()
+        if max(signature, default=0) > listed_at - _SETTLED_NANOSECONDS:
+            # a file that comes now may leave the directory with the same time
+            signature = ()
         self._check(segments, sizes)
         self._close_removed(segments)
         self.segments = segments
@@ -168,7 +173,7 @@ class CommitLog:
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes at ``offset``, within one file."""
-        buffer = bytearray(size)
+        buffer = bytearray(min(size, self.file_size))
         return bytes(buffer[: self.read_into(offset, memoryview(buffer))])
 
     def read_into(self, offset: int, buffer: memoryview) -> int:

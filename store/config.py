@@ -103,13 +103,22 @@ def parse_properties(text: str) -> dict[str, str]:
     """Java's property file format, as far as broker.conf uses it: ``#`` and ``!`` comments, ``=``
     or ``:``, lines continued with a backslash; the last duplicate wins."""
     values: dict[str, str] = {}
-    for line in re.sub(r"\\\r?\n[ \t]*", "", text).splitlines():
+    pending = ""
+    for line in text.splitlines():
         stripped = line.strip()
-        if stripped and stripped[0] not in "#!":
-            key, _, value = (
-                stripped.replace(":", "=", 1).partition("=")
-                if "=" not in stripped
-                else (stripped.partition("="))
-            )
-            values[key.strip()] = value.strip()
+        if not pending and stripped.startswith(("#", "!")):
+            continue
+        if stripped.endswith("\\"):
+            pending += stripped[:-1]
+            continue
+        key, value = _split_property(pending + stripped)
+        pending = ""
+        if key:
+            values[key] = value
     return values
+
+
+def _split_property(line: str) -> tuple[str, str]:
+    ends = [at for at in (line.find("="), line.find(":")) if at >= 0]
+    end = min(ends, default=len(line))
+    return line[:end].strip(), line[end + 1 :].strip()

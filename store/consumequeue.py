@@ -156,19 +156,28 @@ class ConsumeQueueFiles:
         )
 
     def _count_while(self, start: int, length: int, holds: Callable[[int, int], bool]) -> int:
-        """Units of a file, up to byte ``length`` of it, before the first for which ``holds``
-        (physical offset, size) is false; it must be true before it and false behind it."""
-        with self.path(start).open("rb", buffering=0) as file:
-            low, high = 0, length // CQ_STORE_UNIT_SIZE
-            while low < high:
-                middle = (low + high) // 2
-                data = os.pread(file.fileno(), CQ_STORE_UNIT_SIZE, middle * CQ_STORE_UNIT_SIZE)
-                unit = np.frombuffer(data, UNIT_DTYPE)[0]
-                if holds(int(unit["offset"]), int(unit["size"])):
-                    low = middle + 1
-                else:
-                    high = middle
+        """Units of a file, up to byte ``length`` of it, before the first real one for which
+        ``holds`` (physical offset, size) is false; true before it and false behind it.
+
+        Blank units go with the real one that follows them.
+        """
+        low, high = 0, length // CQ_STORE_UNIT_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            real = self._next_real(start, middle, high)
+            unit = self.units(start, real, 1)[0] if real < high else None
+            if unit is not None and holds(int(unit["offset"]), int(unit["size"])):
+                low = real + 1
+            else:
+                high = middle
         return low
+
+    def _next_real(self, start: int, first: int, last: int) -> int:
+        """Index of the first unit of [first, last) that is no blank; ``last`` without one."""
+        if first >= last or self.units(start, first, 1)[0]["size"] != PRE_BLANK_SIZE:
+            return first
+        real = np.flatnonzero(self.units(start, first, last - first)["size"] != PRE_BLANK_SIZE)
+        return first + int(real[0]) if len(real) else last
 
     def last_unit(self, end: int) -> tuple[int, int] | None:
         """(physical offset, size) of the last real unit before byte ``end``; None without one."""
@@ -190,13 +199,10 @@ class ConsumeQueueFiles:
         """Index of the first unit whose message is still in the log; the end if there is none."""
         for start in self.starts:
             length = min(max(end - start, 0), self.file_size)
-            gone = self._count_while(
-                start,
-                length,
-                lambda offset, size: offset < log_min_offset or size == PRE_BLANK_SIZE,
-            )
-            if gone * CQ_STORE_UNIT_SIZE < length:
-                return start // CQ_STORE_UNIT_SIZE + gone
+            gone = self._count_while(start, length, lambda offset, _: offset < log_min_offset)
+            kept = self._next_real(start, gone, length // CQ_STORE_UNIT_SIZE) if length else 0
+            if kept * CQ_STORE_UNIT_SIZE < length:
+                return start // CQ_STORE_UNIT_SIZE + kept
         return end // CQ_STORE_UNIT_SIZE
 
     def read(self, first: int, count: int) -> NDArray[np.void]:
@@ -208,7 +214,8 @@ class ConsumeQueueFiles:
             if low < high:
                 unit = CQ_STORE_UNIT_SIZE
                 parts.append(self.units(start, (low - start) // unit, (high - low) // unit))
-        return np.concatenate(parts) if parts else np.empty(0, UNIT_DTYPE)
+        # numpy's concatenate would turn the bytes around
+        return np.frombuffer(b"".join(part.tobytes() for part in parts), UNIT_DTYPE)
 
     def write(self, position: int, data: bytes | memoryview, root: Path) -> list[int]:
         """Write units at byte ``position``, over as many files as it takes.
@@ -256,10 +263,9 @@ class ConsumeQueueFiles:
                 finally:
                     os.close(fd)
         self.starts = [start for start in self.starts if start < end]
+        if self.directory.is_dir():
+            fsops.sync_directory(self.directory)
 
 
 def _ends_by(offset: int, size: int, end_offset: int) -> bool:
-    if offset < 0 or size <= 0:
-        return False
-    # a pre-blank unit belongs to what is behind it
-    return size == PRE_BLANK_SIZE or offset + size <= end_offset
+    return offset >= 0 and size > 0 and offset + size <= end_offset

@@ -145,13 +145,13 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
 
 
 def _is_boundary(log: CommitLog, offset: int, file_end: int) -> bool:
-    if offset + record.END_FILE_MIN_BLANK_LENGTH > file_end:
-        return False
-    head = log.read(offset, record.SIZE_MAGIC_LENGTH)
-    size = int.from_bytes(head[:4], "big", signed=True)
-    data = log.read(offset, min(max(size, record.SIZE_MAGIC_LENGTH), record.MAX_RECORD_LENGTH))
-    found = record.decode(data, offset, file_end)
-    return not isinstance(found, Outcome) or found.status is Status.BLANK
+    """Whether a whole record, dispatchable or not, or the file's BLANK stands at ``offset``."""
+    found = record.decode(log.read(offset, record.MAX_FIXED_LENGTH), offset, file_end)
+    if isinstance(found, Outcome) and found.status is Status.NEED_MORE:
+        # size and physical offset are right: worth the memory
+        found = record.decode(log.read(offset, found.size), offset, file_end)
+    whole = (Status.BLANK, Status.BAD_PROPERTY)
+    return not isinstance(found, Outcome) or found.status in whole
 
 
 def walk(
@@ -233,20 +233,23 @@ class LogTail:
         if active is None:
             return start
         self._idle_end = None
-        if not active.start <= self._offset <= active.start + self._log.file_size:
+        if self._offset < active.start or not self._log.segment_at(self._offset - 1):
             self._offset = active.start
         if self._offset < start <= active.start + self._log.file_size:
             self._offset = start
         while True:
+            segment = self._log.segment_at(self._offset)
+            if segment is None:
+                return self._offset
             hop = hop_file(self._log, self._window, self._offset)
             if hop.status is Status.BLANK:
-                self._offset = active.start + self._log.file_size
-                return self._offset
+                self._offset = segment.start + self._log.file_size
+                continue
             if hop.last_record_offset >= 0:
                 # everything before the last record has a sound successor
                 self._offset = hop.last_record_offset
             sealed = hop.offset if self._is_sealed(hop) else self._offset
-            behind = self._end_of_damage(active, hop, patient)
+            behind = self._end_of_damage(segment, hop, patient)
             if behind is None:
                 if sealed == hop.offset and hop.status is Status.EMPTY:
                     self._idle_end = sealed
@@ -265,12 +268,13 @@ class LogTail:
             return True
         size = hop.offset - hop.last_record_offset
         data = self._log.read(hop.last_record_offset, size)
-        active_end = hop.offset + record.END_FILE_MIN_BLANK_LENGTH
-        found = record.decode(data, hop.last_record_offset, active_end)
-        if isinstance(found, Outcome):
-            # BAD_PROPERTY: whole but not dispatchable; the scan lists it
-            return found.status is Status.BAD_PROPERTY
-        if not record.body_crc_is_right(found):
+        file_end = hop.offset + record.END_FILE_MIN_BLANK_LENGTH
+        found = record.decode(data, hop.last_record_offset, file_end, verify_crc=True)
+        if isinstance(found, Outcome) and found.status is not Status.BAD_PROPERTY:
+            return False
+        properties = data if isinstance(found, Outcome) else found.properties
+        if properties.endswith(b"\0"):
+            # they have no CRC, but text that ends in zeros is not all there yet
             return False
         now = time.monotonic()
         digest = zlib.crc32(data)

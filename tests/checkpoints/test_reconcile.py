@@ -1,0 +1,274 @@
+"""What a start decides: four positions against each other, one row of a table per case.
+
+Held against design.md §6 (the log and the watermark are the truth, Spark's checkpoint is
+replaceable), on real log files and hand-made checkpoint directories. A plan changes no file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from checkpoints.reconcile import Plan, make_plan
+from checkpoints.watermark import Watermark, fingerprint
+from store.commitlog import CommitLog
+from store.errors import CommitLogError, UsageError
+from store.logoffset import offset_json
+from tests.support.golden import tree
+from tests.support.wire import PlainLog
+
+STORE = "0123456789abcdef0123456789abcdef"
+FILE_SIZE = 1024
+RECORDS = 25
+
+
+class Scene:
+    """A log of a few files, its record starts, and a place for Spark's directory."""
+
+    def __init__(self, directory: Path, first_file: int = 2) -> None:
+        self.directory = directory
+        self.plain = PlainLog(FILE_SIZE, first_file * FILE_SIZE)
+        for index in range(RECORDS):
+            self.plain.append(queue_offset=index, store_timestamp=1000 + index)
+        self.log = CommitLog([self.plain.write(directory / "commitlog")])
+        self.spark = directory / "spark"
+
+    @property
+    def end(self) -> int:
+        return self.plain.end
+
+    def border(self, index: int) -> int:
+        """The end of record ``index``; there the next one begins, or a BLANK."""
+        return self.plain.spans[index][1]
+
+    def watermark(self, index: int) -> Watermark:
+        """The watermark behind record ``index``, as the dispatcher would have written it."""
+        last = self.plain.spans[index][0]
+        return Watermark(STORE, self.border(index), 4, 9, last, fingerprint(self.log, last), 77)
+
+    def planned(self, start: int, end: int, *, store: str = STORE, committed: bool = False) -> None:
+        """Spark's directory with one batch [start, end)."""
+        for name in ("offsets", "commits"):
+            (self.spark / name).mkdir(parents=True)
+        (self.spark / "metadata").write_text('{"id":"x"}')
+        (self.spark / "offsets" / "0").write_text(
+            f"v1\n{{}}\n{json.dumps(offset_json(store, end))}"
+        )
+        (self.spark / "reput-start").write_text(json.dumps(offset_json(store, start)))
+        if committed:
+            (self.spark / "commits" / "0").write_text("v1\n{}")
+
+    def plan(
+        self,
+        found: Watermark | None,
+        *,
+        log_end: int | None = None,
+        replay_from: int | None = None,
+    ) -> Plan:
+        """A plan, and a check that making it changed nothing."""
+        before = tree(self.directory)
+        end = self.end if log_end is None else log_end
+        plan = make_plan(self.log, end, found, self.spark, replay_from)
+        assert tree(self.directory) == before
+        return plan
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_a_first_start_begins_at_the_logs_first_byte(scene: Scene) -> None:
+    """A new identity; nothing is lost, nothing cut."""
+    plan = scene.plan(None)
+    assert plan.start == plan.watermark.end_offset == 2 * FILE_SIZE
+    assert plan.watermark.last_record_offset == -1
+    assert plan.watermark.store_id != scene.plan(None).watermark.store_id
+    assert (plan.keep_spark_checkpoint, plan.truncate_to, plan.lost) == (False, None, None)
+    assert "no watermark" in " ".join(plan.notes)
+
+
+@dataclass(frozen=True)
+class SparkCase:
+    """What Spark's directory says relative to a watermark behind record 12, and the decision."""
+
+    name: str
+    start: int | None
+    """Record index behind which Spark's batch begins; None for no directory."""
+    end: int
+    committed: bool
+    kept_at: int | None
+    """Record index behind which the query goes on with Spark's checkpoint; None: moved aside."""
+    store: str = STORE
+
+
+SPARK_CASES = (
+    SparkCase("no directory", None, 0, False, None),
+    SparkCase("at the watermark", 4, 12, True, 12),
+    SparkCase("behind, committed", 4, 9, True, 9),
+    SparkCase("unfinished batch over the watermark", 9, 15, False, 9),
+    SparkCase("unfinished batch from the watermark", 12, 15, False, 12),
+    SparkCase("ahead, committed", 4, 13, True, None),
+    SparkCase("ahead, unfinished", 13, 15, False, None),
+    SparkCase("another store's", 4, 12, True, None, "f" * 32),
+)
+
+
+@pytest.mark.parametrize("case", SPARK_CASES, ids=lambda case: case.name)
+def test_sparks_checkpoint_is_kept_where_it_skips_nothing(scene: Scene, case: SparkCase) -> None:
+    """Kept at or before the watermark, otherwise the query begins anew at the watermark."""
+    if case.start is not None:
+        scene.planned(
+            scene.border(case.start),
+            scene.border(case.end),
+            store=case.store,
+            committed=case.committed,
+        )
+    found = scene.watermark(12)
+    plan = scene.plan(found)
+    assert plan.watermark == found
+    assert plan.keep_spark_checkpoint is (case.kept_at is not None)
+    assert plan.start == scene.border(12 if case.kept_at is None else case.kept_at)
+    assert (plan.truncate_to, plan.lost) == (None, None)
+    assert bool(plan.notes) is not plan.keep_spark_checkpoint
+
+
+@pytest.mark.parametrize("name", ["metadata", "offsets/0", "commits/0"])
+def test_a_damaged_checkpoint_is_not_kept(scene: Scene, name: str) -> None:
+    """The watermark knows everything that it knew, and the note says what was wrong."""
+    scene.planned(scene.border(4), scene.border(12), committed=True)
+    (scene.spark / name).write_bytes(b"v1")
+    plan = scene.plan(scene.watermark(12))
+    assert (plan.keep_spark_checkpoint, plan.start) == (False, scene.border(12))
+    assert name in " ".join(plan.notes)
+
+
+def test_an_empty_checkpoint_directory_is_none(scene: Scene) -> None:
+    """The watermark decides."""
+    scene.spark.mkdir()
+    plan = scene.plan(scene.watermark(3))
+    assert (plan.keep_spark_checkpoint, plan.start) == (False, scene.border(3))
+
+
+@pytest.mark.parametrize(("spark_end", "kept"), [(8, True), (10, True), (11, False), (14, False)])
+def test_a_log_that_shrank_cuts_what_was_built(scene: Scene, spark_end: int, kept: bool) -> None:
+    """The broker cut its log before our watermark: the position follows, Spark's if it must."""
+    scene.planned(scene.border(2), scene.border(spark_end), committed=True)
+    plan = scene.plan(scene.watermark(14), log_end=scene.border(10))
+    assert plan.truncate_to == scene.border(10)
+    assert plan.watermark == replace(
+        scene.watermark(14), end_offset=scene.border(10), last_record_offset=-1, last_record_crc=0
+    )
+    assert plan.keep_spark_checkpoint is kept
+    assert plan.start == scene.border(spark_end if kept else 10)
+    assert plan.lost is None
+    assert "cutting" in " ".join(plan.notes)
+
+
+def test_a_log_that_is_empty_again_cuts_everything(tmp_path: Path) -> None:
+    """All files gone: position 0, everything built is cut, nothing is lost that was not built."""
+    scene = Scene(tmp_path, first_file=0)
+    found = scene.watermark(14)
+    for segment in scene.log.segments:
+        segment.path.unlink()
+    scene.log.refresh()
+    plan = scene.plan(found, log_end=0)
+    assert (plan.truncate_to, plan.watermark.end_offset, plan.start) == (0, 0, 0)
+    assert plan.lost is None
+
+
+def remove_first_files(scene: Scene, count: int) -> int:
+    for segment in scene.log.segments[:count]:
+        segment.path.unlink()
+    scene.log.refresh()
+    return scene.log.min_offset
+
+
+def test_what_retention_took_before_dispatch_is_lost_and_said(scene: Scene) -> None:
+    """[watermark, first byte) goes to the ledger; the query begins at the first byte."""
+    found = scene.watermark(3)
+    scene.planned(scene.border(1), scene.border(3), committed=True)
+    first = remove_first_files(scene, 2)
+    plan = scene.plan(found)
+    assert plan.lost == (found.end_offset, first)
+    assert (plan.start, plan.watermark.end_offset) == (first, first)
+    assert plan.watermark.store_id == STORE
+    assert plan.watermark.last_record_offset == -1
+    assert not plan.keep_spark_checkpoint
+    assert plan.truncate_to is None
+
+
+def test_what_retention_took_after_dispatch_is_no_loss(scene: Scene) -> None:
+    """The log now begins before, at or behind the last record that we saw; all is dispatched."""
+    for count in (1, 2):
+        first = remove_first_files(scene, 1)
+        last = next(i for i, span in enumerate(scene.plain.spans) if span[0] >= first + 300)
+        plan = scene.plan(scene.watermark(last))
+        assert (plan.lost, plan.start) == (None, scene.border(last)), count
+    # the watermark is exactly where the log begins
+    before = Watermark(STORE, scene.log.min_offset, 4, 9, scene.log.min_offset - 100, 123)
+    assert scene.plan(before).lost is None
+    assert scene.plan(before).start == scene.log.min_offset
+
+
+def test_spark_before_the_logs_first_byte_is_not_kept(scene: Scene) -> None:
+    """It would ask for bytes that are gone."""
+    scene.planned(scene.border(0), scene.border(1), committed=True)
+    found = scene.watermark(20)
+    remove_first_files(scene, 1)
+    plan = scene.plan(found)
+    assert (plan.keep_spark_checkpoint, plan.start) == (False, scene.border(20))
+
+
+@pytest.mark.parametrize("at", [0, 8, 12, 20, 28, 56, 72, 87])
+def test_a_log_written_anew_is_refused(scene: Scene, at: int) -> None:
+    """The last record below the watermark is another one: any of its first 88 bytes tells."""
+    found = scene.watermark(12)
+    path = scene.log.segment_at(found.last_record_offset)
+    assert path is not None
+    position = found.last_record_offset - path.start + at
+    with path.path.open("r+b") as file:
+        old = os.pread(file.fileno(), 1, position)
+        os.pwrite(file.fileno(), bytes([old[0] ^ 1]), position)
+    with pytest.raises(CommitLogError) as caught:
+        scene.plan(found)
+    for part in (str(found.last_record_offset), str(found.end_offset), "--output"):
+        assert part in str(caught.value)
+
+
+def test_an_unknown_last_record_is_not_checked(scene: Scene) -> None:
+    """After a cut or a loss there is none to compare."""
+    found = replace(scene.watermark(12), last_record_offset=-1, last_record_crc=0)
+    assert scene.plan(found).start == scene.border(12)
+
+
+def test_a_replay_begins_at_any_record_that_was_dispatched(scene: Scene) -> None:
+    """Every record start, every file start and the watermark itself; Spark begins anew."""
+    scene.planned(scene.border(4), scene.border(12), committed=True)
+    found = scene.watermark(20)
+    starts = {start for start, _ in scene.plain.spans[:21]} | {scene.border(20)}
+    starts |= {segment.start for segment in scene.log.segments if segment.start < scene.border(20)}
+    for offset in starts:
+        plan = scene.plan(found, replay_from=offset)
+        assert (plan.start, plan.keep_spark_checkpoint) == (offset, False)
+        assert plan.watermark == found
+        assert f"replaying from {offset}" in plan.notes
+
+
+def test_a_replay_from_elsewhere_is_refused(scene: Scene) -> None:
+    """Inside a record the error names where it starts; elsewhere the range that there is."""
+    found = scene.watermark(20)
+    start, end = scene.plain.spans[7]
+    for offset in (start + 1, end - 1):
+        with pytest.raises(UsageError, match=f"no record starts there, one does at {start}"):
+            scene.plan(found, replay_from=offset)
+    first = scene.log.min_offset
+    for offset in (first - 1, 0, -1, found.end_offset + 1, scene.plain.spans[22][0], 1 << 50):
+        with pytest.raises(UsageError) as caught:
+            scene.plan(found, replay_from=offset)
+        assert f"[{first}, {found.end_offset})" in str(caught.value)
+    scene.log.close()

@@ -1,0 +1,242 @@
+"""Spark's checkpoint directory read without Spark: the true position, or a refusal.
+
+Directories are made by hand in the v1 text format that Spark writes (``OffsetSeqLog``,
+``CommitLog``). Spark checks nothing in them, so every file is cut, changed and removed here: what
+comes out may be damage, never a position that skips data.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from checkpoints.spark_checkpoint import (
+    START_NAME,
+    DamagedCheckpointError,
+    SparkPosition,
+    move_aside,
+    pin_start,
+    read_position,
+    read_start,
+)
+from store.logoffset import offset_json
+
+STORE = "0123456789abcdef0123456789abcdef"
+OTHER = "f" * 32
+BATCH_METADATA = {
+    "batchWatermarkMs": 0,
+    "conf": {"note": "v1"},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A directory and the position that it must give."""
+
+    name: str
+    start: int
+    ends: tuple[int, ...]
+    """End offset of each batch that is planned."""
+    committed: int
+    """How many batches are in the commits log."""
+    expected: SparkPosition
+    first_batch: int = 0
+
+    def make(self, directory: Path) -> Path:
+        for name in ("offsets", "commits", "sources"):
+            (directory / name).mkdir(parents=True)
+        (directory / "metadata").write_text('{"id":"7d0e6f44-2a4b-4f2f-8f8e-0d2f0b7a6a11"}')
+        for index, end in enumerate(self.ends):
+            lines = ("v1", json.dumps(BATCH_METADATA), json.dumps(offset_json(STORE, end)))
+            batch = str(self.first_batch + index)
+            (directory / "offsets" / batch).write_text("\n".join(lines))
+            (directory / "offsets" / f".{batch}.crc").write_bytes(b"crc\0")
+            if index < self.committed:
+                (directory / "commits" / batch).write_text('v1\n{"nextBatchWatermarkMs":0}')
+                (directory / "commits" / f".{batch}.crc").write_bytes(b"crc\0")
+        pin_start(directory, directory, STORE, self.start)
+        return directory
+
+
+CASES = (
+    Case("first batch planned", 100, (900,), 0, SparkPosition(100, 0, False)),
+    Case("first batch done", 100, (900,), 1, SparkPosition(900, 0, True)),
+    Case("second planned", 100, (900, 1900), 1, SparkPosition(900, 1, False)),
+    Case("third done", 100, (900, 1900, 2900), 3, SparkPosition(2900, 2, True)),
+    Case("old ones purged", 0, (7000, 8000, 9000), 2, SparkPosition(8000, 42, False), 40),
+    Case("past ten", 0, tuple(range(100, 1300, 100)), 12, SparkPosition(1200, 11, True)),
+)
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.param
+    return found
+
+
+def files_of(directory: Path) -> Iterator[Path]:
+    """The files that are read; of many batches the last two."""
+    batches = sorted(int(path.name) for path in (directory / "offsets").glob("[0-9]*"))
+    for path in sorted(directory.rglob("*")):
+        old = path.name.isdigit() and int(path.name) not in batches[-2:]
+        if path.is_file() and not path.name.startswith(".") and not old:
+            yield path
+
+
+def position_or_damage(directory: Path) -> SparkPosition | None:
+    """None for damage; a directory that is taken for an empty one fails the test."""
+    try:
+        found = read_position(directory, STORE)
+    except DamagedCheckpointError:
+        return None
+    assert found is not None
+    return found
+
+
+def test_the_position_is_where_the_query_goes_on(case: Case, tmp_path: Path) -> None:
+    """The end of the last committed batch; of an unfinished one its beginning."""
+    assert read_position(case.make(tmp_path / "spark"), STORE) == case.expected
+
+
+def test_a_file_cut_anywhere_gives_the_position_or_damage(case: Case, tmp_path: Path) -> None:
+    """Every truncation point of every file: Spark never syncs them, so a crash cuts them."""
+    directory = case.make(tmp_path / "spark")
+    damaged = 0
+    for path in files_of(directory):
+        whole = path.read_bytes()
+        for length in range(len(whole)):
+            path.write_bytes(whole[:length])
+            found = position_or_damage(directory)
+            assert found in (None, case.expected), (path.name, length)
+            damaged += found is None
+        path.write_bytes(whole)
+    assert damaged > 100
+
+
+@pytest.mark.parametrize("case", CASES[:-1], ids=lambda case: case.name)
+def test_a_changed_byte_gives_the_position_or_damage(case: Case, tmp_path: Path) -> None:
+    """Every byte of every file replaced by a digit and a line end."""
+    directory = case.make(tmp_path / "spark")
+    damaged = 0
+    for path in files_of(directory):
+        whole = path.read_bytes()
+        for at in range(len(whole)):
+            for other in (b"7", b"\n"):
+                path.write_bytes(whole[:at] + other + whole[at + 1 :])
+                found = position_or_damage(directory)
+                assert found in (None, case.expected), (path.name, at, other)
+                damaged += found is None
+        path.write_bytes(whole)
+    assert damaged > 100
+
+
+def test_a_file_of_zeros_is_damage(case: Case, tmp_path: Path) -> None:
+    """What a power cut leaves of a file whose data was never written."""
+    directory = case.make(tmp_path / "spark")
+    for path in files_of(directory):
+        whole = path.read_bytes()
+        path.write_bytes(bytes(len(whole)))
+        if path.name != START_NAME or not (case.expected.committed or case.expected.batch_id):
+            assert position_or_damage(directory) is None, path
+        else:
+            assert position_or_damage(directory) in (None, case.expected)
+        path.write_bytes(whole)
+
+
+def test_a_missing_file_never_skips_data(case: Case, tmp_path: Path) -> None:
+    """Each file removed: damage, or a position that is not behind the true one."""
+    directory = case.make(tmp_path / "spark")
+    for path in files_of(directory):
+        whole = path.read_bytes()
+        path.unlink()
+        try:
+            found = read_position(directory, STORE)
+        except DamagedCheckpointError:
+            found = None
+        assert found is None or found.offset <= case.expected.offset, path
+        path.write_bytes(whole)
+
+
+def test_no_directory_and_an_empty_one_have_no_position(tmp_path: Path) -> None:
+    """A new query begins there; so does one that wrote its id and no batch."""
+    assert read_position(tmp_path / "nowhere", STORE) is None
+    assert read_position(tmp_path, STORE) is None
+    pin_start(tmp_path / "pinned", tmp_path, STORE, 77)
+    assert read_position(tmp_path / "pinned", STORE) is None
+    assert read_start(tmp_path / "pinned", STORE) == 77
+    (tmp_path / "metadata").write_text('{"id":"7d0e6f44"}')
+    (tmp_path / "offsets").mkdir()
+    assert read_position(tmp_path, STORE) is None
+
+
+def test_another_stores_checkpoint_is_refused(case: Case, tmp_path: Path) -> None:
+    """Its offsets mean other bytes."""
+    directory = case.make(tmp_path / "spark")
+    with pytest.raises(DamagedCheckpointError, match="another store"):
+        read_position(directory, OTHER)
+    assert read_start(directory, OTHER) is None
+
+
+@pytest.mark.parametrize("name", ["offsets/x", "offsets/0.tmp", "commits/-1", "offsets/٣"])
+def test_what_spark_would_trip_over_is_refused(tmp_path: Path, name: str) -> None:
+    """Names in the logs that are no batch; hidden files are Spark's own and are fine."""
+    directory = CASES[2].make(tmp_path / "spark")
+    (directory / "offsets" / ".1.crc").write_bytes(b"")
+    (directory / "offsets" / ".1.0a1b.tmp").write_bytes(b"")
+    assert read_position(directory, STORE) == CASES[2].expected
+    (directory / name).write_text("v1\n{}")
+    with pytest.raises(DamagedCheckpointError, match="is no batch"):
+        read_position(directory, STORE)
+
+
+@pytest.mark.parametrize(
+    ("ends", "committed", "removed"),
+    [
+        ((900, 1900), 0, ""),  # two planned, none committed
+        ((900, 1900, 2900), 1, ""),
+        ((900, 1900), 2, "offsets/1"),  # a commit without its offsets
+        ((900, 1900, 2900), 2, "offsets/1"),  # where the last one begins
+        ((900,), 1, "offsets/0"),
+        ((1900, 900), 1, ""),  # the unfinished batch ends before it begins
+        ((50,), 0, ""),  # before the pinned start
+    ],
+)
+def test_logs_that_contradict_each_other_are_refused(
+    tmp_path: Path, ends: tuple[int, ...], committed: int, removed: str
+) -> None:
+    """Spark would fail or skip; the watermark knows better."""
+    odd = Case("odd", 100, ends, committed, SparkPosition(0, 0, False))
+    directory = odd.make(tmp_path / "spark")
+    if removed:
+        (directory / removed).unlink()
+    with pytest.raises(DamagedCheckpointError):
+        read_position(directory, STORE)
+
+
+def test_a_batch_of_two_sources_is_refused(tmp_path: Path) -> None:
+    """Our query has one; another query's checkpoint is not ours to go on with."""
+    directory = CASES[1].make(tmp_path / "spark")
+    path = directory / "offsets" / "0"
+    path.write_text(path.read_text() + "\n" + json.dumps(offset_json(STORE, 900)))
+    with pytest.raises(DamagedCheckpointError):
+        read_position(directory, STORE)
+
+
+def test_a_directory_moved_aside_keeps_everything(tmp_path: Path) -> None:
+    """Each time under a new name; the place is free afterwards."""
+    kept = []
+    for number in (1, 2, 3):
+        directory = CASES[0].make(tmp_path / "spark")
+        (directory / "mark").write_text(str(number))
+        kept.append(move_aside(directory))
+        assert not directory.exists()
+    assert [path.name for path in kept] == [f"spark.replaced-{number}" for number in (1, 2, 3)]
+    for number, path in enumerate(kept, 1):
+        assert (path / "mark").read_text() == str(number)
+        assert read_position(path, STORE) == CASES[0].expected
+    shutil.rmtree(kept[0])

@@ -1,0 +1,81 @@
+"""RocketMQ's checkpoint file, against the ones that RocketMQ wrote."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store import fsops
+from store.errors import NoSpaceError, SyncError
+from store.storecheckpoint import StoreCheckpoint
+from tests.support.golden import GOLDEN_NAMES
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_golden_checkpoints_are_read_and_written_back(
+    name: str, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Five longs at 0, 8, 16, 24, 32 (format.md §9); writing what was read gives the same page."""
+    root = golden(name)
+    stored = (root / "checkpoint").read_bytes()
+    found = StoreCheckpoint.read(root)
+    assert found is not None
+    assert (
+        struct.pack(
+            ">qqqqq",
+            found.physic_msg_timestamp,
+            found.logics_msg_timestamp,
+            found.index_msg_timestamp,
+            found.master_flushed_offset,
+            found.confirm_phy_offset,
+        )
+        == stored[:40]
+    )
+    (tmp_path / "copy").mkdir()
+    found.write(tmp_path / "copy")
+    assert (tmp_path / "copy" / "checkpoint").read_bytes() == stored
+
+
+def test_a_checkpoint_is_one_page(tmp_path: Path) -> None:
+    """4096 bytes from creation; rewritten in place, negative longs included."""
+    first = StoreCheckpoint(1, 2, 3, 4, 5)
+    first.write(tmp_path)
+    path = tmp_path / "checkpoint"
+    assert path.read_bytes() == struct.pack(">qqqqq", 1, 2, 3, 4, 5).ljust(4096, b"\0")
+    inode = path.stat().st_ino
+    second = StoreCheckpoint(-1, 0, (1 << 63) - 1, -(1 << 63), 7)
+    second.write(tmp_path)
+    assert StoreCheckpoint.read(tmp_path) == second
+    assert (path.stat().st_ino, path.stat().st_size) == (inode, 4096)
+
+
+def test_a_checkpoint_of_4_x_has_zeros_for_the_later_fields(tmp_path: Path) -> None:
+    """Three longs, the same length (§13)."""
+    (tmp_path / "checkpoint").write_bytes(struct.pack(">qqq", 7, 8, 9).ljust(4096, b"\0"))
+    assert StoreCheckpoint.read(tmp_path) == StoreCheckpoint(7, 8, 9, 0, 0)
+
+
+@pytest.mark.parametrize("length", [0, 1, 24, 39])
+def test_a_short_or_missing_checkpoint_is_none(tmp_path: Path, length: int) -> None:
+    """Never half of the fields."""
+    assert StoreCheckpoint.read(tmp_path) is None
+    (tmp_path / "checkpoint").write_bytes(b"\x01" * length)
+    assert StoreCheckpoint.read(tmp_path) is None
+
+
+def test_failures_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No space may be tried again; a failed sync may not."""
+    for point, expected in (
+        ("pwrite:1=ENOSPC", NoSpaceError),
+        ("truncate:1=ENOSPC", NoSpaceError),
+        ("sync:1=EIO", SyncError),
+    ):
+        monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints(point))
+        (tmp_path / "checkpoint").unlink(missing_ok=True)
+        with pytest.raises(expected, match="checkpoint"):
+            StoreCheckpoint(1, 2, 3).write(tmp_path)
+        StoreCheckpoint(1, 2, 3).write(tmp_path)
+        assert StoreCheckpoint.read(tmp_path) == StoreCheckpoint(1, 2, 3)

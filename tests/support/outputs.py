@@ -1,0 +1,172 @@
+"""An output as the streaming query drives it, without Spark: dispatch, sync, ledger, watermark."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoints.watermark import Watermark, WatermarkFile, read_watermark
+from sinks.consumequeue import ConsumeQueueDispatcher, OnQueueGap
+from store import fsops, record
+from store.commitlog import CommitLog
+from store.dispatch import DispatchBatch, DispatchCounts
+from store.ledger import FILE_NAME, Ledger
+from store.scan import scan_in_one_piece
+from tests.support.golden import tree
+from tests.support.queue_model import ModelQueues
+from tests.support.wire import UNIT, PlainLog
+
+STORE_ID = "0" * 32
+
+
+@dataclass
+class Setup:
+    """What an output is made of; survives restarts."""
+
+    log: CommitLog
+    root: Path
+    file_size: int
+    queue_offsets: dict[int, int]
+    """Queue offset of the record at each physical offset."""
+    levels_ms: tuple[int, ...] = record.DEFAULT_DELAY_LEVELS_MS
+    on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ
+
+    @property
+    def state(self) -> Path:
+        """The output's state directory."""
+        return self.root / "reput"
+
+    def batch(self, start: int, end: int) -> DispatchBatch:
+        """The batch of a range that begins and ends at records."""
+        batch = scan_in_one_piece(
+            self.log, start, end, delay_levels_ms=self.levels_ms, verify_crc=False
+        )
+        assert batch is not None
+        return batch
+
+    def queues(self) -> dict[str, bytes]:
+        """Every consume queue file."""
+        return tree(self.root / "consumequeue")
+
+    def ledger_lines(self) -> list[dict[str, object]]:
+        """Every ledger entry, in the order of the log."""
+        path = self.state / FILE_NAME
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        found: list[dict[str, object]] = [json.loads(line) for line in lines]
+        return sorted(found, key=lambda entry: (str(entry["reason"]), entry["physical_offset"]))
+
+    def ledger(self, reason: str) -> list[object]:
+        """Physical offsets that the ledger lists for one reason."""
+        return [e["physical_offset"] for e in self.ledger_lines() if e["reason"] == reason]
+
+
+class Output:
+    """One run of a dispatcher over an output; the next one is a restart."""
+
+    def __init__(self, setup: Setup, *, adopt: bool = False) -> None:
+        self.setup = setup
+        fsops.make_directories(setup.state, setup.root)
+        self.ledger = Ledger(setup.state)
+        found = read_watermark(setup.state)
+        self.position = found.end_offset if found else setup.log.min_offset
+        self.dispatcher = ConsumeQueueDispatcher(
+            setup.root,
+            setup.file_size,
+            self.ledger,
+            durable_end=None if adopt else self.position,
+            queue_offset_at=setup.queue_offsets.get,
+            on_queue_gap=setup.on_queue_gap,
+        )
+        self.watermark = WatermarkFile(setup.state)
+
+    def run(self, end: int, start: int | None = None) -> DispatchCounts:
+        """Dispatch up to ``end`` and make it durable."""
+        counts = self.dispatch(end, start)
+        self.commit(end)
+        return counts
+
+    def dispatch(self, end: int, start: int | None = None) -> DispatchCounts:
+        """Dispatch from the position, or from ``start``; nothing is durable yet."""
+        begin = self.position if start is None else start
+        return self.dispatcher.dispatch(self.setup.batch(begin, end))
+
+    def commit(self, end: int) -> None:
+        """Sync in the order of design.md §5."""
+        self.dispatcher.sync()
+        self.ledger.sync()
+        if end > self.position:
+            self.watermark.advance(Watermark(STORE_ID, end))
+            self.position = end
+
+    def close(self) -> None:
+        """Let go of everything, as the end of a process does."""
+        self.dispatcher.sync()
+        self.watermark.close()
+
+
+class QueueLog:
+    """A log made of chosen queue offsets, and the model that saw the same messages."""
+
+    def __init__(self, file_size: int, *, blank_gaps: bool = False, start: int = 0) -> None:
+        self.plain = PlainLog(8192, start)
+        self.model = ModelQueues(file_size, blank_gaps=blank_gaps)
+        self.queue_offsets: dict[int, int] = {}
+
+    def append(self, queue_offset: int, queue_id: int = 0, topic: str = "T") -> int:
+        """One message; its physical offset."""
+        offset = self.plain.append(
+            topic=topic.encode(), queue_id=queue_id, queue_offset=queue_offset, body=b"b" * 5
+        )
+        start, end = self.plain.spans[-1]
+        self.model.put(topic, queue_id, offset, end - start, 0, queue_offset)
+        self.queue_offsets[offset] = queue_offset
+        return offset
+
+    def setup(self, directory: Path, file_size: int, gap: OnQueueGap | None = None) -> Setup:
+        """The log on disk and an output beside it."""
+        log = CommitLog([self.plain.write(directory / "commitlog")])
+        return Setup(
+            log,
+            directory / "output",
+            file_size,
+            self.queue_offsets,
+            on_queue_gap=gap or OnQueueGap.ROCKETMQ,
+        )
+
+    def borders(self) -> list[int]:
+        """Offsets at which a batch may begin or end: record starts, and the end."""
+        return [*(start for start, _ in self.plain.spans), self.plain.end]
+
+
+def random_queue_offsets(
+    rng: random.Random, log: QueueLog, messages: int, *, forward: bool = False
+) -> None:
+    """Queue offsets that count up, jump and, if not only forward, repeat, go back, begin anew."""
+    keys = [("T", 0), ("T", 1), ("订", 7)][: rng.choice((1, 2, 3))]
+    following = {key: rng.choice((0, 0, 1, 4, 5, 23, 1 << 40)) for key in keys}
+    for _ in range(messages):
+        key = rng.choice(keys)
+        weights = (30, 3, 0, 0, 0) if forward else (30, 3, 2, 2, 1)
+        step = rng.choices(("next", "jump", "repeat", "back", "zero"), weights)[0]
+        queue_offset = {
+            "next": following[key],
+            "jump": following[key] + rng.randrange(1, 12),
+            "repeat": max(following[key] - 1, 1),
+            "back": max(following[key] - rng.randrange(2, 9), 1),
+            "zero": 0,
+        }[step]
+        log.append(queue_offset, key[1], key[0])
+        following[key] = queue_offset + 1
+
+
+def lose_power(rng: random.Random, root: Path, durable_end: int) -> None:
+    """Zero some of the units behind the watermark: what a power cut may do to unsynced pages."""
+    for path in (root / "consumequeue").glob("*/*/*"):
+        data = bytearray(path.read_bytes())
+        for at in range(0, len(data), 20):
+            offset, size, _ = UNIT.unpack_from(data, at)
+            if size != 2147483647 and offset + size > durable_end and rng.random() < 0.4:
+                data[at : at + 20] = bytes(20)
+        path.write_bytes(data)

@@ -1,0 +1,77 @@
+"""Where records and damage are in a log image: the plain way, whole files in memory.
+
+The rules of ``store.cursor`` without windows, buffers and holes: every position is tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from store import record
+from store.cursor import BadRange
+from store.record import Record, Status
+from tests.support.wire import PlainLog
+
+
+@dataclass(frozen=True)
+class PlainItems:
+    """What a scan of a range must find."""
+
+    records: list[int]
+    """Start offsets of sound records."""
+    bad: list[BadRange]
+    end: int
+
+
+class PlainWalk:
+    """Reads one image."""
+
+    def __init__(self, log: PlainLog) -> None:
+        self._image = bytes(log.image)
+        self._start = log.start
+        self._file_size = log.file_size
+
+    def file_end(self, offset: int) -> int:
+        """End of the file that covers ``offset``."""
+        return offset + self._file_size - (offset - self._start) % self._file_size
+
+    def at(self, offset: int) -> Record | Status:
+        """What stands at ``offset``: a sound record, or why not."""
+        end = self.file_end(offset)
+        data = self._image[offset - self._start : end - self._start]
+        found = record.decode(data, offset, end)
+        return found if isinstance(found, Record) else found.status
+
+    def is_boundary(self, offset: int, file_end: int) -> bool:
+        """Whether scanning may go on here: a record (dispatchable or not) or a BLANK."""
+        if offset + 8 > file_end:
+            return False
+        found = self.at(offset)
+        return isinstance(found, Record) or found in (Status.BLANK, Status.BAD_PROPERTY)
+
+    def resync(self, offset: int) -> int:
+        """Where the damaged record's own length leads, or the first boundary behind ``offset``."""
+        file_end = self.file_end(offset)
+        head = self._image[offset - self._start :][:4]
+        stated = int.from_bytes(head, "big", signed=True)
+        if offset + 8 <= file_end and stated > 0 and self.is_boundary(offset + stated, file_end):
+            return offset + stated
+        behind = (at for at in range(offset + 1, file_end - 7) if self.is_boundary(at, file_end))
+        return next(behind, file_end)
+
+    def items(self, start: int, end: int) -> PlainItems:
+        """Records and bad ranges of [start, end)."""
+        records, bad, offset = [], [], start
+        while offset < end:
+            found = self.at(offset)
+            if isinstance(found, Record):
+                records.append(offset)
+                offset += found.total_size
+            elif found is Status.BLANK:
+                offset = self.file_end(offset)
+            else:
+                behind = self.resync(offset)
+                zeros = (Status.EMPTY, Status.NEED_MORE)
+                bad.append(BadRange(offset, behind, Status.ZERO_HOLE if found in zeros else found))
+                offset = behind
+        return PlainItems(records, bad, offset)

@@ -1,0 +1,75 @@
+"""Children of a test: forked, so that they start in a state that the test has made."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from store import fsops
+
+CHILD_FAILED = 70
+
+
+def wait_status_of(work: Callable[[], object]) -> int:
+    """Run ``work`` in a forked child; its exit code, or minus the signal that ended it.
+
+    A child that raises shows its traceback and ends with CHILD_FAILED.
+    """
+    pid = os.fork()
+    if pid == 0:
+        code = CHILD_FAILED
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def is_killed_at(ordinal: int, work: Callable[[], object], failpoints: str = "") -> bool:
+    """Run ``work`` in a child that is killed with SIGKILL before its operation ``ordinal``.
+
+    False where it ended before, with success; ``failpoints`` are further ones, comma behind each.
+    """
+
+    def child() -> None:
+        fsops._failpoints = fsops._Failpoints(f"{failpoints}*:{ordinal}=kill")
+        work()
+
+    code = wait_status_of(child)
+    if code not in (0, -signal.SIGKILL):
+        raise AssertionError(f"child ended with {code} at operation {ordinal}")
+    return code != 0
+
+
+@contextmanager
+def holder(take: Callable[[], object]) -> Iterator[int]:
+    """A forked child that has done ``take`` and keeps what it got; its process id."""
+    ready_read, ready_write = os.pipe()
+    stop_read, stop_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(stop_write)
+            kept = take()
+            os.write(ready_write, b"1")
+            os.read(stop_read, 1)
+            del kept
+        finally:
+            os._exit(0)
+    os.close(ready_write)
+    os.close(stop_read)
+    try:
+        assert os.read(ready_read, 1) == b"1"
+        yield pid
+    finally:
+        os.close(stop_write)
+        os.waitpid(pid, 0)
+        os.close(ready_read)
