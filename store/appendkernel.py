@@ -32,6 +32,16 @@ def _copy(out, pos, source, start, end):
 
 
 @njit(cache=True, nogil=True)
+def _put_property_crc(out, at, value):
+    at = _copy(out, at, _PROPERTY_CRC_HEAD, 0, len(_PROPERTY_CRC_HEAD))
+    for _ in range(_PROPERTY_CRC_DIGITS):
+        out[np.uint64(at)] = np.uint8(48 + value % 10)
+        value //= 10
+        at += 1
+    out[np.uint64(at)] = np.uint8(2)
+
+
+@njit(cache=True, nogil=True)
 def append_records(
     out, base, file_end, first, last, store_timestamp, born_host, store_host, property_crc,
     crc_tables, topics, topic_bounds, topic_ids, queue_ids, sys_flags, flags, born_timestamps,
@@ -96,12 +106,6 @@ def append_records(
         out[np.uint64(at + 1)] = np.uint8(props_length)
         at = _copy(out, at + 2, props, prop_bounds[message], prop_bounds[message + 1])
         if property_crc:
-            value = crc32(crc_tables, out, pos, at)
-            at = _copy(out, at, _PROPERTY_CRC_HEAD, 0, len(_PROPERTY_CRC_HEAD))
-            for _ in range(_PROPERTY_CRC_DIGITS):
-                out[np.uint64(at)] = np.uint8(48 + value % 10)
-                value //= 10
-                at += 1
-            out[np.uint64(at)] = np.uint8(2)
+            _put_property_crc(out, at, crc32(crc_tables, out, pos, at))
         pos += size
     return last - first, pos, False

@@ -86,11 +86,10 @@ def open_for_writing(path: Path, size: int | None = None) -> int:
         raise output_error(error, "open", path) from error
     try:
         if size is not None and os.fstat(fd).st_size < size:
-            _failpoints.reach("truncate", str(path))
-            os.ftruncate(fd, size)
-    except OSError as error:
+            truncate(fd, size, path)
+    except BaseException:
         os.close(fd)
-        raise output_error(error, "size", path) from error
+        raise
     return fd
 
 
@@ -108,6 +107,15 @@ def pwrite(fd: int, data: bytes | memoryview, offset: int, path: str | Path) -> 
             offset += written
     except OSError as error:
         raise output_error(error, "write", path) from error
+
+
+def truncate(fd: int, size: int, path: str | Path) -> None:
+    """Give an open file this length."""
+    try:
+        _failpoints.reach("truncate", str(path))
+        os.ftruncate(fd, size)
+    except OSError as error:
+        raise output_error(error, "size", path) from error
 
 
 def sync(fd: int, path: str | Path) -> None:
@@ -154,7 +162,7 @@ def replace_file(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     fd = open_for_writing(temporary)
     try:
-        os.ftruncate(fd, 0)
+        truncate(fd, 0, temporary)
         pwrite(fd, data, 0, temporary)
         sync(fd, temporary)
     finally:

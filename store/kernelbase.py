@@ -51,31 +51,37 @@ CRC_TABLES = _crc_tables()
 
 @njit(inline="always")
 def u8(buf, pos):
+    """Unsigned byte at ``pos``, as int64 like all of these."""
     return np.int64(buf[np.uint64(pos)])
 
 
 @njit(inline="always")
 def i16(buf, pos):
+    """Signed big-endian 16-bit value."""
     return np.int64(np.int16(u8(buf, pos) << 8 | u8(buf, pos + 1)))
 
 
 @njit(inline="always")
 def u32(buf, pos):
+    """Unsigned big-endian 32-bit value."""
     return u8(buf, pos) << 24 | u8(buf, pos + 1) << 16 | u8(buf, pos + 2) << 8 | u8(buf, pos + 3)
 
 
 @njit(inline="always")
 def i32(buf, pos):
+    """Signed big-endian 32-bit value."""
     return np.int64(np.int32(u32(buf, pos)))
 
 
 @njit(inline="always")
 def i64(buf, pos):
+    """Signed big-endian 64-bit value."""
     return u32(buf, pos) << 32 | u32(buf, pos + 4)
 
 
 @njit(inline="always")
 def put32(out, pos, value):
+    """Write the low 32 bits of ``value`` big-endian."""
     out[np.uint64(pos)] = np.uint8(value >> 24)
     out[np.uint64(pos + 1)] = np.uint8(value >> 16)
     out[np.uint64(pos + 2)] = np.uint8(value >> 8)
@@ -84,6 +90,7 @@ def put32(out, pos, value):
 
 @njit(inline="always")
 def put64(out, pos, value):
+    """Write ``value`` big-endian."""
     put32(out, pos, value >> 32)
     put32(out, pos + 4, value)
 

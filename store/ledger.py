@@ -79,7 +79,7 @@ class Ledger:
         new = not self.path.exists()
         fd = fsops.open_for_writing(self.path)
         try:
-            os.ftruncate(fd, self._size)
+            fsops.truncate(fd, self._size, self.path)
             fsops.pwrite(fd, data, self._size, self.path)
             fsops.sync(fd, self.path)
         finally:

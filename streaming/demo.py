@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from store import fsops
 from store.commitlog import CommitLog
 from store.config import read_store_settings
 from store.consumequeue import (
@@ -63,7 +64,7 @@ def run_demo(
 ) -> tuple[list[CheckedQueue], Progress]:
     """Append, follow, check. Raises StoreError naming the first message that is not right."""
     store, output = directory / "store", directory / "output"
-    (store / "commitlog").mkdir(parents=True)
+    fsops.make_directories(store / "commitlog", directory)
     command = [
         sys.executable, "-m", "reput", "produce", str(store), "--json",
         "--topics", str(plan.topics), "--queues", str(plan.queues), "--rate", str(plan.rate),

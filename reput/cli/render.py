@@ -31,13 +31,17 @@ class Shown(Protocol):
     log_end: int | None
 
     @property
-    def lag_bytes(self) -> int | None: ...
+    def lag_bytes(self) -> int | None:
+        """Bytes of log to go; None while unknown."""
 
-    def rates(self) -> tuple[float, float]: ...
+    def rates(self) -> tuple[float, float]:
+        """(messages/s, bytes/s)."""
 
-    def eta_seconds(self) -> float | None: ...
+    def eta_seconds(self) -> float | None:
+        """Seconds to go; None while unknown."""
 
-    def summary(self) -> dict[str, Any]: ...
+    def summary(self) -> dict[str, Any]:
+        """Counts so far."""
 
 
 def fail(line: str, code: int) -> NoReturn:

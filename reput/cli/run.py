@@ -86,6 +86,10 @@ def run(
         ),
         spark_conf=_spark_conf(conf or []),
     )
+    _run(config, as_json)
+
+
+def _run(config: DispatcherConfig, as_json: bool) -> None:
     render.set_up_logging(as_json)
     display = render.ProgressDisplay(as_json)
     try:

@@ -288,10 +288,12 @@ def test_a_file_made_within_the_directorys_clock_tick_is_found(tmp_path: Path) -
 
 
 def test_a_file_cut_under_us_gives_fewer_bytes(tmp_path: Path) -> None:
-    """A mapping would end the process with SIGBUS here."""
+    """A mapping would end the process with SIGBUS here; one grown gives no byte of the next."""
     path = make_file(tmp_path, 0, 8192)
     log = CommitLog([tmp_path])
     assert len(log.read(0, 8192)) == 8192
+    os.truncate(path, 9000)
+    assert len(log.read(0, 9000)) == 8192
     os.truncate(path, 5000)
     assert len(log.read(0, 8192)) == 5000
     assert log.read(6000, 10) == b""

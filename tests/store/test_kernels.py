@@ -229,6 +229,9 @@ def test_a_scan_of_golden_logs_gives_what_the_plain_decoder_gives(
     log.close()
 
 
+NO_BOUNDS = (1 << 62, 1 << 62, 1 << 62)
+
+
 def as_array(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
@@ -262,6 +265,38 @@ def plain_find(data: bytes, base: int, file_end: int, pos: int) -> tuple[int, in
             return found.status, pos
         pos += 1
     return Status.NEED_MORE, pos
+
+
+def edge_records() -> Iterator[bytes]:
+    """Records at offset 0 with one length field at every value near its own, sizes included."""
+    six = bytes(16) + b"\0\0\0\1"
+    for topic, born in ((b"Topic", wire.LOCALHOST), (b"t" * 128, wire.LOCALHOST), (b"T", six)):
+        data = wire.message(
+            0, topic=topic, born_host=born, body=b"0123456789", properties=b"a\1b\2"
+        )
+        body_at = 68 + len(born) + 8
+        topic_at = body_at + 4 + 10
+        for at, width in ((0, 4), (body_at, 4), (topic_at, 1), (topic_at, 2), (len(data) - 6, 2)):
+            old = int.from_bytes(data[at : at + width], "big")
+            for value in (*range(old - 140, old + 140), -1, 0, (1 << 8 * width) - 1):
+                changed = (value % (1 << 8 * width)).to_bytes(width, "big")
+                yield data[:at] + changed + data[at + width :]
+    # a topic length of -2 with which everything would add up (``test_record``)
+    data = wire.message(0, body=b"0123\0", topic=b"", properties=bytes(252))
+    yield data[:93] + b"\xfe" + bytes(254)
+
+
+def test_frames_are_the_plain_decoders_at_every_edge() -> None:
+    """Each length field near its own value, the file ending near the record's end."""
+    statuses = set()
+    for data in edge_records():
+        for room in (0, 7, 8, 9, 100):
+            file_end = len(data) + room
+            padded = data + bytes(room)
+            found = kernels.hop_records(as_array(padded), len(padded), 0, file_end, 0, *NO_BOUNDS)
+            assert found == plain_hop(padded, 0, file_end, 0, *NO_BOUNDS), (data, room)
+            statuses.add(found[0])
+    assert {Status.BAD_SIZE, Status.BAD_LENGTH} < statuses
 
 
 def test_walks_and_searches_are_the_plain_decoders(seed: int) -> None:

@@ -81,6 +81,18 @@ def test_a_torn_last_line_is_cut_and_listed_again(tmp_path: Path) -> None:
         assert path.read_bytes() == whole
 
 
+def test_nothing_of_a_torn_line_stays_behind_a_shorter_one(tmp_path: Path) -> None:
+    """The torn entry need not come again first, nor at all."""
+    path = tmp_path / FILE_NAME
+    path.write_bytes(
+        ENTRIES[0].to_json().encode() + b"\n" + b'{"physical_offset": 7, ' + b"x" * 900
+    )
+    ledger = Ledger(tmp_path)
+    ledger.add(ENTRIES[1])
+    ledger.sync()
+    assert [line["physical_offset"] for line in lines(tmp_path)] == [0, 100]
+
+
 def test_a_damaged_line_stays_and_hides_no_other(tmp_path: Path) -> None:
     """People may want to see it; the entries around it are still known."""
     good = [entry.to_json().encode() for entry in ENTRIES]

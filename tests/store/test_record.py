@@ -294,6 +294,16 @@ def test_inner_lengths_must_add_up() -> None:
     assert status_of(patched(v1, 36, ">i", 0x30)) is Status.BAD_LENGTH
 
 
+def test_a_negative_topic_length_is_no_way_back() -> None:
+    """-2 makes the property length overlap the body's end, and all lengths would add up."""
+    data = wire.message(POSITION, body=b"0123\0", topic=b"", properties=bytes(252))
+    topic_at = 88 + 5
+    crafted = data[:topic_at] + b"\xfe" + bytes(254)
+    assert len(crafted) == len(data)
+    assert int.from_bytes(crafted[topic_at - 1 : topic_at + 1], "big") == 254
+    assert status_of(crafted) is Status.BAD_LENGTH
+
+
 def test_body_crc_is_checked_where_asked() -> None:
     """A flipped body bit is damage only with verify_crc; an empty body has nothing to check."""
     data = wire.message(POSITION, body=b"payload")
