@@ -26,15 +26,12 @@ def store_id_of(settings: StoreSettings) -> str:
 
 def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:
     """Offset of the first record with storeTimestamp >= ``timestamp``; None if none is before
-    ``end``. The files are taken to be in time order, the records within one are walked."""
+    ``end``. Files are taken to be in time order; only the file in question is walked."""
     window = Window(log)
     start = log.min_offset
     for segment in log.segments:
-        first = walk(log, window, segment.start, end, min_timestamp=timestamp)
-        if first.offset == segment.start and segment.start < end:
-            break
-        probe = walk(log, window, segment.start, end, max_records=1, min_timestamp=timestamp)
-        if probe.record_count == 0:
+        first = walk(log, window, segment.start, end, max_records=1, min_timestamp=timestamp)
+        if not first.record_count:
             break
         start = segment.start
     found = walk(log, window, start, end, min_timestamp=timestamp).offset
