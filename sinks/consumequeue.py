@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +25,7 @@ from store.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK,
+    UNIT_DTYPE,
     ConsumeQueueFiles,
     QueueKey,
     is_usual_topic,
@@ -140,7 +141,7 @@ class ConsumeQueueDispatcher:
                 counts.unusual_topics += not is_usual_topic(topic)
         queue = self._queue(topic, queue_id)
         skip = progress.handled
-        for run in runs:
+        for run in _joined(runs):
             first, skip = min(skip, len(run)), max(0, skip - len(run))
             if queue is None:
                 reason = "queue_id" if queue_id < 0 else "topic_name"
@@ -287,6 +288,16 @@ def _queue_offset(run: Run, index: int) -> int:
     if run.queue_offsets is None:
         return run.first_queue_offset + index
     return int(run.queue_offsets[index])
+
+
+def _joined(runs: list[Run]) -> list[Run]:
+    """The runs of a queue as one where their queue offsets count on: one write, one sync."""
+    for before, after in pairwise(runs):
+        follows = before.first_queue_offset + len(before) == after.first_queue_offset
+        if before.queue_offsets is not None or after.queue_offsets is not None or not follows:
+            return runs
+    units = np.frombuffer(b"".join(run.units.tobytes() for run in runs), UNIT_DTYPE)
+    return [replace(runs[0], units=units, last_store_timestamp=runs[-1].last_store_timestamp)]
 
 
 def _stretches(run: Run, first: int) -> Iterator[tuple[int, int]]:

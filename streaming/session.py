@@ -38,6 +38,8 @@ SETTINGS: dict[str, str] = {
     # a fifth of what an idle query costs; append to entry stays far above it
     "spark.sql.streaming.pollingDelay": "20ms",
     "spark.sql.shuffle.partitions": "1",
+    # packed runs are megabytes a task: straight to the driver, not through the block manager
+    "spark.task.maxDirectResultSize": "256m",
     "spark.python.worker.reuse": "true",
     "spark.sql.session.timeZone": "UTC",
 }

@@ -90,10 +90,11 @@ def test_what_is_no_20_digit_regular_file_is_foreign(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_name_beyond_a_long_is_no_file_of_the_log(tmp_path: Path) -> None:
-    """20 digits can say more than 2^63 - 1; Java cannot, and no offset of a record can."""
+@pytest.mark.parametrize("start", [10**20 - 1, 1 << 63, (1 << 63) - 1, (1 << 63) - 64])
+def test_a_file_that_ends_beyond_a_long_is_not_of_the_log(tmp_path: Path, start: int) -> None:
+    """20 digits can say more than 2^63 - 1; Java cannot, and no end of a record can."""
     make_file(tmp_path, 0, 64)
-    name = "9" * 20
+    name = str(start).zfill(20)
     (tmp_path / name).write_bytes(b"\x7f" * 64)
     try:
         log = CommitLog([tmp_path])

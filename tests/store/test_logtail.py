@@ -183,11 +183,13 @@ def test_a_wrong_body_crc_is_never_sealed_by_looks(live: LiveLog) -> None:
 PROPERTIES = b"UNIQ_KEY\x01A1B2C3\x02TAGS\x01TagA\x02"
 
 
-def torn_ends(tmp_path: Path, cuts: range) -> Iterator[tuple[int, int]]:
+def torn_ends(
+    tmp_path: Path, cuts: range, properties: bytes = PROPERTIES
+) -> Iterator[tuple[int, int]]:
     """The last three records cut at bytes ``cuts`` of each: (start of the torn one, sealed end)."""
     plain = wire.PlainLog(FILE_SIZE)
     for index in range(5):
-        plain.append(body=b"\x81" * (3 * index), properties=PROPERTIES, topic=b"Torn")
+        plain.append(body=b"\x81" * (3 * index + 1), properties=properties, topic=b"Torn")
     live = LiveLog(tmp_path / "commitlog", plain)
     first = plain.spans[-3][0]
     whole = plain.bytes_at((first, plain.end))
@@ -215,6 +217,13 @@ def test_a_tail_torn_in_its_properties_is_waited_for(tmp_path: Path) -> None:
     """
     ends = list(torn_ends(tmp_path, range(-len(PROPERTIES), 1 << 30)))
     assert len(ends) == 3 * len(PROPERTIES)
+    assert [sealed for _, sealed in ends] == [start for start, _ in ends]
+
+
+def test_a_tail_torn_in_its_topic_is_waited_for(tmp_path: Path) -> None:
+    """Without properties the lengths add up as soon as the topic's length is there."""
+    ends = list(torn_ends(tmp_path, range(-len(b"Torn") - 2, -2), properties=b""))
+    assert len(ends) == 3 * len(b"Torn")
     assert [sealed for _, sealed in ends] == [start for start, _ in ends]
 
 
