@@ -1,0 +1,12 @@
+"""``reput`` as a spark-submit application: everything behind the file name is the command line.
+
+    spark-submit --properties-file spark-defaults.conf --master spark://HOST:7077 \\
+        reput_job.py run /shared/store --output /shared/output --once --json
+
+Spark is the submitter's: master, memory, the Python of the executors. See docs/operations.md.
+"""
+
+from reput.cli import main
+
+if __name__ == "__main__":
+    main()

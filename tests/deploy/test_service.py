@@ -1,0 +1,143 @@
+"""The systemd unit and the container recipe, as far as they can be checked without either."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from reput.cli import app
+from tests.support.cli import ROOT
+
+UNIT = ROOT / "deploy" / "systemd" / "reput@.service"
+EXAMPLE = ROOT / "deploy" / "systemd" / "example.env"
+DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
+IGNORED = DOCKERFILE.with_name("Dockerfile.dockerignore")
+
+
+def _unit() -> dict[str, list[str]]:
+    """Settings of all sections; a key that may be repeated has all its values."""
+    found: dict[str, list[str]] = {}
+    for line in UNIT.read_text("utf-8").splitlines():
+        if line and line[0] not in "#[":
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def _example(with_all: bool) -> dict[str, str]:
+    """The example's variables; those that are commented out too, if wanted."""
+    text = EXAMPLE.read_text("utf-8")
+    return dict(
+        re.findall(r"^#?(REPUT_\w+)=(.*)$" if with_all else r"^(REPUT_\w+)=(.*)$", text, re.M)
+    )
+
+
+def _command_line(variables: dict[str, str]) -> list[str]:
+    """ExecStart's arguments as systemd makes them: ${X} is one, $X is split at blanks."""
+    (start,) = _unit()["ExecStart"]
+    arguments: list[str] = []
+    for word in start.split():
+        if word.startswith("$") and not word.startswith("${"):
+            arguments += shlex.split(variables[word[1:]])
+        else:
+            arguments.append(re.sub(r"\$\{(\w+)\}", lambda m: variables[m[1]], word))
+    return arguments
+
+
+def _accepted(arguments: list[str]) -> dict[str, object]:
+    """Parse arguments of ``reput`` as the command line does, without running anything."""
+    command = typer.main.get_command(app).commands[arguments[0]]  # type: ignore[attr-defined]
+    parsed: dict[str, object] = command.make_context(arguments[0], arguments[1:]).params
+    return parsed
+
+
+@pytest.mark.parametrize("with_all", [False, True], ids=["as it is", "all variables set"])
+def test_unit_starts_a_command_line_that_reput_accepts(with_all: bool) -> None:
+    """ExecStart with the unit's own variables and the example's."""
+    unit = _unit()
+    own = dict(pair.split("=", 1) for pair in unit["Environment"])
+    arguments = _command_line({**own, **_example(with_all)})
+    assert arguments[0].endswith("/bin/reput")
+    parsed = _accepted(arguments[1:])
+    assert parsed["store"] == Path(_example(False)["REPUT_STORE"])
+    assert parsed["output"]
+    assert parsed["as_json"] is True
+    assert parsed["once"] is False
+    assert parsed["verify_crc"] is with_all
+
+
+def test_unit_stops_the_driver_first_and_gives_it_time() -> None:
+    """SIGTERM to the driver alone; a restart after a failure, not after a wrong call."""
+    unit = _unit()
+    assert unit["KillMode"] == ["mixed"]
+    assert unit["KillSignal"] == ["SIGTERM"]
+    assert unit["Restart"] == ["on-failure"]
+    assert unit["RestartPreventExitStatus"] == ["2"]
+    assert unit["ProtectSystem"] == ["strict"]
+    assert "ReadWritePaths" not in unit  # only what StateDirectory= and CacheDirectory= open
+
+
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    """systemd's own check, with the command of this environment in ExecStart's place."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not on this machine")
+    unit = tmp_path / UNIT.name
+    here = str(Path(sys.executable).with_name("reput"))
+    unit.write_text(UNIT.read_text("utf-8").replace("/opt/reput/venv/bin/reput", here), "utf-8")
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(unit)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def _instructions() -> list[tuple[str, str]]:
+    """(instruction, rest) of the Dockerfile, continued lines joined."""
+    text = re.sub(r"\\\n", " ", DOCKERFILE.read_text("utf-8"))
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines)]
+
+
+def _copied() -> list[str]:
+    return [part for name, rest in _instructions() if name == "COPY" for part in rest.split()[:-1]]
+
+
+def test_image_gets_every_file_that_the_build_needs() -> None:
+    """Packages, what pyproject.toml names and the constraints; all there, none ignored."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)
+    packages = {name.partition(".")[0] for name in project["tool"]["setuptools"]["packages"]}
+    wanted = packages | {"pyproject.toml", "constraints.txt", project["project"]["readme"]}
+    assert sorted(_copied()) == sorted(wanted)
+    allowed = [x[1:] for x in IGNORED.read_text("utf-8").splitlines() if x.startswith("!")]
+    assert sorted(allowed) == sorted(wanted)
+    assert [name for name in wanted if not (ROOT / name).exists()] == []
+
+
+def test_image_installs_as_make_install_does() -> None:
+    """The same pip command, without -e and without the extras for developers."""
+    found = re.search(r"-m (pip install .*) -e '\.\[dev\]'$", (ROOT / "Makefile").read_text(), re.M)
+    assert found is not None
+    runs = [rest for name, rest in _instructions() if name == "RUN"]
+    assert any(run.endswith(f"-m {found[1]} .") for run in runs)
+
+
+def test_container_runs_reput_itself_as_an_ordinary_user() -> None:
+    """Exec form, so that SIGTERM arrives; a command line that is accepted; not root."""
+    found = dict(_instructions())
+    assert json.loads(found["ENTRYPOINT"]) == ["reput"]
+    parsed = _accepted(json.loads(found["CMD"]))
+    volumes = json.loads(found["VOLUME"])
+    assert str(parsed["store"]) in volumes
+    assert str(parsed["output"]) in volumes
+    assert found["USER"] == "reput"
