@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import typer.main
 
 from docs.generate import README, generated
 from reput.cli import app
+from tests.support.cli import reput_json
 
 
 def test_generated_tables_are_up_to_date() -> None:
@@ -29,3 +34,20 @@ def test_every_command_that_the_readme_shows_exists() -> None:
         assert not hasattr(command, "commands"), line
         known = {name for parameter in command.params for name in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= known, line
+
+
+def test_the_readmes_program_runs(tmp_path: Path) -> None:
+    """The Python lines, on a store that the README's own command makes."""
+    store = tmp_path / "store"
+    reput_json("produce", store, "--count", 100, "--rate", 0, "--commitlog-file-size", "1m")
+    found = re.search(r"^```python\n(.*?)^```", README.read_text("utf-8"), re.M | re.S)
+    assert found is not None
+    assert '"/tmp/store"' in found[1]
+    program = found[1].replace('"/tmp/store"', repr(str(store)))
+    environment = {**os.environ, "PYTHONPATH": str(README.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False,
+        cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Topic_007" in done.stdout

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 PLAIN_SECONDS = 5.0
 INTERRUPTED = 130
@@ -165,9 +166,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    console.print(table, markup=False)
+    console.print(table)
 
 
-def _cell(value: object) -> str:
-    text = known(value)
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text).replace("[", "\\[")
+def _cell(value: object) -> Text:
+    return Text("".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in known(value)))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from store.appender import Appender
 from store.commitlog import CommitLog
 from store.cursor import LogTail, records
 from store.record import Record, encode
@@ -145,3 +146,12 @@ def test_version_and_help() -> None:
     shown = reput("--help").stdout
     for command in ("run", "status", "inspect", "produce", "demo"):
         assert command in shown
+
+
+def test_untrusted_text_is_not_taken_for_markup(tmp_path: Path) -> None:
+    """Brackets are shown as they are, control characters as escapes."""
+    with Appender(tmp_path, file_size=4096) as appender:
+        appender.append(Record(topic=b"[red]T\x1b[2J", body=b"[/bold]"))
+    shown = reput("inspect", "record", tmp_path, 0).stdout
+    assert "[red]T\\x1b[2J" in shown
+    assert "[/bold]" in shown
