@@ -94,7 +94,10 @@ class CommitLog:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                if not is_mapped_file_name(entry.name) or not stat.S_ISREG(status.st_mode):
+                named = is_mapped_file_name(entry.name)
+                # no offset lies behind a Java long
+                named = named and int(entry.name) + status.st_size < 1 << 63
+                if not named or not stat.S_ISREG(status.st_mode):
                     self.foreign.append(path)
                     continue
                 segments.append(Segment(int(entry.name), path))

@@ -272,8 +272,8 @@ class LogTail:
         found = record.decode(data, hop.last_record_offset, file_end, verify_crc=True)
         if isinstance(found, Outcome) and found.status is not Status.BAD_PROPERTY:
             return False
-        properties = data if isinstance(found, Outcome) else found.properties
-        if properties.endswith(b"\0"):
+        texts = (data,) if isinstance(found, Outcome) else (found.topic, found.properties)
+        if any(text.endswith(b"\0") for text in texts):
             # they have no CRC, but text that ends in zeros is not all there yet
             return False
         now = time.monotonic()
