@@ -19,6 +19,7 @@ from tests.support.cli import ROOT
 
 UNIT = ROOT / "deploy" / "systemd" / "reput@.service"
 EXAMPLE = ROOT / "deploy" / "systemd" / "example.env"
+OPERATIONS = ROOT / "docs" / "operations.md"
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 IGNORED = DOCKERFILE.with_name("Dockerfile.dockerignore")
 
@@ -55,7 +56,9 @@ def _command_line(variables: dict[str, str]) -> list[str]:
 
 def _accepted(arguments: list[str]) -> dict[str, object]:
     """Parse arguments of ``reput`` as the command line does, without running anything."""
-    command = typer.main.get_command(app).commands[arguments[0]]  # type: ignore[attr-defined]
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = {**commands["inspect"].commands, **commands}
+    command = commands[arguments[0]]
     parsed: dict[str, object] = command.make_context(arguments[0], arguments[1:]).params
     return parsed
 
@@ -141,3 +144,15 @@ def test_container_runs_reput_itself_as_an_ordinary_user() -> None:
     assert str(parsed["store"]) in volumes
     assert str(parsed["output"]) in volumes
     assert found["USER"] == "reput"
+
+
+def test_documented_commands_are_accepted() -> None:
+    """Every whole ``reput`` command of docs/operations.md, under spark-submit too."""
+    text = OPERATIONS.read_text("utf-8").replace("\\\n", " ")
+    call = r"(?:\breput|reput_job\.py) ((?:run|status|inspect) [^`|\n]*\b(?:STORE|DIR)\b[^`|\n]*)"
+    found = re.findall(call, text)
+    for command in found:
+        words = [{"PHYSICAL_OFFSET": "0", "QUEUE": "0"}.get(w, w) for w in command.split()]
+        parsed = _accepted(words[1:] if words[0] == "inspect" else words)
+        assert parsed["store"] == Path("DIR" if words[1] == "checkpoint" else "STORE"), command
+    assert len(found) >= 10
