@@ -81,6 +81,8 @@ def session(extra: dict[str, str]) -> Iterator[SparkSession]:
         return
     # workers must be this interpreter, which has our packages
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # nor may a directory of the working directory stand before a package: `store` is a usual name
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         check_java()
