@@ -98,8 +98,7 @@ def describe_queue(
             break
         state = "pre-blank"
         if size != PRE_BLANK_SIZE:
-            data = log.read(offset, min(size, MAX_RECORD_LENGTH))
-            found = decode(data, offset, offset + size + 8)
+            found = log.record_at(offset, size)
             state = found.status.name.lower() if isinstance(found, Outcome) else "sound"
         rows.append(
             {

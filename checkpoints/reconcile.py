@@ -7,6 +7,7 @@ anew at the watermark. Each queue's own maxPhysicOffset is read by its dispatche
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from checkpoints import spark_checkpoint
 from checkpoints.spark_checkpoint import DamagedCheckpointError
 from checkpoints.watermark import Watermark, fingerprint, new_store_id
 from store.commitlog import CommitLog
+from store.consumequeue import ConsumeQueueFiles, QueueKey, topic_directory
 from store.cursor import Window, walk
 from store.errors import CommitLogError, UsageError
+from store.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,11 @@ def make_plan(
     log_end: int,
     found: Watermark | None,
     spark_directory: Path,
+    queues: Iterable[tuple[QueueKey, ConsumeQueueFiles]],
     replay_from: int | None = None,
 ) -> Plan:
-    """Compare the positions. ``replay_from``: a record start to dispatch again from.
+    """Compare the positions. ``queues``: the output's, looked at where the log has shrunk;
+    ``replay_from``: a record start to dispatch again from.
 
     Raises CommitLogError where the log below the watermark is not the one that was dispatched.
     """
@@ -53,6 +58,7 @@ def make_plan(
     if found is None:
         notes.append(f"no watermark: starting at the log's first byte, {first}")
     elif found.end_offset > log_end:
+        _check_shrunk_log(log, log_end, found, queues)
         truncate_to = log_end
         notes.append(f"log ends at {log_end}, before the watermark {found.end_offset}: cutting")
         watermark = replace(found, end_offset=log_end, last_record_offset=-1, last_record_crc=0)
@@ -92,6 +98,40 @@ def _check_same_log(log: CommitLog, watermark: Watermark) -> None:
             f"the record at physical offset {last}, below the watermark {watermark.end_offset}, is "
             "not the one that was dispatched: the log was replaced or cut and written anew; "
             "dispatch this log into a fresh --output"
+        )
+
+
+def _check_shrunk_log(
+    log: CommitLog,
+    log_end: int,
+    watermark: Watermark,
+    queues: Iterable[tuple[QueueKey, ConsumeQueueFiles]],
+) -> None:
+    """Before units are cut, the units that stay must fit this log: another one, or an empty
+    directory, given by mistake is told from a log that lost its end."""
+    cut, fitting = False, False
+    for key, files in queues:
+        end = files.find_end(log_end)
+        cut = cut or end < files.find_end(watermark.end_offset)
+        last = files.last_unit(end)
+        if last is None or last[0] < log.min_offset:
+            continue
+        found = log.record_at(*last)
+        if not isinstance(found, Record) or (key.topic, key.queue_id) != (
+            topic_directory(found.topic), found.queue_id,
+        ):  # fmt: skip
+            raise CommitLogError(
+                f"the log ends at {log_end}, before the watermark {watermark.end_offset}, and the "
+                f"record at physical offset {last[0]} is not the one that topic {key.topic} queue "
+                f"{key.queue_id} was built from: this is another log; give the one that was "
+                "dispatched, or a fresh --output"
+            )
+        fitting = True
+    if cut and not fitting:
+        raise CommitLogError(
+            f"the log ends at {log_end}, before the watermark {watermark.end_offset}, and holds "
+            "no record that the queues were built from: nothing was cut; restore the log, or "
+            "give a fresh --output"
         )
 
 

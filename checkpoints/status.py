@@ -13,12 +13,7 @@ from checkpoints.watermark import read_watermark
 from store.brokerlock import broker_pid
 from store.commitlog import CommitLog
 from store.config import StoreSettings
-from store.consumequeue import (
-    CONSUME_QUEUE_DIRECTORY,
-    CQ_STORE_UNIT_SIZE,
-    ConsumeQueueFiles,
-    list_queues,
-)
+from store.consumequeue import CQ_STORE_UNIT_SIZE, open_queues
 from store.cursor import LogTail, Window, walk
 
 MAX_COUNTED_LAG = 1 << 30
@@ -60,11 +55,8 @@ def read_status(settings: StoreSettings, output: Path) -> Status:
     lag_messages = None
     if watermark is not None and lag_bytes is not None and lag_bytes <= MAX_COUNTED_LAG:
         lag_messages = walk(log, Window(log), watermark, log_end).record_count
-    root = output / CONSUME_QUEUE_DIRECTORY
     queues = []
-    for key in list_queues(root):
-        path = root / key.relative_path
-        files = ConsumeQueueFiles(path, settings.mapped_file_size_consume_queue)
+    for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
         end = files.find_end(watermark)
         queues.append(
             QueueStatus(

@@ -1,5 +1,18 @@
-"""``python -m reput``."""
+"""The ``reput`` command, and ``python -m reput``."""
 
-from reput.cli import main
+import sys
 
-main()
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Ctrl-C while the packages still load is no reason for a traceback."""
+    try:
+        from reput.cli import main as run_command  # noqa: PLC0415
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    run_command()
+
+
+if __name__ == "__main__":
+    main()

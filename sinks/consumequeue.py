@@ -29,7 +29,7 @@ from store.consumequeue import (
     ConsumeQueueFiles,
     QueueKey,
     is_usual_topic,
-    list_queues,
+    open_queues,
     topic_directory,
 )
 from store.dispatch import DispatchBatch, DispatchCounts, Run
@@ -92,12 +92,12 @@ class ConsumeQueueDispatcher:
         ledger: Ledger,
         *,
         durable_end: int | None,
-        queue_offset_at: Callable[[int], int | None],
+        queue_offset_at: Callable[[int, int], int | None],
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
     ) -> None:
         """``file_size``: bytes of a queue file, whole units. ``durable_end``: the watermark; units
         of messages behind it are written anew, None trusts every unit. ``queue_offset_at`` reads
-        the queue offset of the record at a physical offset."""
+        the queue offset of the record at a (physical offset, size)."""
         self.root = output / CONSUME_QUEUE_DIRECTORY
         self._output = output
         self._file_size = file_size
@@ -233,7 +233,7 @@ class ConsumeQueueDispatcher:
         """What would follow the queue's last message; after a restart its record tells."""
         if queue.next_queue_offset is None:
             last = queue.files.last_unit(queue.end)
-            queue_offset = self._queue_offset_at(last[0]) if last else None
+            queue_offset = self._queue_offset_at(*last) if last else None
             queue.next_queue_offset = None if queue_offset is None else queue_offset + 1
         return queue.next_queue_offset
 
@@ -276,8 +276,7 @@ class ConsumeQueueDispatcher:
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue behind the last message that ends at or before ``end_offset``."""
-        for key in list_queues(self.root):
-            files = ConsumeQueueFiles(self.root / key.relative_path, self._file_size)
+        for _, files in open_queues(self._output, self._file_size):
             end = files.find_end(end_offset)
             # without a message left, what remains is blank: the queue may begin elsewhere
             files.clear_from(end if files.last_unit(end) else 0)

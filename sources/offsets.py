@@ -12,7 +12,7 @@ from sources.options import EARLIEST, LATEST, RESUME, SourceOptions
 from store import fsops
 from store.commitlog import CommitLog
 from store.config import StoreSettings
-from store.consumequeue import CONSUME_QUEUE_DIRECTORY, ConsumeQueueFiles, list_queues
+from store.consumequeue import open_queues
 from store.cursor import Window, walk
 from store.errors import CommitLogDataLossError, UsageError
 from store.logoffset import offset_json, parse_offset
@@ -90,11 +90,8 @@ def _record_start(key: str, offset: int, log: CommitLog, end: int) -> int:
 
 def _smallest_max_physic_offset(settings: StoreSettings, log: CommitLog) -> int:
     """The smallest maxPhysicOffset of the store's queues: before it every queue is complete."""
-    root = settings.root / CONSUME_QUEUE_DIRECTORY
     ends = []
-    for key in list_queues(root):
-        path = root / key.relative_path
-        files = ConsumeQueueFiles(path, settings.mapped_file_size_consume_queue)
+    for _, files in open_queues(settings.root, settings.mapped_file_size_consume_queue):
         last = files.last_unit(files.find_end(None))
         if last is not None:
             ends.append(last[0] + last[1])

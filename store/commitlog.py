@@ -21,13 +21,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from store import record
 from store.errors import CommitLogError, UsageError
-from store.record import SIZE_MAGIC_LENGTH
+from store.record import SIZE_MAGIC_LENGTH, Outcome, Record, Status
 
 FILE_NAME_LENGTH = 20
 _FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _EMPTY_HEADER = bytes(SIZE_MAGIC_LENGTH)
-_SETTLED_NANOSECONDS = 100_000_000
+# shared file systems keep times of a second or two, and two machines' clocks differ a little
+_SETTLED_NANOSECONDS = 3_000_000_000
 _OPEN_TRIES = 3
 _OPEN_RETRY_SECONDS = 0.01
 
@@ -199,6 +201,19 @@ class CommitLog:
                 f"cannot read commitlog file {segment.path} at {position + done}: {error.strerror}"
             ) from error
         return done
+
+    def record_at(self, offset: int, size: int, *, verify_crc: bool = False) -> Record | Outcome:
+        """What stands at ``offset`` and ``size``, where a queue's unit or a walk points.
+
+        BAD_SIZE where a record of another size stands there.
+        """
+        data = self.read(offset, size)
+        # nothing behind it is looked at: as if it were the last one of its file
+        file_end = offset + size + record.END_FILE_MIN_BLANK_LENGTH
+        found = record.decode(data, offset, file_end, verify_crc=verify_crc)
+        if isinstance(found, Record) and found.total_size != size:
+            return Outcome(Status.BAD_SIZE, found.total_size)
+        return found
 
     def _descriptor(self, segment: Segment) -> int:
         fd = self._descriptors.get(segment.start)

@@ -16,6 +16,9 @@ from store.record import DEFAULT_DELAY_LEVELS_MS
 
 FILE_NAME = "broker.conf"
 COMMIT_LOG_DIRECTORY = "commitlog"
+_PROPERTY = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)\Z", re.DOTALL)
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -100,15 +103,17 @@ def _delay_levels(text: str, path: Path) -> tuple[int, ...]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Java's property file format, as far as broker.conf uses it: ``#`` and ``!`` comments, ``=``
-    or ``:``, lines continued with a backslash; the last duplicate wins."""
+    """Java's property file format, as far as broker.conf uses it: ``#`` and ``!`` comments, ``=``,
+    ``:`` or a space, lines continued with a backslash, escapes; the last duplicate wins. Without
+    escaped code points; space that ends a value is dropped."""
     values: dict[str, str] = {}
     pending = ""
     for line in text.splitlines():
         stripped = line.strip()
         if not pending and stripped.startswith(("#", "!")):
             continue
-        if stripped.endswith("\\"):
+        # a backslash that is itself escaped does not continue the line
+        if (len(stripped) - len(stripped.rstrip("\\"))) % 2:
             pending += stripped[:-1]
             continue
         key, value = _split_property(pending + stripped)
@@ -119,6 +124,10 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _split_property(line: str) -> tuple[str, str]:
-    ends = [at for at in (line.find("="), line.find(":")) if at >= 0]
-    end = min(ends, default=len(line))
-    return line[:end].strip(), line[end + 1 :].strip()
+    found = _PROPERTY.match(line)
+    key, value = found.groups() if found else ("", "")
+    return _unescaped(key), _unescaped(value)
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), text)

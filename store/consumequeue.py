@@ -267,5 +267,12 @@ class ConsumeQueueFiles:
             fsops.sync_directory(self.directory)
 
 
+def open_queues(output: Path, file_size: int) -> Iterator[tuple[QueueKey, ConsumeQueueFiles]]:
+    """Every queue of a store or another output, sorted; files of ``file_size`` bytes."""
+    root = output / CONSUME_QUEUE_DIRECTORY
+    for key in list_queues(root):
+        yield key, ConsumeQueueFiles(root / key.relative_path, file_size)
+
+
 def _ends_by(offset: int, size: int, end_offset: int) -> bool:
     return offset >= 0 and size > 0 and offset + size <= end_offset

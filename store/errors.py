@@ -56,7 +56,7 @@ class CorruptRecordError(StoreError):
         super().__init__(
             f"COMMITLOG_CORRUPT.{reason}: {path} at physical offset {physical_offset}, "
             f"{end_physical_offset - physical_offset} bytes are no record; "
-            "set onCorrupt to quarantine to list the range and go on behind it"
+            "set onCorrupt (run: --on-corrupt) to quarantine to list the range and go on behind it"
         )
 
 

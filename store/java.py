@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 REPLACEMENT = 0xFFFD
-_JAVA_INT = re.compile(rb"[+-]?[0-9]{1,40}\Z")
+_JAVA_INTEGER = re.compile(rb"([+-]?)0*([0-9]{1,19})\Z")
 
 
 def utf16_units(data: bytes) -> list[int]:
@@ -118,7 +118,8 @@ def parse_integer(data: bytes, bits: int) -> int | None:
 
     Java also takes other scripts' digits; a broker writes none, and we refuse them.
     """
-    if not _JAVA_INT.match(data):
+    found = _JAVA_INTEGER.match(data)
+    if found is None:
         return None
-    value = int(data)
+    value = int(found[1] + found[2])
     return value if -(1 << bits - 1) <= value < 1 << bits - 1 else None

@@ -231,7 +231,7 @@ def parse_integer(buf, pos, end, bits):
     if pos < end and (buf[pos] == 0x2B or buf[pos] == 0x2D):
         negative = buf[pos] == 0x2D
         pos += 1
-    if pos >= end or end - pos > 40:
+    if pos >= end:
         return False, np.int64(0)
     # counts downwards, where one more value fits
     lowest = -(np.int64(1) << (bits - 1)) if bits < 64 else np.int64(-0x8000000000000000)

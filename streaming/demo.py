@@ -27,7 +27,7 @@ from store.consumequeue import (
     QueueKey,
 )
 from store.errors import StoreError
-from store.record import Outcome, decode, tags_code
+from store.record import Outcome, tags_code
 from store.workload import MessageBatch, Workload
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
@@ -66,7 +66,7 @@ def run_demo(
     store, output = directory / "store", directory / "output"
     fsops.make_directories(store / "commitlog", directory)
     command = [
-        sys.executable, "-m", "reput", "produce", str(store), "--json",
+        sys.executable, "-P", "-m", "reput", "produce", str(store), "--json",
         "--topics", str(plan.topics), "--queues", str(plan.queues), "--rate", str(plan.rate),
         "--size", str(plan.body_size), "--seconds", str(plan.seconds), "--seed", str(plan.seed),
         "--commitlog-file-size", str(LOG_FILE_SIZE),
@@ -125,7 +125,7 @@ def _check_slice(
 ) -> None:
     for index, unit in enumerate(units):
         offset, size = int(unit["offset"]), int(unit["size"])
-        found = decode(log.read(offset, size), offset, offset + size + 8, verify_crc=True)
+        found = log.record_at(offset, size, verify_crc=True)
         low, high = expected.body_bounds[index : index + 2]
         body = expected.bodies[low:high].tobytes()
         low, high = expected.property_bounds[index : index + 2]

@@ -10,7 +10,6 @@ import typer
 
 from checkpoints.inspect import describe_checkpoint, describe_queue, describe_record
 from reput.cli import options, render
-from store.config import read_store_settings
 
 app = typer.Typer(help="Look at records, queues and positions; never writes.", no_args_is_help=True)
 
@@ -30,7 +29,7 @@ def record(
     as_json: options.AsJson = False,
 ) -> None:
     """Decode what stands at a physical offset, be it sound or not."""
-    fields = describe_record(read_store_settings(store, broker_conf), physical_offset)
+    fields = describe_record(options.store_settings(store, broker_conf), physical_offset)
     _show(f"physical offset {physical_offset}", fields, as_json)
 
 
@@ -47,9 +46,7 @@ def queue(
     as_json: options.AsJson = False,
 ) -> None:
     """Show units of a consume queue and whether each one's record is there."""
-    settings = read_store_settings(store, broker_conf).with_overrides(
-        None, options.size_option("--consume-queue-file-size", consume_queue_file_size)
-    )
+    settings = options.store_settings(store, broker_conf, None, consume_queue_file_size)
     rows = describe_queue(settings, output or store, topic, queue_id, first, count)
     if as_json:
         typer.echo(json.dumps(rows))

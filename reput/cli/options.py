@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from sources.options import parse_size
+from store.config import StoreSettings, read_store_settings
 from store.errors import UsageError
 
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m)\Z", re.ASCII)
@@ -31,6 +32,19 @@ def duration_option_ms(name: str, text: str) -> int:
     if not found:
         raise UsageError(f"{name} is {text!r}; it must be a number with ms, s or m")
     return int(found[1]) * _DURATION_UNITS_MS[found[2]]
+
+
+def store_settings(
+    store: Path,
+    broker_conf: Path | None,
+    commit_log_file_size: str | None = None,
+    consume_queue_file_size: str | None = None,
+) -> StoreSettings:
+    """A store's settings with the flags above them. Raises UsageError."""
+    return read_store_settings(store, broker_conf).with_overrides(
+        size_option("--commitlog-file-size", commit_log_file_size),
+        size_option("--consume-queue-file-size", consume_queue_file_size),
+    )
 
 
 Store = Annotated[Path, typer.Argument(help="Root of the store; holds `commitlog/`.")]

@@ -9,7 +9,6 @@ import typer
 
 from checkpoints.status import read_status
 from reput.cli import options, render
-from store.config import read_store_settings
 
 
 def status(
@@ -21,9 +20,8 @@ def status(
     as_json: options.AsJson = False,
 ) -> None:
     """Show the log's end, the watermark, the lag and every queue's offsets. Reads only."""
-    settings = read_store_settings(store, broker_conf).with_overrides(
-        options.size_option("--commitlog-file-size", commitlog_file_size),
-        options.size_option("--consume-queue-file-size", consume_queue_file_size),
+    settings = options.store_settings(
+        store, broker_conf, commitlog_file_size, consume_queue_file_size
     )
     found = read_status(settings, output or store)
     if as_json:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from checkpoints.reconcile import Plan, make_plan
 from checkpoints.watermark import Watermark, fingerprint
 from store.commitlog import CommitLog
+from store.consumequeue import open_queues
 from store.errors import CommitLogError, UsageError
 from store.logoffset import offset_json
 from tests.support.golden import tree
@@ -24,6 +27,7 @@ from tests.support.wire import PlainLog
 STORE = "0123456789abcdef0123456789abcdef"
 FILE_SIZE = 1024
 RECORDS = 25
+QUEUE_FILE_SIZE = 20 * 30
 
 
 class Scene:
@@ -36,6 +40,13 @@ class Scene:
             self.plain.append(queue_offset=index, store_timestamp=1000 + index)
         self.log = CommitLog([self.plain.write(directory / "commitlog")])
         self.spark = directory / "spark"
+
+    def built(self, last: int, topic: str = "Topic", queue_id: int = 0) -> None:
+        """A queue with units of the records up to ``last``, and two that hold nothing yet."""
+        queue = self.directory / "consumequeue" / topic / str(queue_id)
+        queue.mkdir(parents=True)
+        units = [struct.pack(">qiq", a, b - a, 0) for a, b in self.plain.spans[: last + 1]]
+        (queue / f"{0:020d}").write_bytes(b"".join(units).ljust(QUEUE_FILE_SIZE, b"\0"))
 
     @property
     def end(self) -> int:
@@ -72,7 +83,8 @@ class Scene:
         """A plan, and a check that making it changed nothing."""
         before = tree(self.directory)
         end = self.end if log_end is None else log_end
-        plan = make_plan(self.log, end, found, self.spark, replay_from)
+        queues = open_queues(self.directory, QUEUE_FILE_SIZE)
+        plan = make_plan(self.log, end, found, self.spark, queues, replay_from)
         assert tree(self.directory) == before
         return plan
 
@@ -158,6 +170,7 @@ def test_an_empty_checkpoint_directory_is_none(scene: Scene) -> None:
 def test_a_log_that_shrank_cuts_what_was_built(scene: Scene, spark_end: int, kept: bool) -> None:
     """The broker cut its log before our watermark: the position follows, Spark's if it must."""
     scene.planned(scene.border(2), scene.border(spark_end), committed=True)
+    scene.built(14)
     plan = scene.plan(scene.watermark(14), log_end=scene.border(10))
     assert plan.truncate_to == scene.border(10)
     assert plan.watermark == replace(
@@ -169,8 +182,40 @@ def test_a_log_that_shrank_cuts_what_was_built(scene: Scene, spark_end: int, kep
     assert "cutting" in " ".join(plan.notes)
 
 
-def test_a_log_that_is_empty_again_cuts_everything(tmp_path: Path) -> None:
-    """All files gone: position 0, everything built is cut, nothing is lost that was not built."""
+@pytest.mark.parametrize("which", [{"topic": "Other"}, {"queue_id": 4}])
+def test_another_shorter_log_is_refused_before_anything_is_cut(
+    scene: Scene, which: dict[str, Any]
+) -> None:
+    """Given by mistake: the queues were built from other records than stand there."""
+    scene.built(14, **which)
+    with pytest.raises(CommitLogError, match="this is another log") as caught:
+        scene.plan(scene.watermark(14), log_end=scene.border(10))
+    assert str(scene.plain.spans[10][0]) in str(caught.value)
+
+
+def test_a_shorter_log_whose_records_stand_elsewhere_is_refused(scene: Scene) -> None:
+    """The units point into the middle of records."""
+    found = scene.watermark(14)
+    scene.plain.spans = [(start + 1, end + 1) for start, end in scene.plain.spans]
+    scene.built(14)
+    with pytest.raises(CommitLogError, match="this is another log"):
+        scene.plan(found, log_end=scene.border(10))
+
+
+def test_a_log_that_holds_nothing_of_what_was_built_is_refused(tmp_path: Path) -> None:
+    """All files gone, as with a disk that is not there: the queues stay as they are."""
+    scene = Scene(tmp_path, first_file=0)
+    found = scene.watermark(14)
+    scene.built(14)
+    for segment in scene.log.segments:
+        segment.path.unlink()
+    scene.log.refresh()
+    with pytest.raises(CommitLogError, match="nothing was cut"):
+        scene.plan(found, log_end=0)
+
+
+def test_a_log_that_is_empty_again_starts_anew(tmp_path: Path) -> None:
+    """All files gone, and no queue was built: position 0, nothing is lost that was not built."""
     scene = Scene(tmp_path, first_file=0)
     found = scene.watermark(14)
     for segment in scene.log.segments:

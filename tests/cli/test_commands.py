@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,3 +157,20 @@ def test_untrusted_text_is_not_taken_for_markup(tmp_path: Path) -> None:
     shown = reput("inspect", "record", tmp_path, 0).stdout
     assert "[red]T\\x1b[2J" in shown
     assert "[/bold]" in shown
+
+
+def test_packages_of_the_working_directory_do_no_harm(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A directory that is named as one of ours is a usual thing where stores are kept."""
+    store = golden("plain")
+    for name in ("store", "sources", "streaming"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ImportError('not ours')\n")
+    command = [Path(sys.executable).with_name("reput"), "run", store, "--once", "--json"]
+    done = subprocess.run(
+        [*command, "--output", tmp_path / "output"],
+        capture_output=True, text=True, timeout=180, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert difference(tmp_path / "output" / "consumequeue", store / "consumequeue") == []

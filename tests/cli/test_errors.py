@@ -156,6 +156,25 @@ def test_missing_java(golden: Callable[[str], Path], tmp_path: Path) -> None:
     assert_one_line(done, 1, "no java in PATH", "JDK 17")
 
 
+def test_a_jvm_that_does_not_start(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """The JVM says why; then our line, and no traceback of Spark's Python side."""
+    done = reput(
+        "run", golden("plain"), "--output", tmp_path / "o", "--once",
+        "--conf", "spark.driver.memory=much",
+    )  # fmt: skip
+    assert_one_line(done, 1, "Spark does not start")
+    assert "much" in done.stderr
+
+
+def test_a_spark_setting_that_is_wrong(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """What Spark refuses once it runs is one line too."""
+    done = reput(
+        "run", golden("plain"), "--output", tmp_path / "o", "--once",
+        "--conf", "spark.scheduler.mode=NEVER",
+    )  # fmt: skip
+    assert_one_line(done, 1, "Spark does not start", "NEVER")
+
+
 def test_unknown_option_is_a_usage_error() -> None:
     """typer's own message, exit code 2."""
     done = reput("run", "--onse")

@@ -88,7 +88,7 @@ def number(rng: random.Random) -> bytes:
     edges = [str(edge + by) for bits in (15, 31, 63) for edge in (1 << bits, -(1 << bits))
              for by in (-1, 0, 1)]  # fmt: skip
     digits = "".join(rng.choices("0123456789", k=rng.randrange(21)))
-    text = rng.choice((digits, rng.choice(edges), "0" * 12 + digits))
+    text = rng.choice((digits, rng.choice(edges), "0" * rng.choice((12, 60, 5000)) + digits))
     text = (
         rng.choice(("", "", "+", "-", "+-", " ")) + text + rng.choice(("", "", "", " ", "x", "."))
     )

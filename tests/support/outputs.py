@@ -76,7 +76,7 @@ class Output:
             setup.file_size,
             self.ledger,
             durable_end=None if adopt else self.position,
-            queue_offset_at=setup.queue_offsets.get,
+            queue_offset_at=lambda offset, _: setup.queue_offsets.get(offset),
             on_queue_gap=setup.on_queue_gap,
         )
         self.watermark = WatermarkFile(setup.state)

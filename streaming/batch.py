@@ -1,0 +1,192 @@
+"""One micro-batch on the driver: packed runs in, entries and a higher watermark out.
+
+Order (design.md §5): entries, their sync, the ledger, the watermark, RocketMQ's checkpoint file,
+return to Spark. Spark may call a batch again: the dispatchers are idempotent, and the watermark,
+not Spark's checkpoint, says what is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+
+from checkpoints.reconcile import Plan
+from checkpoints.watermark import WatermarkFile, fingerprint
+from sinks.consumequeue import ConsumeQueueDispatcher
+from store.commitlog import CommitLog
+from store.config import StoreSettings
+from store.cursor import BadRange
+from store.dispatch import CommitLogDispatcher, DispatchBatch, DispatchCounts, ScannedRange
+from store.errors import CorruptRecordError, NoSpaceError, StoreError
+from store.ledger import Ledger, LedgerEntry
+from store.record import Record, Status
+from store.scan import assemble, scan_in_one_piece
+from store.storecheckpoint import StoreCheckpoint
+from streaming.config import DispatcherConfig
+from streaming.packed import unpack
+from streaming.progress import Progress
+
+NO_SPACE_RETRY_SECONDS = 1.0
+STORE_CHECKPOINT_SECONDS = 1.0
+
+logger = logging.getLogger("reput")
+
+
+class BatchWriter:
+    """What happens with one batch on the driver. Owns the output's positions."""
+
+    def __init__(
+        self, config: DispatcherConfig, settings: StoreSettings, log: CommitLog, plan: Plan
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._log = log
+        self.stopping = threading.Event()
+        self.busy = threading.Lock()
+        self.failure: BaseException | None = None
+        self._ledger = Ledger(config.state_directory)
+        self._watermark = WatermarkFile(config.state_directory)
+        built_by_us = self._watermark.current is not None
+        self.progress = Progress(start_offset=plan.start, end_offset=plan.watermark.end_offset)
+        self.dispatchers: Sequence[CommitLogDispatcher] = (
+            ConsumeQueueDispatcher(
+                config.output,
+                settings.mapped_file_size_consume_queue,
+                self._ledger,
+                durable_end=plan.watermark.end_offset if built_by_us else None,
+                queue_offset_at=self._queue_offset_at,
+                on_queue_gap=config.on_queue_gap,
+            ),
+        )
+        self._store_checkpoint_due = 0.0
+        self._take_over(plan)
+
+    def _take_over(self, plan: Plan) -> None:
+        if plan.truncate_to is not None:
+            for dispatcher in self.dispatchers:
+                dispatcher.truncate(plan.truncate_to)
+        if plan.lost is not None:
+            self._note_bad(BadRange(*plan.lost, Status.SEGMENT_DELETED), DispatchCounts())
+            self._ledger.sync()
+        epoch = plan.watermark.epoch + (2 if plan.truncate_to is not None else 1)
+        self._watermark.advance(replace(plan.watermark, epoch=epoch))
+
+    def _queue_offset_at(self, physical_offset: int, size: int) -> int | None:
+        found = self._log.record_at(physical_offset, size)
+        return found.queue_offset if isinstance(found, Record) else None
+
+    def __call__(self, frame: DataFrame, _batch_id: int) -> None:
+        """foreachBatch: called by Spark on the driver; may be called again with the same batch."""
+        with self.busy:
+            try:
+                self._write(self._collect(frame))
+            except BaseException as error:
+                self.failure = error
+                raise
+
+    def _collect(self, frame: DataFrame) -> DispatchBatch:
+        if self.progress.first_batch is None:
+            self.progress.first_batch = time.monotonic()
+        items = list(unpack(frame.toArrow()))
+        batch = assemble(items)
+        if batch is not None:
+            return batch
+        scanned = [item for item in items if isinstance(item, ScannedRange)]
+        if not scanned:
+            raise StoreError("a batch came without its range; nothing was written")
+        start = min(part.start for part in scanned)
+        end = max(part.planned_end for part in scanned)
+        logger.warning("parts of a batch do not join, scanning again: start=%d end=%d", start, end)
+        self._log.refresh()
+        batch = scan_in_one_piece(
+            self._log, start, end,
+            delay_levels_ms=self._settings.message_delay_levels_ms,
+            verify_crc=self._config.verify_crc,
+        )  # fmt: skip
+        if batch is None:
+            raise StoreError(f"the log between {start} and {end} changed while it was read")
+        return batch
+
+    def _write(self, batch: DispatchBatch) -> None:
+        current = self._watermark.current
+        if current is None or batch.start > current.end_offset:
+            raise StoreError(
+                f"a batch begins at {batch.start}, behind the watermark "
+                f"{current and current.end_offset}; it would skip messages: nothing was written"
+            )
+        counts = DispatchCounts()
+        for bad in batch.bad:
+            self._note_bad(bad, counts)
+        for dispatcher in self.dispatchers:
+            counts.add(self._dispatch(dispatcher, batch))
+            dispatcher.sync()
+        self._with_space(self._ledger.sync)
+        if batch.end > current.end_offset:
+            last = batch.last_record_offset
+            advanced = replace(
+                current,
+                end_offset=batch.end,
+                last_record_offset=last,
+                last_record_crc=fingerprint(self._log, last),
+                last_store_timestamp=batch.last_store_timestamp or current.last_store_timestamp,
+            )
+            self._with_space(lambda: self._watermark.advance(advanced))
+        self.write_store_checkpoint(final=False)
+        self.progress.advance(batch.end, counts)
+        logger.debug("batch: end=%d messages=%d", batch.end, counts.messages)
+
+    def _dispatch(self, dispatcher: CommitLogDispatcher, batch: DispatchBatch) -> DispatchCounts:
+        counts = DispatchCounts()
+        self._with_space(lambda: counts.add(dispatcher.dispatch(batch)))
+        return counts
+
+    def _with_space(self, write: Callable[[], object]) -> None:
+        """Try until there is space: nothing advances meanwhile, and nothing has to be restarted."""
+        while True:
+            try:
+                write()
+                return
+            except NoSpaceError as error:
+                logger.error("waiting for space: %s", error)
+                if self.stopping.wait(NO_SPACE_RETRY_SECONDS):
+                    raise
+
+    def _note_bad(self, bad: BadRange, counts: DispatchCounts) -> None:
+        reason = bad.status.name.lower()
+        if self._config.fail_on_corrupt and bad.status is not Status.SEGMENT_DELETED:
+            segment = self._log.segment_at(bad.start)
+            place = str(segment.path) if segment else str(self._settings.root)
+            raise CorruptRecordError(place, bad.start, bad.end, bad.status.name)
+        counts.quarantined_bytes += bad.end - bad.start
+        if self._ledger.add(LedgerEntry(bad.start, bad.end, reason)):
+            logger.warning(
+                "quarantined: physical_offset=%d bytes=%d reason=%s",
+                bad.start, bad.end - bad.start, reason,
+            )  # fmt: skip
+
+    def write_store_checkpoint(self, final: bool) -> None:
+        """RocketMQ's checkpoint file, at most once a second, as a broker does."""
+        now, current = time.monotonic(), self._watermark.current
+        if current is None or not current.last_store_timestamp:
+            return
+        if not final and now < self._store_checkpoint_due:
+            return
+        self._store_checkpoint_due = now + STORE_CHECKPOINT_SECONDS
+        timestamp = current.last_store_timestamp
+        before = StoreCheckpoint.read(self._config.output) or StoreCheckpoint()
+        StoreCheckpoint(
+            physic_msg_timestamp=max(before.physic_msg_timestamp, timestamp),
+            logics_msg_timestamp=timestamp,
+            index_msg_timestamp=before.index_msg_timestamp,
+            master_flushed_offset=before.master_flushed_offset,
+            confirm_phy_offset=max(current.last_record_offset, 0),
+        ).write(self._config.output)
+
+    def close(self) -> None:
+        """Close files."""
+        self._watermark.close()
