@@ -7,7 +7,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from numba import config, njit
+from numba import config, njit, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
 
 
 def _private_cache_directory() -> str:
@@ -49,6 +51,48 @@ def _crc_tables() -> np.ndarray:
 CRC_TABLES = _crc_tables()
 
 
+def _word_at(context, builder, signature, args, word):
+    """Pointer to the unaligned ``word`` (a numba type) at a position of a byte array."""
+    array = make_array(signature.args[0])(context, builder, args[0])
+    at = builder.gep(array.data, [args[1]])
+    return builder.bitcast(at, context.get_value_type(word).as_pointer())
+
+
+def _loader(word, result, big_endian):
+    @intrinsic
+    def load(_typing_context, buf, pos):
+        def codegen(context, builder, signature, args):
+            value = builder.load(_word_at(context, builder, signature, args, word), align=1)
+            value = builder.bswap(value) if big_endian else value
+            return context.cast(builder, value, word, result)
+
+        return result(buf, pos), codegen
+
+    return load
+
+
+def _storer(word):
+    @intrinsic
+    def store(_typing_context, buf, pos, _value):
+        def codegen(context, builder, signature, args):
+            value = context.cast(builder, args[2], types.int64, word)
+            at = _word_at(context, builder, signature, args, word)
+            builder.store(builder.bswap(value), at, align=1)
+            return context.get_dummy_value()
+
+        return types.void(buf, pos, types.int64), codegen
+
+    return store
+
+
+# one unaligned load or store and a byte swap each; positions are not checked
+i32 = _loader(types.int32, types.int64, True)
+i64 = _loader(types.int64, types.int64, True)
+le64 = _loader(types.uint64, types.uint64, False)
+put32 = _storer(types.int32)
+put64 = _storer(types.int64)
+
+
 @njit(inline="always")
 def u8(buf, pos):
     """Unsigned byte at ``pos``, as int64 like all of these."""
@@ -64,35 +108,19 @@ def i16(buf, pos):
 @njit(inline="always")
 def u32(buf, pos):
     """Unsigned big-endian 32-bit value."""
-    return u8(buf, pos) << 24 | u8(buf, pos + 1) << 16 | u8(buf, pos + 2) << 8 | u8(buf, pos + 3)
+    return i32(buf, pos) & 0xFFFFFFFF
+
+
+_memchr = types.ExternalFunction("memchr", types.uintp(types.uintp, types.int32, types.uintp))
 
 
 @njit(inline="always")
-def i32(buf, pos):
-    """Signed big-endian 32-bit value."""
-    return np.int64(np.int32(u32(buf, pos)))
-
-
-@njit(inline="always")
-def i64(buf, pos):
-    """Signed big-endian 64-bit value."""
-    return u32(buf, pos) << 32 | u32(buf, pos + 4)
-
-
-@njit(inline="always")
-def put32(out, pos, value):
-    """Write the low 32 bits of ``value`` big-endian."""
-    out[np.uint64(pos)] = np.uint8(value >> 24)
-    out[np.uint64(pos + 1)] = np.uint8(value >> 16)
-    out[np.uint64(pos + 2)] = np.uint8(value >> 8)
-    out[np.uint64(pos + 3)] = np.uint8(value)
-
-
-@njit(inline="always")
-def put64(out, pos, value):
-    """Write ``value`` big-endian."""
-    put32(out, pos, value >> 32)
-    put32(out, pos + 4, value)
+def find_byte(buf, pos, end, byte):
+    """First position of ``byte`` in ``buf[pos:end]``; ``end`` without one. The C library's search:
+    a loop of ours takes three times as long over the usual block of properties."""
+    start = buf.ctypes.data
+    found = _memchr(start + np.uint64(pos), np.int32(byte), np.uint64(end - pos))
+    return end if found == 0 else np.int64(found - start)
 
 
 @njit(cache=True, nogil=True)

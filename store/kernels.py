@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from store import record
-from store.kernelbase import crc32, i16, i32, i64, put32, put64, u8, u32
+from store.kernelbase import crc32, find_byte, i16, i32, i64, le64, put32, put64, u8, u32
 from store.record import Status, SysFlag
 
 OK = int(Status.OK)
@@ -251,8 +251,9 @@ def parse_integer(buf, pos, end, bits):
 
 
 @njit(inline="always")
-def _is_named(buf, pos, equals, name):
-    if equals - pos != len(name):
+def _starts_with(buf, pos, stop, name):
+    """Whether ``buf[pos:stop]`` is ``name``, which ends with its separator, and a value."""
+    if stop - pos <= len(name):
         return False
     for index in range(len(name)):
         if buf[np.uint64(pos + index)] != name[index]:
@@ -260,33 +261,31 @@ def _is_named(buf, pos, equals, name):
     return True
 
 
-_TAGS = np.frombuffer(b"TAGS", np.uint8)
-_DELAY = np.frombuffer(b"DELAY", np.uint8)
-_INNER_NUM = np.frombuffer(b"INNER_NUM", np.uint8)
-_INNER_BASE = np.frombuffer(b"INNER_BASE", np.uint8)
+_TAGS = np.frombuffer(b"TAGS\x01", np.uint8)
+_DELAY = np.frombuffer(b"DELAY\x01", np.uint8)
+_INNER_NUM = np.frombuffer(b"INNER_NUM\x01", np.uint8)
+_INNER_BASE = np.frombuffer(b"INNER_BASE\x01", np.uint8)
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def tags_code(buf, props, end, store_timestamp, is_schedule_topic, delay_levels_ms):
     """``store.record.tags_code`` of the property block ``buf[props:end]``: (status, code)."""
     tags = tags_end = delay = delay_end = num = num_end = inner = inner_end = np.int64(-1)
     pos = props
     while pos < end:
-        equals = np.int64(-1)
-        stop = pos
-        while stop < end and buf[np.uint64(stop)] != 2:
-            if equals < 0 and buf[np.uint64(stop)] == 1:
-                equals = stop
-            stop += 1
-        if equals > pos and equals + 1 < stop:
-            if _is_named(buf, pos, equals, _TAGS):
-                tags, tags_end = equals + 1, stop
-            elif _is_named(buf, pos, equals, _DELAY):
-                delay, delay_end = equals + 1, stop
-            elif _is_named(buf, pos, equals, _INNER_NUM):
-                num, num_end = equals + 1, stop
-            elif _is_named(buf, pos, equals, _INNER_BASE):
-                inner, inner_end = equals + 1, stop
+        stop = find_byte(buf, pos, end, 2)
+        first = buf[np.uint64(pos)]
+        if first == 0x54:  # T
+            if _starts_with(buf, pos, stop, _TAGS):
+                tags, tags_end = pos + len(_TAGS), stop
+        elif first == 0x44:  # D
+            if _starts_with(buf, pos, stop, _DELAY):
+                delay, delay_end = pos + len(_DELAY), stop
+        elif first == 0x49:  # I
+            if _starts_with(buf, pos, stop, _INNER_NUM):
+                num, num_end = pos + len(_INNER_NUM), stop
+            elif _starts_with(buf, pos, stop, _INNER_BASE):
+                inner, inner_end = pos + len(_INNER_BASE), stop
         pos = stop + 1
     code = hash_code(buf, tags, tags_end) if tags >= 0 else np.int64(0)
     if is_schedule_topic and delay >= 0:
@@ -304,26 +303,61 @@ def tags_code(buf, props, end, store_timestamp, is_schedule_topic, delay_levels_
     return OK, code
 
 
+@njit(inline="always")
+def _topic_hash(buf, topic, length, queue_id):
+    """Of all bytes, eight at a time; the last eight may overlap those before."""
+    key = np.uint64(length) << np.uint64(32) ^ np.uint64(queue_id & 0xFFFFFFFF)
+    at = np.int64(0)
+    while at < length:
+        word = np.uint64(0)
+        if length >= 8:
+            word = le64(buf, topic + min(at, length - 8))
+        else:
+            for index in range(length):
+                word = word << np.uint64(8) | np.uint64(buf[np.uint64(topic + index)])
+        key = (key ^ word) * np.uint64(0x9E3779B97F4A7C15)
+        key ^= key >> np.uint64(29)
+        at += 8
+    return key
+
+
+@njit(inline="always")
+def _equal(left, left_pos, right, right_pos, length):
+    if length < 8:
+        for index in range(length):
+            if left[np.uint64(left_pos + index)] != right[np.uint64(right_pos + index)]:
+                return False
+        return True
+    at = np.int64(0)
+    while at < length:
+        word = min(at, length - 8)
+        if le64(left, left_pos + word) != le64(right, right_pos + word):
+            return False
+        at += 8
+    return True
+
+
+@njit(inline="always")
+def _find_run(buf, topic, topic_length, queue_id, runs, arena, slots):
+    """(slot, row) of the run of (topic, queue id); row -1 and a free slot where there is none."""
+    # the highest bits depend on all bits of the topic
+    high = _topic_hash(buf, topic, topic_length, queue_id) >> np.uint64(32)
+    slot = np.int64(high * np.uint64(len(slots)) >> np.uint64(32))
+    while slots[np.uint64(slot)] >= 0:
+        row = np.uint64(slots[np.uint64(slot)])
+        if (
+            runs[row, RUN_QUEUE_ID] == queue_id
+            and runs[row, RUN_TOPIC_LENGTH] == topic_length
+            and _equal(arena, runs[row, RUN_TOPIC_START], buf, topic, topic_length)
+        ):
+            return slot, np.int64(row)
+        slot = slot + 1 if slot + 1 < len(slots) else 0
+    return slot, np.int64(-1)
+
+
 @njit(cache=True)
-def _run_of(buf, topic, topic_length, queue_id, runs, state, arena, slots):
-    """Row of the run of (topic, queue id), made if new; -1 where the table is full."""
-    key = np.uint64(0xCBF29CE484222325) ^ np.uint64(queue_id & 0xFFFFFFFF)
-    for index in range(topic_length):
-        key = (key ^ np.uint64(buf[np.uint64(topic + index)])) * np.uint64(0x100000001B3)
-    mask = len(slots) - 1
-    slot = np.int64((key ^ key >> np.uint64(29)) & np.uint64(mask))
-    while slots[slot] >= 0:
-        run = slots[slot]
-        if runs[run, RUN_QUEUE_ID] == queue_id and runs[run, RUN_TOPIC_LENGTH] == topic_length:
-            start = runs[run, RUN_TOPIC_START]
-            same = True
-            for index in range(topic_length):
-                if arena[start + index] != buf[np.uint64(topic + index)]:
-                    same = False
-                    break
-            if same:
-                return run
-        slot = (slot + 1) & mask
+def _new_run(buf, topic, topic_length, queue_id, runs, state, arena, slots, slot):
+    """Row of a run made for (topic, queue id); -1 where the table is full."""
     run = state[STATE_RUNS]
     start = state[STATE_ARENA]
     if run >= len(runs) or start + topic_length > len(arena):
@@ -382,24 +416,27 @@ def scan_records(
         queue_offset = i64(buf, pos + 20)
         if count >= len(offsets):
             return FULL, pos
-        run = _run_of(buf, topic, topic_length, queue_id, runs, state, arena, slots)
+        slot, run = _find_run(buf, topic, topic_length, queue_id, runs, arena, slots)
         if run < 0:
-            return FULL, pos
-        offsets[count] = base + pos
-        sizes[count] = size
-        tags[count] = code
-        queue_offsets[count] = queue_offset
-        run_ids[count] = run
-        row = runs[run]
-        if row[RUN_COUNT] == 0:
-            row[RUN_FIRST_OFFSET] = base + pos
-            row[RUN_FIRST_QUEUE_OFFSET] = queue_offset
-        elif queue_offset != row[RUN_LAST_QUEUE_OFFSET] + 1:
-            row[RUN_CONTIGUOUS] = 0
-        row[RUN_LAST_QUEUE_OFFSET] = queue_offset
-        row[RUN_END_OFFSET] = base + pos + size
-        row[RUN_LAST_STORE_TIMESTAMP] = store_timestamp
-        row[RUN_COUNT] += 1
+            run = _new_run(buf, topic, topic_length, queue_id, runs, state, arena, slots, slot)
+            if run < 0:
+                return FULL, pos
+        record_index = np.uint64(count)
+        offsets[record_index] = base + pos
+        sizes[record_index] = size
+        tags[record_index] = code
+        queue_offsets[record_index] = queue_offset
+        run_ids[record_index] = run
+        row = np.uint64(run)
+        if runs[row, RUN_COUNT] == 0:
+            runs[row, RUN_FIRST_OFFSET] = base + pos
+            runs[row, RUN_FIRST_QUEUE_OFFSET] = queue_offset
+        elif queue_offset != runs[row, RUN_LAST_QUEUE_OFFSET] + 1:
+            runs[row, RUN_CONTIGUOUS] = 0
+        runs[row, RUN_LAST_QUEUE_OFFSET] = queue_offset
+        runs[row, RUN_END_OFFSET] = base + pos + size
+        runs[row, RUN_LAST_STORE_TIMESTAMP] = store_timestamp
+        runs[row, RUN_COUNT] += 1
         state[STATE_COUNT] = count + 1
         state[STATE_LAST_RECORD] = base + pos
         pos += size
