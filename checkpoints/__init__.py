@@ -6,8 +6,10 @@ Code only, and no JVM. What it describes lives in the output's ``reput`` directo
     reput/owner.json      who holds it, for the error that the second one gets
     reput/watermark       the durable position (``checkpoints.watermark``)
     reput/quarantine.jsonl   what got no entry (``store.ledger``)
+    reput/spool/          units on their way from Spark's tasks (``store.spool``)
     reput/spark/          Spark's checkpoint, unless ``--checkpoint`` names another place
 """
 
 STATE_DIRECTORY = "reput"
 SPARK_DIRECTORY = "spark"
+SPOOL_DIRECTORY = "spool"

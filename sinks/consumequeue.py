@@ -147,9 +147,8 @@ class ConsumeQueueDispatcher:
                 reason = "queue_id" if queue_id < 0 else "topic_name"
                 self._quarantine(run, first, len(run), reason, progress)
                 continue
-            ends = run.units["offset"] + run.units["size"]
             # the idempotence rule: offset + size <= maxPhysicOffset is built already
-            built = int(np.searchsorted(ends, queue.max_physic_offset, side="right"))
+            built = _count_built(run.units, queue.max_physic_offset)
             if built > first:
                 counts.duplicates += built - first
                 progress.handled += built - first
@@ -238,7 +237,7 @@ class ConsumeQueueDispatcher:
         return queue.next_queue_offset
 
     def _write(self, queue: _Queue, units: NDArray[np.void], blanks: int) -> None:
-        data = units.tobytes()
+        data: bytes | memoryview = units.view(np.uint8).data
         if blanks:
             data = PRE_BLANK.tobytes() * blanks + data
         try:
@@ -289,13 +288,25 @@ def _queue_offset(run: Run, index: int) -> int:
     return int(run.queue_offsets[index])
 
 
+def _count_built(units: NDArray[np.void], max_physic_offset: int) -> int:
+    """How many of a run's first units end at or before ``max_physic_offset``."""
+    if int(units[0]["offset"]) + int(units[0]["size"]) > max_physic_offset:
+        return 0
+    ends = units["offset"] + units["size"]
+    return int(np.searchsorted(ends, max_physic_offset, side="right"))
+
+
 def _joined(runs: list[Run]) -> list[Run]:
     """The runs of a queue as one where their queue offsets count on: one write, one sync."""
     for before, after in pairwise(runs):
         follows = before.first_queue_offset + len(before) == after.first_queue_offset
         if before.queue_offsets is not None or after.queue_offsets is not None or not follows:
             return runs
-    units = np.frombuffer(b"".join(run.units.tobytes() for run in runs), UNIT_DTYPE)
+    if len(runs) == 1:
+        return runs
+    # as bytes: numpy's concatenate would turn the values around
+    joined = np.concatenate([run.units.view(np.uint8) for run in runs])
+    units = joined.view(UNIT_DTYPE)
     return [replace(runs[0], units=units, last_store_timestamp=runs[-1].last_store_timestamp)]
 
 

@@ -134,7 +134,7 @@ class _LogReader:
             segment = log.segment_at(ideal)
             if segment is None:
                 continue
-            file_end, near = segment.start + log.file_size, size // count // 4
+            file_end, near = segment.start + log.file_size, size // count // 32
             if ideal - segment.start <= near:
                 cut = segment.start
             elif file_end - ideal <= near:
@@ -159,7 +159,8 @@ class _LogReader:
             "fail_on_data_loss": options["failOnDataLoss"],
         }
         if options["mode"] == "runs":
-            yield from read_runs(log, partition.start, partition.end, schema, **common)
+            spool = Path(options["spool"]) if options["spool"] else None
+            yield from read_runs(log, partition.start, partition.end, schema, spool, **common)
             return
         yield from read_rows(
             log,

@@ -122,6 +122,8 @@ OPTIONS: tuple[Option, ...] = (
            "RocketMQ's property file, if not `broker.conf` in `path`"),
     Option("commitLogFileSize", None, parse_size, "both",
            "mappedFileSizeCommitLog, above the property file"),
+    Option("spool", None, _text, "both",
+           "`runs`: a directory that driver and tasks share; units go through it, not Spark"),
     Option("storeId", None, _text, "both",
            "the identity that offsets carry; give the old one after a store was moved"),
 )  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,33 @@ from store.commitlog import CommitLog
 from store.cursor import BadRange
 from store.dispatch import PACKED_COLUMNS, RowKind, ScannedRange
 from store.scan import PackedChunk, scan
+from store.spool import SpoolWriter
 
 RUNS_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in PACKED_COLUMNS)
 
 
 def read_runs(
-    log: CommitLog, start: int, end: int, schema: pa.Schema, **scan_options: Any
+    log: CommitLog,
+    start: int,
+    end: int,
+    schema: pa.Schema,
+    spool_directory: Path | None,
+    **scan_options: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """[start, end) of the log in the packed form."""
-    for item in scan(log, start, end, **scan_options):
+    """[start, end) of the log in the packed form, units by way of the spool if there is one."""
+    spool = SpoolWriter(spool_directory)
+    try:
+        yield from _rows(scan(log, start, end, **scan_options), schema, spool)
+    finally:
+        spool.close()
+
+
+def _rows(
+    items: Iterable[PackedChunk | ScannedRange | BadRange], schema: pa.Schema, spool: SpoolWriter
+) -> Iterator[pa.RecordBatch]:
+    for item in items:
         if isinstance(item, PackedChunk):
-            yield _runs_batch(item, schema)
+            yield _runs_batch(item, schema, spool)
         elif isinstance(item, ScannedRange):
             yield _one_row(
                 schema,
@@ -54,12 +71,13 @@ def _one_row(schema: pa.Schema, **values: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _runs_batch(chunk: PackedChunk, schema: pa.Schema) -> pa.RecordBatch:
+def _runs_batch(chunk: PackedChunk, schema: pa.Schema, spool: SpoolWriter) -> pa.RecordBatch:
     runs = chunk.runs
     counts = runs[:, kernels.RUN_COUNT]
     contiguous = runs[:, kernels.RUN_CONTIGUOUS] == 1
     bounds = np.concatenate(([0], np.cumsum(counts)))
     topic_bounds = np.concatenate(([0], np.cumsum(runs[:, kernels.RUN_TOPIC_LENGTH])))
+    spooled = spool.write(chunk.units.data)
     columns = {
         "kind": np.full(len(runs), RowKind.RUN, np.int32),
         "topic": _binary(topic_bounds, chunk.topic_arena),
@@ -69,9 +87,13 @@ def _runs_batch(chunk: PackedChunk, schema: pa.Schema) -> pa.RecordBatch:
         "endPhysicalOffset": runs[:, kernels.RUN_END_OFFSET],
         "firstQueueOffset": runs[:, kernels.RUN_FIRST_QUEUE_OFFSET],
         "queueOffsets": _queue_offsets(chunk, bounds, contiguous),
-        "units": _binary(bounds * kernels.UNIT_SIZE, chunk.units),
         "lastStoreTimestamp": runs[:, kernels.RUN_LAST_STORE_TIMESTAMP],
     }
+    if spooled is None:
+        columns["units"] = _binary(bounds * kernels.UNIT_SIZE, chunk.units)
+    else:
+        columns["spoolName"] = [spool.name] * len(runs)
+        columns["spoolPosition"] = spooled + bounds[:-1] * kernels.UNIT_SIZE
     arrays = [
         pa.array(columns[field.name], field.type)
         if field.name in columns

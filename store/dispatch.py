@@ -37,13 +37,16 @@ PACKED_COLUMNS: tuple[tuple[str, str], ...] = (
     ("firstQueueOffset", "bigint"),
     ("queueOffsets", "binary"),
     ("units", "binary"),
+    ("spoolName", "string"),
+    ("spoolPosition", "bigint"),
     ("lastStoreTimestamp", "bigint"),
     ("plannedEndOffset", "bigint"),
     ("lastRecordOffset", "bigint"),
     ("status", "int"),
 )
 """(name, Spark type) of the packed form. Internal: it changes with the sinks. ``queueOffsets`` is
-int64 little-endian, null where they count up by one from ``firstQueueOffset``; ``status`` is the
+int64 little-endian, null where they count up by one from ``firstQueueOffset``; units are in the
+row or, from ``spoolPosition`` on, in a file of the spool (``store.spool``); ``status`` is the
 ``store.record.Status`` of a BAD range."""
 
 

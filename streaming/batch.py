@@ -1,8 +1,9 @@
 """One micro-batch on the driver: packed runs in, entries and a higher watermark out.
 
-Order (design.md §5): entries, their sync, the ledger, the watermark, RocketMQ's checkpoint file,
-return to Spark. Spark may call a batch again: the dispatchers are idempotent, and the watermark,
-not Spark's checkpoint, says what is done.
+Order (design.md §5): entries, their sync, the ledger, the watermark, RocketMQ's checkpoint file.
+Spark may call a batch again: the dispatchers are idempotent, and the watermark, not Spark's
+checkpoint, says what is done. So a large batch returns to Spark before it is durable, and is
+written while the next one is scanned; a small one is durable first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -26,6 +28,7 @@ from store.errors import CorruptRecordError, NoSpaceError, StoreError
 from store.ledger import Ledger, LedgerEntry
 from store.record import Record, Status
 from store.scan import assemble, scan_in_one_piece
+from store.spool import SpoolReader, empty_spool
 from store.storecheckpoint import StoreCheckpoint
 from streaming.config import DispatcherConfig
 from streaming.packed import unpack
@@ -33,6 +36,8 @@ from streaming.progress import Progress
 
 NO_SPACE_RETRY_SECONDS = 1.0
 STORE_CHECKPOINT_SECONDS = 1.0
+MIN_OVERLAPPED_BYTES = 64 << 20
+"""Bytes of log; a smaller batch is durable before Spark commits it."""
 
 logger = logging.getLogger("reput")
 
@@ -64,6 +69,9 @@ class BatchWriter:
             ),
         )
         self._store_checkpoint_due = 0.0
+        self._thread = ThreadPoolExecutor(1, "reput-batch-writer")
+        self._pending: Future[None] | None = None
+        empty_spool(config.spool_directory, config.output)
         self._take_over(plan)
 
     def _take_over(self, plan: Plan) -> None:
@@ -84,15 +92,29 @@ class BatchWriter:
         """foreachBatch: called by Spark on the driver; may be called again with the same batch."""
         with self.busy:
             try:
-                self._write(self._collect(frame))
+                batch = self._collect(frame)
+                self.finish()
+                self._pending = self._thread.submit(self._write, batch)
+                if batch.end - batch.start < MIN_OVERLAPPED_BYTES:
+                    self.finish()
             except BaseException as error:
                 self.failure = error
                 raise
 
+    def finish(self) -> None:
+        """Wait until the batch under way is durable. Raises what its write raised."""
+        if self._pending is not None:
+            self._pending.result()
+
+    def check(self) -> None:
+        """Raises what the write of the last batch raised, if it has ended; does not wait."""
+        if self._pending is not None and self._pending.done():
+            self._pending.result()
+
     def _collect(self, frame: DataFrame) -> DispatchBatch:
         if self.progress.first_batch is None:
             self.progress.first_batch = time.monotonic()
-        items = list(unpack(frame.toArrow()))
+        items = list(unpack(frame.toArrow(), SpoolReader(self._config.spool_directory)))
         batch = assemble(items)
         if batch is not None:
             return batch
@@ -101,6 +123,7 @@ class BatchWriter:
             raise StoreError("a batch came without its range; nothing was written")
         start = min(part.start for part in scanned)
         end = max(part.planned_end for part in scanned)
+        self.finish()  # the log is read below, by one thread at a time
         logger.warning("parts of a batch do not join, scanning again: start=%d end=%d", start, end)
         self._log.refresh()
         batch = scan_in_one_piece(
@@ -188,5 +211,6 @@ class BatchWriter:
         ).write(self._config.output)
 
     def close(self) -> None:
-        """Close files."""
+        """Close files; a batch under way ends first."""
+        self._thread.shutdown()
         self._watermark.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
+from checkpoints import SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
 from sinks.consumequeue import OnQueueGap
 
 DEFAULT_TRIGGER_MS = 200
@@ -48,6 +48,11 @@ class DispatcherConfig:
     def state_directory(self) -> Path:
         """Where positions and the ledger live."""
         return self.output / STATE_DIRECTORY
+
+    @property
+    def spool_directory(self) -> Path:
+        """Where tasks on this machine leave their units."""
+        return self.state_directory / SPOOL_DIRECTORY
 
     @property
     def spark_directory(self) -> Path:

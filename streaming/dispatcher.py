@@ -76,7 +76,11 @@ def run_dispatcher(
                     query = _start(spark, config, settings, plan, writer)
                 except (PySparkException, Py4JError) as error:
                     raise _our_error(error, None) from error
-                _wait(query, writer, stop, show, plan.watermark.store_id)
+                try:
+                    _wait(query, writer, stop, show, plan.watermark.store_id)
+                    writer.finish()
+                finally:
+                    query.stop()
             writer.write_store_checkpoint(final=True)
         finally:
             writer.close()
@@ -139,6 +143,8 @@ def _start(
         "failOnDataLoss": "false",
         "verifyCrc": str(config.verify_crc).lower(),
     }
+    if str(spark.sparkContext.master).startswith("local"):
+        options["spool"] = str(config.spool_directory.resolve())
     if config.broker_conf is not None:
         options["brokerConf"] = str(config.broker_conf.resolve())
     if settings.mapped_file_size_commit_log is not None:
@@ -164,6 +170,7 @@ def _wait(
             if last is not None and last.sources:
                 seen = parse_offset(last.sources[0].latestOffset, store_id)
                 writer.progress.log_end = seen if seen is not None else writer.progress.log_end
+            writer.check()
             show(writer.progress)
         if query.isActive:
             # let the running batch end; one that begins now is repeated by the next start

@@ -11,10 +11,11 @@ from store.consumequeue import UNIT_DTYPE
 from store.cursor import BadRange
 from store.dispatch import RowKind, Run, ScannedRange
 from store.record import Status
+from store.spool import SpoolReader
 
 
-def unpack(table: pa.Table) -> Iterator[Run | BadRange | ScannedRange]:
-    """Rows of the packed form as objects; units stay where Arrow has them."""
+def unpack(table: pa.Table, spool: SpoolReader) -> Iterator[Run | BadRange | ScannedRange]:
+    """Rows of the packed form as objects; units stay where Arrow or the spool has them."""
     for batch in table.to_batches():
         units = _values(batch.column("units"))
         queue_offsets = _values(batch.column("queueOffsets"))
@@ -28,7 +29,15 @@ def unpack(table: pa.Table) -> Iterator[Run | BadRange | ScannedRange]:
                     first_physical_offset=row["firstPhysicalOffset"],
                     first_queue_offset=row["firstQueueOffset"],
                     queue_offsets=None if jumps is None else np.frombuffer(jumps, np.int64),
-                    units=np.frombuffer(units[index] or b"", UNIT_DTYPE),
+                    units=np.frombuffer(
+                        units[index]
+                        or spool.take(
+                            row["spoolName"],
+                            row["spoolPosition"],
+                            row["messageCount"] * UNIT_DTYPE.itemsize,
+                        ),
+                        UNIT_DTYPE,
+                    ),
                     last_store_timestamp=row["lastStoreTimestamp"],
                 )
             elif row["kind"] == RowKind.SCANNED:

@@ -1,0 +1,102 @@
+"""The spool: where scanned units wait for the driver, beside Spark instead of through it.
+
+Megabytes of units through a task's result cost the JVM more than the scan itself (about ten
+copies); so a task writes them into a file of its own in the spool directory, and its row says
+where. A spool is a place both sides see: the output's own directory on one machine.
+
+One file a task attempt, under a random name. Nothing in it is durable or needed after a crash: the
+owner of the output empties the directory when it starts. The reader unlinks a file as soon as it
+is mapped, so that no batch leaves one behind.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import uuid
+from pathlib import Path
+
+from store import fsops
+from store.errors import OutputError, StoreError
+
+MIN_SPOOLED_BYTES = 1 << 16
+"""Fewer go through Spark: that is faster than a file."""
+
+
+class SpoolWriter:
+    """The file of one task attempt, made when it is first needed."""
+
+    def __init__(self, directory: Path | None) -> None:
+        """``directory`` None: nothing is spooled."""
+        self._path = directory and directory / uuid.uuid4().hex
+        self._fd = -1
+        self._size = 0
+
+    @property
+    def name(self) -> str:
+        """The file's name in the spool directory."""
+        return self._path.name if self._path else ""
+
+    def write(self, data: memoryview) -> int | None:
+        """Byte position of ``data`` in the file; None where it has to go through Spark instead:
+        it is little, there is no spool, or the spool cannot take it."""
+        if self._path is None or len(data) < MIN_SPOOLED_BYTES:
+            return None
+        try:
+            if self._fd < 0:
+                self._fd = fsops.open_for_writing(self._path)
+            fsops.pwrite(self._fd, data, self._size, self._path)
+        except OutputError:
+            return None
+        position = self._size
+        self._size += len(data)
+        return position
+
+    def close(self) -> None:
+        """Close the file; it is the reader's now."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class SpoolReader:
+    """Takes the files of one batch out of the spool."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._taken: dict[str, memoryview] = {}
+
+    def take(self, name: str, position: int, size: int) -> memoryview:
+        """``size`` bytes of a file at ``position``; valid for as long as they are referred to.
+
+        Raises StoreError where the file is gone or too short.
+        """
+        view = self._taken.get(name)
+        if view is None:
+            view = self._taken[name] = self._map(self._directory / name)
+        if position + size > len(view):
+            raise StoreError(
+                f"spool file {self._directory / name} is too short; nothing was written"
+            )
+        return view[position : position + size]
+
+    def _map(self, path: Path) -> memoryview:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+            finally:
+                os.close(fd)
+        except (OSError, ValueError) as error:
+            raise StoreError(
+                f"cannot read spool file {path}: {error}; nothing was written"
+            ) from error
+        fsops.unlink(path)
+        return memoryview(mapped)
+
+
+def empty_spool(directory: Path, root: Path) -> None:
+    """Make the directory below ``root``, or remove what an earlier owner's tasks left in it."""
+    fsops.make_directories(directory, root)
+    for path in directory.iterdir():
+        fsops.unlink(path)
