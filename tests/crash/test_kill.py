@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -31,6 +32,35 @@ def _wait_for_batches(process: subprocess.Popen[bytes], output: Path, wanted: in
         assert process.poll() is None, "the run ended by itself"
         assert time.monotonic() < deadline, "no batch came"
         time.sleep(POLL_SECONDS)  # polls a file of another process
+
+
+def _kill_catch_ups(tmp_path: Path, rounds: int, seed: int) -> None:
+    """Batches large enough to be written while the next is scanned, killed among them."""
+    print(f"seed={seed}")
+    rng = random.Random(seed)
+    store, output, plain = tmp_path / "store", tmp_path / "output", tmp_path / "plain"
+    reput_json("produce", store, "--count", 1_200_000, "--rate", 0, "--topics", 5)
+    run = [*REPUT, "run", str(store), "--output", str(output), "--max-bytes-per-trigger", "64m"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+    undisturbed = reput_json("run", store, "--output", plain, "--once")
+    assert undisturbed["messages"] == 1_200_000
+    for _ in range(rounds):
+        found = read_watermark(output / STATE_DIRECTORY)
+        if found and found.end_offset == undisturbed["end_offset"]:
+            assert difference(output / "consumequeue", plain / "consumequeue") == []
+            shutil.rmtree(output)
+        process = subprocess.Popen(run, **quiet)  # type: ignore[call-overload]
+        try:
+            _wait_for_batches(process, output, rng.randint(1, 3))
+            time.sleep(rng.random() * 0.3)  # the moment is random, not an event
+        finally:
+            kill_tree(process.pid)
+            process.wait()
+    last = reput_json("run", store, "--output", output, "--once")
+    assert last["end_offset"] == undisturbed["end_offset"]
+    assert difference(output / "consumequeue", plain / "consumequeue") == []
+    assert not (output / STATE_DIRECTORY / "quarantine.jsonl").exists()
+    assert list((output / STATE_DIRECTORY / "spool").iterdir()) == []
 
 
 def _kill_rounds(tmp_path: Path, rounds: int, seed: int) -> None:
@@ -73,6 +103,17 @@ def _kill_rounds(tmp_path: Path, rounds: int, seed: int) -> None:
 def test_killed_runs_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
     """Three rounds; the queues are the same files, nothing is quarantined."""
     _kill_rounds(tmp_path, 3, int(os.environ.get("REPUT_TEST_SEED", "20260101")))
+
+
+def test_killed_catch_ups_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
+    """Two rounds over a backlog of ten batches; no spool file stays."""
+    _kill_catch_ups(tmp_path, 2, int(os.environ.get("REPUT_TEST_SEED", "20260103")))
+
+
+@pytest.mark.slow
+def test_thirty_killed_catch_ups_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
+    """The same, thirty times; the output is begun anew whenever it is complete."""
+    _kill_catch_ups(tmp_path, 30, int(os.environ.get("REPUT_TEST_SEED", "20260104")))
 
 
 @pytest.mark.slow
