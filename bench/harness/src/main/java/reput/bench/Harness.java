@@ -1,0 +1,164 @@
+package reput.bench;
+
+import java.io.BufferedReader;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
+import java.nio.charset.StandardCharsets;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
+import org.apache.rocketmq.store.stats.BrokerStatsManager;
+
+/**
+ * Times RocketMQ's {@code ReputMessageService} on a store whose consume queues are missing.
+ *
+ * <p>{@code cold} loads and starts the store, waits until all is dispatched, tells the entries and
+ * ends: loading itself dispatches, as recovery. {@code warm} goes on: for each line {@code pass} on
+ * stdin it drops the queues, sends the reput service back to the log's start and times it; it ends
+ * with stdin. Every answer is one line of JSON on stdout. Whether the entries are complete is for
+ * the caller to judge, who knows the messages.
+ *
+ * <p>The process ends without a shutdown of the store: that would wait for seconds, and nothing of
+ * this store is kept.
+ */
+public final class Harness {
+    private static final String USAGE = "usage: Harness cold|warm STORE_DIR [key=value...]";
+    private static final long POLL_MILLIS = 1;
+
+    /** What a lone store needs, and no dispatcher but the consume queue; {@code key=value} wins. */
+    private static final Map<String, String> DEFAULTS = Map.of(
+        "haListenPort", "0",
+        "timerWheelEnable", "false",
+        "checkCRCOnRecover", "false",
+        "messageIndexEnable", "false",
+        "fileReservedTime", "876000",
+        "cleanFileForciblyEnable", "false");
+
+    private final DefaultMessageStore store;
+    private final PrintStream answers;
+
+    private Harness(DefaultMessageStore store, PrintStream answers) {
+        this.store = store;
+        this.answers = answers;
+    }
+
+    /** Exit codes: 0 done, 1 failed (the stack trace is on stderr), 2 wrong arguments. */
+    public static void main(String[] arguments) {
+        PrintStream answers = new PrintStream(
+            new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8);
+        System.setOut(System.err);
+        int exitCode = 1;
+        try {
+            if (arguments.length < 2 || !arguments[0].matches("cold|warm")) {
+                System.err.println(USAGE);
+                exitCode = 2;
+            } else {
+                Harness harness = new Harness(create(arguments), answers);
+                harness.load();
+                if (arguments[0].equals("warm")) {
+                    harness.serve();
+                }
+                exitCode = 0;
+            }
+        } catch (Throwable e) {
+            e.printStackTrace();
+        }
+        Runtime.getRuntime().halt(exitCode);
+    }
+
+    private static DefaultMessageStore create(String[] arguments) throws Exception {
+        Properties properties = new Properties();
+        properties.putAll(DEFAULTS);
+        for (int i = 2; i < arguments.length; i++) {
+            String[] pair = arguments[i].split("=", 2);
+            properties.setProperty(pair[0], pair[1]);
+        }
+        MessageStoreConfig storeConfig = new MessageStoreConfig();
+        BrokerConfig brokerConfig = new BrokerConfig();
+        MixAll.properties2Object(properties, storeConfig);
+        MixAll.properties2Object(properties, brokerConfig);
+        storeConfig.setStorePathRootDir(arguments[1]);
+        return new DefaultMessageStore(
+            storeConfig,
+            new BrokerStatsManager(brokerConfig.getBrokerClusterName(), false),
+            (topic, queueId, offset, tagsCode, storeTime, bitMap, properties1) -> { },
+            brokerConfig,
+            new ConcurrentHashMap<>());
+    }
+
+    private void load() throws Exception {
+        long began = System.nanoTime();
+        if (!store.load()) {
+            throw new IllegalStateException("the store does not load");
+        }
+        store.start();
+        awaitDispatch();
+        answer(System.nanoTime() - began, 0);
+    }
+
+    private void serve() throws Exception {
+        BufferedReader requests = new BufferedReader(
+            new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
+            if (!line.equals("pass")) {
+                throw new IllegalArgumentException("no such request: " + line);
+            }
+            pass();
+        }
+    }
+
+    private void pass() throws Exception {
+        store.getQueueStore().destroy();
+        store.getConsumeQueueTable().clear();
+        long began = System.nanoTime();
+        reputFrom(store.getCommitLog().getMinOffset());
+        awaitDispatch();
+        long dispatched = System.nanoTime();
+        for (Map<Integer, ConsumeQueueInterface> queues : store.getConsumeQueueTable().values()) {
+            for (ConsumeQueueInterface queue : queues.values()) {
+                queue.flush(0);
+            }
+        }
+        answer(dispatched - began, System.nanoTime() - dispatched);
+    }
+
+    private void reputFrom(long physicalOffset) throws ReflectiveOperationException {
+        Field field = DefaultMessageStore.class.getDeclaredField("reputMessageService");
+        field.setAccessible(true);
+        Object service = field.get(store);
+        Method setter = service.getClass().getDeclaredMethod("setReputFromOffset", long.class);
+        setter.setAccessible(true);
+        setter.invoke(service, physicalOffset);
+    }
+
+    private void awaitDispatch() throws InterruptedException {
+        while (store.dispatchBehindBytes() != 0) {
+            Thread.sleep(POLL_MILLIS);
+        }
+    }
+
+    private void answer(long dispatchNanos, long flushNanos) {
+        long entries = 0;
+        long queueCount = 0;
+        for (Map<Integer, ConsumeQueueInterface> queues : store.getConsumeQueueTable().values()) {
+            for (ConsumeQueueInterface queue : queues.values()) {
+                entries += queue.getMaxOffsetInQueue() - queue.getMinOffsetInQueue();
+                queueCount++;
+            }
+        }
+        answers.println(String.format(
+            Locale.ROOT,
+            "{\"entries\":%d,\"queues\":%d,\"dispatch_seconds\":%.6f,\"flush_seconds\":%.6f}",
+            entries, queueCount, dispatchNanos / 1e9, flushNanos / 1e9));
+    }
+}

@@ -1,0 +1,174 @@
+"""Logs to measure on, and what the page cache holds of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from store.appender import DEFAULT_FILE_SIZE, Appender
+from store.workload import Workload
+
+GIB = 1 << 30
+_BATCH = 10_000
+_READ_SIZE = 1 << 20
+_DIGEST_SIZE = 1 << 20
+_RESIDENT_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A commitlog that was written to be measured."""
+
+    store: Path
+    body_size: int
+    message_count: int
+    end_offset: int
+    marks: tuple[int, ...]
+    """Record starts every few thousand messages, ascending; the last is the end."""
+    file_size: int
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that hold messages; not the one that is kept ready."""
+        paths = sorted((self.store / "commitlog").iterdir())
+        return [path for path in paths if int(path.name) < self.end_offset]
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return (
+            f"{self.message_count:,} messages, {self.end_offset / GIB:.2f} GiB, "
+            f"bodies of {self.body_size} bytes"
+        )
+
+    def parts(self, count: int) -> list[tuple[int, int]]:
+        """[start, end) of ``count`` parts of about equal size, each from record to record."""
+        cuts = [
+            min(self.marks, key=lambda mark: abs(mark - self.end_offset * part // count))
+            for part in range(1, count)
+        ]
+        bounds = [0, *cuts, self.end_offset]
+        return list(pairwise(bounds))
+
+
+class LogWriter:
+    """Holds a store's appender, so that a log can be measured, made longer, measured again."""
+
+    def __init__(self, appender: Appender, workload: Workload, batch: int, file_size: int) -> None:
+        self._appender = appender
+        self._workload = workload
+        self._batch = batch
+        self._file_size = file_size
+        self._message_count = 0
+        self._marks: list[int] = []
+
+    def grow(self, size: int) -> Log:
+        """Append until the log has ``size`` bytes; on disk, not only in memory, on return."""
+        while self._appender.end_offset < size:
+            born = time.time_ns() // 1_000_000
+            batch = self._workload.batch(self._message_count, self._batch, born)
+            self._appender.append_batch(batch)
+            self._message_count += self._batch
+            self._marks.append(self._appender.end_offset)
+        os.sync()
+        return Log(
+            store=self._appender.root,
+            body_size=self._workload.body_size,
+            message_count=self._message_count,
+            end_offset=self._appender.end_offset,
+            marks=tuple(self._marks),
+            file_size=self._file_size,
+        )
+
+
+@contextmanager
+def log_writer(
+    store: Path,
+    body_size: int,
+    *,
+    topic_count: int = 8,
+    queue_count: int = 4,
+    file_size: int = DEFAULT_FILE_SIZE,
+) -> Iterator[LogWriter]:
+    """A new log in ``store``; ``queue_count`` is per topic, sizes are bytes."""
+    workload = Workload(topic_count, queue_count, body_size, seed=1)
+    # the appender looks at every queue of a batch, so that many queues want larger batches
+    batch = max(_BATCH, topic_count * queue_count)
+    with Appender(store, file_size=file_size) as appender:
+        yield LogWriter(appender, workload, batch, file_size)
+
+
+def link_view(log: Log, root: Path) -> Path:
+    """A store of the same log for another system: hard links, no copies, no consume queues.
+
+    RocketMQ maps the files and writes nothing into them while nothing is appended; ``digest``
+    proves it. That it deletes the file kept ready removes its own name of it only.
+    """
+    directory = root / "commitlog"
+    directory.mkdir(parents=True)
+    for path in log.files:
+        os.link(path, directory / path.name)
+    return root
+
+
+def digest(log: Log) -> str:
+    """SHA-256 over name, length and both ends of every file: unchanged if nobody wrote."""
+    total = hashlib.sha256()
+    for path in log.files:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            end = min(size, log.end_offset - int(path.name))
+            total.update(f"{path.name} {size}\n".encode())
+            for position in (0, max(0, end - _DIGEST_SIZE)):
+                file.seek(position)
+                total.update(file.read(_DIGEST_SIZE))
+    return total.hexdigest()
+
+
+def warm(log: Log) -> None:
+    """Read the whole log once."""
+    buffer = bytearray(_READ_SIZE)
+    for path in log.files:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def evict(log: Log) -> None:
+    """Drop the log from the page cache. Raises RuntimeError where it stays, by a mapping, say."""
+    os.sync()
+    for path in log.files:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+    resident = resident_bytes(log)
+    if resident > log.end_offset * _RESIDENT_SHARE:
+        raise RuntimeError(
+            f"{resident:,} bytes of the log are still in the page cache after DONTNEED"
+        )
+
+
+def resident_bytes(log: Log) -> int:
+    """How much of the log is in the page cache, by ``fincore`` of util-linux."""
+    command = ["fincore", "--bytes", "--noheadings", "--output", "RES", *map(str, log.files)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return sum(map(int, told.split()))
+
+
+def dd_seconds(log: Log) -> float:
+    """How long ``dd bs=1M`` takes to read the log from first byte to last, file after file."""
+    began = time.monotonic()
+    for path in log.files:
+        count = min(log.file_size, log.end_offset - int(path.name))
+        command = ["dd", f"if={path}", "of=/dev/null", "bs=1M", "status=none"]
+        subprocess.run([*command, "iflag=count_bytes", f"count={count}"], check=True)
+    return time.monotonic() - began

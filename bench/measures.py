@@ -1,0 +1,109 @@
+"""What a benchmark says: figures of several rounds, and a row that holds them to a goal."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One quantity of one system, a value a round."""
+
+    unit: str
+    values: tuple[float, ...]
+
+    @property
+    def minimum(self) -> float:
+        """The least of the rounds."""
+        return min(self.values)
+
+    @property
+    def median(self) -> float:
+        """The middle of the rounds."""
+        return statistics.median(self.values)
+
+    @property
+    def maximum(self) -> float:
+        """The most of the rounds."""
+        return max(self.values)
+
+    def as_rate(self, count: float, unit: str) -> Figures:
+        """``count`` per second, where the values are seconds."""
+        return Figures(unit, tuple(count / seconds for seconds in self.values))
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for the result file."""
+        return {
+            "unit": self.unit,
+            "min": self.minimum,
+            "median": self.median,
+            "max": self.maximum,
+            "values": list(self.values),
+        }
+
+
+@dataclass(slots=True)
+class Row:
+    """One measure of the table."""
+
+    name: str
+    title: str
+    goal: str
+    """What was asked for, in words and figures."""
+    result: str
+    """The figure that the goal is about."""
+    met: bool | None
+    """None where there is nothing to be held to, or the sizes are not those of the goal."""
+    figures: dict[str, Figures] = field(default_factory=dict)
+    """By system."""
+    details: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for the result file."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "goal": self.goal,
+            "result": self.result,
+            "met": self.met,
+            "figures": {name: figures.as_json() for name, figures in self.figures.items()},
+            "details": self.details,
+            "notes": self.notes,
+        }
+
+
+def ratio(ours: Figures, other: Figures) -> float:
+    """How many times the other's median ours is; both are rates."""
+    return ours.median / other.median
+
+
+def ratio_text(ours: Figures, other: Figures) -> str:
+    """The ratio of the medians, and what the rounds' extremes would allow."""
+    least, most = ours.minimum / other.maximum, ours.maximum / other.minimum
+    return f"{ratio(ours, other):.2f}x ({least:.2f} to {most:.2f})"
+
+
+def alternate(
+    rounds: int, systems: Mapping[str, Callable[[], float]], say: Callable[[str], None]
+) -> dict[str, Figures]:
+    """Seconds by system: every round runs each system once, so that a slow minute hits them all."""
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    for number in range(1, rounds + 1):
+        for name, run in systems.items():
+            seconds[name].append(run())
+            say(f"round {number}/{rounds} {name}: {seconds[name][-1]:.3f} s")
+    return {name: Figures("s", tuple(values)) for name, values in seconds.items()}
+
+
+def percentile(values: NDArray[np.float64], weights: NDArray[np.int64], share: float) -> float:
+    """The least value that ``share`` of the weight does not exceed."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, share * reached[-1], side="left")])
