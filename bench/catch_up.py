@@ -1,157 +1,170 @@
-"""How fast a backlog is dispatched: ``python -m bench.catch_up [--gib 8] [--size 300]``.
-
-Over one log, read once beforehand so that the page cache is warm: the whole process (exec to exit),
-then passes in one Spark session, of which all but the first are warm. Each pass goes into a fresh
-output and ends with a durable watermark. Memory is the sum over all processes of their proportional
-set size, sampled; the page cache is not in it.
-"""
+"""Catching up with a backlog: warm, from a cold page cache, as a whole process, and the limits."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
-import shutil
-import subprocess
-import sys
-import threading
-import time
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
+from bench import logs, measures, reput, rocketmq
+from bench.context import Context
+from bench.logs import GIB, Log
+from bench.measures import Figures, Row
 
-from store.appender import Appender
-from store.workload import Workload
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.session import session
-
-DATA = Path(__file__).parent / "data"
-SAMPLE_SECONDS = 0.2
-BATCH = 10_000
-
-
-class PeakMemory:
-    """Samples the memory of a process and everything below it while in a ``with`` block."""
-
-    def __init__(self, pid: int) -> None:
-        self.peak_bytes = 0
-        self._root = psutil.Process(pid)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> PeakMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        while not self._ended.wait(SAMPLE_SECONDS):
-            total = 0
-            try:
-                tree = [self._root, *self._root.children(recursive=True)]
-            except psutil.NoSuchProcess:
-                return
-            for process in tree:
-                try:
-                    total += process.memory_full_info().pss
-                except psutil.Error:
-                    continue
-            self.peak_bytes = max(self.peak_bytes, total)
+WARM_GOALS = {300: 10.0, 1200: 10.0}
+"""Times RocketMQ's rate, by body size."""
+LIMIT_GOALS = {300: 0.30, 1200: 0.50}
+"""Share of the parse limit."""
+COLD_CACHE_GOAL = 0.90
+WHOLE_GOAL = 4.0
 
 
-def make_log(store: Path, gib: float, size: int) -> int:
-    """Write the log; the number of messages in it."""
-    workload, done = Workload(8, 4, size, 1), 0
-    with Appender(store) as appender:
-        while appender.end_offset < gib * (1 << 30):
-            appender.append_batch(workload.batch(done, BATCH, time.time_ns() // 1_000_000))
-            done += BATCH
-    return done
-
-
-def warm_page_cache(store: Path) -> None:
-    """Read the whole log once."""
-    buffer = bytearray(1 << 20)
-    for path in sorted((store / "commitlog").iterdir()):
-        with path.open("rb", buffering=0) as file:
-            while file.readinto(buffer):
-                pass
-
-
-def whole_process(store: Path, output: Path) -> dict[str, float]:
-    """``reput run --once`` from exec to exit."""
-    command = [sys.executable, "-m", "reput", "run", str(store), "--output", str(output)]
-    began = time.monotonic()
-    process = subprocess.Popen(
-        [*command, "--once", "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    with process, PeakMemory(process.pid) as memory:
-        told, _ = process.communicate()
-    seconds = time.monotonic() - began
-    summary: dict[str, Any] = json.loads(told.splitlines()[-1])
-    return _figures(summary["messages"], summary["end_offset"], seconds, memory.peak_bytes)
-
-
-def passes(store: Path, outputs: list[Path]) -> list[dict[str, float]]:
-    """One pass for each output, all in one session; from query start to durable watermark."""
-    figures = []
-    with session({}), PeakMemory(os.getpid()) as memory:
-        for output in outputs:
-            began = time.monotonic()
-            config = DispatcherConfig(store, output, once=True)
-            progress = run_dispatcher(config, threading.Event())
-            seconds = time.monotonic() - began
-            figures.append(
-                _figures(progress.counts.messages, progress.end_offset, seconds, memory.peak_bytes)
-            )
-    return figures
-
-
-def _figures(messages: int, size: int, seconds: float, memory: int) -> dict[str, float]:
-    return {
-        "messages": messages,
-        "seconds": round(seconds, 2),
-        "messages_per_second": round(messages / seconds),
-        "gb_per_second": round(size / seconds / 1e9, 3),
-        "peak_memory_mib": round(memory / (1 << 20)),
+def measure(context: Context, body_size: int) -> Iterator[Row]:
+    """The rows of one log, those that are wanted."""
+    names = {
+        name: f"{name}-{body_size}"
+        for name in ("catch-up", "parse-limit", "cold-cache", "whole-process")
     }
+    if not context.wanted & set(names.values()):
+        return
+    with context.directory(f"catch-up-{body_size}") as directory:
+        with logs.log_writer(directory / "store", body_size) as writer:
+            log = writer.grow(int(context.gib * GIB))
+        context.say(f"log: {log.title}")
+        if context.wanted & {names["catch-up"], names["parse-limit"]}:
+            yield from _warm(context, directory, log, names)
+        if names["cold-cache"] in context.wanted:
+            yield _cold_cache(context, directory, log, names["cold-cache"])
+        if names["whole-process"] in context.wanted:
+            yield _whole_process(context, directory, log, names["whole-process"])
 
 
-def main() -> None:
-    """Generate, measure, print, remove."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--gib", type=float, default=8.0, help="size of the log")
-    parser.add_argument("--size", type=int, default=300, help="bytes of a body")
-    chosen = parser.parse_args()
-    shutil.rmtree(DATA, ignore_errors=True)
-    store = DATA / "store"
-    try:
-        messages = make_log(store, chosen.gib, chosen.size)
-        print(f"log: {messages:,} messages, {chosen.gib} GiB, bodies of {chosen.size} bytes")
-        warm_page_cache(store)
-        results = {"whole process": whole_process(store, DATA / "whole")}
-        first, second, third = passes(store, [DATA / name for name in ("one", "two", "three")])
-        results |= {"first pass": first, "second pass": second, "third pass": third}
-        for name, figures in results.items():
-            print(f"{name:14} {json.dumps(figures)}")
-        about = {
-            "date": datetime.now(UTC).date().isoformat(),
-            "cores": os.cpu_count(),
-            "memory_gib": round(psutil.virtual_memory().total / (1 << 30)),
-            "python": platform.python_version(),
-        }
-        print(json.dumps(about))
-    finally:
-        shutil.rmtree(DATA, ignore_errors=True)
+def _warm(context: Context, directory: Path, log: Log, names: dict[str, str]) -> Iterator[Row]:
+    """Session up, page cache warm: this project, RocketMQ and the kernels take turns."""
+    wants_rocketmq = names["catch-up"] in context.wanted
+    details: dict[str, Any] = {"first_pass": {}, "reput": [], "rocketmq_flush_seconds": []}
+    logs.warm(log)
+    with reput.open_session(directory) as session, reput.open_kernels(log) as kernels:
+
+        def ours() -> float:
+            told = session.catch_up(log)
+            details["reput"].append(told)
+            return float(told["seconds"])
+
+        # the first pass in a session starts workers and compiles plans
+        details["first_pass"]["reput"] = session.catch_up(log)
+        systems: dict[str, Callable[[], float]] = {"reput": ours, "parse limit": kernels.scan}
+        if not wants_rocketmq:
+            seconds = measures.alternate(context.rounds, systems, context.say)
+        else:
+            with rocketmq.warm(log, directory / "rocketmq") as resident:
+
+                def theirs() -> float:
+                    os.sync()
+                    rebuild = resident.rebuild()
+                    details["rocketmq_flush_seconds"].append(rebuild.flush_seconds)
+                    return rebuild.dispatch_seconds
+
+                systems = {"RocketMQ": theirs, **systems}
+                seconds = measures.alternate(context.rounds, systems, context.say)
+    rates = {name: _rate(log, values) for name, values in seconds.items()}
+    details |= {"seconds": {name: list(values.values) for name, values in seconds.items()}}
+    if wants_rocketmq:
+        yield _against_rocketmq(context, log, names["catch-up"], rates, details)
+    if names["parse-limit"] in context.wanted:
+        yield _share_of_limit(context, log, names["parse-limit"], rates, details)
 
 
-if __name__ == "__main__":
-    main()
+def _against_rocketmq(
+    context: Context, log: Log, name: str, rates: dict[str, Figures], details: dict[str, Any]
+) -> Row:
+    goal = WARM_GOALS[log.body_size]
+    return Row(
+        name=name,
+        title=f"catch-up, {log.body_size} bytes, session up, page cache warm",
+        goal=f">= {goal:g}x RocketMQ",
+        result=measures.ratio_text(rates["reput"], rates["RocketMQ"]),
+        met=context.judged(measures.ratio(rates["reput"], rates["RocketMQ"]) >= goal),
+        figures={key: rates[key] for key in ("reput", "RocketMQ")},
+        details={"log": log.title, **details},
+        notes=["RocketMQ: dispatch alone, flush of the queues not counted; reput: durable"],
+    )
+
+
+def _share_of_limit(
+    context: Context, log: Log, name: str, rates: dict[str, Figures], details: dict[str, Any]
+) -> Row:
+    goal = LIMIT_GOALS[log.body_size]
+    share = measures.ratio(rates["reput"], rates["parse limit"])
+    return Row(
+        name=name,
+        title=f"share of the parse limit, {log.body_size} bytes",
+        goal=f">= {goal:.0%} of the kernels alone on {reput.core_count()} cores",
+        result=f"{share:.1%}",
+        met=context.judged(share >= goal),
+        figures={key: rates[key] for key in ("reput", "parse limit")},
+        details={"log": log.title, **details},
+    )
+
+
+def _cold_cache(context: Context, directory: Path, log: Log, name: str) -> Row:
+    """Session up, nothing of the log in the page cache. No JVM of RocketMQ may map the files."""
+    first_batches: list[float] = []
+    with reput.open_session(directory) as session:
+
+        def ours() -> float:
+            logs.evict(log)
+            told = session.catch_up(log)
+            first_batches.append(told["first_batch_seconds"])
+            return float(told["seconds"])
+
+        def disk() -> float:
+            logs.evict(log)
+            return logs.dd_seconds(log)
+
+        session.catch_up(log)
+        systems: dict[str, Callable[[], float]] = {"reput": ours, "dd": disk}
+        seconds = measures.alternate(context.rounds, systems, context.say)
+    rates = {key: values.as_rate(log.end_offset / 1e9, "GB/s") for key, values in seconds.items()}
+    share = measures.ratio(rates["reput"], rates["dd"])
+    return Row(
+        name=name,
+        title=f"catch-up, {log.body_size} bytes, session up, page cache cold",
+        goal=f">= {COLD_CACHE_GOAL:.0%} of dd's rate on the same files",
+        result=f"{share:.1%}",
+        met=context.judged(share >= COLD_CACHE_GOAL),
+        figures=rates,
+        details={"log": log.title, "first_batch_seconds": first_batches},
+    )
+
+
+def _whole_process(context: Context, directory: Path, log: Log, name: str) -> Row:
+    """From exec to exit, page cache warm, nothing of either system running before."""
+
+    def ours() -> float:
+        return reput.whole_process(log, directory / "whole")
+
+    def theirs() -> float:
+        os.sync()
+        return rocketmq.cold(log, directory / "rocketmq")
+
+    rocketmq.build()
+    logs.warm(log)
+    systems: dict[str, Callable[[], float]] = {"RocketMQ": theirs, "reput": ours}
+    seconds = measures.alternate(context.rounds, systems, context.say)
+    times = seconds["RocketMQ"].median / seconds["reput"].median
+    return Row(
+        name=name,
+        title=f"whole process, {log.body_size} bytes, exec to exit, page cache warm",
+        goal=f">= {WHOLE_GOAL:g}x a JVM that loads the same store",
+        result=f"{times:.2f}x",
+        met=context.judged(times >= WHOLE_GOAL),
+        figures=seconds,
+        details={"log": log.title},
+        notes=["RocketMQ: nothing flushed, no orderly shutdown; reput: durable"],
+    )
+
+
+def _rate(log: Log, seconds: Figures) -> Figures:
+    return seconds.as_rate(log.message_count / 1e6, "M messages/s")

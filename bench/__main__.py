@@ -1,0 +1,135 @@
+"""``python -m bench``: measure, print, write, remove what was generated."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import psutil
+from rich.console import Console
+
+from bench import report, rocketmq, suite
+from bench.context import FULL_GIB, FULL_IDLE_SECONDS, FULL_LIVE_SECONDS, Context
+from bench.logs import GIB
+from bench.measures import Row
+from bench.processes import BenchError
+
+DATA = Path(__file__).parent / "data"
+QUICK_GIB = 1.0
+QUICK_LIVE_SECONDS = 20
+QUICK_IDLE_SECONDS = 10
+SPACE_FACTOR = 3.0
+"""Free space wanted, in sizes of the main log: the largest log is 1.5 of it, a live one 15 GiB."""
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line. Exits where it is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true",
+        help=f"logs of {QUICK_GIB:g} GiB and the rows {', '.join(suite.QUICK_ROWS)}",
+    )  # fmt: skip
+    parser.add_argument("--rows", help=f"separated by commas; of {', '.join(suite.ROW_NAMES)}")
+    parser.add_argument("--gib", type=float, help=f"size of the main logs ({FULL_GIB:g})")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--live-seconds", type=int, help=f"({FULL_LIVE_SECONDS})")
+    parser.add_argument("--json", type=Path, help="result file, written after every row")
+    parser.add_argument("--plot", type=Path, help="picture, .svg or .png; needs matplotlib")
+    chosen = parser.parse_args(arguments)
+    default = suite.QUICK_ROWS if chosen.quick else suite.ROW_NAMES
+    chosen.wanted = chosen.rows.split(",") if chosen.rows else list(default)
+    unknown = sorted(set(chosen.wanted) - set(suite.ROW_NAMES))
+    if unknown:
+        parser.error(f"no such rows: {', '.join(unknown)}")
+    if chosen.rounds < 1:
+        parser.error("--rounds must be 1 or more")
+    if chosen.plot and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: pip install -c constraints.txt -e '.[bench]'")
+    if set(chosen.wanted) & set(suite.NEED_ROCKETMQ) and not rocketmq.available():
+        parser.error(f"RocketMQ needs java and mvn on PATH for {', '.join(suite.NEED_ROCKETMQ)}")
+    return chosen
+
+
+def make_context(chosen: argparse.Namespace) -> Context:
+    """Sizes by what was chosen; the data directory is this process's own."""
+    quick = chosen.quick
+    return Context(
+        data=DATA / str(os.getpid()),
+        wanted=frozenset(chosen.wanted),
+        gib=chosen.gib or (QUICK_GIB if quick else FULL_GIB),
+        rounds=chosen.rounds,
+        live_seconds=chosen.live_seconds or (QUICK_LIVE_SECONDS if quick else FULL_LIVE_SECONDS),
+        idle_seconds=QUICK_IDLE_SECONDS if quick else FULL_IDLE_SECONDS,
+        started=time.monotonic(),
+    )
+
+
+def remove_leftovers() -> None:
+    """What killed runs left behind; a running one keeps its own."""
+    for path in DATA.glob("*"):
+        if not (path.name.isdigit() and psutil.pid_exists(int(path.name))):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def check_space(context: Context) -> None:
+    """Exits where the disk is too small for what will be generated."""
+    free = shutil.disk_usage(DATA.parent).free
+    needed = SPACE_FACTOR * context.gib * GIB
+    if free < needed:
+        sys.exit(f"needs {needed / GIB:.0f} GiB of free space, there are {free / GIB:.0f}")
+
+
+def _ended_by_signal(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def run(context: Context, chosen: argparse.Namespace, console: Console) -> list[Row]:
+    """Measure; results so far survive an error or Ctrl-C."""
+    rows: list[Row] = []
+    machine = report.about(context)
+    try:
+        for row in suite.measure(context):
+            rows.append(row)
+            context.say(f"{row.name}: {row.result}; goal {row.goal}; met: {row.met}")
+            if chosen.json:
+                report.write_json(chosen.json, machine, rows)
+    finally:
+        if rows:
+            report.show(rows, console)
+    if chosen.plot and not report.plot(chosen.plot, machine, rows):
+        console.print("no plot: none of the rows is a rate")
+    return rows
+
+
+def main() -> None:
+    """Exit codes: 0 measured (met or not), 1 a measured process failed, 2 wrong arguments."""
+    chosen = parse(sys.argv[1:])
+    context = make_context(chosen)
+    remove_leftovers()
+    check_space(context)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    signal.signal(signal.SIGTERM, _ended_by_signal)
+    console.print(f"plan: {', '.join(name for name in suite.ROW_NAMES if name in context.wanted)}")
+    try:
+        run(context, chosen, console)
+    except BenchError as error:
+        sys.exit(f"failed: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        shutil.rmtree(context.data, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            DATA.rmdir()
+
+
+if __name__ == "__main__":
+    main()

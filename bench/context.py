@@ -1,0 +1,50 @@
+"""What every measure is given: sizes, a place for its data, and whom to tell."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+FULL_GIB = 8.0
+FULL_LIVE_SECONDS = 300
+FULL_IDLE_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One run of the suite."""
+
+    data: Path
+    """A directory of this run, removed at its end."""
+    wanted: frozenset[str]
+    """Names of the rows to measure."""
+    gib: float = FULL_GIB
+    """Size of the logs that are caught up with; the other logs' sizes follow from it."""
+    rounds: int = 3
+    live_seconds: int = FULL_LIVE_SECONDS
+    """How long a live log is followed."""
+    idle_seconds: int = FULL_IDLE_SECONDS
+    started: float = 0.0
+    """By ``time.monotonic``."""
+
+    def say(self, text: str) -> None:
+        """Progress, with the time since the start."""
+        print(f"[{time.monotonic() - self.started:6.0f} s] {text}", flush=True)
+
+    def judged(self, met: bool) -> bool | None:
+        """``met``, if the logs have the size that the goals are about."""
+        return met if self.gib >= FULL_GIB else None
+
+    @contextmanager
+    def directory(self, name: str) -> Iterator[Path]:
+        """A fresh directory below ``data``, for the block."""
+        path = self.data / name
+        path.mkdir(parents=True)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,48 @@
+"""A resident child that only parses: ``python -m bench.kernel_worker STORE START END``.
+
+The limit that a dispatcher on this machine could reach if nothing but reading the page cache,
+parsing and grouping cost anything: the kernels by ``store.scan``, compiled beforehand, results
+dropped. One such process for each core, each with its part of the log. Answers each line with a
+line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from store.commitlog import CommitLog
+from store.config import read_store_settings
+from store.dispatch import ScannedRange
+from store.scan import scan
+
+
+def one_pass(log: CommitLog, start: int, end: int) -> dict[str, float]:
+    """Scan [start, end)."""
+    began = time.monotonic()
+    messages = 0
+    for item in scan(log, start, end):
+        if isinstance(item, ScannedRange):
+            messages = item.message_count
+            if item.end != end:
+                raise RuntimeError(f"the scan ended at {item.end} instead of {end}")
+    return {"messages": messages, "seconds": time.monotonic() - began}
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    store, start, end = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    settings = read_store_settings(store)
+    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    # compiles, or loads what is compiled
+    one_pass(log, start, end)
+    print(json.dumps({"ready": True}), flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(one_pass(log, start, end)), flush=True)
+    log.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The results: a table for people, JSON for programs, a picture for the README."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from bench import rocketmq
+from bench.context import Context
+from bench.measures import Figures, Row
+from bench.processes import ROOT
+from bench.reput import core_count
+
+
+def about(context: Context) -> dict[str, Any]:
+    """The machine and what was run on it; nothing that names either."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cores": core_count(),
+        "cpu": _cpu_model(),
+        "memory_gib": round(psutil.virtual_memory().total / (1 << 30)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "java": _java_version(),
+        "versions": {name: _version(name) for name in ("pyspark", "pyarrow", "numba", "numpy")},
+        "rocketmq": rocketmq.VERSION,
+        "rocketmq_jvm": " ".join(rocketmq.JVM_OPTIONS),
+        "commit": _commit(),
+        "command": " ".join(["python", "-m", "bench", *sys.argv[1:]]),
+        "gib": context.gib,
+        "rounds": context.rounds,
+        "live_seconds": context.live_seconds,
+        "idle_seconds": context.idle_seconds,
+    }
+
+
+def write_json(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> None:
+    """Replace the result file."""
+    told = {"about": machine, "rows": [row.as_json() for row in rows]}
+    path.write_text(json.dumps(told, indent=1) + "\n")
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """The table, and below it what does not fit: notes, and what was missed."""
+    table = Table(show_lines=True)
+    for heading in ("measure", "system", "min", "median", "max", "result", "goal", "met"):
+        table.add_column(
+            heading, justify="right" if heading in ("min", "median", "max") else "left"
+        )
+    for row in rows:
+        columns = list(zip(*map(_cells, row.figures.items()), strict=True)) or [()] * 4
+        cells = ["\n".join(column) for column in columns]
+        table.add_row(f"[bold]{row.name}[/]\n{row.title}", *cells, row.result, row.goal, _met(row))
+    console.print(table)
+    for row in rows:
+        for note in row.notes:
+            console.print(f"{row.name}: {note}", markup=False)
+    missed = [row.name for row in rows if row.met is False]
+    if missed:
+        console.print(f"[bold red]missed: {', '.join(missed)}[/]")
+    if any(row.met is None for row in rows):
+        console.print("met is '-' where there is no goal, or the sizes are not those of the goals")
+
+
+def _cells(item: tuple[str, Figures]) -> tuple[str, str, str, str]:
+    name, figures = item
+    numbers = (figures.minimum, figures.median, figures.maximum)
+    least, middle, most = (
+        f"{number:,.4g}" if number < 1e4 else f"{number:,.0f}" for number in numbers
+    )
+    return f"{name}, {figures.unit}", least, middle, most
+
+
+def _met(row: Row) -> str:
+    return {True: "[green]yes[/]", False: "[bold red]NO[/]", None: "-"}[row.met]
+
+
+def plot(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> bool:
+    """Rates of all systems side by side, whiskers from minimum to maximum; needs matplotlib.
+
+    False where there is nothing to draw: only rows in messages/s are.
+    """
+    from matplotlib import pyplot  # noqa: PLC0415 - an extra
+
+    drawn = [row for row in rows if _rates(row)]
+    if not drawn:
+        return False
+    systems = list(dict.fromkeys(name for row in drawn for name in _rates(row)))
+    figure, axes = pyplot.subplots(figsize=(8, 0.8 + 0.9 * len(drawn)))
+    height = 0.8 / len(systems)
+    for index, system in enumerate(systems):
+        places, bars = [], []
+        for place, row in enumerate(drawn):
+            if system in _rates(row):
+                places.append(place + (index - (len(systems) - 1) / 2) * height)
+                bars.append(_rates(row)[system])
+        medians = [bar.median for bar in bars]
+        whiskers = [
+            [bar.median - bar.minimum for bar in bars],
+            [bar.maximum - bar.median for bar in bars],
+        ]
+        drawing = axes.barh(places, medians, height, xerr=whiskers, label=system)
+        axes.bar_label(drawing, labels=[f" {median:.2f}" for median in medians], fontsize=8)
+    axes.set_yticks(range(len(drawn)), [row.name for row in drawn])
+    axes.invert_yaxis()
+    axes.set_xlabel("million messages/s")
+    axes.margins(x=0.12)
+    axes.legend()
+    axes.set_title(
+        f"{machine['cores']} cores, {machine['gib']:g} GiB of log, {machine['date'][:10]}",
+        fontsize=10,
+    )
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+    return True
+
+
+def _rates(row: Row) -> dict[str, Figures]:
+    return {
+        name: figures
+        for name, figures in row.figures.items()
+        if figures.unit == "M messages/s" and row.name.startswith(("catch-up", "parse-limit"))
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _java_version() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else "java"
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "none"
+    return told.stderr.partition("\n")[0]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip()

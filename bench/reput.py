@@ -1,0 +1,148 @@
+"""This project's side: the dispatcher and its kernels, in processes as they run in production."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.logs import Log
+from bench.processes import (
+    BenchError,
+    LineProcess,
+    PeakUse,
+    child,
+    line_process,
+    python_command,
+    run_to_exit,
+)
+
+READY_SECONDS = 180.0
+SLOWEST_RATE = 20_000
+"""Messages/s; what is slower has come to a halt."""
+
+
+def core_count() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Session:
+    """A resident process with an open Spark session."""
+
+    def __init__(self, process: LineProcess, outputs: Path) -> None:
+        self._process = process
+        self._outputs = outputs
+        self.pid = process.process.pid
+
+    def catch_up(self, log: Log) -> dict[str, Any]:
+        """One pass over the log into a fresh output, as ``bench.worker`` tells it.
+
+        Raises BenchError where not every message got its entry. The output is removed.
+        """
+        output = self._outputs / "session"
+        shutil.rmtree(output, ignore_errors=True)
+        os.sync()  # what earlier passes left to be written is not this one's
+        request = json.dumps({"store": str(log.store), "output": str(output)})
+        told = self._process.ask(request, _limit(log))
+        shutil.rmtree(output)
+        return _checked(told, log)
+
+    def peaks(self) -> PeakUse:
+        """Samples the session's processes."""
+        return PeakUse(self.pid)
+
+
+@contextmanager
+def open_session(outputs: Path) -> Iterator[Session]:
+    """Start one; on entry it is up, but nothing has run in it."""
+    with line_process(python_command("-m", "bench.worker"), "the reput session") as process:
+        process.answer(READY_SECONDS)
+        yield Session(process, outputs)
+
+
+def run_command(store: Path, output: Path, *options: str) -> list[str]:
+    """``reput run`` of this tree."""
+    return python_command(
+        "-m", "reput", "run", str(store), "--output", str(output), "--json", *options
+    )
+
+
+def whole_process(log: Log, output: Path) -> float:
+    """Seconds of ``reput run --once`` from exec to exit, into a fresh output."""
+    os.sync()
+    try:
+        command = run_command(log.store, output, "--once")
+        seconds, told = run_to_exit(command, "reput run", _limit(log))
+    finally:
+        shutil.rmtree(output, ignore_errors=True)
+    _checked(told, log)
+    return seconds
+
+
+def peak_memory(log: Log, output: Path) -> int:
+    """Bytes that all processes of a ``reput run --once`` have at the most (PSS)."""
+    try:
+        with child(run_command(log.store, output, "--once")) as running:
+            with PeakUse(running.process.pid) as peak:
+                told, _ = running.process.communicate(timeout=_limit(log))
+            if running.process.returncode:
+                raise BenchError(f"reput run failed\n{running.last_words()}")
+    finally:
+        shutil.rmtree(output, ignore_errors=True)
+    _checked(json.loads(told.splitlines()[-1]), log)
+    return peak.memory_bytes
+
+
+class Kernels:
+    """A scanning process for each core, compiled and waiting."""
+
+    def __init__(self, processes: list[LineProcess], log: Log) -> None:
+        self._processes = processes
+        self._log = log
+
+    def scan(self) -> float:
+        """Seconds until the slowest has scanned its part of the log."""
+        began = time.monotonic()
+        for process in self._processes:
+            process.send("pass")
+        answers = [process.answer(_limit(self._log)) for process in self._processes]
+        seconds = time.monotonic() - began
+        found = sum(answer["messages"] for answer in answers)
+        if found != self._log.message_count:
+            raise BenchError(f"the kernels found {found:,} of {self._log.message_count:,} messages")
+        return seconds
+
+
+@contextmanager
+def open_kernels(log: Log) -> Iterator[Kernels]:
+    """Start them on equal parts of the log."""
+    with ExitStack() as held:
+        processes = []
+        for start, end in log.parts(core_count()):
+            command = python_command(
+                "-m", "bench.kernel_worker", str(log.store), str(start), str(end)
+            )
+            processes.append(held.enter_context(line_process(command, "the kernel process")))
+        for process in processes:
+            process.answer(READY_SECONDS)
+        yield Kernels(processes, log)
+
+
+def _checked(told: dict[str, Any], log: Log) -> dict[str, Any]:
+    """An incomplete pass is an error, never a time."""
+    if (told["messages"], told["end_offset"]) != (log.message_count, log.end_offset):
+        raise BenchError(
+            f"reput dispatched {told['messages']:,} of {log.message_count:,} messages, "
+            f"up to {told['end_offset']:,} of {log.end_offset:,}"
+        )
+    return told
+
+
+def _limit(log: Log) -> float:
+    return READY_SECONDS + log.message_count / SLOWEST_RATE

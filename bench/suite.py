@@ -1,0 +1,34 @@
+"""The rows that there are, in the order in which they are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from bench import catch_up
+from bench.context import Context
+from bench.measures import Row
+
+Group = Callable[[Context], Iterator[Row]]
+
+GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
+    (
+        lambda context: catch_up.measure(context, 300),
+        ("catch-up-300", "parse-limit-300", "cold-cache-300", "whole-process-300"),
+    ),
+    (
+        lambda context: catch_up.measure(context, 1200),
+        ("catch-up-1200", "parse-limit-1200", "cold-cache-1200"),
+    ),
+)
+"""Rows that share a log are of one group; a group yields those that are wanted."""
+
+ROW_NAMES = tuple(name for _, names in GROUPS for name in names)
+QUICK_ROWS = ("catch-up-300", "parse-limit-300", "catch-up-1200", "parse-limit-1200")
+NEED_ROCKETMQ = ("catch-up-300", "catch-up-1200", "whole-process-300")
+
+
+def measure(context: Context) -> Iterator[Row]:
+    """All wanted rows, each as soon as it is there."""
+    for group, names in GROUPS:
+        if context.wanted & set(names):
+            yield from group(context)

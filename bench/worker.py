@@ -1,0 +1,53 @@
+"""A resident child: the dispatcher in one open session, ``python -m bench.worker``.
+
+Each line on stdin is a request ``{"store": DIR, "output": DIR}``; the answer is one line of JSON.
+A pass begins with the query (the session is up) and ends with the watermark at the log's end, which
+is durable then. ``seconds`` is that; ``returned_seconds`` counts on until the call returned.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from streaming.session import session
+
+
+def one_pass(store: Path, output: Path) -> dict[str, Any]:
+    """Dispatch the whole log into a fresh output."""
+    began = time.monotonic()
+    progress = run_dispatcher(DispatcherConfig(store, output, once=True), threading.Event())
+    returned = time.monotonic()
+    first_batch = progress.first_batch if progress.first_batch is not None else returned
+    return {
+        "messages": progress.counts.messages,
+        "end_offset": progress.end_offset,
+        "batches": progress.batches,
+        "first_batch_seconds": first_batch - began,
+        "seconds": first_batch + progress.active_seconds() - began,
+        "returned_seconds": returned - began,
+    }
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    # only answers may stand on stdout, whatever Spark or its JVM prints
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        with session({}):
+            print(json.dumps({"ready": True}), file=answers, flush=True)
+            for line in sys.stdin:
+                request = json.loads(line)
+                told = one_pass(Path(request["store"]), Path(request["output"]))
+                print(json.dumps(told), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
