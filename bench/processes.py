@@ -63,16 +63,18 @@ class Child:
 
 
 @contextmanager
-def child(command: Sequence[str]) -> Iterator[Child]:
+def child(command: Sequence[str], *, silent: bool = False) -> Iterator[Child]:
     """Run a process in the block; afterwards it and everything below it are gone.
 
+    ``silent``: what it writes to stdout is dropped; a pipe that nobody reads would stop it.
     It is asked to stop, by the end of its stdin and SIGTERM, and has a minute to do so. A session
     of its own keeps Ctrl-C from it, so that it is ended once and in order.
     """
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL if silent else subprocess.PIPE, stderr=errors,
             text=True, env=environment(), cwd=ROOT, start_new_session=True,
         )  # fmt: skip
         try:
@@ -94,7 +96,8 @@ def _end(process: subprocess.Popen[str]) -> None:
             if member.is_running():
                 member.kill()
     process.wait()
-    cast(IO[str], process.stdout).close()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 class LineProcess:
@@ -135,6 +138,10 @@ class LineProcess:
             return cast(dict[str, Any], json.loads(line))
         except ValueError:
             raise self._error(f"said {line!r}") from None
+
+    def answered(self) -> bool:
+        """Whether ``answer`` would return at once."""
+        return not self._lines.empty()
 
     def ask(self, line: str, timeout: float) -> dict[str, Any]:
         """``send``, then ``answer``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import catch_up
+from bench import catch_up, live, scaling
 from bench.context import Context
 from bench.measures import Row
 
@@ -19,6 +19,10 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
         lambda context: catch_up.measure(context, 1200),
         ("catch-up-1200", "parse-limit-1200", "cold-cache-1200"),
     ),
+    (scaling.measure_sizes, ("log-size", "peak-memory")),
+    (scaling.measure_queues, ("queues-10000", "queues-100000")),
+    (live.measure_latency, tuple(live.LATENCY_ROWS)),
+    (live.measure_idle, ("idle",)),
 )
 """Rows that share a log are of one group; a group yields those that are wanted."""
 

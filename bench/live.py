@@ -1,0 +1,248 @@
+"""Following a live log, and having nothing to do: ``reput run`` as it is deployed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.context import Context
+from bench.latency import Latencies, evaluate
+from bench.measures import Figures, Row
+from bench.processes import (
+    BenchError,
+    Child,
+    LineProcess,
+    child,
+    cpu_seconds,
+    line_process,
+    python_command,
+)
+from bench.reput import READY_SECONDS, run_command
+from checkpoints import STATE_DIRECTORY, watermark
+
+POLL_SECONDS = 0.001
+LOOKS_PER_CHECK = 1_000
+BODY_SIZE = 300
+DRAIN_SECONDS = 60.0
+WARM_UP_SHARE = 0.1
+IDLE_SETTLE_SHARE = 0.25
+RATE_SHARE = 0.99
+"""What the producer must reach of its rate for the run to count."""
+IDLE_CPU_GOAL = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Latency from append to durable entry."""
+
+    p50_ms: float
+    p99_ms: float
+    bounded: bool = False
+
+    def __str__(self) -> str:
+        words = f"p50 <= {self.p50_ms:g} ms, p99 <= {self.p99_ms:g} ms"
+        return words + (", lag bounded" if self.bounded else "")
+
+
+LATENCY_ROWS = {
+    "latency-1000": (1_000, Goal(150, 400)),
+    "latency-100000": (100_000, Goal(250, 700, bounded=True)),
+}
+
+
+class Follower:
+    """A running ``reput run``, seen from outside by its watermark file."""
+
+    def __init__(self, running: Child, output: Path) -> None:
+        self.pid = running.process.pid
+        self.output = output
+        self._child = running
+        self._state = output / STATE_DIRECTORY
+        self._fd = -1
+        self._slots = b""
+        self._seen = -1
+
+    def poll(self) -> int:
+        """The watermark's physical offset; -1 where there is none yet.
+
+        A look costs one read of an open file; only what changed is parsed. A watermark is written
+        after the sync of what it covers, so what lies before one that is seen is durable.
+        """
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self._state / watermark.FILE_NAME, os.O_RDONLY)
+            except FileNotFoundError:
+                self.check()
+                return -1
+        slots = os.pread(self._fd, 2 * watermark.SLOT_SIZE, 0)
+        if slots != self._slots:
+            found = watermark.read_watermark(self._state)
+            if found is not None:
+                self._slots, self._seen = slots, max(self._seen, found.end_offset)
+        return self._seen
+
+    def wait_for(self, end_offset: int, seconds: float) -> None:
+        """Return once the watermark is there. Raises BenchError where it takes too long."""
+        deadline = time.monotonic() + seconds
+        while self.poll() < end_offset:
+            self.check()
+            if time.monotonic() > deadline:
+                raise BenchError(f"the watermark is {self._seen}, not {end_offset}")
+            time.sleep(0.05)
+
+    def check(self) -> None:
+        """Raises BenchError where it does not run any more."""
+        code = self._child.process.poll()
+        if code is not None:
+            raise BenchError(f"reput run ended with {code}\n{self._child.last_words()}")
+
+    def state_size(self) -> tuple[int, int]:
+        """(files, bytes) of the state directory, Spark's checkpoint in it included."""
+        sizes = []
+        for path in self._state.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(path.stat().st_size)
+        return len(sizes), sum(sizes)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+@contextmanager
+def following(store: Path, output: Path) -> Iterator[Follower]:
+    """``reput run`` with its defaults, stopped at the end of the block."""
+    with child(run_command(store, output), silent=True) as running:
+        follower = Follower(running, output)
+        try:
+            yield follower
+        finally:
+            follower.close()
+
+
+@contextmanager
+def _live(context: Context, rate: int) -> Iterator[tuple[LineProcess, Follower, Path]]:
+    """A producer that waits, and a dispatcher that has caught up with what it began with."""
+    with context.directory(f"live-{rate}") as directory:
+        store, trace = directory / "store", directory / "trace.npy"
+        command = python_command(
+            "-m", "bench.producer", str(store), str(trace), str(rate), str(BODY_SIZE)
+        )
+        with line_process(command, "the producer") as producer:
+            end_offset = producer.answer(READY_SECONDS)["end_offset"]
+            with following(store, directory / "output") as follower:
+                follower.wait_for(end_offset, READY_SECONDS)
+                yield producer, follower, trace
+
+
+def measure_latency(context: Context) -> Iterator[Row]:
+    """Append at a steady rate for a while, watch the watermark."""
+    for name in LATENCY_ROWS:
+        if name in context.wanted:
+            yield _measure_latency(context, name)
+
+
+def _measure_latency(context: Context, name: str) -> Row:
+    rate = LATENCY_ROWS[name][0]
+    context.say(f"{name}: a live log for {context.live_seconds} s")
+    with _live(context, rate) as (producer, follower, trace):
+        producer.send(str(context.live_seconds))
+        cpu, began = cpu_seconds(follower.pid), time.monotonic()
+        watermarks, told = _watch(follower, producer)
+        cpu = (cpu_seconds(follower.pid) - cpu) / (time.monotonic() - began)
+        appends = np.load(trace)
+    latencies = evaluate(
+        appends,
+        np.array(watermarks, np.int64),
+        rate,
+        WARM_UP_SHARE * context.live_seconds,
+    )
+    return _latency_row(context, name, latencies, told["rate"], cpu)
+
+
+def _watch(
+    follower: Follower, producer: LineProcess
+) -> tuple[list[tuple[int, int]], dict[str, Any]]:
+    """(ns, offset) of every watermark until all that was produced is covered; what was told."""
+    seen: list[tuple[int, int]] = []
+    told: dict[str, Any] = {}
+    deadline, looks = math.inf, 0
+    while not told or (follower.poll() < told["end_offset"] and time.monotonic() < deadline):
+        at = follower.poll()
+        if not seen or at != seen[-1][1]:
+            seen.append((time.monotonic_ns(), at))
+        if not told and producer.answered():
+            told = producer.answer(1)
+            deadline = time.monotonic() + DRAIN_SECONDS
+        looks += 1
+        if looks % LOOKS_PER_CHECK == 0:
+            follower.check()
+        time.sleep(POLL_SECONDS)
+    seen.append((time.monotonic_ns(), follower.poll()))
+    return seen, told
+
+
+def _latency_row(
+    context: Context, name: str, latencies: Latencies, reached: float, cpu: float
+) -> Row:
+    rate, goal = LATENCY_ROWS[name]
+    paced = reached >= RATE_SHARE * rate
+    met = latencies.p50_ms <= goal.p50_ms and latencies.p99_ms <= goal.p99_ms and paced
+    if goal.bounded:
+        met = met and latencies.lag_bounded
+    bounded = "bounded" if latencies.lag_bounded else "GROWING"
+    row = Row(
+        name=name,
+        title=f"append to durable entry, {rate:,} messages/s of {BODY_SIZE} bytes",
+        goal=str(goal),
+        result=(
+            f"p50 {latencies.p50_ms:.0f} ms, p99 {latencies.p99_ms:.0f} ms, lag {bounded}, "
+            f"{latencies.lag_max_messages:,} messages at the most"
+        ),
+        met=met,
+        figures={
+            "p50": Figures("ms", (latencies.p50_ms,)),
+            "p99": Figures("ms", (latencies.p99_ms,)),
+            "max": Figures("ms", (latencies.max_ms,)),
+        },
+        details={**asdict(latencies), "rate_reached": reached, "dispatcher_cores": cpu},
+        notes=[
+            f"{context.live_seconds} s, the first tenth left out (worst there "
+            f"{latencies.warm_up_max_ms:.0f} ms); {reached:,.0f} messages/s appended, "
+            f"dispatcher used {cpu:.0%} of a core"
+        ],
+    )
+    if not paced:
+        row.notes.append("MISSED: the producer did not reach its rate beside the dispatcher")
+    return row
+
+
+def measure_idle(context: Context) -> Iterator[Row]:
+    """``reput run`` that has caught up with a log to which nothing is appended."""
+    context.say(f"idle: {context.idle_seconds} s")
+    with _live(context, 1_000) as (_, follower, _trace):
+        time.sleep(IDLE_SETTLE_SHARE * context.idle_seconds)
+        before, cpu_before = follower.state_size(), cpu_seconds(follower.pid)
+        time.sleep(context.idle_seconds)
+        cpu = (cpu_seconds(follower.pid) - cpu_before) / context.idle_seconds
+        after = follower.state_size()
+    files, size = after[0] - before[0], after[1] - before[1]
+    yield Row(
+        name="idle",
+        title="nothing to do",
+        goal=f"< {IDLE_CPU_GOAL:.0%} of a core, no checkpoint growth",
+        result=f"{cpu:.1%} of a core, {files:+d} files, {size:+d} bytes",
+        met=cpu < IDLE_CPU_GOAL and files <= 0 and size <= 0,
+        figures={"reput": Figures("% of a core", (100 * cpu,))},
+        details={"seconds": context.idle_seconds, "files_grown": files, "bytes_grown": size},
+    )

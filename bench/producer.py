@@ -1,0 +1,70 @@
+"""A live log: ``python -m bench.producer STORE TRACE RATE SIZE``, paced, its appends noted.
+
+Appends ``RATE`` messages/s in ticks of 5 ms: the messages of a tick are one call, so they share the
+moment at which it returned. Messages are made beforehand and appended again and again; what they
+say does not matter to a dispatcher. On the line ``SECONDS`` it appends for so long, writes the
+trace and answers; it says beforehand where the log ends, which is not empty then.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from store.appender import Appender
+from store.workload import Workload
+
+TICK_SECONDS = 0.005
+_BATCHES = 16
+TRACE_FIELDS = ("returned_ns", "end_offset", "messages")
+
+
+def produce(appender: Appender, workload: Workload, rate: int, seconds: float) -> Any:
+    """int64[ticks, 3]: TRACE_FIELDS of every tick; ``returned_ns`` is CLOCK_MONOTONIC.
+
+    A tick that comes late appends no more than its own messages, and the next ones follow at once.
+    """
+    size = max(1, round(rate * TICK_SECONDS))
+    interval = size / rate
+    batches = [
+        workload.batch(index * size, size, time.time_ns() // 1_000_000) for index in range(_BATCHES)
+    ]
+    ticks = math.ceil(seconds / interval)
+    trace = np.empty((ticks, len(TRACE_FIELDS)), np.int64)
+    began = time.monotonic()
+    for tick in range(ticks):
+        wait = began + tick * interval - time.monotonic()
+        if wait > 0:
+            time.sleep(wait)
+        appender.append_batch(batches[tick % _BATCHES])
+        trace[tick] = time.monotonic_ns(), appender.end_offset, size
+    return trace
+
+
+def main() -> None:
+    """Be ready, wait for the line, produce, answer; once."""
+    store, trace_path = Path(sys.argv[1]), Path(sys.argv[2])
+    rate, size = int(sys.argv[3]), int(sys.argv[4])
+    workload = Workload(8, 4, size, seed=1)
+    with Appender(store) as appender:
+        produce(appender, workload, 1000, 0.1)
+        print(json.dumps({"end_offset": appender.end_offset}), flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        began = time.monotonic()
+        trace = produce(appender, workload, rate, float(line))
+        seconds = time.monotonic() - began
+    np.save(trace_path, trace)
+    messages = int(trace[:, 2].sum())
+    print(json.dumps({"end_offset": int(trace[-1, 1]), "rate": messages / seconds}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""How time, memory and open files follow the size of the log and the number of queues."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench import logs, reput, rocketmq
+from bench.context import Context
+from bench.logs import GIB, Log
+from bench.measures import Figures, Row
+from bench.processes import BenchError
+
+BODY_SIZE = 300
+SIZE_SHARES = (0.125, 0.5, 1.5)
+"""Of the main log's size: 1, 4 and 12 GiB of 8."""
+LINEAR_GOAL = 1.10
+FIRST_BATCH_GOAL_SECONDS = 1.0
+MEMORY_GOAL_BYTES = 2.5 * GIB
+MEMORY_GROWTH_GOAL = 1.10
+
+QUEUES = {10: (10, 1), 1_000: (100, 10), 10_000: (500, 20), 100_000: (500, 200)}
+"""(topics, queues of each) by number of queues."""
+QUEUE_LOG_SHARE = 0.25
+MANY_QUEUES_GOAL = 2.0
+OPEN_FILES_GOAL = 1024
+"""Of all processes together: the usual limit of a single one."""
+
+
+def measure_sizes(context: Context) -> Iterator[Row]:
+    """One log that grows: at each size passes in a session, and whole processes for their memory.
+
+    The page cache is warm as far as memory allows.
+    """
+    if not context.wanted & {"log-size", "peak-memory"}:
+        return
+    passes: dict[float, list[dict[str, Any]]] = {}
+    memory: dict[float, int] = {}
+    with (
+        context.directory("sizes") as directory,
+        logs.log_writer(directory / "store", BODY_SIZE) as writer,
+    ):
+        for share in SIZE_SHARES:
+            log = writer.grow(int(share * context.gib * GIB))
+            gib = log.end_offset / GIB
+            context.say(f"log: {log.title}")
+            logs.warm(log)
+            if "log-size" in context.wanted:
+                passes[gib] = _passes(context, directory, log, context.rounds)
+            if "peak-memory" in context.wanted and share != SIZE_SHARES[1]:
+                memory[gib] = reput.peak_memory(log, directory / "memory")
+                context.say(f"{gib:.2f} GiB, peak memory: {memory[gib] / (1 << 20):,.0f} MiB")
+    if passes:
+        yield _size_row(context, passes)
+    if memory:
+        yield _memory_row(context, memory)
+
+
+def _passes(context: Context, directory: Path, log: Log, rounds: int) -> list[dict[str, Any]]:
+    """A session of its own, its first pass not counted."""
+    with reput.open_session(directory) as session:
+        session.catch_up(log)
+        told = []
+        for number in range(1, rounds + 1):
+            told.append(session.catch_up(log))
+            context.say(f"round {number}/{rounds}: {told[-1]['seconds']:.3f} s")
+    return told
+
+
+def _figures(passes: list[dict[str, Any]], key: str = "seconds") -> Figures:
+    return Figures("s", tuple(float(told[key]) for told in passes))
+
+
+def steepness(seconds: dict[float, float]) -> float:
+    """By how much time grows faster than size, at the worst pair; 1 is linear, less is better."""
+    sizes = sorted(seconds)
+    return max(
+        (seconds[large] / seconds[small]) / (large / small)
+        for index, small in enumerate(sizes)
+        for large in sizes[index + 1 :]
+    )
+
+
+def _size_row(context: Context, passes: dict[float, list[dict[str, Any]]]) -> Row:
+    figures = {f"{gib:.2f} GiB": _figures(told) for gib, told in passes.items()}
+    worst = steepness({gib: _figures(told).median for gib, told in passes.items()})
+    first = [_figures(told, "first_batch_seconds").median for told in passes.values()]
+    later = max(first[1:]) - first[0]
+    return Row(
+        name="log-size",
+        title=f"log size, {BODY_SIZE} bytes, session up, page cache warm",
+        goal=(
+            f"time linear (<= {LINEAR_GOAL:g}), first batch within "
+            f"{FIRST_BATCH_GOAL_SECONDS:g} s of the smallest's"
+        ),
+        result=f"{worst:.2f} of linear, first batch {later:+.2f} s",
+        met=context.judged(worst <= LINEAR_GOAL and later <= FIRST_BATCH_GOAL_SECONDS),
+        figures=figures,
+        details={"first_batch_seconds": first, "passes": list(passes.values())},
+        notes=["linear: the worst of (time per byte of a size) / (that of a smaller size)"],
+    )
+
+
+def _memory_row(context: Context, memory: dict[float, int]) -> Row:
+    small, large = memory.values()
+    return Row(
+        name="peak-memory",
+        title="peak memory of all processes, reput run --once (PSS)",
+        goal=f"<= {MEMORY_GOAL_BYTES / GIB:g} GiB, not growing with the log (<= 10 %)",
+        result=f"{large / GIB:.2f} GiB, {large / small:.2f} of the smaller log's",
+        met=context.judged(large <= MEMORY_GOAL_BYTES and large <= MEMORY_GROWTH_GOAL * small),
+        figures={
+            f"{gib:.2f} GiB": Figures("MiB", (size / (1 << 20),)) for gib, size in memory.items()
+        },
+    )
+
+
+def measure_queues(context: Context) -> Iterator[Row]:
+    """The same bytes over more and more queues."""
+    if not context.wanted & {"queues-10000", "queues-100000"}:
+        return
+    ours: dict[int, Figures] = {}
+    if "queues-10000" in context.wanted:
+        theirs = None
+        for count in (10, 1_000, 10_000):
+            with _queue_log(context, count) as (directory, log):
+                ours[count] = _figures(_passes(context, directory, log, context.rounds))
+                if count == 10_000:
+                    theirs = _rocketmq(context, directory, log)
+        yield _many_queues_row(context, ours, theirs)
+    if "queues-100000" in context.wanted:
+        with _queue_log(context, 100_000) as (directory, log):
+            yield _most_queues_row(context, directory, log)
+
+
+@contextmanager
+def _queue_log(context: Context, count: int) -> Iterator[tuple[Path, Log]]:
+    topic_count, queue_count = QUEUES[count]
+    with context.directory(f"queues-{count}") as directory:
+        with logs.log_writer(
+            directory / "store", BODY_SIZE, topic_count=topic_count, queue_count=queue_count
+        ) as writer:
+            log = writer.grow(int(QUEUE_LOG_SHARE * context.gib * GIB))
+        context.say(f"log: {log.title}, {count:,} queues")
+        logs.warm(log)
+        yield directory, log
+
+
+def _rocketmq(context: Context, directory: Path, log: Log) -> Figures | str:
+    """Seconds of its rebuilds, or why there are none: it keeps every queue mapped and open."""
+    seconds = []
+    try:
+        with rocketmq.warm(log, directory / "rocketmq") as resident:
+            for number in range(1, context.rounds + 1):
+                seconds.append(resident.rebuild().dispatch_seconds)
+                context.say(f"round {number}/{context.rounds} RocketMQ: {seconds[-1]:.3f} s")
+    except BenchError as error:
+        context.say(f"RocketMQ: {error}")
+        return str(error)
+    return Figures("s", tuple(seconds))
+
+
+def _many_queues_row(
+    context: Context, ours: dict[int, Figures], theirs: Figures | str | None
+) -> Row:
+    times = ours[10_000].median / ours[10].median
+    row = Row(
+        name="queues-10000",
+        title=f"10 to 10,000 queues, {BODY_SIZE} bytes, session up, page cache warm",
+        goal=f"10,000 queues <= {MANY_QUEUES_GOAL:g}x the time of 10",
+        result=f"{times:.2f}x",
+        met=context.judged(times <= MANY_QUEUES_GOAL),
+        figures={f"reput, {count:,} queues": figures for count, figures in ours.items()},
+    )
+    if isinstance(theirs, Figures):
+        row.figures["RocketMQ, 10,000 queues"] = theirs
+    elif theirs is not None:
+        row.notes.append(f"RocketMQ did not rebuild 10,000 queues: {theirs}")
+    return row
+
+
+def _most_queues_row(context: Context, directory: Path, log: Log) -> Row:
+    with reput.open_session(directory) as session:
+        with session.peaks() as peak:
+            passes = [session.catch_up(log)]
+        context.say(f"first pass: {passes[0]['seconds']:.1f} s, {peak.open_files} open files")
+        passes += [session.catch_up(log) for _ in range(context.rounds)]
+    ours, theirs = _figures(passes[1:]), _rocketmq(context, directory, log)
+    few_files = peak.open_files <= OPEN_FILES_GOAL
+    row = Row(
+        name="queues-100000",
+        title=f"100,000 queues, {BODY_SIZE} bytes, session up, page cache warm",
+        goal=f"completes, faster than RocketMQ, <= {OPEN_FILES_GOAL:,} open files",
+        result=f"{ours.median:.1f} s, {peak.open_files:,} open files",
+        met=context.judged(few_files),
+        figures={"reput": ours},
+        details={"first_pass": passes[0], "rocketmq": theirs if isinstance(theirs, str) else None},
+    )
+    if isinstance(theirs, Figures):
+        row.figures["RocketMQ"] = theirs
+        row.result += f", {theirs.median / ours.median:.2f}x RocketMQ"
+        row.met = context.judged(few_files and ours.median < theirs.median)
+    else:
+        row.result += "; RocketMQ does not complete"
+        row.notes.append(f"RocketMQ under this machine's limits ({_limits()}): {theirs}")
+    return row
+
+
+def _limits() -> str:
+    """What bounds a process that keeps every queue mapped and open."""
+    maps = Path("/proc/sys/vm/max_map_count").read_text().strip()
+    return f"{resource.getrlimit(resource.RLIMIT_NOFILE)[1]} open files, {maps} mappings"
