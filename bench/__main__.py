@@ -21,12 +21,13 @@ from bench import report, rocketmq, suite
 from bench.context import FULL_GIB, FULL_IDLE_SECONDS, FULL_LIVE_SECONDS, Context
 from bench.logs import GIB
 from bench.measures import Row
-from bench.processes import BenchError
 
 DATA = Path(__file__).parent / "data"
 QUICK_GIB = 1.0
 QUICK_LIVE_SECONDS = 20
 QUICK_IDLE_SECONDS = 10
+BUSY_SAMPLE_SECONDS = 2.0
+BUSY_PERCENT = 10.0
 SPACE_FACTOR = 3.0
 """Free space wanted, in sizes of the main log: the largest log is 1.5 of it, a live one 15 GiB."""
 
@@ -111,7 +112,7 @@ def run(context: Context, chosen: argparse.Namespace, console: Console) -> list[
 
 
 def main() -> None:
-    """Exit codes: 0 measured (met or not), 1 a measured process failed, 2 wrong arguments."""
+    """Exit codes: 0 measured, goals met or not, 1 a measured process failed, 2 wrong arguments."""
     chosen = parse(sys.argv[1:])
     context = make_context(chosen)
     remove_leftovers()
@@ -119,10 +120,13 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     signal.signal(signal.SIGTERM, _ended_by_signal)
     console.print(f"plan: {', '.join(name for name in suite.ROW_NAMES if name in context.wanted)}")
+    busy = psutil.cpu_percent(BUSY_SAMPLE_SECONDS)
+    if busy > BUSY_PERCENT:
+        console.print(f"[bold red]the cores are {busy:.0f} % busy with something else[/]")
     try:
-        run(context, chosen, console)
-    except BenchError as error:
-        sys.exit(f"failed: {error}")
+        rows = run(context, chosen, console)
+        if any(row.result == suite.FAILED for row in rows):
+            sys.exit("a measured process failed; see the notes below the table")
     except KeyboardInterrupt:
         sys.exit(130)
     finally:

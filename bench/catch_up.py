@@ -43,7 +43,8 @@ def measure(context: Context, body_size: int) -> Iterator[Row]:
 def _warm(context: Context, directory: Path, log: Log, names: dict[str, str]) -> Iterator[Row]:
     """Session up, page cache warm: this project, RocketMQ and the kernels take turns."""
     wants_rocketmq = names["catch-up"] in context.wanted
-    details: dict[str, Any] = {"first_pass": {}, "reput": [], "rocketmq_flush_seconds": []}
+    details: dict[str, Any] = {"reput": []}
+    flushed: list[float] = []
     logs.warm(log)
     with reput.open_session(directory) as session, reput.open_kernels(log) as kernels:
 
@@ -53,7 +54,7 @@ def _warm(context: Context, directory: Path, log: Log, names: dict[str, str]) ->
             return float(told["seconds"])
 
         # the first pass in a session starts workers and compiles plans
-        details["first_pass"]["reput"] = session.catch_up(log)
+        details["first_pass"] = session.catch_up(log)
         systems: dict[str, Callable[[], float]] = {"reput": ours, "parse limit": kernels.scan}
         if not wants_rocketmq:
             seconds = measures.alternate(context.rounds, systems, context.say)
@@ -63,11 +64,13 @@ def _warm(context: Context, directory: Path, log: Log, names: dict[str, str]) ->
                 def theirs() -> float:
                     os.sync()
                     rebuild = resident.rebuild()
-                    details["rocketmq_flush_seconds"].append(rebuild.flush_seconds)
+                    flushed.append(rebuild.flushed_seconds)
                     return rebuild.dispatch_seconds
 
                 systems = {"RocketMQ": theirs, **systems}
                 seconds = measures.alternate(context.rounds, systems, context.say)
+    if flushed:
+        seconds["RocketMQ, flushed"] = Figures("s", tuple(flushed))
     rates = {name: _rate(log, values) for name, values in seconds.items()}
     details |= {"seconds": {name: list(values.values) for name, values in seconds.items()}}
     if wants_rocketmq:
@@ -86,9 +89,9 @@ def _against_rocketmq(
         goal=f">= {goal:g}x RocketMQ",
         result=measures.ratio_text(rates["reput"], rates["RocketMQ"]),
         met=context.judged(measures.ratio(rates["reput"], rates["RocketMQ"]) >= goal),
-        figures={key: rates[key] for key in ("reput", "RocketMQ")},
+        figures={key: rates[key] for key in ("reput", "RocketMQ", "RocketMQ, flushed")},
         details={"log": log.title, **details},
-        notes=["RocketMQ: dispatch alone, flush of the queues not counted; reput: durable"],
+        notes=["result: RocketMQ's dispatch alone against reput's durable watermark"],
     )
 
 
@@ -169,4 +172,4 @@ def _whole_process(context: Context, directory: Path, log: Log, name: str) -> Ro
 
 
 def _rate(log: Log, seconds: Figures) -> Figures:
-    return seconds.as_rate(log.message_count / 1e6, "M messages/s")
+    return seconds.as_rate(log.message_count / 1e6, measures.RATE_UNIT)

@@ -33,7 +33,8 @@ POLL_SECONDS = 0.001
 LOOKS_PER_CHECK = 1_000
 BODY_SIZE = 300
 DRAIN_SECONDS = 60.0
-WARM_UP_SHARE = 0.1
+WARM_UP_SECONDS = 10.0
+WARM_UP_SHARE_MAX = 0.5
 IDLE_SETTLE_SHARE = 0.25
 RATE_SHARE = 0.99
 """What the producer must reach of its rate for the run to count."""
@@ -165,7 +166,7 @@ def _measure_latency(context: Context, name: str) -> Row:
         appends,
         np.array(watermarks, np.int64),
         rate,
-        WARM_UP_SHARE * context.live_seconds,
+        min(WARM_UP_SECONDS, WARM_UP_SHARE_MAX * context.live_seconds),
     )
     return _latency_row(context, name, latencies, told["rate"], cpu)
 
@@ -217,7 +218,7 @@ def _latency_row(
         },
         details={**asdict(latencies), "rate_reached": reached, "dispatcher_cores": cpu},
         notes=[
-            f"{context.live_seconds} s, the first tenth left out (worst there "
+            f"{context.live_seconds} s, the first {WARM_UP_SECONDS:g} left out (worst there "
             f"{latencies.warm_up_max_ms:.0f} ms); {reached:,.0f} messages/s appended, "
             f"dispatcher used {cpu:.0%} of a core"
         ],

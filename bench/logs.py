@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from bench.processes import BenchError
 from store.appender import DEFAULT_FILE_SIZE, Appender
 from store.workload import Workload
 
@@ -142,7 +143,7 @@ def warm(log: Log) -> None:
 
 
 def evict(log: Log) -> None:
-    """Drop the log from the page cache. Raises RuntimeError where it stays, by a mapping, say."""
+    """Drop the log from the page cache. Raises BenchError where it stays, by a mapping, say."""
     os.sync()
     for path in log.files:
         fd = os.open(path, os.O_RDONLY)
@@ -152,7 +153,7 @@ def evict(log: Log) -> None:
             os.close(fd)
     resident = resident_bytes(log)
     if resident > log.end_offset * _RESIDENT_SHARE:
-        raise RuntimeError(
+        raise BenchError(
             f"{resident:,} bytes of the log are still in the page cache after DONTNEED"
         )
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+RATE_UNIT = "M messages/s"
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from bench import rocketmq
 from bench.context import Context
-from bench.measures import Figures, Row
+from bench.measures import RATE_UNIT, Figures, Row
 from bench.processes import ROOT
 from bench.reput import core_count
 
@@ -31,14 +31,14 @@ def about(context: Context) -> dict[str, Any]:
         "cores": core_count(),
         "cpu": _cpu_model(),
         "memory_gib": round(psutil.virtual_memory().total / (1 << 30)),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
         "java": _java_version(),
         "versions": {name: _version(name) for name in ("pyspark", "pyarrow", "numba", "numpy")},
         "rocketmq": rocketmq.VERSION,
         "rocketmq_jvm": " ".join(rocketmq.JVM_OPTIONS),
         "commit": _commit(),
-        "command": " ".join(["python", "-m", "bench", *sys.argv[1:]]),
+        "command": _command(sys.argv[1:]),
         "gib": context.gib,
         "rounds": context.rounds,
         "live_seconds": context.live_seconds,
@@ -88,52 +88,66 @@ def _met(row: Row) -> str:
 
 
 def plot(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> bool:
-    """Rates of all systems side by side, whiskers from minimum to maximum; needs matplotlib.
+    """Rates of all systems on one log side by side, whiskers from minimum to maximum.
 
-    False where there is nothing to draw: only rows in messages/s are.
+    Needs matplotlib. False where there is nothing to draw: only rows in messages/s are.
     """
     from matplotlib import pyplot  # noqa: PLC0415 - an extra
 
-    drawn = [row for row in rows if _rates(row)]
+    drawn = _rates(rows)
     if not drawn:
         return False
-    systems = list(dict.fromkeys(name for row in drawn for name in _rates(row)))
-    figure, axes = pyplot.subplots(figsize=(8, 0.8 + 0.9 * len(drawn)))
+    systems = list(dict.fromkeys(name for figures in drawn.values() for name in figures))
+    figure, axes = pyplot.subplots(figsize=(8, 1 + 0.25 * len(systems) * len(drawn)))
     height = 0.8 / len(systems)
     for index, system in enumerate(systems):
-        places, bars = [], []
-        for place, row in enumerate(drawn):
-            if system in _rates(row):
-                places.append(place + (index - (len(systems) - 1) / 2) * height)
-                bars.append(_rates(row)[system])
-        medians = [bar.median for bar in bars]
-        whiskers = [
-            [bar.median - bar.minimum for bar in bars],
-            [bar.maximum - bar.median for bar in bars],
-        ]
-        drawing = axes.barh(places, medians, height, xerr=whiskers, label=system)
-        axes.bar_label(drawing, labels=[f" {median:.2f}" for median in medians], fontsize=8)
-    axes.set_yticks(range(len(drawn)), [row.name for row in drawn])
+        bars = [(place, one[system]) for place, one in enumerate(drawn.values()) if system in one]
+        drawing = axes.barh(
+            [place + (index - (len(systems) - 1) / 2) * height for place, _ in bars],
+            [bar.median for _, bar in bars],
+            height,
+            xerr=[
+                [bar.median - bar.minimum for _, bar in bars],
+                [bar.maximum - bar.median for _, bar in bars],
+            ],
+            label=system,
+        )
+        labels = [f" {bar.median:.2f}" for _, bar in bars]
+        axes.bar_label(drawing, labels=labels, fontsize=8)
+    axes.set_yticks(range(len(drawn)), list(drawn))
     axes.invert_yaxis()
     axes.set_xlabel("million messages/s")
     axes.margins(x=0.12)
-    axes.legend()
-    axes.set_title(
-        f"{machine['cores']} cores, {machine['gib']:g} GiB of log, {machine['date'][:10]}",
-        fontsize=10,
-    )
+    axes.legend(fontsize=8)
+    about_run = f"{machine['cores']} cores, {machine['gib']:g} GiB, {machine['date'][:10]}"
+    axes.set_title(f"catching up, session up, page cache warm: {about_run}", fontsize=9)
     figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)
     return True
 
 
-def _rates(row: Row) -> dict[str, Figures]:
-    return {
-        name: figures
-        for name, figures in row.figures.items()
-        if figures.unit == "M messages/s" and row.name.startswith(("catch-up", "parse-limit"))
-    }
+def _rates(rows: Sequence[Row]) -> dict[str, dict[str, Figures]]:
+    """By log, then by system; rows about the same log are one."""
+    merged: dict[str, dict[str, Figures]] = {}
+    for row in rows:
+        rates = {
+            name: figures for name, figures in row.figures.items() if figures.unit == RATE_UNIT
+        }
+        if rates:
+            merged.setdefault(f"{row.name.rpartition('-')[2]} bytes", {}).update(rates)
+    return merged
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """How to repeat it; where the results went is nobody's business."""
+    kept, skip = ["python", "-m", "bench"], False
+    for argument in arguments:
+        option, equals, _ = argument.partition("=")
+        if not skip and option not in ("--json", "--plot"):
+            kept.append(argument)
+        skip = option in ("--json", "--plot") and not equals
+    return " ".join(kept)
 
 
 def _cpu_model() -> str:

@@ -40,16 +40,17 @@ class Session:
         self._outputs = outputs
         self.pid = process.process.pid
 
-    def catch_up(self, log: Log) -> dict[str, Any]:
+    def catch_up(self, log: Log, patience: float = 0.0) -> dict[str, Any]:
         """One pass over the log into a fresh output, as ``bench.worker`` tells it.
 
+        ``patience``: seconds that it may take beyond what the number of messages allows it.
         Raises BenchError where not every message got its entry. The output is removed.
         """
         output = self._outputs / "session"
         shutil.rmtree(output, ignore_errors=True)
         os.sync()  # what earlier passes left to be written is not this one's
         request = json.dumps({"store": str(log.store), "output": str(output)})
-        told = self._process.ask(request, _limit(log))
+        told = self._process.ask(request, _limit(log) + patience)
         shutil.rmtree(output)
         return _checked(told, log)
 

@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator
 from bench import catch_up, live, scaling
 from bench.context import Context
 from bench.measures import Row
+from bench.processes import BenchError
+
+FAILED = "FAILED"
+"""The result of a row whose processes failed."""
 
 Group = Callable[[Context], Iterator[Row]]
 
@@ -32,7 +36,19 @@ NEED_ROCKETMQ = ("catch-up-300", "catch-up-1200", "whole-process-300")
 
 
 def measure(context: Context) -> Iterator[Row]:
-    """All wanted rows, each as soon as it is there."""
+    """All wanted rows, each as soon as it is there.
+
+    A measured process that fails takes its group's other rows with it, not the suite: they are
+    missed goals, and say why.
+    """
     for group, names in GROUPS:
-        if context.wanted & set(names):
-            yield from group(context)
+        missing = [name for name in names if name in context.wanted]
+        if not missing:
+            continue
+        try:
+            for row in group(context):
+                missing.remove(row.name)
+                yield row
+        except BenchError as error:
+            for name in missing:
+                yield Row(name, "failed", goal="", result=FAILED, met=False, notes=[str(error)])
