@@ -57,4 +57,4 @@ build: install ## the wheel
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean: ## remove what was generated, but for .venv
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache bench/data
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache bench/data bench/harness/target

@@ -98,7 +98,9 @@ def plot(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> bool:
     if not drawn:
         return False
     systems = list(dict.fromkeys(name for figures in drawn.values() for name in figures))
-    figure, axes = pyplot.subplots(figsize=(8, 1 + 0.25 * len(systems) * len(drawn)))
+    figure, axes = pyplot.subplots(
+        figsize=(8, 1.2 + 0.25 * len(systems) * len(drawn)), layout="constrained"
+    )
     height = 0.8 / len(systems)
     for index, system in enumerate(systems):
         bars = [(place, one[system]) for place, one in enumerate(drawn.values()) if system in one]
@@ -118,10 +120,9 @@ def plot(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> bool:
     axes.invert_yaxis()
     axes.set_xlabel("million messages/s")
     axes.margins(x=0.12)
-    axes.legend(fontsize=8)
+    figure.legend(loc="outside lower center", ncols=len(systems), fontsize=8)
     about_run = f"{machine['cores']} cores, {machine['gib']:g} GiB, {machine['date'][:10]}"
     axes.set_title(f"catching up, session up, page cache warm: {about_run}", fontsize=9)
-    figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)
     return True
