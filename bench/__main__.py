@@ -96,7 +96,10 @@ def _ended_by_signal(number: int, _frame: FrameType | None) -> NoReturn:
 def run(context: Context, chosen: argparse.Namespace, console: Console) -> list[Row]:
     """Measure; results so far survive an error or Ctrl-C."""
     rows: list[Row] = []
-    machine = report.about(context)
+    busy = psutil.cpu_percent(BUSY_SAMPLE_SECONDS)
+    if busy > BUSY_PERCENT:
+        console.print(f"[bold red]the cores are {busy:.0f} % busy with something else[/]")
+    machine = {**report.about(context), "busy_percent_before": busy}
     try:
         for row in suite.measure(context):
             rows.append(row)
@@ -120,9 +123,6 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     signal.signal(signal.SIGTERM, _ended_by_signal)
     console.print(f"plan: {', '.join(name for name in suite.ROW_NAMES if name in context.wanted)}")
-    busy = psutil.cpu_percent(BUSY_SAMPLE_SECONDS)
-    if busy > BUSY_PERCENT:
-        console.print(f"[bold red]the cores are {busy:.0f} % busy with something else[/]")
     try:
         rows = run(context, chosen, console)
         if any(row.result == suite.FAILED for row in rows):
