@@ -91,6 +91,16 @@ def list_queues(root: Path) -> Iterator[QueueKey]:
             yield QueueKey(topic.name, queue_id)
 
 
+@dataclass(frozen=True, slots=True)
+class Unsynced:
+    """What a write leaves to its caller."""
+
+    files: list[tuple[int, Path]]
+    """Open descriptors, to be synced and closed."""
+    directories: list[Path]
+    """With new names."""
+
+
 class ConsumeQueueFiles:
     """The files of one queue: positions are bytes in the queue, ends exclusive. Not thread-safe."""
 
@@ -217,35 +227,35 @@ class ConsumeQueueFiles:
         # numpy's concatenate would turn the bytes around
         return np.frombuffer(b"".join(part.tobytes() for part in parts), UNIT_DTYPE)
 
-    def write(self, position: int, data: bytes | memoryview, root: Path) -> list[int]:
+    def write(self, position: int, data: bytes | memoryview, root: Path) -> Unsynced:
         """Write units at byte ``position``, over as many files as it takes.
 
-        Returns open descriptors, still to be synced and closed by the caller. Directories and
-        files are created durably below ``root``.
+        Directories are created below ``root``. Nothing is durable before the caller has synced
+        what is returned.
         """
         view = memoryview(data).cast("B")
-        descriptors: list[int] = []
+        unsynced = Unsynced([], [])
         try:
             while view:
                 start = position - position % self.file_size
                 path = self.path(start)
                 new = start not in self.starts
                 if new:
-                    fsops.make_directories(self.directory, root)
+                    unsynced.directories.extend(fsops.create_directories(self.directory, root))
                 fd = fsops.open_for_writing(path, self.file_size)
-                descriptors.append(fd)
+                unsynced.files.append((fd, path))
                 part = view[: start + self.file_size - position]
                 fsops.pwrite(fd, part, position - start, path)
                 if new:
-                    fsops.sync_directory(self.directory)
+                    unsynced.directories.append(self.directory)
                     self.starts = sorted({*self.starts, start})
                 view = view[len(part) :]
                 position += len(part)
         except BaseException:
-            for fd in descriptors:
+            for fd, _ in unsynced.files:
                 os.close(fd)
             raise
-        return descriptors
+        return unsynced
 
     def clear_from(self, end: int) -> None:
         """Cut the queue at byte ``end``: later files go, later units become zeros."""

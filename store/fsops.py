@@ -7,6 +7,7 @@ tests set ``REPUT_FAILPOINTS`` to, say, ``pwrite:3=ENOSPC`` (the third pwrite fa
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from store.errors import NoSpaceError, OutputError, SyncError
 
 FAILPOINTS_VARIABLE = "REPUT_FAILPOINTS"
+_libc = ctypes.CDLL(None, use_errno=True)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -58,6 +60,12 @@ def output_error(error: OSError, doing: str, path: str | Path) -> OutputError:
 
 def make_directories(path: Path, root: Path) -> None:
     """Create ``path`` below ``root`` durably: each new directory's parent is synced."""
+    for parent in create_directories(path, root):
+        sync_directory(parent)
+
+
+def create_directories(path: Path, root: Path) -> list[Path]:
+    """Create ``path`` below ``root``; the directories that still have to be synced for it."""
     missing = []
     current = path
     while not current.is_dir():
@@ -71,7 +79,7 @@ def make_directories(path: Path, root: Path) -> None:
             directory.mkdir(parents=directory == root, exist_ok=True)
         except OSError as error:
             raise output_error(error, "create directory", directory) from error
-        sync_directory(directory.parent)
+    return [directory.parent for directory in reversed(missing)]
 
 
 def open_for_writing(path: Path, size: int | None = None) -> int:
@@ -124,9 +132,25 @@ def sync(fd: int, path: str | Path) -> None:
         _failpoints.reach("sync", str(path))
         os.fdatasync(fd)
     except OSError as error:
-        raise SyncError(
-            f"cannot sync {path}: {error.strerror}; stop, check the disk, start again"
-        ) from error
+        raise _sync_error(error, path) from error
+
+
+def _sync_error(error: OSError, path: str | Path) -> SyncError:
+    return SyncError(f"cannot sync {path}: {error.strerror}; stop, check the disk, start again")
+
+
+def sync_file_system(fd: int, path: str | Path) -> None:
+    """syncfs: all that was written and all names on the file system of ``fd``, in one go.
+
+    It reports what failed since ``fd`` was opened (Linux 5.8 and later).
+    """
+    try:
+        _failpoints.reach("sync", str(path))
+        if _libc.syncfs(fd):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    except OSError as error:
+        raise _sync_error(error, path) from error
 
 
 def sync_directory(path: Path) -> None:

@@ -207,7 +207,7 @@ def test_written_units_are_found_again(tmp_path: Path, file_size: int, seed: int
         data = b"".join(
             UNIT.pack(len(whole) + index, 100, rng.randrange(1 << 40)) for index in range(count)
         )
-        for fd in files.write(position, data, tmp_path):
+        for fd, _ in files.write(position, data, tmp_path).files:
             os.close(fd)
         position, whole = position + len(data), whole + data
     stored = b"".join(path.read_bytes() for path in sorted(directory.iterdir()))
