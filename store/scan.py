@@ -18,9 +18,12 @@ from store.kernelbase import CRC_TABLES
 from store.record import Status
 
 CHUNK_RECORDS = 1 << 18
-CHUNK_RUNS = 1 << 16
-_ARENA_BYTES = 4 << 20
-_SLOTS = 1 << 17
+"""A chunk of so many records stays in the cache while it is packed."""
+MAX_CHUNK_RECORDS = 1 << 21
+"""Where queues are many, a larger chunk makes fewer and longer runs."""
+RECORDS_PER_RUN = 64
+CHUNK_RUNS = 1 << 18
+_ARENA_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +44,29 @@ class _Chunk:
     """Arrays that ``scan_records`` fills; reused for every chunk of a partition."""
 
     def __init__(self, record_count: int) -> None:
+        """``record_count``: as many as there can be; memory is used as they come."""
+        record_count = min(record_count, MAX_CHUNK_RECORDS)
+        self.capacity = min(record_count, CHUNK_RECORDS)
+        run_count = min(record_count, CHUNK_RUNS)
         self.offsets = np.empty(record_count, np.int64)
         self.sizes = np.empty(record_count, np.int32)
         self.tags = np.empty(record_count, np.int64)
         self.queue_offsets = np.empty(record_count, np.int64)
         self.run_ids = np.empty(record_count, np.int32)
-        self.runs = np.empty((CHUNK_RUNS, kernels.RUN_FIELDS), np.int64)
+        self.runs = np.empty((run_count, kernels.RUN_FIELDS), np.int64)
         self.arena = np.empty(_ARENA_BYTES, np.uint8)
-        self.slots = np.full(_SLOTS, -1, np.int32)
+        self.slots = np.full(2 * run_count, -1, np.int32)
         self.state = np.zeros(kernels.STATE_FIELDS, np.int64)
         self.state[kernels.STATE_LAST_RECORD] = -1
+
+    def grow(self) -> bool:
+        """Make room where the runs of a full chunk are short; False where it has to be packed."""
+        count, runs = self.state[kernels.STATE_COUNT], self.state[kernels.STATE_RUNS]
+        if count < self.capacity or runs * RECORDS_PER_RUN < count:
+            return False
+        before = self.capacity
+        self.capacity = min(2 * before, len(self.offsets))
+        return self.capacity > before
 
     def pack(self) -> PackedChunk | None:
         """Group what was parsed, and start over; None if there is nothing."""
@@ -89,7 +105,7 @@ def scan(
     missing, unless told that this is a BadRange.
     """
     levels = np.array(delay_levels_ms, np.int64)
-    chunk = _Chunk(max(1, min(CHUNK_RECORDS, (end - start) // record.MIN_RECORD_LENGTH + 1)))
+    chunk = _Chunk((end - start) // record.MIN_RECORD_LENGTH + 1)
     window = Window(log)
     message_count, offset, loaded = 0, start, False
     while offset < end:
@@ -106,19 +122,19 @@ def scan(
         status, pos = kernels.scan_records(
             window.data, window.length, window.base, file_end, offset - window.base,
             min(end, file_end), verify_crc, CRC_TABLES, levels,
-            chunk.offsets, chunk.sizes, chunk.tags, chunk.queue_offsets, chunk.run_ids,
-            chunk.runs, chunk.state, chunk.arena, chunk.slots,
+            chunk.offsets[: chunk.capacity], chunk.sizes, chunk.tags, chunk.queue_offsets,
+            chunk.run_ids, chunk.runs, chunk.state, chunk.arena, chunk.slots,
         )  # fmt: skip
         message_count += _message_count(chunk) - before
         offset, loaded = window.base + pos, True
-        if status == Status.FULL:
+        if status == Status.FULL and not chunk.grow():
             packed = chunk.pack()
             if packed is None:
                 raise AssertionError("one record does not fit into an empty chunk")
             yield packed
         elif status == Status.BLANK:
             offset, loaded = file_end, False
-        elif status != Status.OK:
+        elif status not in (Status.OK, Status.FULL):
             more = status == Status.NEED_MORE and window.load(offset, stated_size(window, offset))
             if not more:
                 bad = bad_range(log, window, offset, Status(status))

@@ -131,7 +131,8 @@ class Arena:
         self._monkeypatch.setattr(scan, "CHUNK_RECORDS", rng.choice((1, 2, 3, 7, 1 << 18)))
         self._monkeypatch.setattr(scan, "CHUNK_RUNS", rng.choice((1, 2, 3, 1 << 10)))
         self._monkeypatch.setattr(scan, "_ARENA_BYTES", rng.choice((260, 300, 1000)))
-        self._monkeypatch.setattr(scan, "_SLOTS", 1 << 11)
+        self._monkeypatch.setattr(scan, "MAX_CHUNK_RECORDS", rng.choice((1, 5, 50, 1 << 21)))
+        self._monkeypatch.setattr(scan, "RECORDS_PER_RUN", rng.choice((1, 4, 64)))
 
 
 @pytest.fixture
