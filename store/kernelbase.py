@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
-
 import numpy as np
 from numba import config, njit, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-
-def _private_cache_directory() -> str:
-    """Compiled kernels are code, so they are cached where only this user can write.
-
-    Every Python worker imports this module: without a cache each would compile for seconds.
-    """
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    for parent in (Path(home), Path(tempfile.gettempdir()) / f"reput-{os.getuid()}"):
-        directory = parent / "reput" / "kernels"
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory.chmod(0o700)
-        except OSError:
-            continue
-        if directory.stat().st_uid == os.getuid() and os.access(directory, os.W_OK):
-            return str(directory)
-    raise OSError("no private directory for compiled kernels; set NUMBA_CACHE_DIR to one")
-
+from store.privatecache import private_directory
 
 if not config.CACHE_DIR:  # type: ignore[attr-defined]
-    config.CACHE_DIR = _private_cache_directory()  # type: ignore[attr-defined]
+    # every Python worker imports this module: without a cache each would compile for seconds
+    config.CACHE_DIR = str(private_directory("kernels"))  # type: ignore[attr-defined]
 
 
 def _crc_tables() -> np.ndarray:

@@ -53,7 +53,7 @@ WRITERS = {"store", "sinks", "checkpoints", "streaming"}
 """Packages in which only ``store/fsops.py`` changes files (design.md §2)."""
 EXEMPT = {
     "store/fsops.py",
-    "store/kernelbase.py",  # the cache of compiled code, which is no output
+    "store/privatecache.py",  # the cache of compiled code, which is no output
 }
 
 
