@@ -31,6 +31,7 @@ from store.errors import ReputError, StoreError, UsageError
 from store.logoffset import parse_offset
 from streaming.batch import BatchWriter
 from streaming.config import DispatcherConfig
+from streaming.jvm import Jvm
 from streaming.progress import Progress
 from streaming.session import first_line, session
 
@@ -44,10 +45,12 @@ def run_dispatcher(
     config: DispatcherConfig,
     stop: threading.Event,
     show: Callable[[Progress], None] = lambda _: None,
+    jvm: Jvm | None = None,
 ) -> Progress:
     """Run until caught up (``once``) or until ``stop`` is set; returns the final counts.
 
-    ``show`` is called a few times a second. Raises ReputError with a line for people.
+    ``show`` is called a few times a second. ``jvm``: one that was started early, with
+    ``config.spark_conf``. Raises ReputError with a line for people.
     """
     settings = read_store_settings(config.store, config.broker_conf).with_overrides(
         config.commit_log_file_size, config.consume_queue_file_size
@@ -71,7 +74,7 @@ def run_dispatcher(
         try:
             _prepare_spark_directory(config, plan)
             writer.progress.log_end = log_end
-            with session(config.spark_conf) as spark:
+            with session(config.spark_conf, jvm) as spark:
                 try:
                     query = _start(spark, config, settings, plan, writer)
                 except (PySparkException, Py4JError) as error:

@@ -11,7 +11,7 @@ import sys
 import typer
 
 from reput import __version__
-from reput.cli import demo, inspect, produce, run, status
+from reput.cli import demo, inspect, prepare, produce, run, status
 from reput.cli.render import fail
 from reput.guard import foreign_packages
 from store.errors import ReputError
@@ -29,6 +29,7 @@ app.command("status")(status.status)
 app.add_typer(inspect.app, name="inspect")
 app.command("produce")(produce.produce)
 app.command("demo")(demo.demo)
+app.command("prepare")(prepare.prepare)
 
 
 def _print_version(wanted: bool) -> None:

@@ -13,7 +13,7 @@ from reput.cli import options, render
 from sinks.consumequeue import OnQueueGap
 from store.errors import UsageError
 from streaming.config import DEFAULT_TRIGGER_MS, DispatcherConfig
-from streaming.dispatcher import run_dispatcher
+from streaming.jvm import started
 
 
 class OnCorrupt(StrEnum):
@@ -93,8 +93,11 @@ def _run(config: DispatcherConfig, as_json: bool) -> None:
     render.set_up_logging(as_json)
     display = render.ProgressDisplay(as_json)
     try:
-        with render.stopped_by_signals() as stop:
-            progress = run_dispatcher(config, stop, display)
+        with started(config.spark_conf) as jvm, render.stopped_by_signals() as stop:
+            # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
+            from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
+
+            progress = run_dispatcher(config, stop, display, jvm)
     finally:
         display.close()
     summary = progress.summary()

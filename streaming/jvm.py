@@ -1,0 +1,174 @@
+"""The JVM of a run on this machine: started before anything else, ended with the session.
+
+pyspark would start it by Spark's shell scripts, when the session is asked for. Here it starts while
+Python still imports; without SPARK_HOME, so that the Python workers import the installed pyspark
+and not the zip of sources in it, which each of them would compile anew; and with the class archive.
+What a user has told Spark's scripts only they understand: then pyspark starts it as ever.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from store.errors import StoreError
+from streaming.classarchive import ClassArchive, class_archive
+from streaming.settings import JAVA_OPTIONS, local_settings
+
+CONNECT_POLL_SECONDS = 0.01
+CONN_INFO = "conn_info"
+END_SECONDS = 20.0
+ARCHIVE_SECONDS = 600.0
+_OF_THE_SCRIPTS = (
+    "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS",
+    "SPARK_DIST_CLASSPATH",
+)  # fmt: skip
+"""Environment variables that speak to Spark's scripts."""
+_OF_THE_LAUNCHER = ("spark.driver.extra", "spark.driver.defaultJavaOptions", "spark.jars")
+"""Settings that Spark's launcher turns into a class path or options of the JVM."""
+_OPENED = (
+    "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect",
+    "java.base/java.io", "java.base/java.net", "java.base/java.nio", "java.base/java.util",
+    "java.base/java.util.concurrent", "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref", "java.base/sun.nio.ch", "java.base/sun.nio.cs",
+    "java.base/sun.security.action", "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)  # fmt: skip
+# what Spark's own launcher gives, but for the vector module, which is MLlib's and warns on stderr
+MODULE_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+
+
+def find_java() -> Path:
+    """The java that Spark would run. Raises StoreError: Spark's own message says nothing."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin" if home else None)
+    if found is None:
+        raise StoreError(
+            f"no java in {'JAVA_HOME ' + home if home else 'PATH'}; "
+            "install a JDK 17 or later ('make install' does) or set JAVA_HOME"
+        )
+    return Path(found)
+
+
+@dataclass(slots=True)
+class Jvm:
+    """A JVM that was started, and where it says how to reach it."""
+
+    process: subprocess.Popen[bytes]
+    directory: tempfile.TemporaryDirectory[str]
+    making: ClassArchive | None
+    """The archive that it writes when it ends."""
+
+    def address(self) -> tuple[int, str]:
+        """(port, secret) of its gateway, waited for. Raises StoreError where it has ended."""
+        told = Path(self.directory.name) / CONN_INFO
+        while not told.exists():
+            if self.process.poll() is not None:
+                raise StoreError(f"Spark does not start: java ended with {self.process.returncode}")
+            time.sleep(CONNECT_POLL_SECONDS)
+        data = told.read_bytes()
+        self.directory.cleanup()
+        return int.from_bytes(data[:4], "big"), data[8:].decode()
+
+    def end(self) -> None:
+        """End it by the end of its stdin, and wait; by force where it hangs."""
+        end_process(self.process, ARCHIVE_SECONDS if self.making else END_SECONDS)
+        self.directory.cleanup()
+
+
+def end_process(process: subprocess.Popen[bytes], seconds: float = END_SECONDS) -> None:
+    """Close a gateway JVM's stdin, which ends it, and wait: nothing may outlive a run."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _spark_home() -> Path | None:
+    """Where pyspark is installed, found without importing it; None if it is not plain pip's."""
+    spec = find_spec("pyspark")
+    home = Path(spec.origin).parent if spec and spec.origin else None
+    return home if home and (home / "jars").is_dir() and not (home / "conf").exists() else None
+
+
+def start(extra: Mapping[str, str], *, make_archive: bool = False) -> Jvm | None:
+    """Begin to start a JVM with our settings, ``extra`` above them; returns at once.
+
+    None where Spark's own scripts have to do it, or have done it (spark-submit). ``make_archive``:
+    it writes the class archive when it ends. Raises StoreError where there is no Java.
+    """
+    # workers must be this interpreter, which has our packages
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # nor may a directory of the working directory stand before a package: `store` is a usual name
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
+    home = _spark_home()
+    if "PYSPARK_GATEWAY_PORT" in os.environ or home is None:
+        return None
+    if any(name in os.environ for name in _OF_THE_SCRIPTS):
+        return None
+    if any(key.startswith(_OF_THE_LAUNCHER) for key in extra) or "spark.master" in extra:
+        return None
+    java = find_java()
+    settings = local_settings(dict(extra))
+    class_path = _class_path(home)
+    command = [str(java), "-cp", class_path, f"-Xmx{settings['spark.driver.memory']}"]
+    command += [*shlex.split(settings[JAVA_OPTIONS]), *MODULE_OPTIONS]
+    archive = class_archive(java, class_path)
+    making = archive if make_archive else None
+    if archive is not None:
+        command += archive.making_options() if make_archive else archive.options()
+    command.append("org.apache.spark.deploy.SparkSubmit")
+    for key, value in settings.items():
+        command += ["--conf", f"{key}={value}"]
+    directory = tempfile.TemporaryDirectory(prefix="reput-jvm-", ignore_cleanup_errors=True)
+    environment = {
+        **os.environ,
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": f"{directory.name}/{CONN_INFO}",
+        "SPARK_CONNECT_MODE": "0",
+        "PYTHONHASHSEED": "0",
+    }
+    # its own process group: Ctrl-C is for Python, which ends the JVM when the batch has ended
+    process = subprocess.Popen(
+        [*command, "pyspark-shell"], stdin=subprocess.PIPE, env=environment, process_group=0
+    )
+    return Jvm(process, directory, making)
+
+
+@contextmanager
+def started(extra: Mapping[str, str]) -> Iterator[Jvm | None]:
+    """``start``, and the end of the JVM with the block, whatever came of it."""
+    jvm = start(extra)
+    try:
+        yield jvm
+    finally:
+        if jvm is not None:
+            jvm.end()
+
+
+def _class_path(home: Path) -> str:
+    """Every jar of Spark, in an order that does not change: the class archive depends on it."""
+    jars = sorted((home / "jars").glob("*.jar"))
+    # Spark's launcher puts this one first too
+    jars.sort(key=lambda jar: not jar.name.startswith("slf4j-api-"))
+    return os.pathsep.join(map(str, jars))

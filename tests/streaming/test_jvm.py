@@ -1,0 +1,105 @@
+"""The JVM that we start ourselves: its options, its class archive, when Spark does it instead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from store.errors import StoreError
+from streaming import jvm
+from streaming.classarchive import ClassArchive, class_archive
+
+SPARK_HOME = Path(pyspark.__file__).parent
+
+
+def test_options_are_those_of_sparks_launcher() -> None:
+    """All but the vector module and what is for Derby: a Spark that wants more must be noticed."""
+    told = subprocess.run(
+        [str(jvm.find_java()), "-cp", f"{SPARK_HOME}/jars/*", "org.apache.spark.launcher.Main",
+         "org.apache.spark.deploy.SparkSubmit", "pyspark-shell"],
+        env={**os.environ, "SPARK_HOME": str(SPARK_HOME), "SPARK_SCALA_VERSION": "2.13"},
+        capture_output=True, text=True, check=True,
+    ).stdout.split("\0")  # fmt: skip
+    options = {part.strip() for part in told if part.strip().startswith(("-XX", "-D", "--"))}
+    left_out = {
+        "--add-modules=jdk.incubator.vector",
+        "-Dderby.connection.requireAuthentication=false",
+    }
+    assert options - left_out == set(jvm.MODULE_OPTIONS)
+
+
+def test_what_only_sparks_scripts_understand_is_left_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Settings of the class path, another master, a Spark of the user's own, spark-submit."""
+    for key in ("spark.driver.extraClassPath", "spark.jars.packages", "spark.master"):
+        assert jvm.start({key: "x"}) is None
+    for name in ("SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, "1")
+            assert jvm.start({}) is None
+
+
+def test_a_jvm_that_ends_at_once_is_an_error() -> None:
+    """Its gateway is not waited for."""
+    with jvm.started({"spark.driver.memory": "much"}) as started:
+        assert started is not None
+        with pytest.raises(StoreError, match="java ended with 1"):
+            started.address()
+
+
+def test_the_end_of_the_block_is_the_end_of_the_jvm() -> None:
+    """Even of one that is still starting."""
+    with jvm.started({}) as started:
+        assert started is not None
+    assert started.process.returncode is not None
+
+
+def _version(archive: ClassArchive) -> subprocess.CompletedProcess[str]:
+    class_path = f"{SPARK_HOME}/jars/spark-launcher_2.13-{pyspark.__version__}.jar"
+    return subprocess.run(
+        [str(jvm.find_java()), "-cp", class_path, *archive.options(), "-version"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def _make(archive: ClassArchive) -> Path:
+    java = [str(jvm.find_java()), *archive.making_options(), "-version"]
+    subprocess.run(java, check=True, capture_output=True)
+    made = archive.keep()
+    assert made is not None
+    return made
+
+
+def test_a_damaged_class_archive_is_put_aside(tmp_path: Path) -> None:
+    """Cut short: not offered to the JVM, which would die of it. Wrong bytes: the JVM's checksums
+    find them. Neither is worth a word to the user."""
+    archive = ClassArchive(tmp_path, "key")
+    assert archive.options() == ()
+    _make(archive)
+    made = _make(archive)
+    assert list(tmp_path.iterdir()) == [made]
+    assert archive.found() == made
+    assert _version(archive).returncode == 0
+    whole = made.read_bytes()
+    made.chmod(0o600)
+    for position in range(4096, len(whole), len(whole) // 7):
+        made.write_bytes(whole[:position] + b"\xff" * 64 + whole[position + 64 :])
+        done = _version(archive)
+        assert done.returncode == 0
+        assert len(done.stderr.splitlines()) == 3, done.stderr
+    made.write_bytes(whole[: len(whole) // 2])
+    assert archive.options() == ()
+
+
+def test_an_archive_belongs_to_one_java_and_one_class_path() -> None:
+    """Another class path, another key."""
+    java = jvm.find_java()
+    first, second = class_archive(java, "a.jar"), class_archive(java, "b.jar")
+    assert first is not None
+    assert second is not None
+    assert first.key != second.key
