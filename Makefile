@@ -16,6 +16,7 @@ $(STAMP): pyproject.toml constraints.txt deploy/install-jdk.sh
 	sh deploy/install-jdk.sh
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	-$(BIN)/reput prepare
 	touch $(STAMP)
 
 run: install ## the demo: a live log, followed by the dispatcher, every message checked
