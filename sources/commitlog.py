@@ -13,16 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -41,13 +39,15 @@ from sources.offsets import (
     store_id_of,
 )
 from sources.options import EARLIEST, LATEST, SourceOptions
-from sources.rows import read_rows, rows_schema
-from sources.runs import RUNS_SCHEMA, read_runs
+from sources.schemas import RUNS_SCHEMA, rows_schema
 from store.commitlog import CommitLog
 from store.config import StoreSettings, read_store_settings
 from store.cursor import LogTail, Window, record_starts, walk
 from store.errors import CommitLogDataLossError, UsageError
 from store.logoffset import offset_json, parse_offset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MIN_PARTITION_BYTES = 1 << 20
 
@@ -151,6 +151,12 @@ class _LogReader:
         """Read one partition. Called in tasks, again after a failure; changes nothing."""
         if not isinstance(partition, LogPartition):
             return  # Spark's stand-in for an empty plan
+        # of the processes that Spark starts for a query only the tasks need kernels and Arrow
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+        from sources.rows import read_rows  # noqa: PLC0415
+        from sources.runs import read_runs  # noqa: PLC0415
+
         settings, log = self._store()
         options, schema = self.options, to_arrow_schema(self._schema, timezone="UTC")
         common: dict[str, Any] = {
@@ -223,8 +229,7 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
             if self.options["startingTimestamp"] is None and wanted == EARLIEST:
                 start = log.min_offset
             else:
-                sealed_end = self._log_tail().settled()
-                start = sealed_end
+                start = sealed_end = self._sealed_end()
                 if self.options["startingTimestamp"] is not None or wanted not in (None, LATEST):
                     start = resolve_start(self.options, settings, log, sealed_end)
             pinned.keep(start)
@@ -240,7 +245,7 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Called in the planner, once a query: nothing behind this end will be read."""
-        self._frozen_end = self._log_tail().settled()
+        self._frozen_end = self._sealed_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Called in the planner every 10 ms when idle: then it costs a stat and a small read."""
@@ -258,7 +263,11 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
     def _end(self, begin: int) -> int:
         if self._frozen_end is not None:
             return self._frozen_end
-        return self._log_tail().poll(begin)
+        return self._log_tail().poll(max(begin, self.options["sealedEnd"] or 0))
+
+    def _sealed_end(self) -> int:
+        known: int | None = self.options["sealedEnd"]
+        return self._log_tail().settled() if known is None else known
 
     def _parsed(self, offset: dict[str, Any]) -> int:
         found = parse_offset(offset, self._store_id)

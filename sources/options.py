@@ -101,6 +101,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("initialOffsetPath", None, _text, "stream",
            "a file of yours that keeps the first start, so that a `latest` or timestamp start does "
            "not move when Spark repeats batch 0; put it beside the checkpoint"),
+    Option("sealedEnd", None, _offset(), "stream",
+           "a physical offset up to which the caller has found the log whole: nothing before it is "
+           "walked again, and Trigger.AvailableNow ends there"),
     Option("failOnDataLoss", "true", _boolean, "both",
            "whether missing commitlog files and a log that shrank are errors"),
     Option("maxOffsetsPerTrigger", None, _positive, "stream",

@@ -6,6 +6,7 @@ BLANK is where the next file begins, damage is where we look for the next truste
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from store import kernels, record
+from store import record
 from store.commitlog import CommitLog, Segment
 from store.errors import CommitLogDataLossError
 from store.record import Outcome, Record, Status
@@ -22,6 +23,13 @@ from store.record import Outcome, Record, Status
 BUFFER_SIZE = 1 << 20
 """Bytes read at a time: stays in the cache, larger buffers were slower (design.md §3)."""
 NO_LIMIT = 1 << 62
+NEAR_BYTES = 64 << 10
+_MAGIC = re.compile(
+    b"|".join(
+        re.escape(magic.to_bytes(4, "big"))
+        for magic in (record.MESSAGE_MAGIC_V1, record.MESSAGE_MAGIC_V2, record.BLANK_MAGIC)
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,9 @@ def hop_file(
     min_timestamp: int = NO_LIMIT,
 ) -> Hop:
     """Walk within one file from ``offset``, a record start, up to a bound or a non-record."""
+    # numba takes half a second to import: processes that only plan go without
+    from store import kernels  # noqa: PLC0415
+
     segment = log.segment_at(offset)
     if segment is None:
         return Hop(offset, Status.NEED_MORE)
@@ -114,6 +125,8 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
     file; the file's end if there is none. Where the damaged record's own length leads to one, that
     comes first: a search could take a record copied inside a body for a real one.
     """
+    from store import kernels  # noqa: PLC0415  as in hop_file
+
     segment = log.segment_at(offset)
     if segment is None:
         return offset
@@ -371,4 +384,18 @@ def record_starts(log: CommitLog, offsets: list[int]) -> Iterator[int]:
     """
     window = Window(log)
     for offset in offsets:
-        yield resync(log, window, offset - 1)
+        yield _start_near(log, offset) or resync(log, window, offset - 1)
+
+
+def _start_near(log: CommitLog, offset: int) -> int | None:
+    """What ``resync`` finds among sound records of usual size, without loading the kernels; None
+    where there is none nearby."""
+    segment = log.segment_at(offset)
+    if segment is None:
+        return None
+    data = log.read(offset, NEAR_BYTES)
+    for found in _MAGIC.finditer(data, record.SIZE_MAGIC_LENGTH // 2):
+        position = offset + found.start() - record.SIZE_MAGIC_LENGTH // 2
+        if _is_boundary(log, position, segment.start + log.file_size):
+            return position
+    return None

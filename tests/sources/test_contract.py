@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from sources.commitlog import CommitLogDataSource, CommitLogStreamReader
 from sources.options import SourceOptions
-from sources.rows import rows_schema
+from sources.schemas import rows_schema
 from store.errors import CommitLogDataLossError, UsageError
 from store.logoffset import parse_offset
 from tests.sources.test_rows import read, reference
