@@ -76,7 +76,7 @@ def run_dispatcher(
             writer.progress.log_end = log_end
             with session(config.spark_conf, jvm) as spark:
                 try:
-                    query = _start(spark, config, settings, plan, writer)
+                    query = _start(spark, config, settings, plan, log_end, writer)
                 except (PySparkException, Py4JError) as error:
                     raise _our_error(error, None) from error
                 try:
@@ -129,6 +129,7 @@ def _start(
     config: DispatcherConfig,
     settings: StoreSettings,
     plan: Plan,
+    log_end: int,
     writer: BatchWriter,
 ) -> StreamingQuery:
     spark.dataSource.register(CommitLogDataSource)
@@ -140,6 +141,7 @@ def _start(
             or plan.start
         ),
         "storeId": plan.watermark.store_id,
+        "sealedEnd": str(log_end),
         "maxBytesPerTrigger": str(config.max_bytes_per_trigger),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
         # what retention took is listed as a lost range, as a broker moves on to the log's start
@@ -168,7 +170,8 @@ def _wait(
     store_id: str,
 ) -> None:
     try:
-        while query.isActive and not stop.wait(POLL_SECONDS):
+        # returns as soon as the query has ended; a stop may take a poll to be seen
+        while not _ended(query) and not stop.is_set():
             last = query.lastProgress
             if last is not None and last.sources:
                 seen = parse_offset(last.sources[0].latestOffset, store_id)
@@ -184,6 +187,11 @@ def _wait(
     except StreamingQueryException as error:
         raise _our_error(error, writer.failure) from error
     show(writer.progress)
+
+
+def _ended(query: StreamingQuery) -> bool:
+    # pyspark takes fractions of a second too, its annotation does not say so
+    return bool(query.awaitTermination(POLL_SECONDS))  # type: ignore[arg-type]
 
 
 def _our_error(error: Exception, failure: BaseException | None) -> ReputError:

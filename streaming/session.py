@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -17,6 +19,8 @@ from pyspark.sql import SparkSession
 from store.errors import StoreError
 from streaming.jvm import Jvm, end_process, find_java, started
 from streaming.settings import SETTINGS, local_settings
+
+logger = logging.getLogger("reput")
 
 
 def _settings(extra: dict[str, str]) -> dict[str, str]:
@@ -66,9 +70,27 @@ def _open(settings: dict[str, str], jvm: Jvm | None) -> SparkSession:
         if threading.current_thread() is threading.main_thread():
             # pyspark puts its own handler in, which would break into a batch on Ctrl-C
             signal.signal(signal.SIGINT, interrupt)
-        return SparkSession.builder.config(conf=conf).getOrCreate()
+        opened = SparkSession.builder.config(conf=conf).getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise StoreError(f"Spark does not start: {first_line(error)}") from error
+    _skip_lookup(opened)
+    return opened
+
+
+def _skip_lookup(opened: SparkSession) -> None:
+    """Tell Spark that no Python data sources are to be found: ours are registered.
+
+    Otherwise the first use of one starts a worker that imports every ``pyspark_*`` module that is
+    installed. The way to say so is Spark's own field, which another version may not have.
+    """
+    jvm: Any = opened.sparkContext._jvm
+    try:
+        manager = getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$")
+        nothing = getattr(jvm.scala.collection.immutable, "Map$").__getattr__("MODULE$").empty()
+        set_found = getattr(getattr(manager, "MODULE$"), "dataSourceBuilders_$eq")
+        set_found(jvm.scala.Option.apply(nothing))
+    except (Py4JError, TypeError) as error:
+        logger.debug("spark looks for data sources: %s", first_line(error))
 
 
 def first_line(error: BaseException) -> str:
