@@ -36,6 +36,7 @@ _OF_THE_SCRIPTS = (
 """Environment variables that speak to Spark's scripts."""
 _OF_THE_LAUNCHER = ("spark.driver.extra", "spark.driver.defaultJavaOptions", "spark.jars")
 """Settings that Spark's launcher turns into a class path or options of the JVM."""
+_MLLIB = "spark-mllib_"
 _OPENED = (
     "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect",
     "java.base/java.io", "java.base/java.net", "java.base/java.nio", "java.base/java.util",
@@ -167,8 +168,12 @@ def started(extra: Mapping[str, str]) -> Iterator[Jvm | None]:
 
 
 def _class_path(home: Path) -> str:
-    """Every jar of Spark, in an order that does not change: the class archive depends on it."""
-    jars = sorted((home / "jars").glob("*.jar"))
-    # Spark's launcher puts this one first too
-    jars.sort(key=lambda jar: not jar.name.startswith("slf4j-api-"))
+    """Every jar of Spark's but MLlib, in an order that does not change: the archive depends on it.
+
+    MLlib, which nothing here uses, registers functions with each session, by Scala's reflection:
+    more than a second of it.
+    """
+    jars = [jar for jar in (home / "jars").glob("*.jar") if not jar.name.startswith(_MLLIB)]
+    # Spark's launcher puts slf4j's interface first too
+    jars.sort(key=lambda jar: (not jar.name.startswith("slf4j-api-"), jar.name))
     return os.pathsep.join(map(str, jars))
