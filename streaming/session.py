@@ -99,6 +99,16 @@ def first_line(error: BaseException) -> str:
     return lines[1].lstrip(": ") if isinstance(error, Py4JError) and lines[1:] else lines[0]
 
 
+def _stop(opened: SparkSession) -> None:
+    """Stop Spark; its accumulator server, which only polls, ends beside it and is not waited for:
+    that alone takes up to a second."""
+    context = opened.sparkContext
+    server = context._accumulatorServer
+    context._accumulatorServer = None  # type: ignore[assignment]
+    threading.Thread(target=server.shutdown, daemon=True).start()
+    opened.stop()
+
+
 @contextmanager
 def session(extra: dict[str, str], jvm: Jvm | None = None) -> Iterator[SparkSession]:
     """A session with our settings, stopped with its block; one that is open already is used.
@@ -115,5 +125,5 @@ def session(extra: dict[str, str], jvm: Jvm | None = None) -> Iterator[SparkSess
         jvm = jvm or stack.enter_context(started(extra))
         stack.callback(_disconnect)
         opened = _open(_settings(extra), jvm)
-        stack.callback(opened.stop)
+        stack.callback(_stop, opened)
         yield opened

@@ -1,6 +1,9 @@
 """The command line: a file per command, data in, text out. Nothing is decided here.
 
 Exit codes: 0 done, 1 failed, 2 called wrongly. Errors are one line on stderr.
+
+Commands import what is heavy (Spark, Arrow, numba: more than a second together) when they run, so
+that no command waits for what another needs.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import typer
 
 from reput.cli import render
 from store.errors import UsageError
-from streaming.demo import DemoPlan, run_demo
 
 
 def demo(
@@ -25,6 +24,8 @@ def demo(
     seconds: Annotated[int, typer.Option(min=1, help="How long to append.")] = 20,
 ) -> None:
     """Append to a live log, follow it with the dispatcher, then check every message."""
+    from streaming.demo import DemoPlan, run_demo  # noqa: PLC0415
+
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise UsageError(f"{directory} is not empty; the demo wants a directory of its own")
     place = directory or Path(tempfile.mkdtemp(prefix="reput-demo-"))

@@ -12,7 +12,6 @@ def prepare() -> None:
 
     Compiles the kernels and archives Spark's classes, into this user's private cache.
     """
-    # it imports all of Spark, which no other command should wait for
     from streaming.prepare import prepare as fill_cache  # noqa: PLC0415
 
     render.set_up_logging(False)

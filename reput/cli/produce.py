@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from reput.cli import options, render
-from store.appender import DEFAULT_FILE_SIZE, Appender
 from store.errors import UsageError
 from store.workload import Workload
 
@@ -39,6 +38,8 @@ def produce(
 
     Holds the store's lock as a broker does. Ctrl-C and SIGTERM end it after the running append.
     """
+    from store.appender import DEFAULT_FILE_SIZE, Appender  # noqa: PLC0415
+
     file_size = options.size_option("--commitlog-file-size", commitlog_file_size)
     if store.exists() and not store.is_dir():
         raise UsageError(f"{store} is not a directory")
