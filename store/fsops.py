@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import signal
+import threading
 from pathlib import Path
 
 from store.errors import NoSpaceError, OutputError, SyncError
@@ -26,6 +27,7 @@ class _Failpoints:
     def __init__(self, text: str) -> None:
         self._actions: dict[tuple[str, int], str] = {}
         self._counts: dict[str, int] = {"*": 0}
+        self._lock = threading.Lock()
         for item in filter(None, text.split(",")):
             point, _, action = item.partition("=")
             name, _, ordinal = point.partition(":")
@@ -34,9 +36,12 @@ class _Failpoints:
     def reach(self, operation: str, path: str) -> bool:
         """Count one operation; fail or die where asked; True asks for a short write."""
         short = False
-        for name in ("*", operation):
-            self._counts[name] = self._counts.get(name, 0) + 1
-            action = self._actions.get((name, self._counts[name]))
+        with self._lock:
+            names = ("*", operation)
+            for name in names:
+                self._counts[name] = self._counts.get(name, 0) + 1
+            actions = [self._actions.get((name, self._counts[name])) for name in names]
+        for action in actions:
             if action == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             elif action == "short":

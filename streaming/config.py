@@ -8,7 +8,7 @@ from pathlib import Path
 from checkpoints import SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
 from sinks.consumequeue import OnQueueGap
 
-DEFAULT_TRIGGER_MS = 200
+DEFAULT_TRIGGER_MS = 0
 DEFAULT_MAX_BYTES_PER_TRIGGER = 1 << 30
 
 
