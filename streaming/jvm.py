@@ -77,6 +77,7 @@ class Jvm:
     directory: tempfile.TemporaryDirectory[str]
     making: ClassArchive | None
     """The archive that it writes when it ends."""
+    connected: bool = False
 
     def address(self) -> tuple[int, str]:
         """(port, secret) of its gateway, waited for. Raises StoreError where it has ended."""
@@ -87,10 +88,14 @@ class Jvm:
             time.sleep(CONNECT_POLL_SECONDS)
         data = told.read_bytes()
         self.directory.cleanup()
+        self.connected = True
         return int.from_bytes(data[:4], "big"), data[8:].decode()
 
     def end(self) -> None:
         """End it by the end of its stdin, and wait; by force where it hangs."""
+        if not self.connected:
+            # nobody used it, and a JVM that still starts would not see the end of its stdin soon
+            self.process.kill()
         end_process(self.process, ARCHIVE_SECONDS if self.making else END_SECONDS)
         self.directory.cleanup()
 

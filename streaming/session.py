@@ -101,9 +101,10 @@ def first_line(error: BaseException) -> str:
 
 def _stop(opened: SparkSession) -> None:
     """Stop Spark; its accumulator server, which only polls, ends beside it and is not waited for:
-    that alone takes up to a second."""
+    that alone takes up to a second. That the JVM goes away meanwhile is not worth a traceback."""
     context = opened.sparkContext
     server = context._accumulatorServer
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
     context._accumulatorServer = None  # type: ignore[assignment]
     threading.Thread(target=server.shutdown, daemon=True).start()
     opened.stop()

@@ -39,6 +39,8 @@ _LOCAL = {
     "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # workers are forked with kernels and Arrow loaded
+    "spark.python.daemon.module": "sources.daemon",
 }
 
 

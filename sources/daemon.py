@@ -1,0 +1,36 @@
+"""pyspark's worker daemon, with what tasks need loaded before it forks them.
+
+A task's worker takes about a second for Arrow and numba, more than a small batch does; forked from
+here all workers have them, and share the memory. ``spark.python.daemon.module`` names this module
+where driver and workers are on one machine. Of the threads that the loaded libraries have by then
+(OpenBLAS's, jemalloc's) each library looks after its own at a fork; none of ours exists.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pyspark.worker
+from pyspark.daemon import manager
+
+import sources.rows
+import sources.runs
+from store import kernels
+from store.cursor import NO_LIMIT
+
+LOADED = (pyspark.worker, sources.rows, sources.runs)
+
+
+def load() -> None:
+    """Have numba do what it does at the first call of any kernel: half of a worker's start."""
+    kernels.hop_records(np.zeros(8, np.uint8), 0, 0, 0, 0, NO_LIMIT, NO_LIMIT, NO_LIMIT)
+
+
+if __name__ == "__main__":
+    load()
+    try:
+        manager()
+    finally:
+        # Spark is gone: nobody waits for the libraries' own farewells
+        os._exit(0)
