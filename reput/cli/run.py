@@ -31,7 +31,10 @@ def run(
         Path | None, typer.Option(help="Spark's checkpoint; `OUTPUT/reput/spark` if not given.")
     ] = None,
     trigger: Annotated[
-        str, typer.Option(help="Time between micro-batches: `200ms`, `5s`.")
+        str,
+        typer.Option(
+            help="Least time between starts of micro-batches: `200ms`, `5s`; `0ms` is no pause."
+        ),
     ] = f"{DEFAULT_TRIGGER_MS}ms",
     max_bytes_per_trigger: Annotated[
         str, typer.Option(help="Bytes of log per micro-batch at the most: `64k`, `1g`.")
