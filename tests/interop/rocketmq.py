@@ -311,6 +311,20 @@ def java_strings(values: Sequence[bytes]) -> list[tuple[int, int]]:
     return [(int(length), int(code)) for length, code in pairs]
 
 
+def ask_filters(lines: Sequence[str]) -> list[str]:
+    """RocketMQ's filters (FilterCommand): one answer for each line."""
+    process, _ = _spawn(["filter"], stdin=subprocess.PIPE)
+    text = "".join(line + "\n" for line in lines)
+    return _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+
+
+def ask_ext(directory: Path, file_size: int, lines: Sequence[str]) -> list[str]:
+    """RocketMQ's ConsumeQueueExt on ``directory/topic/0`` (ExtCommand): an answer for each line."""
+    process, _ = _spawn(["ext", str(directory), str(file_size)], stdin=subprocess.PIPE)
+    text = "".join(line + "\n" for line in lines)
+    return _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+
+
 def boot(store: Path, **settings: Setting) -> BootResult:
     """Open a store with RocketMQ's own store class, let it recover and dispatch, and close it.
 

@@ -16,7 +16,9 @@ public final class Harness {
                Harness send NAMESRV TOPIC COUNT SEED [RATE]
                Harness drain NAMESRV TOPIC [AT_LEAST TIMEOUT_SECONDS]
                Harness boot STORE_DIR [key=value...]
-               Harness strings""";
+               Harness strings
+               Harness filter
+               Harness ext DIRECTORY FILE_SIZE""";
 
     private Harness() {
     }
@@ -56,6 +58,8 @@ public final class Harness {
             case "drain" -> count != 2 && count != 4 ? null : DrainCommand.parse(rest, protocol);
             case "boot" -> count < 1 ? null : BootCommand.parse(rest, protocol);
             case "strings" -> count != 0 ? null : new StringsCommand(protocol);
+            case "filter" -> count != 0 ? null : new FilterCommand(protocol);
+            case "ext" -> count != 2 ? null : ExtCommand.parse(rest, protocol);
             default -> null;
         };
     }

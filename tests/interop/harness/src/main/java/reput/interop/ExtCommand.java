@@ -1,0 +1,69 @@
+package reput.interop;
+
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.concurrent.Callable;
+import org.apache.rocketmq.store.ConsumeQueueExt;
+
+/**
+ * RocketMQ's ConsumeQueueExt by itself: DIRECTORY is consumequeue_ext, the queue is topic/0.
+ *
+ * <p>Lines: {@code put TAGS_CODE TIME BITMAP} (hex or "-") answers the address, {@code get ADDRESS}
+ * the unit or "-", {@code recover}, {@code min ADDRESS} and {@code max ADDRESS} truncate, and like
+ * {@code end} answer the greatest address. Files are flushed at the end of the input.
+ */
+record ExtCommand(Protocol protocol, ConsumeQueueExt ext) implements Callable<Void> {
+    static ExtCommand parse(List<String> arguments, Protocol protocol) {
+        ConsumeQueueExt ext = new ConsumeQueueExt(
+            "topic", 0, arguments.get(0), Integer.parseInt(arguments.get(1)), 0);
+        return new ExtCommand(protocol, ext);
+    }
+
+    @Override
+    public Void call() throws Exception {
+        if (!ext.load()) {
+            throw new IllegalStateException("the files could not be loaded");
+        }
+        BufferedReader lines =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            protocol.line(answer(line.strip().split(" ")));
+        }
+        ext.flush(0);
+        return null;
+    }
+
+    private String answer(String[] words) {
+        switch (words[0]) {
+            case "put":
+                byte[] bitMap = words[3].equals("-") ? null : HexFormat.of().parseHex(words[3]);
+                return String.valueOf(ext.put(new ConsumeQueueExt.CqExtUnit(
+                    Long.parseLong(words[1]), Long.parseLong(words[2]), bitMap)));
+            case "get":
+                ConsumeQueueExt.CqExtUnit unit = ext.get(Long.parseLong(words[1]));
+                if (unit == null) {
+                    return "-";
+                }
+                byte[] found = unit.getFilterBitMap();
+                return unit.getTagsCode() + " " + unit.getMsgStoreTime() + " "
+                    + (found == null ? "-" : HexFormat.of().formatHex(found));
+            case "recover":
+                ext.recover();
+                break;
+            case "min":
+                ext.truncateByMinAddress(Long.parseLong(words[1]));
+                break;
+            case "max":
+                ext.truncateByMaxAddress(Long.parseLong(words[1]));
+                break;
+            case "end":
+                break;
+            default:
+                throw new IllegalArgumentException(words[0]);
+        }
+        return String.valueOf(ext.getMaxAddress());
+    }
+}
