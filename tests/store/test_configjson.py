@@ -1,0 +1,42 @@
+"""A broker's JSON: integer keys without quotes, and the backup of a file cut short."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from store import configjson
+from store.errors import UsageError
+
+
+def test_integer_keys_become_texts_and_nothing_else_changes() -> None:
+    """As fastjson writes consumerOffset.json; strings that look like keys stay."""
+    text = '{\n\t"offsetTable":{"t@g":{0:17,\n 1 :-3,-2:[1,2]},"{5:":"a,6:\\",7:"}, "x":[{8:9}]}'
+    assert configjson.parse(text) == {
+        "offsetTable": {"t@g": {"0": 17, "1": -3, "-2": [1, 2]}, "{5:": 'a,6:",7:'},
+        "x": [{"8": 9}],
+    }
+
+
+def test_plain_json_is_not_changed(tmp_path: Path) -> None:
+    """Braces and colons inside of texts, and escapes."""
+    text = json.dumps({"a": [1, {"b": "{1:2}"}], "c": "\t中"})
+    (tmp_path / "topics.json").write_text(text, "utf-8")
+    assert configjson.read(tmp_path / "topics.json") == json.loads(text)
+
+
+@pytest.mark.parametrize("broken", [None, "", '{"a":', "\0\0"])
+def test_the_backup_stands_in(tmp_path: Path, broken: str | None) -> None:
+    """Missing, empty, cut short: the ``.bak`` is taken; without one, missing is None."""
+    path = tmp_path / "topics.json"
+    if broken is not None:
+        path.write_text(broken)
+    if broken:
+        with pytest.raises(UsageError, match=r"cannot read .*topics\.json"):
+            configjson.read(path)
+    else:
+        assert configjson.read(path) is None
+    (tmp_path / "topics.json.bak").write_text("{1:2}")
+    assert configjson.read(path) == {"1": 2}
