@@ -18,16 +18,18 @@ ROOT = Path(__file__).parent.parent
 
 OURS = {
     "store": frozenset[str](),
-    "sources": frozenset({"store"}),
-    "sinks": frozenset({"store"}),
+    "filters": frozenset[str](),
+    "sources": frozenset({"store", "filters"}),
+    "sinks": frozenset({"store", "filters"}),
     "checkpoints": frozenset({"store"}),
-    "streaming": frozenset({"store", "sources", "sinks", "checkpoints"}),
-    "reput": frozenset({"store", "sources", "sinks", "checkpoints", "streaming"}),
+    "streaming": frozenset({"store", "filters", "sources", "sinks", "checkpoints"}),
+    "reput": frozenset({"store", "filters", "sources", "sinks", "checkpoints", "streaming"}),
 }
 """Package -> packages of this project that it may import, besides itself."""
 
 FOREIGN = {
     "store": frozenset({"numpy", "numba"}),
+    "filters": frozenset({"lark", "mmh3"}),
     "sources": frozenset({"pyspark", "pyarrow", "numpy"}),
     "sinks": frozenset({"numpy"}),
     "checkpoints": frozenset({"filelock"}),
@@ -49,7 +51,7 @@ CHANGING_METHODS = {
     "write_text", "write_bytes", "rename", "unlink", "rmdir", "mkdir", "touch", "symlink_to",
     "hardlink_to",
 }  # fmt: skip
-WRITERS = {"store", "sinks", "checkpoints", "streaming"}
+WRITERS = {"store", "filters", "sinks", "checkpoints", "streaming"}
 """Packages in which only ``store/fsops.py`` changes files (design.md §2)."""
 EXEMPT = {
     "store/fsops.py",
@@ -204,7 +206,9 @@ def module_names(package: str) -> list[str]:
 def test_store_sinks_and_checkpoints_need_no_spark() -> None:
     """Every module of them is imported where pyspark, its parts and pyarrow are not installed."""
     names = [
-        name for package in ("store", "sinks", "checkpoints") for name in module_names(package)
+        name
+        for package in ("store", "filters", "sinks", "checkpoints")
+        for name in module_names(package)
     ]
     assert {"store", "checkpoints.reconcile", "sinks.consumequeue"} <= set(names)
     done = import_without(names, {"pyspark", "py4j", "pyarrow", "pandas", "typer", "rich"})

@@ -29,6 +29,7 @@ def test_wheel_has_our_packages_only(wheel: Path) -> None:
     names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     packages = {name for name in names if not name.endswith(".dist-info")}
     assert packages == {"reput", *PACKAGES}
+    assert "filters/sql92.lark" in zipfile.ZipFile(wheel).namelist()
     assert "streaming/log4j2.properties" in zipfile.ZipFile(wheel).namelist()
 
 
@@ -37,7 +38,10 @@ def test_wheel_works_from_a_foreign_directory(wheel: Path, tmp_path: Path) -> No
     unpacked = tmp_path / "unpacked"
     zipfile.ZipFile(wheel).extractall(unpacked)
     paths = [str(unpacked), *_site()]
-    code = "import store.kernels, sources.commitlog, reput.cli; print(store.__file__)"
+    code = (
+        "import store.kernels, sources.commitlog, reput.cli, filters.sql92; "
+        "filters.sql92.parse('a = 1'); print(store.__file__)"
+    )
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {paths}; {code}"],
         capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PRODUCT = ("store", "sources", "sinks", "checkpoints", "streaming", "reput")
+PRODUCT = ("store", "filters", "sources", "sinks", "checkpoints", "streaming", "reput")
 MODULE_LINES = 500
 FUNCTION_LINES = 70
 
