@@ -1,0 +1,281 @@
+"""ConsumeQueueExt files: what a 20-byte consume queue unit has no room for.
+
+OFFSET  SIZE  FIELD
+     0     2  size of the unit, 20 + bitMapSize; -1 ends a file, 0 was never written
+     2     8  tagsCode (tag hash, or due time of a delayed message)
+    10     8  msgStoreTime, ms
+    18     2  bitMapSize
+    20        bit map of the SQL92 consumers that want the message
+Everything is big-endian and signed. Files are named by the byte offset, have the same full length
+from creation, zeros where nothing was written; the last 4 bytes of one are never a unit's. A queue
+with units here holds their addresses as tagsCode: real offset + Long.MIN_VALUE, below every tag
+hash. Source: RocketMQ 5.3.3 ``ConsumeQueueExt``; format.md §6.
+
+Writer: one dispatcher, which owns the output, before it writes the queue's own units. No checksum.
+After a crash the queue's last unit at or below the watermark says where the ext ends; what is
+behind goes (``truncate_by_max_address``) and is written again from the log.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import fsops
+from store.commitlog import is_mapped_file_name, offset_to_file_name
+from store.errors import QueueFileError
+
+CONSUME_QUEUE_EXT_DIRECTORY = "consumequeue_ext"
+END_BLANK_DATA_LENGTH = 4
+MAX_EXT_UNIT_SIZE = 32767
+MAX_ADDR = -(1 << 31) - 1
+"""Addresses are at or below: no tag hash is."""
+MAX_REAL_OFFSET = MAX_ADDR + (1 << 63)
+NO_ADDRESS = 1
+"""What RocketMQ's put gives for a unit that it did not write."""
+
+_UNIT = struct.Struct(">hqqh")
+_SIZE = struct.Struct(">h")
+_END_MARK = _SIZE.pack(-1)
+_FIELDS = [("size", ">i2"), ("tags_code", ">i8"), ("time", ">i8"), ("bit_map_size", ">i2")]
+MIN_EXT_UNIT_SIZE = np.dtype(_FIELDS).itemsize
+if (MIN_EXT_UNIT_SIZE, _UNIT.size) != (20, 20):
+    raise ImportError("an ext unit without a bit map must have 20 bytes")
+
+
+def is_ext_addr(tags_code: int) -> bool:
+    """Whether a unit's tagsCode is the address of an ext unit."""
+    return tags_code <= MAX_ADDR
+
+
+def real_offset(address: int) -> int:
+    """The byte offset that an address says (``unDecorate``)."""
+    return address + (1 << 63)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtUnit:
+    """One unit as stored."""
+
+    tags_code: int
+    msg_store_time: int
+    """ms."""
+    bit_map: bytes | None
+    """None where the message's topic had no filter."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return MIN_EXT_UNIT_SIZE + len(self.bit_map or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where units go, and what to write there."""
+
+    addresses: NDArray[np.int64]
+    """int64[n], for the queue's units; NO_ADDRESS where a unit keeps its own tagsCode."""
+    end: int
+    """Byte offset behind the last of them: where the next placement begins."""
+    pieces: tuple[tuple[int, bytes], ...]
+    """(byte offset, data), one for each file."""
+
+
+def place(
+    end: int,
+    file_size: int,
+    tags_codes: NDArray[np.int64],
+    store_times: NDArray[np.int64],
+    bit_maps: NDArray[np.uint8],
+) -> Placement:
+    """Put units behind byte ``end``: int64[n], int64[n] and uint8[n, bytes a map], width 0 for
+    messages of a topic without filters (``ConsumeQueueExt.put``, one for each).
+
+    A unit that leaves fewer than 4 bytes of its file goes to the next one, with an end mark where
+    it does not fit. A unit that no file can hold has no address and writes nothing; RocketMQ
+    leaves three empty marked files for each.
+    """
+    count, width = bit_maps.shape
+    size = MIN_EXT_UNIT_SIZE + width
+    room = file_size - END_BLANK_DATA_LENGTH
+    addresses = np.full(count, NO_ADDRESS, np.int64)
+    if size > min(MAX_EXT_UNIT_SIZE, room):
+        return Placement(addresses, end, ())
+    units = np.zeros(count, [*_FIELDS, ("bit_map", "u1", (width,))])
+    units["size"], units["bit_map_size"] = size, width
+    units["tags_code"], units["time"], units["bit_map"] = tags_codes, store_times, bit_maps
+    data = units.tobytes()
+    pieces: list[tuple[int, bytes]] = []
+    done = 0
+    while done < count and end + size <= MAX_REAL_OFFSET:
+        wrote = end % file_size
+        fitting = min(count - done, (room - wrote) // size, (MAX_REAL_OFFSET - end) // size)
+        if fitting > 0:
+            offsets = end + size * np.arange(fitting, dtype=np.int64)
+            addresses[done : done + fitting] = offsets + np.iinfo(np.int64).min
+            pieces.append((end, data[done * size : (done + fitting) * size]))
+            end, done = end + fitting * size, done + fitting
+        else:
+            # never an empty file: each has room for a unit
+            start, before = pieces.pop() if pieces else (end, b"")
+            pieces.append((start, before + _END_MARK))
+            end += file_size - wrote
+    return Placement(addresses, end, tuple(pieces))
+
+
+class ConsumeQueueExtFiles:
+    """The ext files of one queue: offsets are bytes in it, ends exclusive. Not thread-safe."""
+
+    def __init__(self, directory: Path, file_size: int) -> None:
+        """``file_size``: mappedFileSizeConsumeQueueExt. Raises QueueFileError for other sizes."""
+        self.directory = directory
+        self.file_size = file_size
+        self.starts: list[int] = []
+        """Byte offsets at which files start, ascending."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the files again."""
+        self.starts = []
+        if not self.directory.is_dir():
+            return
+        for entry in sorted(os.scandir(self.directory), key=lambda entry: entry.name):
+            if not is_mapped_file_name(entry.name) or not entry.is_file(follow_symlinks=False):
+                continue
+            size = entry.stat(follow_symlinks=False).st_size
+            if size == 0:
+                continue
+            if size != self.file_size:
+                raise QueueFileError(
+                    f"consume queue ext file {entry.path} has {size} bytes where "
+                    f"mappedFileSizeConsumeQueueExt says {self.file_size}; set it as the queue's "
+                    "writer did (broker.conf)"
+                )
+            self.starts.append(int(entry.name))
+
+    def path(self, start: int) -> Path:
+        """The file that starts at byte ``start``."""
+        return self.directory / offset_to_file_name(start)
+
+    def read(self, address: int) -> ExtUnit | None:
+        """The unit at an address; None where there is none, or its file is gone.
+
+        For real offset 0 RocketMQ then gives the first file's first unit, some other message's.
+        """
+        if not is_ext_addr(address):
+            return None
+        start = real_offset(address) // self.file_size * self.file_size
+        if start not in self.starts:
+            return None
+        with self.path(start).open("rb", buffering=0) as file:
+            position = real_offset(address) - start
+            data = os.pread(file.fileno(), MIN_EXT_UNIT_SIZE, position)
+            if len(data) == MIN_EXT_UNIT_SIZE:
+                size = _SIZE.unpack_from(data)[0]
+                data += os.pread(file.fileno(), max(0, size - len(data)), position + len(data))
+        return _decode(data, 0)
+
+    def units(self, start: int) -> Iterator[tuple[int, ExtUnit]]:
+        """(byte offset, unit) of the file that starts at ``start``, up to its end or the first
+        bytes that are no unit."""
+        data = self.path(start).read_bytes()
+        position = 0
+        while (unit := _decode(data, position)) is not None:
+            yield start + position, unit
+            position += unit.size
+
+    def find_end(self) -> int:
+        """Byte offset behind the last unit of the last file (``ConsumeQueueExt.recover``)."""
+        if not self.starts:
+            return 0
+        end = self.starts[-1]
+        for offset, unit in self.units(end):
+            end = offset + unit.size
+        return end
+
+    def write(self, placement: Placement, root: Path) -> list[int]:
+        """Write placed units. Returns open descriptors, still to be synced and closed by the
+        caller. Directories and files are created durably below ``root``."""
+        descriptors: list[int] = []
+        try:
+            for offset, data in placement.pieces:
+                start = offset - offset % self.file_size
+                path = self.path(start)
+                new = start not in self.starts
+                if new:
+                    fsops.make_directories(self.directory, root)
+                fd = fsops.open_for_writing(path, self.file_size)
+                descriptors.append(fd)
+                fsops.pwrite(fd, data, offset - start, path)
+                if new:
+                    fsops.sync_directory(self.directory)
+                    self.starts = sorted({*self.starts, start})
+        except BaseException:
+            for fd in descriptors:
+                os.close(fd)
+            raise
+        return descriptors
+
+    def truncate_by_max_address(self, address: int) -> int:
+        """Cut behind the unit at ``address``, the last that the queue knows; returns the new end.
+
+        Later files go, later bytes become zeros, where RocketMQ leaves them as they are. A tagsCode
+        that is no address cuts nothing, nor does an address without a unit, as there.
+        """
+        unit = self.read(address)
+        if unit is None:
+            return self.find_end()
+        end = real_offset(address) + unit.size
+        self.clear_from(end)
+        return end
+
+    def truncate_by_min_address(self, address: int) -> list[int]:
+        """Remove the files that end before the unit at ``address``, the first that the queue still
+        has; returns their starts. No address removes nothing."""
+        if not is_ext_addr(address):
+            return []
+        minimum = real_offset(address)
+        gone = [start for start in self.starts if start + self.file_size < minimum]
+        for start in gone:
+            fsops.unlink(self.path(start))
+        if gone:
+            self.starts = [start for start in self.starts if start not in gone]
+            fsops.sync_directory(self.directory)
+        return gone
+
+    def clear_from(self, end: int) -> None:
+        """Cut at byte ``end``: later files go, later bytes become zeros."""
+        for start in self.starts:
+            path = self.path(start)
+            if start >= end:
+                fsops.unlink(path)
+            elif end < start + self.file_size:
+                with path.open("rb") as file:
+                    used = len(file.read().rstrip(b"\0"))
+                if used > end - start:
+                    fd = fsops.open_for_writing(path)
+                    try:
+                        fsops.pwrite(fd, bytes(used - (end - start)), end - start, path)
+                        fsops.sync(fd, path)
+                    finally:
+                        os.close(fd)
+        self.starts = [start for start in self.starts if start < end]
+        if self.directory.is_dir():
+            fsops.sync_directory(self.directory)
+
+
+def _decode(data: bytes, position: int) -> ExtUnit | None:
+    """The unit at ``position``; None for an end mark, for zeros and for what is cut off."""
+    if position + MIN_EXT_UNIT_SIZE > len(data):
+        return None
+    size, tags_code, store_time, map_size = _UNIT.unpack_from(data, position)
+    if size != MIN_EXT_UNIT_SIZE + map_size or map_size < 0 or position + size > len(data):
+        return None
+    start = position + MIN_EXT_UNIT_SIZE
+    return ExtUnit(tags_code, store_time, data[start : start + map_size] if map_size else None)
