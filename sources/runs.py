@@ -12,11 +12,9 @@ import pyarrow as pa
 from store import kernels
 from store.commitlog import CommitLog
 from store.cursor import BadRange
-from store.dispatch import PACKED_COLUMNS, RowKind, ScannedRange
+from store.dispatch import RowKind, ScannedRange
 from store.scan import PackedChunk, scan
 from store.spool import SpoolWriter
-
-RUNS_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in PACKED_COLUMNS)
 
 
 def read_runs(
