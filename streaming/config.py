@@ -9,7 +9,7 @@ from checkpoints import SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
 from sinks.consumequeue import OnQueueGap
 
 DEFAULT_TRIGGER_MS = 0
-DEFAULT_MAX_BYTES_PER_TRIGGER = 1 << 30
+DEFAULT_MAX_BYTES_PER_TRIGGER = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ def test_the_readmes_program_runs(tmp_path: Path) -> None:
     reput_json("produce", store, "--count", 100, "--rate", 0, "--commitlog-file-size", "1m")
     found = re.search(r"^```python\n(.*?)^```", README.read_text("utf-8"), re.M | re.S)
     assert found is not None
-    assert '"/tmp/store"' in found[1]
-    program = found[1].replace('"/tmp/store"', repr(str(store)))
+    assert '"/tmp/mystore"' in found[1]
+    program = found[1].replace('"/tmp/mystore"', repr(str(store)))
     environment = {**os.environ, "PYTHONPATH": str(README.parent)}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False,

@@ -12,7 +12,11 @@ import typer
 from reput.cli import options, render
 from sinks.consumequeue import OnQueueGap
 from store.errors import UsageError
-from streaming.config import DEFAULT_TRIGGER_MS, DispatcherConfig
+from streaming.config import (
+    DEFAULT_MAX_BYTES_PER_TRIGGER,
+    DEFAULT_TRIGGER_MS,
+    DispatcherConfig,
+)
 from streaming.jvm import started
 
 
@@ -38,7 +42,7 @@ def run(
     ] = f"{DEFAULT_TRIGGER_MS}ms",
     max_bytes_per_trigger: Annotated[
         str, typer.Option(help="Bytes of log per micro-batch at the most: `64k`, `1g`.")
-    ] = "1g",
+    ] = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 30}g",
     on_corrupt: Annotated[
         OnCorrupt, typer.Option(help="Damaged bytes: list them and go on, or stop.")
     ] = OnCorrupt.QUARANTINE,
