@@ -207,7 +207,7 @@ class CommitLog:
 
         BAD_SIZE where a record of another size stands there.
         """
-        data = self.read(offset, size)
+        data = self.read(offset, min(size, record.MAX_RECORD_LENGTH))
         # nothing behind it is looked at: as if it were the last one of its file
         file_end = offset + size + record.END_FILE_MIN_BLANK_LENGTH
         found = record.decode(data, offset, file_end, verify_crc=verify_crc)
