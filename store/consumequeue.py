@@ -91,6 +91,32 @@ def list_queues(root: Path) -> Iterator[QueueKey]:
             yield QueueKey(topic.name, queue_id)
 
 
+def mapped_file_starts(
+    directory: Path, file_size: int, kind: str, setting: str, place: str
+) -> list[int]:
+    """Byte positions at which a queue's files start, ascending; empty and foreign ones left out.
+
+    ``kind``, ``setting`` and where it is set (``place``) are for the line of the QueueFileError
+    that a file of another size raises.
+    """
+    starts: list[int] = []
+    if not directory.is_dir():
+        return starts
+    for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
+        if not is_mapped_file_name(entry.name) or not entry.is_file(follow_symlinks=False):
+            continue
+        size = entry.stat(follow_symlinks=False).st_size
+        if size == 0:
+            continue
+        if size != file_size:
+            raise QueueFileError(
+                f"{kind} {entry.path} has {size} bytes where {setting} says {file_size}; "
+                f"set it as the queue's writer did ({place})"
+            )
+        starts.append(int(entry.name))
+    return starts
+
+
 @dataclass(frozen=True, slots=True)
 class Unsynced:
     """What a write leaves to its caller."""
@@ -114,22 +140,10 @@ class ConsumeQueueFiles:
 
     def refresh(self) -> None:
         """List the files again."""
-        self.starts = []
-        if not self.directory.is_dir():
-            return
-        for entry in sorted(os.scandir(self.directory), key=lambda entry: entry.name):
-            if not is_mapped_file_name(entry.name) or not entry.is_file(follow_symlinks=False):
-                continue
-            start, size = int(entry.name), entry.stat(follow_symlinks=False).st_size
-            if size == 0:
-                continue
-            if size != self.file_size:
-                raise QueueFileError(
-                    f"consume queue file {entry.path} has {size} bytes where "
-                    f"mappedFileSizeConsumeQueue says {self.file_size}; set it as the queue's "
-                    "writer did (broker.conf or --consume-queue-file-size)"
-                )
-            self.starts.append(start)
+        self.starts = mapped_file_starts(
+            self.directory, self.file_size, "consume queue file", "mappedFileSizeConsumeQueue",
+            "broker.conf or --consume-queue-file-size",
+        )  # fmt: skip
 
     def path(self, start: int) -> Path:
         """The file that starts at byte ``start`` of the queue."""

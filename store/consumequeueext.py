@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store import fsops
-from store.commitlog import is_mapped_file_name, offset_to_file_name
-from store.errors import QueueFileError
+from store.commitlog import offset_to_file_name
+from store.consumequeue import mapped_file_starts
 
 CONSUME_QUEUE_EXT_DIRECTORY = "consumequeue_ext"
 END_BLANK_DATA_LENGTH = 4
@@ -142,22 +142,10 @@ class ConsumeQueueExtFiles:
 
     def refresh(self) -> None:
         """List the files again."""
-        self.starts = []
-        if not self.directory.is_dir():
-            return
-        for entry in sorted(os.scandir(self.directory), key=lambda entry: entry.name):
-            if not is_mapped_file_name(entry.name) or not entry.is_file(follow_symlinks=False):
-                continue
-            size = entry.stat(follow_symlinks=False).st_size
-            if size == 0:
-                continue
-            if size != self.file_size:
-                raise QueueFileError(
-                    f"consume queue ext file {entry.path} has {size} bytes where "
-                    f"mappedFileSizeConsumeQueueExt says {self.file_size}; set it as the queue's "
-                    "writer did (broker.conf)"
-                )
-            self.starts.append(int(entry.name))
+        self.starts = mapped_file_starts(
+            self.directory, self.file_size, "consume queue ext file",
+            "mappedFileSizeConsumeQueueExt", "broker.conf",
+        )  # fmt: skip
 
     def path(self, start: int) -> Path:
         """The file that starts at byte ``start``."""
