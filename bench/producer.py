@@ -3,24 +3,34 @@
 Appends ``RATE`` messages/s in ticks of 5 ms: the messages of a tick are one call, so they share the
 moment at which it returned. Messages are made beforehand and appended again and again; what they
 say does not matter to a dispatcher. On the line ``SECONDS`` it appends for so long, writes the
-trace and answers; it says beforehand where the log ends, which is not empty then.
+trace and answers; it says beforehand where the log ends, which is not empty then. Meanwhile the log
+is flushed as often as a broker's FlushRealTimeService does: seconds of unwritten log would be a
+load on the disk that no broker makes.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from store.appender import Appender
+from store.commitlog import CommitLog
+from store.config import COMMIT_LOG_DIRECTORY
 from store.workload import Workload
 
 TICK_SECONDS = 0.005
+FLUSH_SECONDS = 0.5
+"""RocketMQ's flushIntervalCommitLog."""
 _BATCHES = 16
 TRACE_FIELDS = ("returned_ns", "end_offset", "messages")
 
@@ -47,6 +57,28 @@ def produce(appender: Appender, workload: Workload, rate: int, seconds: float) -
     return trace
 
 
+@contextmanager
+def flushed(store: Path) -> Iterator[None]:
+    """While in the block, the newest files of the log are synced every ``FLUSH_SECONDS``."""
+    stop = threading.Event()
+
+    def flush() -> None:
+        while not stop.wait(FLUSH_SECONDS):
+            log = CommitLog([store / COMMIT_LOG_DIRECTORY])
+            for segment in log.segments[-2:]:  # the last one is allocated ahead
+                fd = os.open(segment.path, os.O_RDONLY)
+                os.fdatasync(fd)
+                os.close(fd)
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 def main() -> None:
     """Be ready, wait for the line, produce, answer; once."""
     store, trace_path = Path(sys.argv[1]), Path(sys.argv[2])
@@ -59,7 +91,8 @@ def main() -> None:
         if not line:
             return
         began = time.monotonic()
-        trace = produce(appender, workload, rate, float(line))
+        with flushed(store):
+            trace = produce(appender, workload, rate, float(line))
         seconds = time.monotonic() - began
     np.save(trace_path, trace)
     messages = int(trace[:, 2].sum())

@@ -1,8 +1,9 @@
 """Four positions, checked against each other before every start (design.md §6).
 
-The log and the watermark are the truth. Spark's checkpoint is kept only if it reads well, belongs
-to this output and is not ahead of the watermark; otherwise it is moved aside and the query begins
-anew at the watermark. Each queue's own maxPhysicOffset is read by its dispatcher.
+The log and the watermark are the truth. Spark's checkpoint is kept if it reads well, belongs to
+this output and has a batch that begins at or before the watermark: what is ahead is repeated.
+Otherwise it is moved aside and the query begins anew at the watermark. Each queue's own
+maxPhysicOffset is read by its dispatcher.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoints import spark_checkpoint
-from checkpoints.spark_checkpoint import DamagedCheckpointError
+from checkpoints.spark_checkpoint import DamagedCheckpointError, SparkPosition
 from checkpoints.watermark import Watermark, fingerprint, new_store_id
 from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueueFiles, QueueKey, topic_directory
@@ -29,7 +30,8 @@ class Plan:
     """The position to begin with; to be written with a new epoch."""
     start: int
     """Where the first batch begins if Spark's checkpoint is new, otherwise where it goes on."""
-    keep_spark_checkpoint: bool
+    spark: SparkPosition | None
+    """What Spark's checkpoint is kept at, and brought back to; None: it is moved aside."""
     truncate_to: int | None
     """The log ends here, before the watermark: what was derived from behind it must be cut."""
     lost: tuple[int, int] | None
@@ -68,24 +70,37 @@ def make_plan(
         lost = (watermark.end_offset, first)
         notes.append(f"log begins at {first}: [{lost[0]}, {lost[1]}) was removed undispatched")
         watermark = replace(watermark, end_offset=first, last_record_offset=-1, last_record_crc=0)
-    start, keep = watermark.end_offset, False
+    start, spark = watermark.end_offset, None
     if replay_from is not None:
         _check_record_start(log, replay_from, watermark.end_offset)
         start = replay_from
         notes.append(f"replaying from {replay_from}")
     else:
-        try:
-            position = spark_checkpoint.read_position(spark_directory, watermark.store_id)
-        except DamagedCheckpointError as error:
-            notes.append(f"spark checkpoint is not usable ({error}): resuming at {start}")
-        else:
-            if position is None:
-                notes.append(f"no spark checkpoint: resuming at {start}")
-            elif not first <= position.offset <= watermark.end_offset:
-                notes.append(f"spark checkpoint is at {position.offset}: resuming at {start}")
-            else:
-                start, keep = position.offset, True
-    return Plan(watermark, start, keep, truncate_to, lost, tuple(notes))
+        spark, note = _spark_position(spark_directory, watermark, first, log_end)
+        if spark is not None:
+            start = spark.offset
+        if note:
+            notes.append(f"{note} at {start}")
+    return Plan(watermark, start, spark, truncate_to, lost, tuple(notes))
+
+
+def _spark_position(
+    directory: Path, watermark: Watermark, first: int, log_end: int
+) -> tuple[SparkPosition | None, str]:
+    """The last position of Spark's that skips nothing and plans nothing behind the log's end, and
+    what to say about it if it is not simply where Spark stands."""
+    try:
+        positions = spark_checkpoint.read_positions(directory, watermark.store_id)
+    except DamagedCheckpointError as error:
+        return None, f"spark checkpoint is not usable ({error}): resuming"
+    if not positions:
+        return None, "no spark checkpoint: resuming"
+    for position in positions:
+        if first <= position.offset <= watermark.end_offset and position.planned_end <= log_end:
+            if position is positions[0]:
+                return position, ""
+            return position, f"spark checkpoint is at {positions[0].offset}: rewound"
+    return None, f"spark checkpoint is at {positions[0].offset}: resuming"
 
 
 def _check_same_log(log: CommitLog, watermark: Watermark) -> None:

@@ -7,7 +7,8 @@
     reput-start     ours: where batch 0 begins. Spark asks the source again when it repeats batch
                     0, and the answer may have changed by then: data would be skipped
 Spark never syncs these files nor checks them. We do both halves: a directory that does not read
-well is moved aside as a whole, since the log and the watermark know everything it knew.
+well is moved aside as a whole, since the log and the watermark know everything it knew. One that
+is ahead of what is durable loses its last files, and Spark repeats the batches.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class SparkPosition:
     """The last batch in the offset log."""
     committed: bool
     """Whether that batch is in the commits log."""
+    planned_end: int
+    """Where that batch ends."""
 
 
 class DamagedCheckpointError(Exception):
@@ -46,34 +49,59 @@ def read_position(directory: Path, store_id: str) -> SparkPosition | None:
 
     Raises DamagedCheckpointError for damage and for another store's checkpoint.
     """
+    return next(iter(read_positions(directory, store_id)), None)
+
+
+def read_positions(directory: Path, store_id: str) -> list[SparkPosition]:
+    """Where the query stands, and before that every position that ``rewind`` can bring it to.
+
+    Raises DamagedCheckpointError for damage and for another store's checkpoint.
+    """
     offsets = _batches(directory / "offsets")
     commits = _batches(directory / "commits")
     if not offsets and not commits and not (directory / "metadata").exists():
-        return None
+        return []
     metadata = _json((directory / "metadata"), "{}")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("id"), str):
         raise DamagedCheckpointError("metadata has no query id")
-    positions = {batch: _offset(path, store_id) for batch, path in offsets.items()}
+    ends = {batch: _offset(path, store_id) for batch, path in offsets.items()}
     for path in commits.values():
         _version_and_json(path)
-    if not positions:
+    if not ends:
         if commits:
             raise DamagedCheckpointError("commits without offsets")
-        return None
-    last = max(positions)
+        return []
+    last = max(ends)
     if commits and max(commits) not in (last, last - 1):
         raise DamagedCheckpointError(f"batch {last} has offsets, the last commit is {max(commits)}")
-    if last > 0 and last - 1 not in positions:
+    if last > 0 and last - 1 not in ends:
         raise DamagedCheckpointError(f"offsets of batch {last - 1} are missing")
     if last > 0 and last not in commits and last - 1 not in commits:
         raise DamagedCheckpointError(f"commit of batch {last - 1} is missing")
-    committed = last in commits
-    if committed:
-        return SparkPosition(positions[last], last, True)
-    before = positions[last - 1] if last > 0 else read_start(directory, store_id)
-    if before is None or before > positions[last]:
+    found: list[SparkPosition] = []
+    for batch in range(last, -1, -1):
+        if batch in commits and (batch == 0 or batch - 1 in ends):
+            found.append(SparkPosition(ends[batch], batch, True, ends[batch]))
+        before = ends.get(batch - 1) if batch - 1 in commits else None
+        if batch == 0:
+            before = read_start(directory, store_id)
+        if before is None or before > ends[batch]:
+            break
+        found.append(SparkPosition(before, batch, False, ends[batch]))
+    if not found:
         raise DamagedCheckpointError("the start of the unfinished batch is unknown")
-    return SparkPosition(before, last, False)
+    return found
+
+
+def rewind(directory: Path, position: SparkPosition) -> None:
+    """Remove what the directory holds behind ``position``, the last files first."""
+    first_commit = position.batch_id + position.committed
+    offsets, commits = _batches(directory / "offsets"), _batches(directory / "commits")
+    for batch in range(max(offsets, default=-1), position.batch_id - 1, -1):
+        if batch >= first_commit and batch in commits:
+            fsops.unlink(commits[batch])
+        if batch > position.batch_id:
+            fsops.unlink(offsets[batch])
 
 
 def read_start(directory: Path, store_id: str) -> int | None:

@@ -2,8 +2,8 @@
 
 Order (design.md §5): entries, their sync, the ledger, the watermark, RocketMQ's checkpoint file.
 Spark may call a batch again: the dispatchers are idempotent, and the watermark, not Spark's
-checkpoint, says what is done. So a large batch returns to Spark before it is durable, and is
-written while the next one is scanned; a small one is durable first.
+checkpoint, says what is done. So a batch returns to Spark before it is durable, and is written
+while the next one is scanned.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ from streaming.progress import Progress
 
 NO_SPACE_RETRY_SECONDS = 1.0
 STORE_CHECKPOINT_SECONDS = 1.0
-MIN_OVERLAPPED_BYTES = 64 << 20
-"""Bytes of log; a smaller batch is durable before Spark commits it."""
 
 logger = logging.getLogger("reput")
 
@@ -51,9 +49,10 @@ class BatchWriter:
         self._config = config
         self._settings = settings
         self._log = log
-        self.stopping = threading.Event()
-        self.busy = threading.Lock()
+        self._stopping = threading.Event()
+        self._busy = threading.Lock()
         self.failure: BaseException | None = None
+        self.refused_batch = False
         self._ledger = Ledger(config.state_directory)
         self._watermark = WatermarkFile(config.state_directory)
         built_by_us = self._watermark.current is not None
@@ -90,16 +89,24 @@ class BatchWriter:
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
         """foreachBatch: called by Spark on the driver; may be called again with the same batch."""
-        with self.busy:
+        with self._busy:
+            if self._stopping.is_set():
+                self.refused_batch = True
+                raise StoreError("the dispatcher is stopping; the next start repeats this batch")
             try:
                 batch = self._collect(frame)
                 self.finish()
                 self._pending = self._thread.submit(self._write, batch)
-                if batch.end - batch.start < MIN_OVERLAPPED_BYTES:
-                    self.finish()
             except BaseException as error:
                 self.failure = error
                 raise
+
+    def stop(self) -> None:
+        """Let the running batch end and take no other. One that begins now is refused, which ends
+        the query: Spark could not interrupt it if it waited here."""
+        self._stopping.set()
+        with self._busy:
+            pass
 
     def finish(self) -> None:
         """Wait until the batch under way is durable. Raises what its write raised."""
@@ -114,7 +121,9 @@ class BatchWriter:
     def _collect(self, frame: DataFrame) -> DispatchBatch:
         if self.progress.first_batch is None:
             self.progress.first_batch = time.monotonic()
-        items = list(unpack(frame.toArrow(), SpoolReader(self._config.spool_directory)))
+        # what toArrow does with the schema and settings besides is a tenth of a small batch
+        arrow = frame._collect_as_arrow()  # type: ignore[operator]
+        items = list(unpack(arrow, SpoolReader(self._config.spool_directory)))
         batch = assemble(items)
         if batch is not None:
             return batch
@@ -176,7 +185,7 @@ class BatchWriter:
                 return
             except NoSpaceError as error:
                 logger.error("waiting for space: %s", error)
-                if self.stopping.wait(NO_SPACE_RETRY_SECONDS):
+                if self._stopping.wait(NO_SPACE_RETRY_SECONDS):
                     raise
 
     def _note_bad(self, bad: BadRange, counts: DispatchCounts) -> None:

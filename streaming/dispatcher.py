@@ -114,7 +114,8 @@ def _replay_from(config: DispatcherConfig, log: CommitLog) -> int | None:
 def _prepare_spark_directory(config: DispatcherConfig, plan: Plan) -> None:
     """A kept checkpoint stays; a new query gets an empty directory and a pinned start."""
     directory = config.spark_directory
-    if plan.keep_spark_checkpoint:
+    if plan.spark is not None:
+        spark_checkpoint.rewind(directory, plan.spark)
         return
     if directory.is_dir() and any(directory.iterdir()):
         logger.warning(
@@ -179,13 +180,12 @@ def _wait(
             writer.check()
             show(writer.progress)
         if query.isActive:
-            # let the running batch end; one that begins now is repeated by the next start
-            writer.stopping.set()
-            with writer.busy:
-                query.stop()
+            writer.stop()
+            query.stop()
         query.awaitTermination()
     except StreamingQueryException as error:
-        raise _our_error(error, writer.failure) from error
+        if not writer.refused_batch:
+            raise _our_error(error, writer.failure) from error
     show(writer.progress)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ from store.record import Status
 from store.spool import SpoolReader
 
 
-def unpack(table: pa.Table, spool: SpoolReader) -> Iterator[Run | BadRange | ScannedRange]:
+def unpack(
+    batches: Iterable[pa.RecordBatch], spool: SpoolReader
+) -> Iterator[Run | BadRange | ScannedRange]:
     """Rows of the packed form as objects; units stay where Arrow or the spool has them."""
-    for batch in table.to_batches():
+    for batch in batches:
         buffers = {name: _values(batch.column(name)) for name in ("units", "queueOffsets")}
         rest = batch.drop_columns(list(buffers))
         # by columns: with many queues there are hundreds of thousands of rows

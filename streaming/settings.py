@@ -24,8 +24,8 @@ SETTINGS: dict[str, str] = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
-    # a fifth of what an idle query costs; append to entry stays far above it
-    "spark.sql.streaming.pollingDelay": "20ms",
+    # a tenth of what an idle query costs; a busy one does not wait
+    "spark.sql.streaming.pollingDelay": "40ms",
     "spark.sql.shuffle.partitions": "1",
     # packed runs are megabytes a task: straight to the driver, not through the block manager
     "spark.task.maxDirectResultSize": "256m",
@@ -39,6 +39,8 @@ _LOCAL = {
     "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # over TCP the last small write of a task waits 40 ms for the acknowledgement of the one before
+    "spark.python.unix.domain.socket.enabled": "true",
     # workers are forked with kernels and Arrow loaded
     "spark.python.daemon.module": "sources.daemon",
 }

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from checkpoints import spark_checkpoint
 from checkpoints.reconcile import Plan, make_plan
 from checkpoints.watermark import Watermark, fingerprint
 from store.commitlog import CommitLog
@@ -100,7 +101,7 @@ def test_a_first_start_begins_at_the_logs_first_byte(scene: Scene) -> None:
     assert plan.start == plan.watermark.end_offset == 2 * FILE_SIZE
     assert plan.watermark.last_record_offset == -1
     assert plan.watermark.store_id != scene.plan(None).watermark.store_id
-    assert (plan.keep_spark_checkpoint, plan.truncate_to, plan.lost) == (False, None, None)
+    assert (plan.spark, plan.truncate_to, plan.lost) == (None, None, None)
     assert "no watermark" in " ".join(plan.notes)
 
 
@@ -124,7 +125,8 @@ SPARK_CASES = (
     SparkCase("behind, committed", 4, 9, True, 9),
     SparkCase("unfinished batch over the watermark", 9, 15, False, 9),
     SparkCase("unfinished batch from the watermark", 12, 15, False, 12),
-    SparkCase("ahead, committed", 4, 13, True, None),
+    SparkCase("ahead, committed: that batch is repeated", 4, 13, True, 4),
+    SparkCase("ahead from its first batch on", 13, 15, True, None),
     SparkCase("ahead, unfinished", 13, 15, False, None),
     SparkCase("another store's", 4, 12, True, None, "f" * 32),
 )
@@ -132,7 +134,8 @@ SPARK_CASES = (
 
 @pytest.mark.parametrize("case", SPARK_CASES, ids=lambda case: case.name)
 def test_sparks_checkpoint_is_kept_where_it_skips_nothing(scene: Scene, case: SparkCase) -> None:
-    """Kept at or before the watermark, otherwise the query begins anew at the watermark."""
+    """Kept at, or brought back to, a batch's start at or before the watermark; otherwise the query
+    begins anew at the watermark."""
     if case.start is not None:
         scene.planned(
             scene.border(case.start),
@@ -143,10 +146,13 @@ def test_sparks_checkpoint_is_kept_where_it_skips_nothing(scene: Scene, case: Sp
     found = scene.watermark(12)
     plan = scene.plan(found)
     assert plan.watermark == found
-    assert plan.keep_spark_checkpoint is (case.kept_at is not None)
+    assert (plan.spark is not None) is (case.kept_at is not None)
     assert plan.start == scene.border(12 if case.kept_at is None else case.kept_at)
     assert (plan.truncate_to, plan.lost) == (None, None)
-    assert bool(plan.notes) is not plan.keep_spark_checkpoint
+    stays = (
+        plan.spark == spark_checkpoint.read_position(scene.spark, STORE) if plan.spark else False
+    )
+    assert bool(plan.notes) is not stays
 
 
 @pytest.mark.parametrize("name", ["metadata", "offsets/0", "commits/0"])
@@ -155,7 +161,7 @@ def test_a_damaged_checkpoint_is_not_kept(scene: Scene, name: str) -> None:
     scene.planned(scene.border(4), scene.border(12), committed=True)
     (scene.spark / name).write_bytes(b"v1")
     plan = scene.plan(scene.watermark(12))
-    assert (plan.keep_spark_checkpoint, plan.start) == (False, scene.border(12))
+    assert (plan.spark, plan.start) == (None, scene.border(12))
     assert name in " ".join(plan.notes)
 
 
@@ -163,7 +169,7 @@ def test_an_empty_checkpoint_directory_is_none(scene: Scene) -> None:
     """The watermark decides."""
     scene.spark.mkdir()
     plan = scene.plan(scene.watermark(3))
-    assert (plan.keep_spark_checkpoint, plan.start) == (False, scene.border(3))
+    assert (plan.spark, plan.start) == (None, scene.border(3))
 
 
 @pytest.mark.parametrize(("spark_end", "kept"), [(8, True), (10, True), (11, False), (14, False)])
@@ -176,7 +182,7 @@ def test_a_log_that_shrank_cuts_what_was_built(scene: Scene, spark_end: int, kep
     assert plan.watermark == replace(
         scene.watermark(14), end_offset=scene.border(10), last_record_offset=-1, last_record_crc=0
     )
-    assert plan.keep_spark_checkpoint is kept
+    assert (plan.spark is not None) is kept
     assert plan.start == scene.border(spark_end if kept else 10)
     assert plan.lost is None
     assert "cutting" in " ".join(plan.notes)
@@ -243,7 +249,7 @@ def test_what_retention_took_before_dispatch_is_lost_and_said(scene: Scene) -> N
     assert (plan.start, plan.watermark.end_offset) == (first, first)
     assert plan.watermark.store_id == STORE
     assert plan.watermark.last_record_offset == -1
-    assert not plan.keep_spark_checkpoint
+    assert plan.spark is None
     assert plan.truncate_to is None
 
 
@@ -266,7 +272,7 @@ def test_spark_before_the_logs_first_byte_is_not_kept(scene: Scene) -> None:
     found = scene.watermark(20)
     remove_first_files(scene, 1)
     plan = scene.plan(found)
-    assert (plan.keep_spark_checkpoint, plan.start) == (False, scene.border(20))
+    assert (plan.spark, plan.start) == (None, scene.border(20))
 
 
 @pytest.mark.parametrize("at", [0, 8, 12, 20, 28, 56, 72, 87])
@@ -299,7 +305,7 @@ def test_a_replay_begins_at_any_record_that_was_dispatched(scene: Scene) -> None
     starts |= {segment.start for segment in scene.log.segments if segment.start < scene.border(20)}
     for offset in starts:
         plan = scene.plan(found, replay_from=offset)
-        assert (plan.start, plan.keep_spark_checkpoint) == (offset, False)
+        assert (plan.start, plan.spark) == (offset, None)
         assert plan.watermark == found
         assert f"replaying from {offset}" in plan.notes
 

@@ -22,7 +22,9 @@ from checkpoints.spark_checkpoint import (
     move_aside,
     pin_start,
     read_position,
+    read_positions,
     read_start,
+    rewind,
 )
 from store.logoffset import offset_json
 
@@ -64,12 +66,12 @@ class Case:
 
 
 CASES = (
-    Case("first batch planned", 100, (900,), 0, SparkPosition(100, 0, False)),
-    Case("first batch done", 100, (900,), 1, SparkPosition(900, 0, True)),
-    Case("second planned", 100, (900, 1900), 1, SparkPosition(900, 1, False)),
-    Case("third done", 100, (900, 1900, 2900), 3, SparkPosition(2900, 2, True)),
-    Case("old ones purged", 0, (7000, 8000, 9000), 2, SparkPosition(8000, 42, False), 40),
-    Case("past ten", 0, tuple(range(100, 1300, 100)), 12, SparkPosition(1200, 11, True)),
+    Case("first batch planned", 100, (900,), 0, SparkPosition(100, 0, False, 900)),
+    Case("first batch done", 100, (900,), 1, SparkPosition(900, 0, True, 900)),
+    Case("second planned", 100, (900, 1900), 1, SparkPosition(900, 1, False, 1900)),
+    Case("third done", 100, (900, 1900, 2900), 3, SparkPosition(2900, 2, True, 2900)),
+    Case("old ones purged", 0, (7000, 8000, 9000), 2, SparkPosition(8000, 42, False, 9000), 40),
+    Case("past ten", 0, tuple(range(100, 1300, 100)), 12, SparkPosition(1200, 11, True, 1200)),
 )
 
 
@@ -101,6 +103,36 @@ def position_or_damage(directory: Path) -> SparkPosition | None:
 def test_the_position_is_where_the_query_goes_on(case: Case, tmp_path: Path) -> None:
     """The end of the last committed batch; of an unfinished one its beginning."""
     assert read_position(case.make(tmp_path / "spark"), STORE) == case.expected
+
+
+def test_a_rewound_directory_stands_where_it_was_brought_to(case: Case, tmp_path: Path) -> None:
+    """Every position, newest first, and each step back at once; what is behind it is gone."""
+    directory = case.make(tmp_path / "spark")
+    steps = read_positions(directory, STORE)
+    assert steps[0] == case.expected
+    offsets = [position.offset for position in steps]
+    assert offsets == sorted(offsets, reverse=True)
+    for index, position in enumerate(steps):
+        copy = shutil.copytree(directory, tmp_path / str(index))
+        rewind(copy, position)
+        assert read_positions(copy, STORE) == steps[index:]
+    rewind(directory, steps[0])
+    assert read_positions(directory, STORE) == steps
+
+
+def test_a_rewind_that_stops_anywhere_stands_where_it_goes_on(tmp_path: Path) -> None:
+    """After each removal the directory is one of the positions on the way."""
+    case = Case("four", 100, (900, 1900, 2900, 3900), 3, SparkPosition(2900, 3, False, 3900))
+    directory = case.make(tmp_path / "spark")
+    steps = read_positions(directory, STORE)
+    removed: list[SparkPosition | None] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "checkpoints.spark_checkpoint.fsops.unlink",
+            lambda path: (path.unlink(), removed.append(read_position(directory, STORE))),
+        )
+        rewind(directory, steps[-1])
+    assert removed == steps[1:]
 
 
 def test_a_file_cut_anywhere_gives_the_position_or_damage(case: Case, tmp_path: Path) -> None:
@@ -210,7 +242,7 @@ def test_logs_that_contradict_each_other_are_refused(
     tmp_path: Path, ends: tuple[int, ...], committed: int, removed: str
 ) -> None:
     """Spark would fail or skip; the watermark knows better."""
-    odd = Case("odd", 100, ends, committed, SparkPosition(0, 0, False))
+    odd = Case("odd", 100, ends, committed, SparkPosition(0, 0, False, 0))
     directory = odd.make(tmp_path / "spark")
     if removed:
         (directory / removed).unlink()
