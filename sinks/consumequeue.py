@@ -10,9 +10,7 @@ moves only after a successful write, and what RocketMQ drops without a word goes
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -29,7 +27,6 @@ from store.consumequeue import (
     UNIT_DTYPE,
     ConsumeQueueFiles,
     QueueKey,
-    Unsynced,
     is_usual_topic,
     open_queues,
     topic_directory,
@@ -37,9 +34,8 @@ from store.consumequeue import (
 from store.dispatch import DispatchBatch, DispatchCounts, Run
 from store.errors import QueueGapError
 from store.ledger import Ledger, LedgerEntry, escaped
+from store.unsynced import UnsyncedFiles
 
-MAX_OPEN_FILES = 256
-SYNC_THREADS = 8
 MAX_BLANK_UNITS = 1 << 24
 MAX_QUEUE_OFFSET = ((1 << 63) - 1) // CQ_STORE_UNIT_SIZE - (1 << 32)
 """Positions stay below 2^63 bytes, a file's length included."""
@@ -83,43 +79,6 @@ class _Progress:
     counts: DispatchCounts = field(default_factory=DispatchCounts)
 
 
-class _UnsyncedFiles:
-    """What was written since the last sync: few files are synced each, many with their file
-    system, which takes one journal commit instead of two a file, but writes what others have
-    written too."""
-
-    def __init__(self) -> None:
-        self._files: list[tuple[int, Path]] = []
-        self._directories: dict[Path, None] = {}
-        self._are_many = False
-
-    def add(self, written: Unsynced) -> None:
-        """Takes the descriptors over."""
-        self._files += written.files
-        self._directories |= dict.fromkeys(written.directories)
-        if self._are_many or len(self._files) >= MAX_OPEN_FILES:
-            self._are_many = True
-            # the first stays: it was open before the others, and is told of their errors
-            while len(self._files) > 1:
-                os.close(self._files.pop()[0])
-            self._directories.clear()
-
-    def sync(self) -> None:
-        """Make it durable; raises SyncError."""
-        if self._are_many:
-            fsops.sync_file_system(*self._files[0])
-        else:
-            # side by side: they wait for the disk, whose journal takes them together
-            with ThreadPoolExecutor(SYNC_THREADS) as threads:
-                list(threads.map(lambda file: fsops.sync(*file), self._files))
-        while self._files:
-            os.close(self._files.pop()[0])
-        for directory in self._directories:
-            fsops.sync_directory(directory)
-        self._directories.clear()
-        self._are_many = False
-
-
 class ConsumeQueueDispatcher:
     """Appends units per queue; not thread-safe, one per output."""
 
@@ -147,7 +106,7 @@ class ConsumeQueueDispatcher:
         self._on_queue_gap = on_queue_gap
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
         self._topics: set[bytes] = set()
-        self._unsynced = _UnsyncedFiles()
+        self._unsynced = UnsyncedFiles()
         self._progress = _Progress(-1, -1)
 
     def dispatch(self, batch: DispatchBatch) -> DispatchCounts:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from store import fsops
 from store.commitlog import is_mapped_file_name, offset_to_file_name
 from store.errors import QueueFileError
+from store.unsynced import Unsynced
 
 CONSUME_QUEUE_DIRECTORY = "consumequeue"
 UNIT_DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -115,16 +116,6 @@ def mapped_file_starts(
             )
         starts.append(int(entry.name))
     return starts
-
-
-@dataclass(frozen=True, slots=True)
-class Unsynced:
-    """What a write leaves to its caller."""
-
-    files: list[tuple[int, Path]]
-    """Open descriptors, to be synced and closed."""
-    directories: list[Path]
-    """With new names."""
 
 
 class ConsumeQueueFiles:

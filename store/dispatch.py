@@ -50,6 +50,36 @@ row or, from ``spoolPosition`` on, in a file of the spool (``store.spool``); ``s
 ``store.record.Status`` of a BAD range."""
 
 
+DETAIL_DTYPE = np.dtype(
+    [
+        ("store_timestamp", "<i8"),
+        ("base_offset", "<i8"),
+        ("batch_size", "<i2"),
+        ("is_light", "<u1"),
+    ]
+)
+"""What of a message the ext and batch queues want besides its unit (format.md §3): msgBaseOffset
+and batchSize are the queue offset and 1 without an inner batch; ``is_light`` marks a unit that a
+message has in a light queue (INNER_MULTI_DISPATCH), beside the one in its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntries:
+    """What the index holds of one scanned chunk: an entry a key, in log order.
+
+    PREPARED messages are among them, ROLLBACK not; a message without keys has none.
+    """
+
+    first_physical_offset: int
+    """Of the chunk's first record that the index is shown, with or without keys."""
+    offsets: NDArray[np.int64]
+    """int64[n]: physical offset of the message."""
+    hashes: NDArray[np.int32]
+    """int32[n]: ``IndexFile.indexKeyHashMethod`` of topic#key, 0 or positive."""
+    store_timestamps: NDArray[np.int64]
+    """int64[n]: ms."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Messages of one queue, in log order, out of one scanned chunk."""
@@ -63,6 +93,10 @@ class Run:
     units: NDArray[np.void]
     """UNIT_DTYPE[n], as they stand in the queue file."""
     last_store_timestamp: int
+    details: NDArray[np.void] | None = None
+    """DETAIL_DTYPE[n]; None where neither an ext nor a batch queue is built."""
+    bit_maps: NDArray[np.uint8] | None = None
+    """uint8[n, size]: filterBitMap of each message; None where no filter of the topic has one."""
 
     def __len__(self) -> int:
         return len(self.units)
@@ -95,6 +129,8 @@ class DispatchBatch:
     """Sound records of every transaction type."""
     last_record_offset: int
     """Start of the last sound record; -1 if there is none."""
+    index_entries: Sequence[IndexEntries] = ()
+    """By first physical offset; empty where no index is built."""
 
     @property
     def last_store_timestamp(self) -> int:

@@ -1,0 +1,60 @@
+"""Files that were written and are not durable yet."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from store import fsops
+
+MAX_OPEN_FILES = 256
+SYNC_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Unsynced:
+    """What a write leaves to its caller."""
+
+    files: list[tuple[int, Path]]
+    """Open descriptors, to be synced and closed."""
+    directories: list[Path]
+    """With new names."""
+
+
+class UnsyncedFiles:
+    """What was written since the last sync: few files are synced each, many with their file
+    system, which takes one journal commit instead of two a file, but writes what others have
+    written too."""
+
+    def __init__(self) -> None:
+        self._files: list[tuple[int, Path]] = []
+        self._directories: dict[Path, None] = {}
+        self._are_many = False
+
+    def add(self, written: Unsynced) -> None:
+        """Takes the descriptors over."""
+        self._files += written.files
+        self._directories |= dict.fromkeys(written.directories)
+        if self._are_many or len(self._files) >= MAX_OPEN_FILES:
+            self._are_many = True
+            # the first stays: it was open before the others, and is told of their errors
+            while len(self._files) > 1:
+                os.close(self._files.pop()[0])
+            self._directories.clear()
+
+    def sync(self) -> None:
+        """Make it durable; raises SyncError."""
+        if self._are_many:
+            fsops.sync_file_system(*self._files[0])
+        else:
+            # side by side: they wait for the disk, whose journal takes them together
+            with ThreadPoolExecutor(SYNC_THREADS) as threads:
+                list(threads.map(lambda file: fsops.sync(*file), self._files))
+        while self._files:
+            os.close(self._files.pop()[0])
+        for directory in self._directories:
+            fsops.sync_directory(directory)
+        self._directories.clear()
+        self._are_many = False
