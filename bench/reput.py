@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -38,7 +39,6 @@ class Session:
     def __init__(self, process: LineProcess, outputs: Path) -> None:
         self._process = process
         self._outputs = outputs
-        self._passes = 0
         self.pid = process.process.pid
 
     def catch_up(self, log: Log, patience: float = 0.0) -> dict[str, Any]:
@@ -48,8 +48,7 @@ class Session:
         Raises BenchError where not every message got its entry. The output stays: ext4 takes
         half a millisecond for a new inode while thousands were just freed.
         """
-        self._passes += 1
-        output = self._outputs / f"session-{self._passes}"
+        output = Path(tempfile.mkdtemp(prefix="session-", dir=self._outputs))
         os.sync()  # what earlier passes left to be written is not this one's
         request = json.dumps({"store": str(log.store), "output": str(output)})
         told = self._process.ask(request, _limit(log) + patience)
