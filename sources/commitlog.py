@@ -156,6 +156,7 @@ class _LogReader:
 
         from sources.rows import read_rows  # noqa: PLC0415
         from sources.runs import read_runs  # noqa: PLC0415
+        from store.scan import Wanted  # noqa: PLC0415
 
         settings, log = self._store()
         options, schema = self.options, to_arrow_schema(self._schema, timezone="UTC")
@@ -166,7 +167,16 @@ class _LogReader:
         }
         if options["mode"] == "runs":
             spool = Path(options["spool"]) if options["spool"] else None
-            yield from read_runs(log, partition.start, partition.end, schema, spool, **common)
+            gathered = options["gather"]
+            wanted = Wanted(
+                index="index" in gathered,
+                details="details" in gathered,
+                multi_dispatch="multiDispatch" in gathered,
+                lmq="lmq" in gathered,
+            )
+            yield from read_runs(
+                log, partition.start, partition.end, schema, spool, wanted=wanted, **common
+            )
             return
         yield from read_rows(
             log,

@@ -12,6 +12,7 @@ from store.errors import UsageError
 
 EARLIEST, LATEST, RESUME = "earliest", "latest", "resume"
 MODES = ("rows", "runs")
+GATHERED = ("index", "details", "multiDispatch", "lmq")
 _SIZE = re.compile(r"([0-9]{1,15})([kmgt]?)b?\Z", re.ASCII | re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -47,6 +48,16 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
         if text.strip().lower() not in allowed:
             raise ValueError(f"must be one of {', '.join(allowed)}")
         return text.strip().lower()
+
+    return parse
+
+
+def _some_of(*allowed: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        parts = tuple(part.strip() for part in text.split(",") if part.strip())
+        if not set(parts) <= set(allowed):
+            raise ValueError(f"must be some of {', '.join(allowed)}, with commas between")
+        return parts
 
     return parse
 
@@ -127,6 +138,8 @@ OPTIONS: tuple[Option, ...] = (
            "mappedFileSizeCommitLog, above the property file"),
     Option("spool", None, _text, "both",
            "`runs`: a directory that driver and tasks share; units go through it, not Spark"),
+    Option("gather", "", _some_of(*GATHERED), "both",
+           "`runs`: what dispatchers besides that of the consume queue want of a message"),
     Option("storeId", None, _text, "both",
            "the identity that offsets carry; give the old one after a store was moved"),
 )  # fmt: skip

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from store import kernels
+from store import scankernel
 from store.commitlog import CommitLog
 from store.cursor import BadRange
-from store.dispatch import RowKind, ScannedRange
+from store.dispatch import (
+    DETAIL_DTYPE,
+    INDEX_ENTRY_BYTES,
+    IndexEntries,
+    RowKind,
+    ScannedRange,
+)
 from store.scan import PackedChunk, scan
 from store.spool import SpoolWriter
 
@@ -39,6 +46,10 @@ def _rows(
     for item in items:
         if isinstance(item, PackedChunk):
             yield _runs_batch(item, schema, spool)
+            for bad in item.unusable:
+                yield _bad_row(bad, schema)
+            if item.index_entries is not None:
+                yield _index_row(item.index_entries, schema, spool)
         elif isinstance(item, ScannedRange):
             yield _one_row(
                 schema,
@@ -64,34 +75,54 @@ def _bad_row(bad: BadRange, schema: pa.Schema) -> pa.RecordBatch:
     )
 
 
-def _one_row(schema: pa.Schema, **values: int) -> pa.RecordBatch:
+def _index_row(entries: IndexEntries, schema: pa.Schema, spool: SpoolWriter) -> pa.RecordBatch:
+    columns = (entries.offsets, entries.hashes, entries.store_timestamps)
+    data = b"".join(column.tobytes() for column in columns)
+    spooled = spool.write(memoryview(data))
+    place: dict[str, Any] = {"units": data}
+    if spooled is not None:
+        place = {"spoolName": spool.name, "spoolPosition": spooled}
+    return _one_row(
+        schema,
+        kind=RowKind.INDEX,
+        messageCount=len(entries.offsets),
+        firstPhysicalOffset=entries.first_physical_offset,
+        endPhysicalOffset=entries.first_physical_offset,
+        bytesPerMessage=INDEX_ENTRY_BYTES,
+        **place,
+    )
+
+
+def _one_row(schema: pa.Schema, **values: Any) -> pa.RecordBatch:
     columns = [pa.array([values.get(field.name)], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _runs_batch(chunk: PackedChunk, schema: pa.Schema, spool: SpoolWriter) -> pa.RecordBatch:
     runs = chunk.runs
-    counts = runs[:, kernels.RUN_COUNT]
-    contiguous = runs[:, kernels.RUN_CONTIGUOUS] == 1
+    counts = runs[:, scankernel.RUN_COUNT]
+    contiguous = runs[:, scankernel.RUN_CONTIGUOUS] == 1
     bounds = np.concatenate(([0], np.cumsum(counts)))
-    topic_bounds = np.concatenate(([0], np.cumsum(runs[:, kernels.RUN_TOPIC_LENGTH])))
-    spooled = spool.write(chunk.units.data)
+    topic_bounds = np.concatenate(([0], np.cumsum(runs[:, scankernel.RUN_TOPIC_LENGTH])))
+    width, data = _columns_of_runs(chunk, bounds)
+    spooled = spool.write(data.data)
     columns = {
         "kind": np.full(len(runs), RowKind.RUN, np.int32),
         "topic": _binary(topic_bounds, chunk.topic_arena),
-        "queueId": runs[:, kernels.RUN_QUEUE_ID].astype(np.int32),
+        "queueId": runs[:, scankernel.RUN_QUEUE_ID].astype(np.int32),
         "messageCount": counts,
-        "firstPhysicalOffset": runs[:, kernels.RUN_FIRST_OFFSET],
-        "endPhysicalOffset": runs[:, kernels.RUN_END_OFFSET],
-        "firstQueueOffset": runs[:, kernels.RUN_FIRST_QUEUE_OFFSET],
+        "firstPhysicalOffset": runs[:, scankernel.RUN_FIRST_OFFSET],
+        "endPhysicalOffset": runs[:, scankernel.RUN_END_OFFSET],
+        "firstQueueOffset": runs[:, scankernel.RUN_FIRST_QUEUE_OFFSET],
         "queueOffsets": _queue_offsets(chunk, bounds, contiguous),
-        "lastStoreTimestamp": runs[:, kernels.RUN_LAST_STORE_TIMESTAMP],
+        "lastStoreTimestamp": runs[:, scankernel.RUN_LAST_STORE_TIMESTAMP],
+        "bytesPerMessage": np.full(len(runs), width, np.int32),
     }
     if spooled is None:
-        columns["units"] = _binary(bounds * kernels.UNIT_SIZE, chunk.units)
+        columns["units"] = _binary(bounds * width, data)
     else:
         columns["spoolName"] = [spool.name] * len(runs)
-        columns["spoolPosition"] = spooled + bounds[:-1] * kernels.UNIT_SIZE
+        columns["spoolPosition"] = spooled + bounds[:-1] * width
     arrays = [
         pa.array(columns[field.name], field.type)
         if field.name in columns
@@ -99,6 +130,24 @@ def _runs_batch(chunk: PackedChunk, schema: pa.Schema, spool: SpoolWriter) -> pa
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _columns_of_runs(chunk: PackedChunk, bounds: Any) -> tuple[int, Any]:
+    """(bytes a message, uint8 array): of each run its units, and behind them its details."""
+    if chunk.details is None:
+        return scankernel.UNIT_SIZE, chunk.units
+    details = chunk.details.view(np.uint8)
+    width = scankernel.UNIT_SIZE + DETAIL_DTYPE.itemsize
+    data = np.empty(len(chunk.details) * width, np.uint8)
+    for low, high in pairwise(bounds.tolist()):
+        middle = low * width + (high - low) * scankernel.UNIT_SIZE
+        data[low * width : middle] = chunk.units[
+            low * scankernel.UNIT_SIZE : high * scankernel.UNIT_SIZE
+        ]
+        data[middle : high * width] = details[
+            low * DETAIL_DTYPE.itemsize : high * DETAIL_DTYPE.itemsize
+        ]
+    return width, data
 
 
 def _binary(bounds: Any, data: Any) -> pa.Array:

@@ -133,7 +133,7 @@ class Appender:
         done = 0
         while done < len(batch):
             file_end = self.end_offset + self._room()
-            count, size, full = appendkernel.append_records(  # type: ignore[call-arg]
+            count, size, full = appendkernel.append_records(
                 self._buffer, self.end_offset, file_end, done, len(batch),
                 _now_ms(), *self._host_bytes, self._property_crc,
                 CRC_TABLES, arena, bounds, batch.topic_ids, batch.queue_ids,

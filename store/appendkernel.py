@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from store import properties, record
-from store.kernelbase import crc32, put32, put64
+from store.kernelbase import crc32, kernel, put32, put64
 from store.record import SysFlag
 
 _V1 = record.MESSAGE_MAGIC_V1
@@ -24,14 +23,14 @@ _PROPERTY_CRC_SIZE = properties.PROPERTY_CRC_SIZE
 _PROPERTY_CRC_DIGITS = properties.PROPERTY_CRC_DIGITS
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _copy(out, pos, source, start, end):
     for index in range(start, end):
         out[np.uint64(pos + index - start)] = source[np.uint64(index)]
     return pos + end - start
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_property_crc(out, at, value):
     at = _copy(out, at, _PROPERTY_CRC_HEAD, 0, len(_PROPERTY_CRC_HEAD))
     for _ in range(_PROPERTY_CRC_DIGITS):
@@ -41,7 +40,7 @@ def _put_property_crc(out, at, value):
     out[np.uint64(at)] = np.uint8(2)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def append_records(
     out, base, file_end, first, last, store_timestamp, born_host, store_host, property_crc,
     crc_tables, topics, topic_bounds, topic_ids, queue_ids, sys_flags, flags, born_timestamps,

@@ -25,6 +25,7 @@ class RowKind(IntEnum):
     RUN = 0
     SCANNED = 1
     BAD = 2
+    INDEX = 3
 
 
 PACKED_COLUMNS: tuple[tuple[str, str], ...] = (
@@ -37,6 +38,7 @@ PACKED_COLUMNS: tuple[tuple[str, str], ...] = (
     ("firstQueueOffset", "bigint"),
     ("queueOffsets", "binary"),
     ("units", "binary"),
+    ("bytesPerMessage", "int"),
     ("spoolName", "string"),
     ("spoolPosition", "bigint"),
     ("lastStoreTimestamp", "bigint"),
@@ -45,9 +47,10 @@ PACKED_COLUMNS: tuple[tuple[str, str], ...] = (
     ("status", "int"),
 )
 """(name, Spark type) of the packed form. Internal: it changes with the sinks. ``queueOffsets`` is
-int64 little-endian, null where they count up by one from ``firstQueueOffset``; units are in the
-row or, from ``spoolPosition`` on, in a file of the spool (``store.spool``); ``status`` is the
-``store.record.Status`` of a BAD range."""
+int64 little-endian, null where they count up by one from ``firstQueueOffset``; ``units`` are all
+columns of the run one after the other, ``bytesPerMessage`` wide together: units, details, bit maps;
+of an INDEX row those of IndexEntries. They are in the row or, from ``spoolPosition`` on, in a file
+of the spool (``store.spool``). ``status`` is the ``store.record.Status`` of a BAD range."""
 
 
 DETAIL_DTYPE = np.dtype(
@@ -78,6 +81,10 @@ class IndexEntries:
     """int32[n]: ``IndexFile.indexKeyHashMethod`` of topic#key, 0 or positive."""
     store_timestamps: NDArray[np.int64]
     """int64[n]: ms."""
+
+
+INDEX_ENTRY_BYTES = 20
+"""Of the three columns of IndexEntries together."""
 
 
 @dataclass(frozen=True, slots=True)

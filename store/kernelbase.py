@@ -14,6 +14,10 @@ if not config.CACHE_DIR:  # type: ignore[attr-defined]
     config.CACHE_DIR = str(private_directory("kernels"))  # type: ignore[attr-defined]
 
 
+# kernels allocate nothing, so they count no references: that is a sixth of a scan's time
+kernel = njit(cache=True, nogil=True, _nrt=False)  # type: ignore[call-overload]
+
+
 def _crc_tables() -> np.ndarray:
     """Slicing-by-8 tables of CRC-32: uint32[8, 256]."""
     tables = np.zeros((8, 256), np.uint32)
@@ -103,7 +107,7 @@ def find_byte(buf, pos, end, byte):
     return end if found == 0 else np.int64(found - start)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def crc32(tables, buf, start, end):
     """CRC-32 & 0x7FFFFFFF of ``buf[start:end]``."""
     crc = np.uint32(0xFFFFFFFF)

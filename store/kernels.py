@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from store import record
-from store.kernelbase import crc32, find_byte, i16, i32, i64, le64, put32, put64, u8, u32
+from store.kernelbase import find_byte, i16, i32, i64, kernel, u8, u32
 from store.record import Status, SysFlag
 
 OK = int(Status.OK)
@@ -51,31 +51,9 @@ _COMMIT = SysFlag.COMMIT
 
 _LONG_MIN_TENTH = -922337203685477580  # ten times this still fits in 64 bits
 
-SCHEDULE_TOPIC = np.frombuffer(record.SCHEDULE_TOPIC, np.uint8)
-UNIT_SIZE = 20
-
-# columns of the table of runs that scan_records fills, one row a run
-(
-    RUN_TOPIC_START,
-    RUN_TOPIC_LENGTH,
-    RUN_QUEUE_ID,
-    RUN_COUNT,
-    RUN_FIRST_OFFSET,
-    RUN_END_OFFSET,
-    RUN_FIRST_QUEUE_OFFSET,
-    RUN_LAST_QUEUE_OFFSET,
-    RUN_CONTIGUOUS,
-    RUN_LAST_STORE_TIMESTAMP,
-) = range(10)
-RUN_FIELDS = 10
-
-# counters that scan_records keeps between calls
-STATE_COUNT, STATE_RUNS, STATE_ARENA, STATE_SKIPPED, STATE_LAST_RECORD = range(5)
-STATE_FIELDS = 5
-
 
 @njit(inline="always")
-def _frame(buf, length, pos, base, file_end):
+def frame(buf, length, pos, base, file_end):
     """``store.record.decode`` without the contents.
 
     (status, totalSize, position of storeTimestamp, of the body, body length, position of the
@@ -130,7 +108,7 @@ def _frame(buf, length, pos, base, file_end):
     return OK, size, stored, body, body_length, topic, topic_length, props
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hop_records(buf, length, base, file_end, pos, stop, max_records, min_timestamp):
     """Walk records from ``pos`` without looking into them.
 
@@ -143,7 +121,7 @@ def hop_records(buf, length, base, file_end, pos, stop, max_records, min_timesta
     while True:
         if count >= max_records or base + pos >= stop:
             return OK, pos, count, last
-        status, size, stored, _, _, _, _, _ = _frame(buf, length, pos, base, file_end)
+        status, size, stored, _, _, _, _, _ = frame(buf, length, pos, base, file_end)
         if status != OK:
             return status, pos, count, last
         if base + pos + size > stop or i64(buf, stored) >= min_timestamp:
@@ -153,7 +131,7 @@ def hop_records(buf, length, base, file_end, pos, stop, max_records, min_timesta
         count += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_record(buf, length, base, file_end, pos):
     """First position >= ``pos`` that holds a sound record or a BLANK: (status, position).
 
@@ -163,14 +141,14 @@ def find_record(buf, length, base, file_end, pos):
     while pos + 8 <= length:
         first = buf[np.uint64(pos + 4)]
         if first == 0xDA or first == 0xCB:
-            status, _, _, _, _, _, _, _ = _frame(buf, length, pos, base, file_end)
+            status, _, _, _, _, _, _, _ = frame(buf, length, pos, base, file_end)
             if status == OK or status == BLANK or status == NEED_MORE:
                 return status, pos
         pos += 1
     return NEED_MORE, pos
 
 
-@njit(cache=True)
+@kernel
 def _decode_char(buf, pos, end):
     """``store.java._decode_one``: (code point, bytes consumed)."""
     first = u8(buf, pos)
@@ -205,10 +183,9 @@ def _decode_char(buf, pos, end):
     return (first & 7) << 18 | (second & 0x3F) << 12 | (third & 0x3F) << 6 | fourth & 0x3F, 4
 
 
-@njit(cache=True)
-def hash_code(buf, pos, end):
-    """``store.java.hash_code`` of ``buf[pos:end]``."""
-    value = np.int64(0)
+@kernel
+def hash_on(value, buf, pos, end):
+    """The hash, 32 bits unsigned, of a text with hash ``value`` followed by ``buf[pos:end]``."""
     while pos < end:
         byte = u8(buf, pos)
         if byte < 0x80:
@@ -221,10 +198,16 @@ def hash_code(buf, pos, end):
             value = (31 * value + (0xD800 | (code_point - 0x10000) >> 10)) & 0xFFFFFFFF
             code_point = 0xDC00 | (code_point - 0x10000) & 0x3FF
         value = (31 * value + code_point) & 0xFFFFFFFF
-    return np.int64(np.int32(value))
+    return value
 
 
-@njit(cache=True)
+@njit(inline="always")
+def hash_code(buf, pos, end):
+    """``store.java.hash_code`` of ``buf[pos:end]``."""
+    return np.int64(np.int32(hash_on(np.int64(0), buf, pos, end)))
+
+
+@kernel
 def parse_integer(buf, pos, end, bits):
     """``store.java.parse_integer``: (whether it is a number, its value)."""
     negative = False
@@ -251,7 +234,7 @@ def parse_integer(buf, pos, end, bits):
 
 
 @njit(inline="always")
-def _starts_with(buf, pos, stop, name):
+def starts_with(buf, pos, stop, name):
     """Whether ``buf[pos:stop]`` is ``name``, which ends with its separator, and a value."""
     if stop - pos <= len(name):
         return False
@@ -276,15 +259,15 @@ def tags_code(buf, props, end, store_timestamp, is_schedule_topic, delay_levels_
         stop = find_byte(buf, pos, end, 2)
         first = buf[np.uint64(pos)]
         if first == 0x54:  # T
-            if _starts_with(buf, pos, stop, _TAGS):
+            if starts_with(buf, pos, stop, _TAGS):
                 tags, tags_end = pos + len(_TAGS), stop
         elif first == 0x44:  # D
-            if _starts_with(buf, pos, stop, _DELAY):
+            if starts_with(buf, pos, stop, _DELAY):
                 delay, delay_end = pos + len(_DELAY), stop
         elif first == 0x49:  # I
-            if _starts_with(buf, pos, stop, _INNER_NUM):
+            if starts_with(buf, pos, stop, _INNER_NUM):
                 num, num_end = pos + len(_INNER_NUM), stop
-            elif _starts_with(buf, pos, stop, _INNER_BASE):
+            elif starts_with(buf, pos, stop, _INNER_BASE):
                 inner, inner_end = pos + len(_INNER_BASE), stop
         pos = stop + 1
     code = hash_code(buf, tags, tags_end) if tags >= 0 else np.int64(0)
@@ -301,160 +284,3 @@ def tags_code(buf, props, end, store_timestamp, is_schedule_topic, delay_levels_
         ):
             return BAD_PROPERTY, code
     return OK, code
-
-
-@njit(inline="always")
-def _topic_hash(buf, topic, length, queue_id):
-    """Of all bytes, eight at a time; the last eight may overlap those before."""
-    key = np.uint64(length) << np.uint64(32) ^ np.uint64(queue_id & 0xFFFFFFFF)
-    at = np.int64(0)
-    while at < length:
-        word = np.uint64(0)
-        if length >= 8:
-            word = le64(buf, topic + min(at, length - 8))
-        else:
-            for index in range(length):
-                word = word << np.uint64(8) | np.uint64(buf[np.uint64(topic + index)])
-        key = (key ^ word) * np.uint64(0x9E3779B97F4A7C15)
-        key ^= key >> np.uint64(29)
-        at += 8
-    return key
-
-
-@njit(inline="always")
-def _equal(left, left_pos, right, right_pos, length):
-    if length < 8:
-        for index in range(length):
-            if left[np.uint64(left_pos + index)] != right[np.uint64(right_pos + index)]:
-                return False
-        return True
-    at = np.int64(0)
-    while at < length:
-        word = min(at, length - 8)
-        if le64(left, left_pos + word) != le64(right, right_pos + word):
-            return False
-        at += 8
-    return True
-
-
-@njit(inline="always")
-def _find_run(buf, topic, topic_length, queue_id, runs, arena, slots):
-    """(slot, row) of the run of (topic, queue id); row -1 and a free slot where there is none."""
-    # the highest bits depend on all bits of the topic
-    high = _topic_hash(buf, topic, topic_length, queue_id) >> np.uint64(32)
-    slot = np.int64(high * np.uint64(len(slots)) >> np.uint64(32))
-    while slots[np.uint64(slot)] >= 0:
-        row = np.uint64(slots[np.uint64(slot)])
-        if (
-            runs[row, RUN_QUEUE_ID] == queue_id
-            and runs[row, RUN_TOPIC_LENGTH] == topic_length
-            and _equal(arena, runs[row, RUN_TOPIC_START], buf, topic, topic_length)
-        ):
-            return slot, np.int64(row)
-        slot = slot + 1 if slot + 1 < len(slots) else 0
-    return slot, np.int64(-1)
-
-
-@njit(cache=True)
-def _new_run(buf, topic, topic_length, queue_id, runs, state, arena, slots, slot):
-    """Row of a run made for (topic, queue id); -1 where the table is full."""
-    run = state[STATE_RUNS]
-    start = state[STATE_ARENA]
-    if run >= len(runs) or start + topic_length > len(arena):
-        return np.int64(-1)
-    for index in range(topic_length):
-        arena[start + index] = buf[np.uint64(topic + index)]
-    slots[slot] = run
-    runs[run, RUN_TOPIC_START] = start
-    runs[run, RUN_TOPIC_LENGTH] = topic_length
-    runs[run, RUN_QUEUE_ID] = queue_id
-    runs[run, RUN_COUNT] = 0
-    runs[run, RUN_CONTIGUOUS] = 1
-    state[STATE_RUNS] = run + 1
-    state[STATE_ARENA] = start + topic_length
-    return run
-
-
-@njit(cache=True, nogil=True)
-def scan_records(
-    buf, length, base, file_end, pos, stop, verify_crc, crc_tables, delay_levels_ms,
-    offsets, sizes, tags, queue_offsets, run_ids, runs, state, arena, slots,
-):  # fmt: skip
-    """Parse records that start before log offset ``stop`` and sort them into runs.
-
-    Record i goes to ``offsets[i], sizes[i], tags[i], queue_offsets[i], run_ids[i]``; PREPARED and
-    ROLLBACK are counted in ``state`` only. Returns (status, pos): OK where ``stop`` is reached.
-    """
-    while base + pos < stop:
-        status, size, stored, body, body_length, topic, topic_length, props = _frame(
-            buf, length, pos, base, file_end
-        )
-        if status != OK:
-            return status, pos
-        if verify_crc and body_length > 0:
-            if crc32(crc_tables, buf, body, body + body_length) != i32(buf, pos + 8):
-                return BAD_BODY_CRC, pos
-        store_timestamp = i64(buf, stored)
-        scheduled = topic_length == len(SCHEDULE_TOPIC)
-        for index in range(topic_length if scheduled else 0):
-            if buf[np.uint64(topic + index)] != SCHEDULE_TOPIC[index]:
-                scheduled = False
-                break
-        status, code = tags_code(
-            buf, props, pos + size, store_timestamp, scheduled, delay_levels_ms
-        )
-        if status != OK:
-            return status, pos
-        transaction_type = i32(buf, pos + _SYS_FLAG) & _TRANSACTION_MASK
-        if transaction_type != 0 and transaction_type != _COMMIT:
-            state[STATE_SKIPPED] += 1
-            state[STATE_LAST_RECORD] = base + pos
-            pos += size
-            continue
-        count = state[STATE_COUNT]
-        queue_id = i32(buf, pos + 12)
-        queue_offset = i64(buf, pos + 20)
-        if count >= len(offsets):
-            return FULL, pos
-        slot, run = _find_run(buf, topic, topic_length, queue_id, runs, arena, slots)
-        if run < 0:
-            run = _new_run(buf, topic, topic_length, queue_id, runs, state, arena, slots, slot)
-            if run < 0:
-                return FULL, pos
-        record_index = np.uint64(count)
-        offsets[record_index] = base + pos
-        sizes[record_index] = size
-        tags[record_index] = code
-        queue_offsets[record_index] = queue_offset
-        run_ids[record_index] = run
-        row = np.uint64(run)
-        if runs[row, RUN_COUNT] == 0:
-            runs[row, RUN_FIRST_OFFSET] = base + pos
-            runs[row, RUN_FIRST_QUEUE_OFFSET] = queue_offset
-        elif queue_offset != runs[row, RUN_LAST_QUEUE_OFFSET] + 1:
-            runs[row, RUN_CONTIGUOUS] = 0
-        runs[row, RUN_LAST_QUEUE_OFFSET] = queue_offset
-        runs[row, RUN_END_OFFSET] = base + pos + size
-        runs[row, RUN_LAST_STORE_TIMESTAMP] = store_timestamp
-        runs[row, RUN_COUNT] += 1
-        state[STATE_COUNT] = count + 1
-        state[STATE_LAST_RECORD] = base + pos
-        pos += size
-    return OK, pos
-
-
-@njit(cache=True, nogil=True)
-def pack_units(count, offsets, sizes, tags, queue_offsets, run_ids, cursors, units, grouped):
-    """Group records by run: 20-byte consume queue units into ``units``, queue offsets likewise.
-
-    ``cursors[r]`` is the index of run r's first record in the grouped order; it is advanced.
-    """
-    for index in range(count):
-        run = run_ids[index]
-        at = cursors[run]
-        cursors[run] = at + 1
-        pos = at * UNIT_SIZE
-        put64(units, pos, offsets[index])
-        put32(units, pos + 8, np.int64(sizes[index]))
-        put64(units, pos + 12, tags[index])
-        grouped[at] = queue_offsets[index]

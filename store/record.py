@@ -67,6 +67,9 @@ if (BORN_HOST_POSITION, FIXED_LENGTH, MIN_RECORD_LENGTH) != (48, 72, 91):
 MAX_RECORD_LENGTH = 64 << 20
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+RETRY_GROUP_TOPIC_PREFIX = b"%RETRY%"
+SYSTEM_TOPIC_PREFIX = b"rmq_sys_"
+LMQ_PREFIX = b"%LMQ%"
 # MessageStoreConfig.messageDelayLevel, in ms: levels 1..18
 DEFAULT_DELAY_LEVELS_MS = tuple(
     1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
@@ -119,6 +122,8 @@ class Status(IntEnum):
     """Zeros where the log goes on later."""
     SEGMENT_DELETED = 25
     """Not damage of a record: a commitlog file that was asked for is gone."""
+    BAD_MULTI_DISPATCH = 26
+    """A sound record whose lists of light queues cannot be used: RocketMQ skips them, or throws."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store import kernels, record
+from store import record, scankernel
 from store.commitlog import CommitLog
 from store.consumequeue import UNIT_DTYPE
 from store.cursor import BadRange, Window, bad_range, missing_range, stated_size
-from store.dispatch import DispatchBatch, Run, ScannedRange
+from store.dispatch import DETAIL_DTYPE, DispatchBatch, IndexEntries, Run, ScannedRange
 from store.kernelbase import CRC_TABLES
 from store.record import Status
 
@@ -24,6 +25,28 @@ MAX_CHUNK_RECORDS = 1 << 21
 RECORDS_PER_RUN = 64
 CHUNK_RUNS = 1 << 18
 _ARENA_BYTES = 16 << 20
+KEYS_PER_RECORD = 4
+"""Room for so many index entries a record; a chunk that has more is packed early."""
+MIN_LIST_ROOM = 1 << 16
+"""More than a block of properties can list keys or light queues: one record always fits."""
+_UNUSABLE_ROOM = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is gathered of a message besides its unit, for the dispatchers that are on."""
+
+    index: bool = False
+    """Hashes of its keys."""
+    details: bool = False
+    """DETAIL_DTYPE."""
+    multi_dispatch: bool = False
+    """enableMultiDispatch: units in light queues."""
+    lmq: bool = False
+    """enableLmq."""
+
+
+UNITS_ONLY = Wanted()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +56,67 @@ class PackedChunk:
     topic_arena: NDArray[np.uint8]
     """uint8[sum of topic lengths], topics one after the other in run order."""
     runs: NDArray[np.int64]
-    """int64[run_count, kernels.RUN_FIELDS]"""
+    """int64[run_count, scankernel.RUN_FIELDS]"""
     units: NDArray[np.uint8]
     """uint8[message_count * 20], run after run."""
     queue_offsets: NDArray[np.int64]
     """int64[message_count], run after run."""
+    details: NDArray[np.void] | None
+    """DETAIL_DTYPE[message_count], run after run; None where not wanted."""
+    index_entries: IndexEntries | None
+    """None where not wanted, or where the chunk has nothing for the index."""
+    unusable: Sequence[BadRange]
+    """Records that are in their queue, but whose light queues cannot be told."""
 
 
 class _Chunk:
     """Arrays that ``scan_records`` fills; reused for every chunk of a partition."""
 
-    def __init__(self, record_count: int) -> None:
+    def __init__(self, record_count: int, wanted: Wanted) -> None:
         """``record_count``: as many as there can be; memory is used as they come."""
         record_count = min(record_count, MAX_CHUNK_RECORDS)
         self.capacity = min(record_count, CHUNK_RECORDS)
+        if wanted.multi_dispatch:
+            self.capacity = max(self.capacity, MIN_LIST_ROOM)
+            record_count = max(record_count, self.capacity)
         run_count = min(record_count, CHUNK_RUNS)
         self.offsets = np.empty(record_count, np.int64)
         self.sizes = np.empty(record_count, np.int32)
         self.tags = np.empty(record_count, np.int64)
         self.queue_offsets = np.empty(record_count, np.int64)
         self.run_ids = np.empty(record_count, np.int32)
-        self.runs = np.empty((run_count, kernels.RUN_FIELDS), np.int64)
+        self.runs = np.empty((run_count, scankernel.RUN_FIELDS), np.int64)
         self.arena = np.empty(_ARENA_BYTES, np.uint8)
         self.slots = np.full(2 * run_count, -1, np.int32)
-        self.state = np.zeros(kernels.STATE_FIELDS, np.int64)
-        self.state[kernels.STATE_LAST_RECORD] = -1
+        self.details = self.keys = self.unusable = None
+        if wanted.details:
+            self.details = (
+                np.empty(record_count, np.int64),
+                np.empty(record_count, np.int64),
+                np.empty(record_count, np.int16),
+                np.empty(record_count, np.uint8),
+            )
+        if wanted.index:
+            keys = max(KEYS_PER_RECORD * self.capacity, MIN_LIST_ROOM)
+            self.keys = (
+                np.empty(keys, np.int64), np.empty(keys, np.int32), np.empty(keys, np.int64)
+            )  # fmt: skip
+        if wanted.multi_dispatch:
+            self.unusable = np.empty((_UNUSABLE_ROOM, 2), np.int64)
+        self.state = np.zeros(scankernel.STATE_FIELDS, np.int64)
+        self.state[scankernel.STATE_LAST_RECORD] = -1
+        self.state[scankernel.STATE_FIRST_INDEXED] = -1
+
+    def out(self) -> tuple[NDArray[Any], ...]:
+        """What ``scan_records`` fills, as far as it may."""
+        return (
+            self.offsets[: self.capacity], self.sizes, self.tags, self.queue_offsets,
+            self.run_ids, self.runs, self.arena, self.slots,
+        )  # fmt: skip
 
     def grow(self) -> bool:
         """Make room where the runs of a full chunk are short; False where it has to be packed."""
-        count, runs = self.state[kernels.STATE_COUNT], self.state[kernels.STATE_RUNS]
+        count, runs = self.state[scankernel.STATE_COUNT], self.state[scankernel.STATE_RUNS]
         if count < self.capacity or runs * RECORDS_PER_RUN < count:
             return False
         before = self.capacity
@@ -70,23 +125,57 @@ class _Chunk:
 
     def pack(self) -> PackedChunk | None:
         """Group what was parsed, and start over; None if there is nothing."""
-        count = int(self.state[kernels.STATE_COUNT])
-        if not count:
+        state = self.state
+        count = int(state[scankernel.STATE_COUNT])
+        if not count and state[scankernel.STATE_FIRST_INDEXED] < 0:
             return None
-        runs = self.runs[: self.state[kernels.STATE_RUNS]].copy()
+        runs = self.runs[: state[scankernel.STATE_RUNS]].copy()
         cursors = np.zeros(len(runs), np.int64)
-        np.cumsum(runs[:-1, kernels.RUN_COUNT], out=cursors[1:])
-        units = np.empty(count * kernels.UNIT_SIZE, np.uint8)
+        np.cumsum(runs[:-1, scankernel.RUN_COUNT], out=cursors[1:])
+        details = self._grouped_details(count, cursors.copy())
+        units = np.empty(count * scankernel.UNIT_SIZE, np.uint8)
         grouped = np.empty(count, np.int64)
-        kernels.pack_units(
+        scankernel.pack_units(
             count, self.offsets, self.sizes, self.tags, self.queue_offsets, self.run_ids,
             cursors, units, grouped,
         )  # fmt: skip
-        arena = self.arena[: self.state[kernels.STATE_ARENA]].copy()
+        arena = self.arena[: state[scankernel.STATE_ARENA]].copy()
+        noted = (
+            self.unusable[: state[scankernel.STATE_UNUSABLE]] if self.unusable is not None else ()
+        )
+        unusable = [BadRange(int(a), int(b), Status.BAD_MULTI_DISPATCH) for a, b in noted]
+        packed = PackedChunk(arena, runs, units, grouped, details, self._index_entries(), unusable)
         self.slots.fill(-1)
-        for field in (kernels.STATE_COUNT, kernels.STATE_RUNS, kernels.STATE_ARENA):
-            self.state[field] = 0
-        return PackedChunk(arena, runs, units, grouped)
+        for field in (
+            scankernel.STATE_COUNT, scankernel.STATE_RUNS, scankernel.STATE_ARENA,
+            scankernel.STATE_KEYS, scankernel.STATE_UNUSABLE,
+        ):  # fmt: skip
+            state[field] = 0
+        state[scankernel.STATE_FIRST_INDEXED] = -1
+        return packed
+
+    def _grouped_details(self, count: int, cursors: NDArray[np.int64]) -> NDArray[np.void] | None:
+        if self.details is None:
+            return None
+        order = np.empty(count, np.int64)
+        scankernel.group_order(count, self.run_ids, cursors, order)
+        details = np.empty(count, DETAIL_DTYPE)
+        timestamps, base_offsets, batch_sizes, are_light = self.details
+        details["store_timestamp"] = timestamps[order]
+        details["base_offset"] = base_offsets[order]
+        details["batch_size"] = batch_sizes[order]
+        details["is_light"] = are_light[order]
+        return details
+
+    def _index_entries(self) -> IndexEntries | None:
+        first = int(self.state[scankernel.STATE_FIRST_INDEXED])
+        if first < 0 or self.keys is None:
+            return None
+        count = self.state[scankernel.STATE_KEYS]
+        offsets, hashes, timestamps = self.keys
+        return IndexEntries(
+            first, offsets[:count].copy(), hashes[:count].copy(), timestamps[:count].copy()
+        )
 
 
 def scan(
@@ -97,6 +186,7 @@ def scan(
     delay_levels_ms: tuple[int, ...] = record.DEFAULT_DELAY_LEVELS_MS,
     verify_crc: bool = False,
     fail_on_data_loss: bool = True,
+    wanted: Wanted = UNITS_ONLY,
 ) -> Iterator[PackedChunk | BadRange | ScannedRange]:
     """Parse [start, end) of the log; ``start`` is a record or file start, as ``end`` is.
 
@@ -105,7 +195,7 @@ def scan(
     missing, unless told that this is a BadRange.
     """
     levels = np.array(delay_levels_ms, np.int64)
-    chunk = _Chunk((end - start) // record.MIN_RECORD_LENGTH + 1)
+    chunk = _Chunk((end - start) // record.MIN_RECORD_LENGTH + 1, wanted)
     window = Window(log)
     message_count, offset, loaded = 0, start, False
     while offset < end:
@@ -119,11 +209,10 @@ def scan(
             window.load(offset)
         file_end = segment.start + log.file_size
         before = _message_count(chunk)
-        status, pos = kernels.scan_records(
+        status, pos = scankernel.scan_records(
             window.data, window.length, window.base, file_end, offset - window.base,
             min(end, file_end), verify_crc, CRC_TABLES, levels,
-            chunk.offsets[: chunk.capacity], chunk.sizes, chunk.tags, chunk.queue_offsets,
-            chunk.run_ids, chunk.runs, chunk.state, chunk.arena, chunk.slots,
+            chunk.out(), chunk.state, chunk.details, chunk.keys, chunk.unusable, wanted.lmq,
         )  # fmt: skip
         message_count += _message_count(chunk) - before
         offset, loaded = window.base + pos, True
@@ -143,12 +232,15 @@ def scan(
     packed = chunk.pack()
     if packed is not None:
         yield packed
-    last_record_offset = int(chunk.state[kernels.STATE_LAST_RECORD])
+    last_record_offset = int(chunk.state[scankernel.STATE_LAST_RECORD])
     yield ScannedRange(start, offset, end, message_count, last_record_offset)
 
 
 def _message_count(chunk: _Chunk) -> int:
-    return int(chunk.state[kernels.STATE_COUNT] + chunk.state[kernels.STATE_SKIPPED])
+    """Light units are no messages of their own."""
+    state = chunk.state
+    units = state[scankernel.STATE_COUNT] - state[scankernel.STATE_LIGHT]
+    return int(units + state[scankernel.STATE_SKIPPED])
 
 
 def runs_of(chunk: PackedChunk) -> Iterator[Run]:
@@ -156,23 +248,26 @@ def runs_of(chunk: PackedChunk) -> Iterator[Run]:
     units = chunk.units.view(UNIT_DTYPE)
     position = 0
     for row in chunk.runs:
-        count = int(row[kernels.RUN_COUNT])
-        topic_start = int(row[kernels.RUN_TOPIC_START])
-        topic_end = topic_start + int(row[kernels.RUN_TOPIC_LENGTH])
-        contiguous = bool(row[kernels.RUN_CONTIGUOUS])
+        count = int(row[scankernel.RUN_COUNT])
+        topic_start = int(row[scankernel.RUN_TOPIC_START])
+        topic_end = topic_start + int(row[scankernel.RUN_TOPIC_LENGTH])
+        contiguous = bool(row[scankernel.RUN_CONTIGUOUS])
         yield Run(
             topic=chunk.topic_arena[topic_start:topic_end].tobytes(),
-            queue_id=int(row[kernels.RUN_QUEUE_ID]),
-            first_physical_offset=int(row[kernels.RUN_FIRST_OFFSET]),
-            first_queue_offset=int(row[kernels.RUN_FIRST_QUEUE_OFFSET]),
+            queue_id=int(row[scankernel.RUN_QUEUE_ID]),
+            first_physical_offset=int(row[scankernel.RUN_FIRST_OFFSET]),
+            first_queue_offset=int(row[scankernel.RUN_FIRST_QUEUE_OFFSET]),
             queue_offsets=None if contiguous else chunk.queue_offsets[position : position + count],
             units=units[position : position + count],
-            last_store_timestamp=int(row[kernels.RUN_LAST_STORE_TIMESTAMP]),
+            last_store_timestamp=int(row[scankernel.RUN_LAST_STORE_TIMESTAMP]),
+            details=None if chunk.details is None else chunk.details[position : position + count],
         )
         position += count
 
 
-def assemble(items: Iterable[Run | BadRange | ScannedRange]) -> DispatchBatch | None:
+def assemble(
+    items: Iterable[Run | BadRange | ScannedRange | IndexEntries],
+) -> DispatchBatch | None:
     """Join what the partitions of a range gave, in any order; None if they do not join.
 
     They do not where a split fell on a record forged inside a body: the walk from the left then
@@ -181,9 +276,12 @@ def assemble(items: Iterable[Run | BadRange | ScannedRange]) -> DispatchBatch | 
     runs: list[Run] = []
     bad: list[BadRange] = []
     scanned: list[ScannedRange] = []
+    index_entries: list[IndexEntries] = []
     for item in items:
         if isinstance(item, Run):
             runs.append(item)
+        elif isinstance(item, IndexEntries):
+            index_entries.append(item)
         elif isinstance(item, BadRange):
             bad.append(item)
         else:
@@ -201,21 +299,32 @@ def assemble(items: Iterable[Run | BadRange | ScannedRange]) -> DispatchBatch | 
         bad=sorted(bad, key=lambda found: found.start),
         message_count=sum(part.message_count for part in scanned),
         last_record_offset=max(part.last_record_offset for part in scanned),
+        index_entries=sorted(index_entries, key=lambda entries: entries.first_physical_offset),
     )
 
 
 def scan_in_one_piece(
-    log: CommitLog, start: int, end: int, *, delay_levels_ms: tuple[int, ...], verify_crc: bool
+    log: CommitLog,
+    start: int,
+    end: int,
+    *,
+    delay_levels_ms: tuple[int, ...],
+    verify_crc: bool,
+    wanted: Wanted = UNITS_ONLY,
 ) -> DispatchBatch | None:
     """The batch [start, end), scanned here without splits; missing files are bad ranges."""
 
-    def items() -> Iterator[Run | BadRange | ScannedRange]:
+    def items() -> Iterator[Run | BadRange | ScannedRange | IndexEntries]:
         for item in scan(
             log, start, end,
             delay_levels_ms=delay_levels_ms, verify_crc=verify_crc, fail_on_data_loss=False,
+            wanted=wanted,
         ):  # fmt: skip
             if isinstance(item, PackedChunk):
                 yield from runs_of(item)
+                yield from item.unusable
+                if item.index_entries is not None:
+                    yield item.index_entries
             else:
                 yield item
 

@@ -10,14 +10,16 @@ import pyarrow as pa
 
 from store.consumequeue import UNIT_DTYPE
 from store.cursor import BadRange
-from store.dispatch import RowKind, Run, ScannedRange
+from store.dispatch import DETAIL_DTYPE, IndexEntries, RowKind, Run, ScannedRange
 from store.record import Status
 from store.spool import SpoolReader
+
+_NO_ENTRIES = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))
 
 
 def unpack(
     batches: Iterable[pa.RecordBatch], spool: SpoolReader
-) -> Iterator[Run | BadRange | ScannedRange]:
+) -> Iterator[Run | BadRange | ScannedRange | IndexEntries]:
     """Rows of the packed form as objects; units stay where Arrow or the spool has them."""
     for batch in batches:
         buffers = {name: _values(batch.column(name)) for name in ("units", "queueOffsets")}
@@ -27,7 +29,10 @@ def unpack(
         for index, kind in enumerate(columns["kind"]):
             row = {name: values[index] for name, values in columns.items()}
             if kind == RowKind.RUN:
-                yield _run(row, buffers["units"][index], buffers["queueOffsets"][index], spool)
+                data = _data(row, buffers["units"][index], spool)
+                yield _run(row, data, buffers["queueOffsets"][index])
+            elif kind == RowKind.INDEX:
+                yield _index_entries(row, _data(row, buffers["units"][index], spool))
             elif kind == RowKind.SCANNED:
                 yield ScannedRange(
                     start=row["firstPhysicalOffset"],
@@ -42,20 +47,45 @@ def unpack(
                 )
 
 
-def _run(
-    row: dict[str, Any], units: pa.Buffer | None, jumps: pa.Buffer | None, spool: SpoolReader
-) -> Run:
-    if units is None:
-        size = row["messageCount"] * UNIT_DTYPE.itemsize
-        units = spool.take(row["spoolName"], row["spoolPosition"], size)
+def _data(
+    row: dict[str, Any], inline: pa.Buffer | None, spool: SpoolReader
+) -> pa.Buffer | memoryview:
+    if inline is not None:
+        return inline
+    size = row["messageCount"] * row["bytesPerMessage"]
+    return spool.take(row["spoolName"], row["spoolPosition"], size)
+
+
+def _run(row: dict[str, Any], data: pa.Buffer | memoryview, jumps: pa.Buffer | None) -> Run:
+    count, width = row["messageCount"], row["bytesPerMessage"]
+    unit, detailed = UNIT_DTYPE.itemsize, UNIT_DTYPE.itemsize + DETAIL_DTYPE.itemsize
+    details = bit_maps = None
+    if width >= detailed:
+        details = np.frombuffer(data, DETAIL_DTYPE, count, count * unit)
+    if width > detailed:
+        bit_maps = np.frombuffer(data, np.uint8, -1, count * detailed).reshape(count, -1)
     return Run(
         topic=row["topic"],
         queue_id=row["queueId"],
         first_physical_offset=row["firstPhysicalOffset"],
         first_queue_offset=row["firstQueueOffset"],
         queue_offsets=None if jumps is None else np.frombuffer(jumps, np.int64),
-        units=np.frombuffer(units, UNIT_DTYPE),
+        units=np.frombuffer(data, UNIT_DTYPE, count),
         last_store_timestamp=row["lastStoreTimestamp"],
+        details=details,
+        bit_maps=bit_maps,
+    )
+
+
+def _index_entries(row: dict[str, Any], data: pa.Buffer | memoryview) -> IndexEntries:
+    count = row["messageCount"]
+    if not count:  # numpy makes no array of an empty buffer
+        return IndexEntries(row["firstPhysicalOffset"], *_NO_ENTRIES)
+    return IndexEntries(
+        row["firstPhysicalOffset"],
+        np.frombuffer(data, np.int64, count),
+        np.frombuffer(data, np.int32, count, 8 * count),
+        np.frombuffer(data, np.int64, count, 12 * count),
     )
 
 
