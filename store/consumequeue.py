@@ -24,9 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store import fsops
-from store.commitlog import is_mapped_file_name, offset_to_file_name
-from store.errors import QueueFileError
+from store.mappedfilequeue import MappedFileQueue
 from store.unsynced import Unsynced
 
 CONSUME_QUEUE_DIRECTORY = "consumequeue"
@@ -92,53 +90,15 @@ def list_queues(root: Path) -> Iterator[QueueKey]:
             yield QueueKey(topic.name, queue_id)
 
 
-def mapped_file_starts(
-    directory: Path, file_size: int, kind: str, setting: str, place: str
-) -> list[int]:
-    """Byte positions at which a queue's files start, ascending; empty and foreign ones left out.
+class ConsumeQueueFiles(MappedFileQueue):
+    """The files of one queue: positions are bytes in the queue, ends exclusive. Not thread-safe.
 
-    ``kind``, ``setting`` and where it is set (``place``) are for the line of the QueueFileError
-    that a file of another size raises.
+    Their size is a multiple of the unit.
     """
-    starts: list[int] = []
-    if not directory.is_dir():
-        return starts
-    for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
-        if not is_mapped_file_name(entry.name) or not entry.is_file(follow_symlinks=False):
-            continue
-        size = entry.stat(follow_symlinks=False).st_size
-        if size == 0:
-            continue
-        if size != file_size:
-            raise QueueFileError(
-                f"{kind} {entry.path} has {size} bytes where {setting} says {file_size}; "
-                f"set it as the queue's writer did ({place})"
-            )
-        starts.append(int(entry.name))
-    return starts
 
-
-class ConsumeQueueFiles:
-    """The files of one queue: positions are bytes in the queue, ends exclusive. Not thread-safe."""
-
-    def __init__(self, directory: Path, file_size: int) -> None:
-        """``file_size`` in bytes, a multiple of the unit. Raises QueueFileError for other sizes."""
-        self.directory = directory
-        self.file_size = file_size
-        self.starts: list[int] = []
-        """Byte positions at which files start, ascending."""
-        self.refresh()
-
-    def refresh(self) -> None:
-        """List the files again."""
-        self.starts = mapped_file_starts(
-            self.directory, self.file_size, "consume queue file", "mappedFileSizeConsumeQueue",
-            "broker.conf or --consume-queue-file-size",
-        )  # fmt: skip
-
-    def path(self, start: int) -> Path:
-        """The file that starts at byte ``start`` of the queue."""
-        return self.directory / offset_to_file_name(start)
+    kind = "consume queue"
+    setting = "mappedFileSizeConsumeQueue"
+    place = "broker.conf or --consume-queue-file-size"
 
     def units(self, start: int, first: int = 0, count: int | None = None) -> NDArray[np.void]:
         """Units ``first`` .. of the file that starts at ``start``: UNIT_DTYPE[<= count]."""
@@ -233,53 +193,14 @@ class ConsumeQueueFiles:
         return np.frombuffer(b"".join(part.tobytes() for part in parts), UNIT_DTYPE)
 
     def write(self, position: int, data: bytes | memoryview, root: Path) -> Unsynced:
-        """Write units at byte ``position``, over as many files as it takes.
+        """Write units at byte ``position``, over as many files as it takes (``write_pieces``)."""
+        return self.write_pieces(self._pieces(position, memoryview(data).cast("B")), root)
 
-        Directories are created below ``root``. Nothing is durable before the caller has synced
-        what is returned.
-        """
-        view = memoryview(data).cast("B")
-        unsynced = Unsynced([], [])
-        try:
-            while view:
-                start = position - position % self.file_size
-                path = self.path(start)
-                new = start not in self.starts
-                if new:
-                    unsynced.directories.extend(fsops.create_directories(self.directory, root))
-                fd = fsops.open_for_writing(path, self.file_size)
-                unsynced.files.append((fd, path))
-                part = view[: start + self.file_size - position]
-                fsops.pwrite(fd, part, position - start, path)
-                if new:
-                    unsynced.directories.append(self.directory)
-                    self.starts = sorted({*self.starts, start})
-                view = view[len(part) :]
-                position += len(part)
-        except BaseException:
-            for fd, _ in unsynced.files:
-                os.close(fd)
-            raise
-        return unsynced
-
-    def clear_from(self, end: int) -> None:
-        """Cut the queue at byte ``end``: later files go, later units become zeros."""
-        for start in self.starts:
-            path = self.path(start)
-            if start >= end:
-                fsops.unlink(path)
-            elif end < start + self.file_size:
-                fd = fsops.open_for_writing(path)
-                try:
-                    used = np.flatnonzero(self.units(start)["size"] != 0)
-                    last = (int(used[-1]) + 1) * CQ_STORE_UNIT_SIZE if len(used) else 0
-                    fsops.pwrite(fd, bytes(max(0, last - (end - start))), end - start, path)
-                    fsops.sync(fd, path)
-                finally:
-                    os.close(fd)
-        self.starts = [start for start in self.starts if start < end]
-        if self.directory.is_dir():
-            fsops.sync_directory(self.directory)
+    def _pieces(self, position: int, view: memoryview) -> Iterator[tuple[int, memoryview]]:
+        while view:
+            part = view[: self.file_size - position % self.file_size]
+            yield position, part
+            position, view = position + len(part), view[len(part) :]
 
 
 def open_queues(output: Path, file_size: int) -> Iterator[tuple[QueueKey, ConsumeQueueFiles]]:

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store import fsops
-from store.commitlog import offset_to_file_name
-from store.consumequeue import mapped_file_starts
+from store.mappedfilequeue import MappedFileQueue
+from store.unsynced import Unsynced
 
 CONSUME_QUEUE_EXT_DIRECTORY = "consumequeue_ext"
 END_BLANK_DATA_LENGTH = 4
@@ -129,27 +129,11 @@ def place(
     return Placement(addresses, end, tuple(pieces))
 
 
-class ConsumeQueueExtFiles:
+class ConsumeQueueExtFiles(MappedFileQueue):
     """The ext files of one queue: offsets are bytes in it, ends exclusive. Not thread-safe."""
 
-    def __init__(self, directory: Path, file_size: int) -> None:
-        """``file_size``: mappedFileSizeConsumeQueueExt. Raises QueueFileError for other sizes."""
-        self.directory = directory
-        self.file_size = file_size
-        self.starts: list[int] = []
-        """Byte offsets at which files start, ascending."""
-        self.refresh()
-
-    def refresh(self) -> None:
-        """List the files again."""
-        self.starts = mapped_file_starts(
-            self.directory, self.file_size, "consume queue ext file",
-            "mappedFileSizeConsumeQueueExt", "broker.conf",
-        )  # fmt: skip
-
-    def path(self, start: int) -> Path:
-        """The file that starts at byte ``start``."""
-        return self.directory / offset_to_file_name(start)
+    kind = "consume queue ext"
+    setting = "mappedFileSizeConsumeQueueExt"
 
     def read(self, address: int) -> ExtUnit | None:
         """The unit at an address; None where there is none, or its file is gone.
@@ -187,28 +171,9 @@ class ConsumeQueueExtFiles:
             end = offset + unit.size
         return end
 
-    def write(self, placement: Placement, root: Path) -> list[int]:
-        """Write placed units. Returns open descriptors, still to be synced and closed by the
-        caller. Directories and files are created durably below ``root``."""
-        descriptors: list[int] = []
-        try:
-            for offset, data in placement.pieces:
-                start = offset - offset % self.file_size
-                path = self.path(start)
-                new = start not in self.starts
-                if new:
-                    fsops.make_directories(self.directory, root)
-                fd = fsops.open_for_writing(path, self.file_size)
-                descriptors.append(fd)
-                fsops.pwrite(fd, data, offset - start, path)
-                if new:
-                    fsops.sync_directory(self.directory)
-                    self.starts = sorted({*self.starts, start})
-        except BaseException:
-            for fd in descriptors:
-                os.close(fd)
-            raise
-        return descriptors
+    def write(self, placement: Placement, root: Path) -> Unsynced:
+        """Write placed units (``write_pieces``)."""
+        return self.write_pieces(placement.pieces, root)
 
     def truncate_by_max_address(self, address: int) -> int:
         """Cut behind the unit at ``address``, the last that the queue knows; returns the new end.
@@ -236,26 +201,6 @@ class ConsumeQueueExtFiles:
             self.starts = [start for start in self.starts if start not in gone]
             fsops.sync_directory(self.directory)
         return gone
-
-    def clear_from(self, end: int) -> None:
-        """Cut at byte ``end``: later files go, later bytes become zeros."""
-        for start in self.starts:
-            path = self.path(start)
-            if start >= end:
-                fsops.unlink(path)
-            elif end < start + self.file_size:
-                with path.open("rb") as file:
-                    used = len(file.read().rstrip(b"\0"))
-                if used > end - start:
-                    fd = fsops.open_for_writing(path)
-                    try:
-                        fsops.pwrite(fd, bytes(used - (end - start)), end - start, path)
-                        fsops.sync(fd, path)
-                    finally:
-                        os.close(fd)
-        self.starts = [start for start in self.starts if start < end]
-        if self.directory.is_dir():
-            fsops.sync_directory(self.directory)
 
 
 def _decode(data: bytes, position: int) -> ExtUnit | None:

@@ -50,7 +50,7 @@ def put(files: ConsumeQueueExtFiles, end: int, units: list[ExtUnit], root: Path)
         np.array([unit.msg_store_time for unit in units], np.int64),
         np.frombuffer(maps, np.uint8).reshape(len(units), -1),
     )
-    for fd in files.write(placement, root):
+    for fd, _ in files.write(placement, root).files:
         os.close(fd)
     return placement
 
