@@ -10,15 +10,17 @@ moves only after a successful write, and what RocketMQ drops without a word goes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sinks.consumequeueext import QueueExt, cut_exts, open_ext
 from store import fsops
 from store.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
@@ -61,6 +63,7 @@ class _Queue:
     """Byte position behind the last unit; where there is none, nothing is known yet."""
     max_physic_offset: int
     """End of the last message with a unit; -1 without one."""
+    ext: QueueExt | None
     next_queue_offset: int | None = None
     """Follows that of the last message with a unit; None: not known yet."""
 
@@ -93,10 +96,12 @@ class ConsumeQueueDispatcher:
         durable_end: int | None,
         queue_offset_at: Callable[[int, int], int | None],
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
+        ext_file_size: int | None = None,
     ) -> None:
         """``file_size``: bytes of a queue file, whole units. ``durable_end``: the watermark; units
         of messages behind it are written anew, None trusts every unit. ``queue_offset_at`` reads
-        the queue offset of the record at a (physical offset, size)."""
+        the queue offset of the record at a (physical offset, size). ``ext_file_size``: bytes of
+        an ext file; None builds none, else runs need details."""
         self.root = output / CONSUME_QUEUE_DIRECTORY
         self._output = output
         self._file_size = file_size
@@ -104,6 +109,7 @@ class ConsumeQueueDispatcher:
         self._durable_end = durable_end
         self._queue_offset_at = queue_offset_at
         self._on_queue_gap = on_queue_gap
+        self._ext_file_size = ext_file_size
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
         self._topics: set[bytes] = set()
         self._unsynced = UnsyncedFiles()
@@ -162,11 +168,12 @@ class ConsumeQueueDispatcher:
             name = topic_directory(topic)
             queue = None
             if name is not None and queue_id >= 0:
-                path = self.root / QueueKey(name, queue_id).relative_path
-                files = ConsumeQueueFiles(path, self._file_size)
+                key = QueueKey(name, queue_id)
+                files = ConsumeQueueFiles(self.root / key.relative_path, self._file_size)
                 end = files.find_end(self._durable_end)
                 last = files.last_unit(end)
-                queue = _Queue(files, end, last[0] + last[1] if last else -1)
+                ext = open_ext(self._output, key, self._ext_file_size, files, end)
+                queue = _Queue(files, end, last[0] + last[1] if last else -1, ext)
             self._queues[identity] = queue
         return self._queues[identity]
 
@@ -179,7 +186,7 @@ class ConsumeQueueDispatcher:
         while first < last:
             queue_offset = _queue_offset(run, first)
             if not 0 <= queue_offset <= MAX_QUEUE_OFFSET - (last - first):
-                self._quarantine(run, first, first + 1, "queue_offset_out_of_range", progress)
+                self._drop(queue, run, first, first + 1, "queue_offset_out_of_range", progress)
                 first += 1
                 continue
             expected = queue_offset * CQ_STORE_UNIT_SIZE
@@ -191,12 +198,12 @@ class ConsumeQueueDispatcher:
                 stop = first + 1
             elif expected < queue.end:
                 stop = min(last, first + (queue.end - expected) // CQ_STORE_UNIT_SIZE)
-                self._quarantine(run, first, stop, "queue_offset_seen_before", progress)
+                self._drop(queue, run, first, stop, "queue_offset_seen_before", progress)
                 first = stop
                 continue
             elif expected > queue.end and queue_offset != self._next_queue_offset(queue):
                 blanks, is_gap = self._gap(queue, run, first, queue_offset), True
-            self._write(queue, run.units[first:stop], blanks)
+            self._write(queue, run, first, stop, blanks)
             queue.next_queue_offset = _queue_offset(run, stop - 1) + 1
             progress.counts.gaps += is_gap
             progress.handled += stop - first
@@ -235,7 +242,10 @@ class ConsumeQueueDispatcher:
             queue.next_queue_offset = None if queue_offset is None else queue_offset + 1
         return queue.next_queue_offset
 
-    def _write(self, queue: _Queue, units: NDArray[np.void], blanks: int) -> None:
+    def _write(self, queue: _Queue, run: Run, first: int, last: int, blanks: int) -> None:
+        units = run.units[first:last]
+        if queue.ext is not None:
+            units = queue.ext.put(run, first, last, self._unsynced)
         data: bytes | memoryview = units.view(np.uint8).data
         if blanks:
             data = PRE_BLANK.tobytes() * blanks + data
@@ -246,6 +256,17 @@ class ConsumeQueueDispatcher:
         self._unsynced.add(written)
         queue.end += len(data)
         queue.max_physic_offset = int(units["offset"][-1]) + int(units["size"][-1])
+        if queue.ext is not None:
+            queue.ext.advance()
+
+    def _drop(
+        self, queue: _Queue, run: Run, first: int, last: int, reason: str, progress: _Progress
+    ) -> None:
+        """List messages that get no unit; RocketMQ put their ext units before it looked."""
+        if queue.ext is not None:
+            queue.ext.put(run, first, last, self._unsynced)
+            queue.ext.advance()
+        self._quarantine(run, first, last, reason, progress)
 
     def _quarantine(
         self, run: Run, first: int, last: int, reason: str, progress: _Progress
@@ -273,6 +294,8 @@ class ConsumeQueueDispatcher:
             # without a message left, what remains is blank: the queue may begin elsewhere
             files.clear_from(end if files.last_unit(end) else 0)
         self._queues.clear()
+        if self._ext_file_size is not None:
+            cut_exts(self._output, self._ext_file_size, self._file_size)
 
 
 def _queue_offset(run: Run, index: int) -> int:
@@ -295,12 +318,30 @@ def _joined(runs: list[Run]) -> list[Run]:
         follows = before.first_queue_offset + len(before) == after.first_queue_offset
         if before.queue_offsets is not None or after.queue_offsets is not None or not follows:
             return runs
+        if _bit_map_size(before) != _bit_map_size(after):
+            return runs
     if len(runs) == 1:
         return runs
     # as bytes: numpy's concatenate would turn the values around
     joined = np.concatenate([run.units.view(np.uint8) for run in runs])
-    units = joined.view(UNIT_DTYPE)
-    return [replace(runs[0], units=units, last_store_timestamp=runs[-1].last_store_timestamp)]
+    return [
+        replace(
+            runs[0],
+            units=joined.view(UNIT_DTYPE),
+            last_store_timestamp=runs[-1].last_store_timestamp,
+            details=_stacked([run.details for run in runs]),
+            bit_maps=_stacked([run.bit_maps for run in runs]),
+        )
+    ]
+
+
+def _bit_map_size(run: Run) -> int:
+    return 0 if run.bit_maps is None else run.bit_maps.shape[1]
+
+
+def _stacked(arrays: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    found = [array for array in arrays if array is not None]
+    return np.concatenate(found) if len(found) == len(arrays) else None
 
 
 def _stretches(run: Run, first: int) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,9 @@
 """A store's settings, from RocketMQ's own property file.
 
 ``broker.conf`` at the store's root, or a file given; RocketMQ's names and defaults
-(``MessageStoreConfig``). Keys that concern other parts of a broker are left alone.
+(``MessageStoreConfig``, ``BrokerConfig``). Keys that concern other parts of a broker are left
+alone, as is bitMapLengthConsumeQueueExt, which a broker overwrites with its Bloom filter's size.
+A value that cannot be read is an error, where RocketMQ takes the default without a word.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from store.consumequeue import rounded_file_size
 from store.errors import UsageError
@@ -19,7 +22,31 @@ COMMIT_LOG_DIRECTORY = "commitlog"
 _PROPERTY = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)\Z", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_MAX_INT = (1 << 31) - 1
+_MAX_LONG = 10**18 - 1
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+_SWITCHES = {
+    "enableConsumeQueueExt": "enable_consume_queue_ext",
+    "enableCalcFilterBitMap": "enable_calc_filter_bit_map",
+    "enableMultiDispatch": "enable_multi_dispatch",
+    "enableLmq": "enable_lmq",
+    "messageIndexEnable": "message_index_enable",
+}
+"""Key -> field."""
+_NUMBERS = {
+    "mappedFileSizeCommitLog": ("mapped_file_size_commit_log", 1, _MAX_LONG),
+    "mappedFileSizeConsumeQueue": ("mapped_file_size_consume_queue", 1, _MAX_LONG),
+    "mappedFileSizeConsumeQueueExt": ("mapped_file_size_consume_queue_ext", 1, _MAX_INT),
+    "maxErrorRateOfBloomFilter": ("max_error_rate_of_bloom_filter", 1, 99),
+    "expectConsumerNumUseFilter": ("expect_consumer_num_use_filter", 1, _MAX_INT),
+    "mapperFileSizeBatchConsumeQueue": ("mapper_file_size_batch_consume_queue", 1, _MAX_INT),
+    "maxHashSlotNum": ("max_hash_slot_num", 1, _MAX_INT),
+    "maxIndexNum": ("max_index_num", 1, _MAX_INT),
+    "fileReservedTime": ("file_reserved_time", 0, _MAX_INT),
+}
+"""Key -> field, smallest and largest value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +60,26 @@ class StoreSettings:
     mapped_file_size_consume_queue: int = 6_000_000
     """Bytes, rounded up to whole 20-byte units."""
     message_delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+    enable_consume_queue_ext: bool = False
+    mapped_file_size_consume_queue_ext: int = 48 << 20
+    """Bytes."""
+    enable_calc_filter_bit_map: bool = False
+    max_error_rate_of_bloom_filter: int = 20
+    """Percent; decides, with the next, how many bits a message's bit map has."""
+    expect_consumer_num_use_filter: int = 32
+    mapper_file_size_batch_consume_queue: int = 13_800_000
+    """Bytes, not rounded to whole units."""
+    enable_multi_dispatch: bool = False
+    """Whether a message also goes to the queues that its properties name."""
+    enable_lmq: bool = False
+    """Whether light queues (%LMQ%) then have queue id 0."""
+    message_index_enable: bool = True
+    max_hash_slot_num: int = 5_000_000
+    """Slots of an index file."""
+    max_index_num: int = 20_000_000
+    """Entries of an index file."""
+    file_reserved_time: int = 72
+    """Hours that files of the log are kept."""
 
     def with_overrides(
         self, commit_log_file_size: int | None, consume_queue_file_size: int | None
@@ -61,13 +108,18 @@ def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSet
             values = parse_properties(path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"cannot read {path}: {error}") from error
-    settings = StoreSettings(root, _commit_log_directories(root, values))
+    # a field's type follows from the table that names it
+    found: dict[str, Any] = {}
+    for key, field in _SWITCHES.items():
+        if key in values:
+            found[field] = _switch(key, values[key], path)
+    for key, (field, smallest, largest) in _NUMBERS.items():
+        if key in values:
+            found[field] = _number(key, values[key], smallest, largest, path)
     if delay_levels := values.get("messageDelayLevel"):
-        settings = replace(settings, message_delay_levels_ms=_delay_levels(delay_levels, path))
-    return settings.with_overrides(
-        _size(values, "mappedFileSizeCommitLog", path),
-        _size(values, "mappedFileSizeConsumeQueue", path),
-    )
+        found["message_delay_levels_ms"] = _delay_levels(delay_levels, path)
+    settings = StoreSettings(root, _commit_log_directories(root, values), **found)
+    return settings.with_overrides(None, settings.mapped_file_size_consume_queue)
 
 
 def _commit_log_directories(root: Path, values: dict[str, str]) -> tuple[Path, ...]:
@@ -81,13 +133,19 @@ def _commit_log_directories(root: Path, values: dict[str, str]) -> tuple[Path, .
     raise UsageError(f"no commitlog in {root}; give a store's root, which holds commitlog/")
 
 
-def _size(values: dict[str, str], key: str, path: Path) -> int | None:
-    text = values.get(key)
-    if text is None:
-        return None
-    if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII) or int(text) < 1:
-        raise UsageError(f"{key} in {path} is {text!r}; it must be a number of bytes")
-    return int(text)
+def _switch(key: str, text: str, path: Path) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise UsageError(f"{key} in {path} is {text!r}; it must be true or false")
+    return text.lower() == "true"
+
+
+def _number(key: str, text: str, smallest: int, largest: int, path: Path) -> int:
+    number = int(text) if re.fullmatch(r"[0-9]{1,18}", text, re.ASCII) else -1
+    if not smallest <= number <= largest:
+        raise UsageError(
+            f"{key} in {path} is {text!r}; it must be a number from {smallest} to {largest}"
+        )
+    return number
 
 
 def _delay_levels(text: str, path: Path) -> tuple[int, ...]:

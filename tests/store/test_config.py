@@ -7,6 +7,7 @@ Held against golden stores' broker.conf, the defaults that format.md §1 and §1
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,59 @@ def test_a_copied_store_is_read_from_its_own_log(tmp_path: Path) -> None:
         Path("/data1/log"),
         Path("/data2/log"),
     )
+
+
+SWITCHES = {
+    "enableConsumeQueueExt": False, "enableCalcFilterBitMap": False, "enableMultiDispatch": False,
+    "enableLmq": False, "messageIndexEnable": True,
+}  # fmt: skip
+NUMBERS = {
+    "mappedFileSizeConsumeQueueExt": 50331648, "maxErrorRateOfBloomFilter": 20,
+    "expectConsumerNumUseFilter": 32, "mapperFileSizeBatchConsumeQueue": 13800000,
+    "maxHashSlotNum": 5000000, "maxIndexNum": 20000000, "fileReservedTime": 72,
+}  # fmt: skip
+"""``MessageStoreConfig`` and ``BrokerConfig`` of RocketMQ 5.3.3: key -> default."""
+
+
+def field_of(key: str) -> str:
+    """maxIndexNum -> max_index_num."""
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in key)
+
+
+def test_what_decides_the_other_derived_files_has_rocketmqs_names_and_defaults(
+    tmp_path: Path,
+) -> None:
+    """Without a broker.conf the defaults; each key alone changes its field and no other."""
+    root = make_store(tmp_path / "store")
+    defaults = read_store_settings(root)
+    for key, default in {**SWITCHES, **NUMBERS}.items():
+        assert getattr(defaults, field_of(key)) == default, key
+        other = not default if isinstance(default, bool) else 7
+        (root / "broker.conf").write_text(f"{key}={str(other).lower()}\n")
+        assert read_store_settings(root) == replace(defaults, **{field_of(key): other}), key
+    (root / "broker.conf").write_text("enableLmq = TRUE\nmessageIndexEnable:False\n")
+    changed = read_store_settings(root)
+    assert (changed.enable_lmq, changed.message_index_enable) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, value) for key in SWITCHES for value in ("", "1", "yes", "truee")),
+        *((key, value) for key in NUMBERS for value in ("", "-1", "x", "2147483648", "1.5")),
+        ("maxErrorRateOfBloomFilter", "100"),
+        ("maxErrorRateOfBloomFilter", "0"),
+        ("expectConsumerNumUseFilter", "0"),
+        ("mappedFileSizeConsumeQueueExt", "0"),
+    ],
+)
+def test_a_setting_that_cannot_be_read_is_named(tmp_path: Path, key: str, value: str) -> None:
+    """RocketMQ would take the default; we say the key, the file and what stands there."""
+    root = make_store(tmp_path / "store", f"{key}={value}\n")
+    with pytest.raises(UsageError) as caught:
+        read_store_settings(root)
+    for part in (f"{key} in ", str(root / "broker.conf"), repr(value)):
+        assert part in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1G", "1e9", "", "٣", "1 000", "9" * 19, "0x10"])

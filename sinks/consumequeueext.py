@@ -1,0 +1,134 @@
+"""The ext units of one queue, put while its units are dispatched (``ConsumeQueueExt.put``).
+
+Every message gets one, in log order, and its queue unit the address, except in light queues. As in
+RocketMQ it comes first: a message that the queue then drops leaves a unit which nothing points to.
+Unlike there, a message that is dispatched again gets no second one.
+
+A restart cuts behind the unit of the queue's last address, as RocketMQ's does: units of messages
+that were dropped behind it go, everything else is put again to where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.consumequeue import (
+    CONSUME_QUEUE_DIRECTORY,
+    CQ_STORE_UNIT_SIZE,
+    ConsumeQueueFiles,
+    QueueKey,
+    list_queues,
+)
+from store.consumequeueext import (
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    MAX_ADDR,
+    NO_ADDRESS,
+    ConsumeQueueExtFiles,
+    place,
+    real_offset,
+)
+from store.dispatch import Run
+from store.errors import QueueFileError
+from store.unsynced import UnsyncedFiles
+
+UNITS_AT_ONCE = 1024
+
+
+class QueueExt:
+    """The ext files of one queue, cut where the queue ends; not thread-safe."""
+
+    def __init__(
+        self, output: Path, key: QueueKey, file_size: int, queue: ConsumeQueueFiles, end: int
+    ) -> None:
+        """``file_size``: bytes of an ext file. ``end``: byte position behind the queue's last
+        unit. Raises QueueFileError where a unit is gone that the queue points to."""
+        self._output = output
+        directory = output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path
+        self._files = ConsumeQueueExtFiles(directory, file_size)
+        # a queue that never had an ext, a light one say, is not searched to its start
+        address = _last_address(queue, end, all_units=bool(self._files.starts))
+        if address is None:
+            self._end = 0
+            self._files.clear_from(0)
+        elif self._files.read(address) is None:
+            raise QueueFileError(
+                f"{directory} has no unit at byte {real_offset(address)}, to which "
+                f"{queue.directory} points; remove both directories and dispatch the log again "
+                "from its start (--replay-from earliest)"
+            )
+        else:
+            self._end = self._files.truncate_by_max_address(address)
+        self._physical_end = -1
+        """End of the last message with an ext unit, as far as this process knows."""
+        self._next = (self._end, self._physical_end)
+
+    def put(self, run: Run, first: int, last: int, unsynced: UnsyncedFiles) -> NDArray[np.void]:
+        """Write the ext units of messages [first, last) of a run; their queue units with addresses.
+
+        Until ``advance`` the same messages go to the same place. Raises OutputError.
+        """
+        if run.details is None:
+            raise AssertionError("ext units need the details of their messages")
+        units, details = run.units[first:last], run.details[first:last]
+        physical_ends = units["offset"] + units["size"]
+        self._next = (self._end, self._physical_end)
+        wanted = np.flatnonzero((details["is_light"] == 0) & (physical_ends > self._physical_end))
+        if not len(wanted):
+            return units
+        bit_maps = np.empty((len(run), 0), np.uint8) if run.bit_maps is None else run.bit_maps
+        placement = place(
+            self._end,
+            self._files.file_size,
+            units["tags_code"][wanted],
+            details["store_timestamp"][wanted],
+            bit_maps[first:last][wanted],
+        )
+        unsynced.add(self._files.write(placement, self._output))
+        self._next = (placement.end, int(physical_ends[-1]))
+        addressed = units.copy()
+        found = placement.addresses != NO_ADDRESS
+        addressed["tags_code"][wanted[found]] = placement.addresses[found]
+        return addressed
+
+    def advance(self) -> None:
+        """What was put last is in the queue, or never will be."""
+        self._end, self._physical_end = self._next
+
+
+def open_ext(
+    output: Path, key: QueueKey, file_size: int | None, queue: ConsumeQueueFiles, end: int
+) -> QueueExt | None:
+    """A queue's ext (``QueueExt``); None where no size says that there are any."""
+    return None if file_size is None else QueueExt(output, key, file_size, queue, end)
+
+
+def cut_exts(output: Path, file_size: int, queue_file_size: int) -> None:
+    """Cut every ext of an output behind the last unit that its queue points to."""
+    for key in list_queues(output / CONSUME_QUEUE_EXT_DIRECTORY):
+        directory = output / CONSUME_QUEUE_DIRECTORY / key.relative_path
+        queue = ConsumeQueueFiles(directory, queue_file_size)
+        QueueExt(output, key, file_size, queue, queue.find_end(None))
+
+
+def _last_address(queue: ConsumeQueueFiles, end: int, *, all_units: bool) -> int | None:
+    """The last ext address among a queue's units before byte ``end``, or among the last of them."""
+    for codes in _tags_codes_backwards(queue, end):
+        addresses = codes[codes <= MAX_ADDR]
+        if len(addresses):
+            return int(addresses[-1])
+        if not all_units:
+            return None
+    return None
+
+
+def _tags_codes_backwards(queue: ConsumeQueueFiles, end: int) -> Iterator[NDArray[np.int64]]:
+    for start in reversed(queue.starts):
+        last = min(end - start, queue.file_size) // CQ_STORE_UNIT_SIZE
+        while last > 0:
+            first = max(last - UNITS_AT_ONCE, 0)
+            yield queue.units(start, first, last - first)["tags_code"]
+            last = first
