@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoints.watermark import Watermark, WatermarkFile, read_watermark
@@ -14,6 +14,7 @@ from store.commitlog import CommitLog
 from store.dispatch import DispatchBatch, DispatchCounts
 from store.ledger import FILE_NAME, Ledger
 from store.scan import scan_in_one_piece
+from tests.support.ext_model import Message, with_details
 from tests.support.golden import tree
 from tests.support.queue_model import ModelQueues
 from tests.support.wire import UNIT, PlainLog
@@ -32,6 +33,9 @@ class Setup:
     """Queue offset of the record at each physical offset."""
     levels_ms: tuple[int, ...] = record.DEFAULT_DELAY_LEVELS_MS
     on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ
+    ext_file_size: int | None = None
+    messages: dict[int, Message] = field(default_factory=dict)
+    """By physical offset; for ext units alone."""
 
     @property
     def state(self) -> Path:
@@ -44,11 +48,15 @@ class Setup:
             self.log, start, end, delay_levels_ms=self.levels_ms, verify_crc=False
         )
         assert batch is not None
-        return batch
+        return batch if self.ext_file_size is None else with_details(batch, self.messages)
 
     def queues(self) -> dict[str, bytes]:
         """Every consume queue file."""
         return tree(self.root / "consumequeue")
+
+    def exts(self) -> dict[str, bytes]:
+        """Every ext file."""
+        return tree(self.root / "consumequeue_ext")
 
     def ledger_lines(self) -> list[dict[str, object]]:
         """Every ledger entry, in the order of the log."""
@@ -78,6 +86,7 @@ class Output:
             durable_end=None if adopt else self.position,
             queue_offset_at=lambda offset, _: setup.queue_offsets.get(offset),
             on_queue_gap=setup.on_queue_gap,
+            ext_file_size=setup.ext_file_size,
         )
         self.watermark = WatermarkFile(setup.state)
 
