@@ -97,11 +97,13 @@ class ConsumeQueueDispatcher:
         queue_offset_at: Callable[[int, int], int | None],
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
         ext_file_size: int | None = None,
+        batch_topics: frozenset[bytes] = frozenset(),
     ) -> None:
         """``file_size``: bytes of a queue file, whole units. ``durable_end``: the watermark; units
         of messages behind it are written anew, None trusts every unit. ``queue_offset_at`` reads
         the queue offset of the record at a (physical offset, size). ``ext_file_size``: bytes of
-        an ext file; None builds none, else runs need details."""
+        an ext file; None builds none, else runs need details. ``batch_topics`` have batch queues:
+        their runs are left alone."""
         self.root = output / CONSUME_QUEUE_DIRECTORY
         self._output = output
         self._file_size = file_size
@@ -110,6 +112,7 @@ class ConsumeQueueDispatcher:
         self._queue_offset_at = queue_offset_at
         self._on_queue_gap = on_queue_gap
         self._ext_file_size = ext_file_size
+        self._batch_topics = batch_topics
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
         self._topics: set[bytes] = set()
         self._unsynced = UnsyncedFiles()
@@ -125,7 +128,8 @@ class ConsumeQueueDispatcher:
         progress = self._progress
         by_queue: dict[tuple[bytes, int], list[Run]] = {}
         for run in batch.runs:
-            by_queue.setdefault((run.topic, run.queue_id), []).append(run)
+            if run.topic not in self._batch_topics:
+                by_queue.setdefault((run.topic, run.queue_id), []).append(run)
         for identity, runs in by_queue.items():
             if identity not in progress.done:
                 self._dispatch_queue(identity, runs, progress)

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,45 +91,53 @@ def list_queues(root: Path) -> Iterator[QueueKey]:
             yield QueueKey(topic.name, queue_id)
 
 
-class ConsumeQueueFiles(MappedFileQueue):
-    """The files of one queue: positions are bytes in the queue, ends exclusive. Not thread-safe.
+class QueueFiles(MappedFileQueue):
+    """The files of one queue of units of one size, whichever kind of queue it is.
 
-    Their size is a multiple of the unit.
+    Positions are bytes in the queue, ends exclusive; a file holds whole units. A unit begins with
+    the physical offset and the size of its message; offsets ascend. Blank units are the consume
+    queue's. Not thread-safe.
     """
 
-    kind = "consume queue"
-    setting = "mappedFileSizeConsumeQueue"
-    place = "broker.conf or --consume-queue-file-size"
+    UNIT_DTYPE: ClassVar[np.dtype[np.void]]
+
+    @property
+    def unit_size(self) -> int:
+        """Bytes of a unit."""
+        return self.UNIT_DTYPE.itemsize
 
     def units(self, start: int, first: int = 0, count: int | None = None) -> NDArray[np.void]:
         """Units ``first`` .. of the file that starts at ``start``: UNIT_DTYPE[<= count]."""
-        size = self.file_size if count is None else count * CQ_STORE_UNIT_SIZE
+        size = self.file_size if count is None else count * self.unit_size
         with self.path(start).open("rb", buffering=0) as file:
-            data = os.pread(file.fileno(), size, first * CQ_STORE_UNIT_SIZE)
-        return np.frombuffer(
-            data[: len(data) // CQ_STORE_UNIT_SIZE * CQ_STORE_UNIT_SIZE], UNIT_DTYPE
-        )
+            data = os.pread(file.fileno(), size, first * self.unit_size)
+        return np.frombuffer(data[: len(data) // self.unit_size * self.unit_size], self.UNIT_DTYPE)
 
     def find_end(self, end_offset: int | None) -> int:
         """Byte position behind the last unit of a message that ends at or before ``end_offset``.
 
-        None takes every valid unit (offset >= 0, size > 0), as ``ConsumeQueue.recover`` does. The
-        units below a watermark have no holes, so that a binary search finds the end.
+        None takes every valid unit, as RocketMQ's ``recover`` does. The units below a watermark
+        have no holes, so that a binary search finds the end.
         """
         for start in reversed(self.starts):
             count = self._valid_count(start, end_offset)
             if count:
-                return start + count * CQ_STORE_UNIT_SIZE
+                return start + count * self.unit_size
         return self.starts[0] if self.starts else 0
 
     def _valid_count(self, start: int, end_offset: int | None) -> int:
         if end_offset is None:
             units = self.units(start)
-            invalid = np.flatnonzero((units["offset"] < 0) | (units["size"] <= 0))
+            invalid = np.flatnonzero(~self._are_valid(units))
             return int(invalid[0]) if len(invalid) else len(units)
         return self._count_while(
             start, self.file_size, lambda offset, size: _ends_by(offset, size, end_offset)
         )
+
+    def _are_valid(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
+        """bool[n]: what ``recover`` of this kind of queue goes on behind."""
+        valid: NDArray[np.bool_] = (units["offset"] >= 0) & (units["size"] > 0)
+        return valid
 
     def _count_while(self, start: int, length: int, holds: Callable[[int, int], bool]) -> int:
         """Units of a file, up to byte ``length`` of it, before the first real one for which
@@ -136,7 +145,7 @@ class ConsumeQueueFiles(MappedFileQueue):
 
         Blank units go with the real one that follows them.
         """
-        low, high = 0, length // CQ_STORE_UNIT_SIZE
+        low, high = 0, length // self.unit_size
         while low < high:
             middle = (low + high) // 2
             real = self._next_real(start, middle, high)
@@ -159,7 +168,7 @@ class ConsumeQueueFiles(MappedFileQueue):
         for start in reversed(self.starts):
             if start >= end:
                 continue
-            count = min(end - start, self.file_size) // CQ_STORE_UNIT_SIZE
+            count = min(end - start, self.file_size) // self.unit_size
             unit = self.units(start, count - 1, 1)[0]
             if unit["size"] == PRE_BLANK_SIZE:
                 units = self.units(start, 0, count)
@@ -170,27 +179,17 @@ class ConsumeQueueFiles(MappedFileQueue):
             return int(unit["offset"]), int(unit["size"])
         return None
 
-    def min_queue_offset(self, end: int, log_min_offset: int) -> int:
-        """Index of the first unit whose message is still in the log; the end if there is none."""
-        for start in self.starts:
-            length = min(max(end - start, 0), self.file_size)
-            gone = self._count_while(start, length, lambda offset, _: offset < log_min_offset)
-            kept = self._next_real(start, gone, length // CQ_STORE_UNIT_SIZE) if length else 0
-            if kept * CQ_STORE_UNIT_SIZE < length:
-                return start // CQ_STORE_UNIT_SIZE + kept
-        return end // CQ_STORE_UNIT_SIZE
-
     def read(self, first: int, count: int) -> NDArray[np.void]:
         """Units ``first`` .. ``first + count`` by queue offset: UNIT_DTYPE[<= count]."""
         parts = []
-        position, end = first * CQ_STORE_UNIT_SIZE, (first + count) * CQ_STORE_UNIT_SIZE
+        position, end = first * self.unit_size, (first + count) * self.unit_size
         for start in self.starts:
             low, high = max(position, start), min(end, start + self.file_size)
             if low < high:
-                unit = CQ_STORE_UNIT_SIZE
+                unit = self.unit_size
                 parts.append(self.units(start, (low - start) // unit, (high - low) // unit))
         # numpy's concatenate would turn the bytes around
-        return np.frombuffer(b"".join(part.tobytes() for part in parts), UNIT_DTYPE)
+        return np.frombuffer(b"".join(part.tobytes() for part in parts), self.UNIT_DTYPE)
 
     def write(self, position: int, data: bytes | memoryview, root: Path) -> Unsynced:
         """Write units at byte ``position``, over as many files as it takes (``write_pieces``)."""
@@ -201,6 +200,25 @@ class ConsumeQueueFiles(MappedFileQueue):
             part = view[: self.file_size - position % self.file_size]
             yield position, part
             position, view = position + len(part), view[len(part) :]
+
+
+class ConsumeQueueFiles(QueueFiles):
+    """The files of one consume queue."""
+
+    UNIT_DTYPE = UNIT_DTYPE
+    kind = "consume queue"
+    setting = "mappedFileSizeConsumeQueue"
+    place = "broker.conf or --consume-queue-file-size"
+
+    def min_queue_offset(self, end: int, log_min_offset: int) -> int:
+        """Index of the first unit whose message is still in the log; the end if there is none."""
+        for start in self.starts:
+            length = min(max(end - start, 0), self.file_size)
+            gone = self._count_while(start, length, lambda offset, _: offset < log_min_offset)
+            kept = self._next_real(start, gone, length // CQ_STORE_UNIT_SIZE) if length else 0
+            if kept * CQ_STORE_UNIT_SIZE < length:
+                return start // CQ_STORE_UNIT_SIZE + kept
+        return end // CQ_STORE_UNIT_SIZE
 
 
 def open_queues(output: Path, file_size: int) -> Iterator[tuple[QueueKey, ConsumeQueueFiles]]:

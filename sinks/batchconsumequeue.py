@@ -1,0 +1,194 @@
+"""The batch queue dispatcher: RocketMQ's ``BatchConsumeQueue.putBatchMessagePositionInfo``.
+
+Delivery: exactly once in the files, under at-least-once calls: what a queue file holds already
+says which messages are built. Unit of work: one queue of one batch, which is written and counted
+as a whole; queues are independent of each other.
+
+Only topics that are declared ``queue.type=BatchCQ`` come here, and none of their messages goes to
+the consume queue. RocketMQ's rules are kept byte for byte (format.md §7); what it ignores with a
+warning goes to the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import fsops
+from store.batchconsumequeue import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BATCH_UNIT_DTYPE,
+    INVALID_POS,
+    BatchConsumeQueueFiles,
+    checked_file_size,
+    open_batch_queues,
+)
+from store.consumequeue import QueueKey, is_usual_topic, topic_directory
+from store.dispatch import DispatchBatch, DispatchCounts, Run
+from store.ledger import Ledger, LedgerEntry, escaped
+from store.unsynced import UnsyncedFiles
+
+
+@dataclass(slots=True)
+class _Queue:
+    """One queue as its files say; moves only after a successful write."""
+
+    files: BatchConsumeQueueFiles
+    end: int
+    """Byte position behind the last unit."""
+    max_msg_phy_offset: int
+    """Where the last message with a unit starts; -1 without one."""
+
+
+class BatchConsumeQueueDispatcher:
+    """Appends batch units per queue; not thread-safe, one per output."""
+
+    name = "batchconsumequeue"
+
+    def __init__(
+        self,
+        output: Path,
+        file_size: int,
+        ledger: Ledger,
+        *,
+        durable_end: int | None,
+        batch_topics: frozenset[bytes],
+    ) -> None:
+        """``file_size``: bytes of a queue file, whole units (UsageError otherwise).
+        ``durable_end``: the watermark; units of messages behind it are written anew, None trusts
+        every unit. ``batch_topics``: those whose runs are taken; the runs must have details."""
+        self.root = output / BATCH_CONSUME_QUEUE_DIRECTORY
+        self._output = output
+        self._file_size = checked_file_size(file_size)
+        self._ledger = ledger
+        self._durable_end = durable_end
+        self._batch_topics = batch_topics
+        self._queues: dict[tuple[bytes, int], _Queue | None] = {}
+        self._topics: set[bytes] = set()
+        self._unsynced = UnsyncedFiles()
+        self._batch: tuple[int, int] | None = None
+        """[start, end) of the batch that is being written; a second try goes on with it."""
+        self._done: set[tuple[bytes, int]] = set()
+        self._counts = DispatchCounts()
+
+    def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
+        """Write the units of a batch (``CommitLogDispatcher.dispatch``).
+
+        Raises NoSpaceError with what was written kept: the same batch may be given again.
+        """
+        if self._batch != (batch.start, batch.end):
+            self._batch = (batch.start, batch.end)
+            self._done, self._counts = set(), DispatchCounts()
+        by_queue: dict[tuple[bytes, int], list[Run]] = {}
+        for run in batch.runs:
+            if run.topic in self._batch_topics:
+                by_queue.setdefault((run.topic, run.queue_id), []).append(run)
+        for identity, runs in by_queue.items():
+            if identity not in self._done:
+                self._counts.add(self._dispatch_queue(*identity, _batch_units(runs)))
+                self._done.add(identity)
+        self._batch = None
+        return self._counts
+
+    def _dispatch_queue(
+        self, topic: bytes, queue_id: int, units: NDArray[np.void]
+    ) -> DispatchCounts:
+        """All of a batch's messages of one queue, in log order: written, built before or listed."""
+        counts = DispatchCounts(messages=len(units))
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            reason = "queue_id" if queue_id < 0 else "topic_name"
+            self._quarantine(topic, queue_id, units, reason, counts)
+        else:
+            out_of_range = (units["msg_base_offset"] < 0) | (units["batch_size"] < 0)
+            sound = units[~out_of_range]
+            # the idempotence rule: offset <= maxMsgPhyOffset is built already
+            counts.duplicates = int(
+                np.searchsorted(sound["offset"], queue.max_msg_phy_offset, side="right")
+            )
+            self._append(queue, sound[counts.duplicates :])
+            refused = units[out_of_range]
+            self._quarantine(topic, queue_id, refused, "batch_offset_out_of_range", counts)
+        if topic not in self._topics:
+            self._topics.add(topic)
+            counts.unusual_topics = int(not is_usual_topic(topic))
+        return counts
+
+    def _queue(self, topic: bytes, queue_id: int) -> _Queue | None:
+        """The queue as its files say, read at first use; None where its name is unusable."""
+        identity = (topic, queue_id)
+        if identity not in self._queues:
+            name = topic_directory(topic)
+            queue = None
+            if name is not None and queue_id >= 0:
+                path = self.root / QueueKey(name, queue_id).relative_path
+                files = BatchConsumeQueueFiles(path, self._file_size)
+                end = files.find_end(self._durable_end)
+                last = files.last_unit(end)
+                queue = _Queue(files, end, last[0] if last else -1)
+            self._queues[identity] = queue
+        return self._queues[identity]
+
+    def _append(self, queue: _Queue, units: NDArray[np.void]) -> None:
+        if not len(units):
+            return
+        data = units.view(np.uint8).data
+        try:
+            written = queue.files.write(queue.end, data, self._output)
+        except OSError as error:
+            raise fsops.output_error(error, "write", queue.files.directory) from error
+        self._unsynced.add(written)
+        queue.end += len(data)
+        queue.max_msg_phy_offset = int(units["offset"][-1])
+
+    def _quarantine(
+        self,
+        topic: bytes,
+        queue_id: int,
+        units: NDArray[np.void],
+        reason: str,
+        counts: DispatchCounts,
+    ) -> None:
+        name = escaped(topic)
+        for unit in units:
+            offset, size = int(unit["offset"]), int(unit["size"])
+            queue_offset, detail = int(unit["msg_base_offset"]), f"batch of {unit['batch_size']}"
+            self._ledger.add(
+                LedgerEntry(offset, offset + size, reason, name, queue_id, queue_offset, detail)
+            )
+            counts.quarantined_messages += 1
+            counts.quarantined_bytes += size
+
+    def sync(self) -> None:
+        """Make every written unit durable. Raises SyncError."""
+        self._unsynced.sync()
+
+    def truncate(self, end_offset: int) -> None:
+        """Cut every queue behind the last message that ends at or before ``end_offset``."""
+        for _, files in open_batch_queues(self._output, self._file_size):
+            files.clear_from(files.find_end(end_offset))
+        self._queues.clear()
+
+
+def _batch_units(runs: Sequence[Run]) -> NDArray[np.void]:
+    """BATCH_UNIT_DTYPE[n]: the runs of a queue, without the units of light queues."""
+    parts = []
+    for run in runs:
+        if run.details is None:
+            raise ValueError("runs of a batch topic must come with details")
+        own = run.details["is_light"] == 0
+        units, details = run.units[own], run.details[own]
+        part = np.zeros(len(units), BATCH_UNIT_DTYPE)
+        for field in ("offset", "size", "tags_code"):
+            part[field] = units[field]
+        part["store_time"] = details["store_timestamp"]
+        part["msg_base_offset"] = details["base_offset"]
+        part["batch_size"] = details["batch_size"]
+        part["compacted_offset"] = INVALID_POS
+        parts.append(part.view(np.uint8))
+    # as bytes: numpy's concatenate would turn the values around
+    return np.concatenate(parts).view(BATCH_UNIT_DTYPE)
