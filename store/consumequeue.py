@@ -130,9 +130,26 @@ class QueueFiles(MappedFileQueue):
             units = self.units(start)
             invalid = np.flatnonzero(~self._are_valid(units))
             return int(invalid[0]) if len(invalid) else len(units)
-        return self._count_while(
-            start, self.file_size, lambda offset, size: _ends_by(offset, size, end_offset)
-        )
+        length = self.file_size
+        while True:
+            count = self._count_while(
+                start, length, lambda offset, size: _ends_by(offset, size, end_offset)
+            )
+            if self._is_whole(start, count):
+                return count
+            length = (count - 1) * self.unit_size
+
+    def _is_whole(self, start: int, count: int) -> bool:
+        """Whether the last of ``count`` units has its first bytes.
+
+        A power cut may keep a page and lose the one before it: of the unit on both, whose offset
+        then looks small, and of those before it.
+        """
+        if count < 2:
+            return True
+        before, last = self.units(start, count - 2, 2)
+        ascends = before["offset"] < last["offset"] or before["size"] == PRE_BLANK_SIZE
+        return bool(before["size"] > 0 and ascends)
 
     def _are_valid(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
         """bool[n]: what ``recover`` of this kind of queue goes on behind."""
