@@ -1,0 +1,352 @@
+"""The batch queue dispatcher, held against RocketMQ's own tree and a plain model of its put.
+
+Axes: the golden store, random messages, batch and chunk borders, restarts, lost pages, full disks.
+Compared are whole trees byte for byte, the ledger and the counts.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from sinks.batchconsumequeue import BatchConsumeQueueDispatcher
+from sinks.consumequeue import ConsumeQueueDispatcher
+from store import fsops
+from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from store.config import parse_properties, read_store_settings
+from store.dispatch import DispatchCounts
+from store.errors import NoSpaceError, UsageError
+from store.ledger import Ledger
+from store.queuetype import check_queue_types, read_batch_topics
+from tests.support.batch_queue import (
+    BatchMessage,
+    lose_pages,
+    make_batch,
+    messages_of,
+    model_of,
+    model_tree,
+)
+from tests.support.golden import difference, tree
+from tests.support.outputs import Setup
+
+REFUSED = "batch_offset_out_of_range"
+TOPICS = frozenset((b"T", "订".encode(), b"a/b"))
+
+
+@dataclass
+class Work:
+    """What an output is made of, and one that is being written."""
+
+    messages: list[BatchMessage]
+    topics: frozenset[bytes]
+    file_size: int
+    root: Path
+    durable_end: int = 0
+    """The watermark."""
+
+    def start(self, *, adopt: bool = False) -> None:
+        """A new process."""
+        fsops.make_directories(self.root / "reput", self.root)
+        self.ledger = Ledger(self.root / "reput")
+        self.dispatcher = BatchConsumeQueueDispatcher(
+            self.root, self.file_size, self.ledger,
+            durable_end=None if adopt else self.durable_end, batch_topics=self.topics,
+        )  # fmt: skip
+
+    def dispatch(self, start: int, end: int, rng: random.Random | None = None) -> DispatchCounts:
+        return self.dispatcher.dispatch(make_batch(self.messages, start, end, rng))
+
+    def commit(self, end: int) -> None:
+        self.dispatcher.sync()
+        self.ledger.sync()
+        self.durable_end = max(self.durable_end, end)
+
+    def run(self, start: int, end: int, rng: random.Random | None = None) -> DispatchCounts:
+        counts = self.dispatch(start, end, rng)
+        self.commit(end)
+        return counts
+
+    @property
+    def end(self) -> int:
+        return self.messages[-1].end
+
+    @property
+    def borders(self) -> list[int]:
+        """Where a batch may begin or end."""
+        return [0, *(message.end for message in self.messages)]
+
+    def tree(self) -> dict[str, bytes]:
+        return tree(self.root / BATCH_CONSUME_QUEUE_DIRECTORY)
+
+    def ledger_lines(self) -> list[tuple[object, ...]]:
+        lines = Setup(None, self.root, 0, {}).ledger_lines()  # type: ignore[arg-type]
+        return [(line["reason"], line["physical_offset"]) for line in lines]
+
+    def at(self, name: str) -> Work:
+        """The same messages, another output."""
+        return replace(self, root=self.root.parent / name, durable_end=0)
+
+
+@pytest.fixture
+def batch_store(golden: Callable[[str], Path], ram_path: Path) -> tuple[Path, Work]:
+    """The golden store and an empty output with its settings."""
+    root = golden("batch")
+    settings = read_store_settings(root)
+    conf = parse_properties((root / "broker.conf").read_text())
+    messages = messages_of(root, settings.message_delay_levels_ms)
+    size = int(conf["mapperFileSizeBatchConsumeQueue"])
+    return root, Work(messages, read_batch_topics(root), size, ram_path / "output")
+
+
+def test_one_batch_builds_the_golden_tree(batch_store: tuple[Path, Work]) -> None:
+    """Everything at once; then everything again, from a fresh dispatcher: nothing changes."""
+    root, work = batch_store
+    assert work.topics == {b"BatchTopic"}
+    work.start()
+    counts = work.run(0, work.end)
+    theirs = root / BATCH_CONSUME_QUEUE_DIRECTORY
+    assert difference(work.root / BATCH_CONSUME_QUEUE_DIRECTORY, theirs) == []
+    own = [message for message in work.messages if message.topic == b"BatchTopic"]
+    assert counts == DispatchCounts(len(own))
+    assert len({message.batch_size for message in own}) > 2
+    work.start()
+    assert work.run(0, work.end) == DispatchCounts(len(own), len(own))
+    assert difference(work.root / BATCH_CONSUME_QUEUE_DIRECTORY, theirs) == []
+    assert work.ledger_lines() == []
+    check_queue_types(work.root, work.topics)
+    check_queue_types(root, work.topics)
+
+
+def test_random_batches_build_the_golden_tree(batch_store: tuple[Path, Work], seed: int) -> None:
+    """Overlapping pieces, given twice or over again, chunks cut anywhere, restarts at an older
+    watermark with pages lost behind it or not."""
+    root, work = batch_store
+    rng = random.Random(seed)
+    for case in range(6):
+        work = work.at(f"output-{case}")
+        work.start()
+        messages = duplicates = repeated = 0
+        for end in [*sorted(rng.sample(work.borders[1:-1], 25)), work.end]:
+            start = rng.choice((work.durable_end, rng.choice(work.borders)))
+            counts = work.dispatch(min(start, work.durable_end), end, rng)
+            messages, duplicates = messages + counts.messages, duplicates + counts.duplicates
+            if rng.random() < 0.3:
+                work.dispatcher.sync()
+                repeated += counts.messages - counts.duplicates
+                spoil_behind(rng, work)
+                work.start()
+                counts = work.dispatch(work.durable_end, end, rng)
+                messages, duplicates = messages + counts.messages, duplicates + counts.duplicates
+            work.commit(end)
+        theirs = root / BATCH_CONSUME_QUEUE_DIRECTORY
+        assert difference(work.root / BATCH_CONSUME_QUEUE_DIRECTORY, theirs) == [], case
+        own = sum(message.topic in work.topics for message in work.messages)
+        assert messages - duplicates - repeated == own
+        assert work.ledger_lines() == []
+
+
+def spoil_behind(rng: random.Random, work: Work) -> None:
+    """Units behind the watermark lose pages, or are zeroed one by one, or stay."""
+    how = rng.randrange(3)
+    for path in (work.root / BATCH_CONSUME_QUEUE_DIRECTORY).glob("*/*/*"):
+        written = path.read_bytes()
+        durable = bytearray(written)
+        for at in range(0, len(written), 46):
+            offset = int.from_bytes(written[at : at + 8], "big")
+            size = int.from_bytes(written[at + 8 : at + 12], "big")
+            if offset + size > work.durable_end and (how or rng.random() < 0.5):
+                durable[at : at + 46] = bytes(46)
+        if how == 1:
+            durable[:] = lose_pages(rng, bytes(durable), written)
+        if how < 2:
+            path.write_bytes(durable)
+
+
+def test_rocketmqs_own_tree_is_adopted_unchanged(batch_store: tuple[Path, Work]) -> None:
+    """durable_end=None trusts every unit that is there: the whole log is then a duplicate."""
+    root, work = batch_store
+    theirs = root / BATCH_CONSUME_QUEUE_DIRECTORY
+    shutil.copytree(theirs, work.root / BATCH_CONSUME_QUEUE_DIRECTORY)
+    work.start(adopt=True)
+    counts = work.run(0, work.end)
+    assert counts.duplicates == counts.messages > 100
+    assert difference(work.root / BATCH_CONSUME_QUEUE_DIRECTORY, theirs) == []
+
+
+def test_the_ordinary_dispatcher_leaves_batch_topics_alone(
+    batch_store: tuple[Path, Work], tmp_path: Path
+) -> None:
+    """Told of the batch topics, it builds RocketMQ's consumequeue tree, which lacks them."""
+    root, work = batch_store
+    settings = read_store_settings(root)
+    output = tmp_path / "ordinary"
+    fsops.make_directories(output / "reput", output)
+    dispatcher = ConsumeQueueDispatcher(
+        output, settings.mapped_file_size_consume_queue, Ledger(output / "reput"),
+        durable_end=0, queue_offset_at=lambda _, __: None, batch_topics=work.topics,
+    )  # fmt: skip
+    counts = dispatcher.dispatch(make_batch(work.messages, 0, work.end))
+    dispatcher.sync()
+    assert difference(output / "consumequeue", root / "consumequeue") == []
+    assert counts.messages == sum(message.topic not in work.topics for message in work.messages)
+
+
+def random_messages(rng: random.Random, number: int) -> list[BatchMessage]:
+    """Messages of batch topics and others, some of them light, refused, or without a place."""
+    found, offset, bases = [], rng.choice((0, 1 << 33)), dict.fromkeys(range(9), 0)
+    for index in range(number):
+        offset += rng.choice((0, 0, 100))
+        queue = rng.randrange(4)
+        base, batch_size = bases[queue], rng.choice((0, 1, 1, 7, 32767))
+        bases[queue] = base + batch_size
+        if rng.random() < 0.1:
+            base, batch_size = rng.choice(((-1, 3), (base, -1), (-(1 << 63), -32768)))
+        topic = rng.choice((b"T", b"T", "订".encode(), b"other", b"a/b"))
+        message = BatchMessage(
+            offset, rng.randrange(91, 300), rng.randrange(-(1 << 63), 1 << 63), index, base,
+            batch_size, topic, rng.choice((queue, queue, queue, -1)), rng.random() < 0.1,
+        )  # fmt: skip
+        found.append(message)
+        offset = message.end
+    return found
+
+
+def expected(work: Work) -> tuple[dict[str, bytes], list[tuple[object, ...]]]:
+    """The tree and the ledger of a whole run."""
+    queues = model_of(work.messages, work.topics, work.file_size)
+    lines = [
+        ("queue_id" if queue_id < 0 else "topic_name", message.offset)
+        for topic, queue_id in queues
+        if queue_id < 0 or "/" in topic
+        for message in work.messages
+        if (message.topic.decode(), message.queue_id) == (topic, queue_id) and not message.is_light
+    ]
+    placed = {key: queue for key, queue in queues.items() if key[1] >= 0 and "/" not in key[0]}
+    lines += [(REFUSED, offset) for queue in placed.values() for offset in queue.ignored]
+    return model_tree(placed), sorted(lines, key=str)
+
+
+def check_against_model(directory: Path, seed: int, case: int) -> None:
+    """One random log in random batches with restarts equals the model's tree and ledger."""
+    rng = random.Random(f"{seed}:{case}")
+    messages = random_messages(rng, rng.choice((5, 60, 250)))
+    file_size = 46 * rng.choice((1, 2, 5, 200))
+    work = Work(messages, TOPICS, file_size, directory / str(case))
+    work.start()
+    while work.durable_end < work.end:
+        ahead = [at for at in work.borders if at > work.durable_end]
+        end = rng.choice(ahead[: rng.choice((1, 5, 60, 400))])
+        start = rng.choice((work.durable_end, rng.choice(work.borders[: -len(ahead)])))
+        work.dispatch(start, end, rng)
+        if rng.random() < 0.3:
+            work.dispatcher.sync()
+            spoil_behind(rng, work)
+            work.start()
+        else:
+            work.commit(end)
+    files, lines = expected(work)
+    place = f"seed={seed} case={case} file_size={file_size}"
+    assert work.tree() == files, place
+    assert sorted(work.ledger_lines(), key=str) == lines, place
+    work.start()
+    counts, own = work.run(0, work.end), [m for m in messages if m.topic in TOPICS]
+    assert counts.messages == sum(not message.is_light for message in own), place
+    assert counts.quarantined_messages == len(lines), place
+    assert counts.duplicates == counts.messages - len(lines), place
+    assert (work.tree(), sorted(work.ledger_lines(), key=str)) == (files, lines), place
+
+
+def test_random_messages_are_placed_as_rocketmq_does(ram_path: Path, seed: int) -> None:
+    """The model's bytes, whatever the batches, restarts and lost pages."""
+    for case in range(25):
+        check_against_model(ram_path, seed, case)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_queues_equal_the_model_at_length(ram_path: Path, seed: int) -> None:
+    """Five thousand logs."""
+    for case in range(5000):
+        check_against_model(ram_path, seed, case)
+        shutil.rmtree(ram_path / str(case))
+
+
+def full_disks(
+    work: Work, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> Iterator[tuple[Work, DispatchCounts]]:
+    """A full disk at every ordinal of one operation; the same batch is given again at once."""
+    for ordinal in count(1):
+        tried, counts, failed = work.at(f"{operation}-{ordinal}"), DispatchCounts(), False
+        tried.start()
+        failing = fsops._Failpoints(f"{operation}:{ordinal}=ENOSPC")
+        for end in (work.borders[len(work.borders) // 2], work.end):
+            with monkeypatch.context() as patched:
+                patched.setattr(fsops, "_failpoints", failing)
+                try:
+                    counts.add(tried.dispatch(tried.durable_end, end))
+                except NoSpaceError:
+                    failed = True
+                    counts.add(tried.dispatch(tried.durable_end, end))
+            tried.commit(end)
+        if not failed:
+            assert ordinal > 3
+            return
+        yield tried, counts
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "truncate", "mkdir", "open"])
+def test_a_full_disk_anywhere_is_waited_out(
+    ram_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """ENOSPC at every write, new file or directory: the bytes, the ledger and the counts are those
+    of a run that nothing interrupted."""
+    work = Work(random_messages(random.Random(seed), 60), TOPICS, 92, ram_path / "whole")
+    work.start()
+    middle = work.borders[len(work.borders) // 2]
+    whole = work.run(0, middle)
+    whole.add(work.run(middle, work.end))
+    assert (work.tree(), sorted(work.ledger_lines(), key=str)) == expected(work)
+    for tried, counts in full_disks(work, monkeypatch, operation):
+        assert (tried.tree(), tried.ledger_lines()) == (work.tree(), work.ledger_lines()), (
+            tried.root
+        )
+        assert counts == whole, tried.root
+
+
+def test_a_cut_queue_holds_what_the_log_still_has(ram_path: Path, seed: int) -> None:
+    """truncate at every border: the tree of the log up to there; then the rest comes again."""
+    work = Work(random_messages(random.Random(seed), 40), TOPICS, 138, ram_path / "output")
+    work.start()
+    work.run(0, work.end)
+    files, lines = expected(work)
+    for end in reversed(work.borders):
+        work.dispatcher.truncate(end)
+        kept = [message for message in work.messages if message.end <= end]
+        assert work.tree() == expected(replace(work, messages=kept))[0], end
+    assert work.tree() == {}
+    work.run(0, work.end)
+    assert (work.tree(), sorted(work.ledger_lines(), key=str)) == (files, lines)
+
+
+def test_a_file_size_that_splits_units_is_refused(tmp_path: Path) -> None:
+    """RocketMQ takes it and then fails at the first file's end for good."""
+    with pytest.raises(UsageError, match=r"mapperFileSizeBatchConsumeQueue is 100.*of 46"):
+        Work([], TOPICS, 100, tmp_path).start()
+
+
+def test_runs_without_details_are_refused(tmp_path: Path) -> None:
+    """They have no store times and no inner batches: nothing is written from them."""
+    messages = [BatchMessage(0, 100)]
+    work = Work(messages, TOPICS, 92, tmp_path)
+    work.start()
+    batch = make_batch(messages, 0, 100)
+    bare = replace(batch, runs=[replace(run, details=None) for run in batch.runs])
+    with pytest.raises(ValueError, match="details"):
+        work.dispatcher.dispatch(bare)
+    assert work.tree() == {}
