@@ -8,6 +8,7 @@ ReputError
     ├── CorruptRecordError a record is damaged and ``onCorrupt=fail``
     ├── QueueGapError      queue offsets jump and ``onQueueGap=fail``
     ├── QueueFileError     a consume queue file is not what RocketMQ would have made
+    ├── IndexFileError     an index file is not what its settings say
     ├── OwnershipError     somebody else writes here
     └── OutputError        the output cannot be written
         ├── NoSpaceError   the disk is full: nothing advanced, a retry may succeed
@@ -66,6 +67,10 @@ class QueueGapError(StoreError):
 
 class QueueFileError(StoreError):
     """A consume queue file has a name or size that its settings do not allow."""
+
+
+class IndexFileError(StoreError):
+    """An index file has a size that its settings do not allow."""
 
 
 class OwnershipError(StoreError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import signal
 import threading
@@ -131,11 +132,45 @@ def truncate(fd: int, size: int, path: str | Path) -> None:
         raise output_error(error, "size", path) from error
 
 
+def allocate(fd: int, size: int, path: str | Path) -> None:
+    """Give an open file ``size`` bytes that are there: no later write below finds the disk full.
+
+    What stands in the file stays; a longer one keeps its length. Raises NoSpaceError.
+    """
+    try:
+        _failpoints.reach("allocate", str(path))
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        raise output_error(error, "reserve space for", path) from error
+
+
+def map_for_writing(fd: int, size: int, path: str | Path) -> mmap.mmap:
+    """The first ``size`` bytes of an open file as memory that is the file.
+
+    They must be allocated: a store to a page for which the disk has no room kills the process.
+    """
+    try:
+        _failpoints.reach("mmap", str(path))
+        return mmap.mmap(fd, size, flags=mmap.MAP_SHARED)
+    except OSError as error:
+        raise output_error(error, "map", path) from error
+
+
 def sync(fd: int, path: str | Path) -> None:
     """fdatasync; a failure is final, since the kernel then calls the lost pages clean."""
     try:
         _failpoints.reach("sync", str(path))
         os.fdatasync(fd)
+    except OSError as error:
+        raise _sync_error(error, path) from error
+
+
+def sync_mapping(mapping: mmap.mmap, start: int, end: int, path: str | Path) -> None:
+    """msync of bytes [start, end): fdatasync of these alone, a failure of which is as final."""
+    start -= start % mmap.PAGESIZE
+    try:
+        _failpoints.reach("sync", str(path))
+        mapping.flush(start, end - start)
     except OSError as error:
         raise _sync_error(error, path) from error
 

@@ -2,26 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
+from tests.support.memory import ram_path
 from tests.support.seeds import seed
 
-MEMORY = Path("/dev/shm")
-
 __all__ = ["ram_path", "seed"]
-
-
-@pytest.fixture
-def ram_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory where the system has one: thousands of syncs cost nothing there."""
-    if not MEMORY.is_dir():
-        yield tmp_path
-        return
-    directory = Path(tempfile.mkdtemp(prefix="reput-test-", dir=MEMORY))
-    yield directory
-    shutil.rmtree(directory)

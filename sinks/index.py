@@ -1,0 +1,185 @@
+"""The index dispatcher: RocketMQ's ``IndexService.buildIndex``, in batches.
+
+Delivery: exactly once in the files, under at-least-once calls. Entries have no place of their own
+as units have, only an order: so what is in is read from the files, by the offset of their last
+entry. Unit of work: the whole index; its files are filled one after the other.
+
+RocketMQ's rules are kept in content (format.md §8), two of its faults are not: a message that is
+dispatched again is not indexed again, and a partly filled file is completed after a crash where
+RocketMQ deletes it with the keys in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from store import fsops
+from store.dispatch import DispatchBatch, DispatchCounts, IndexEntries
+from store.indexfile import (
+    INDEX_DIRECTORY,
+    IndexFiles,
+    IndexLayout,
+    new_index_file_name,
+    read_header,
+)
+from store.mappedindexfile import MappedIndexFile
+
+
+class IndexDispatcher:
+    """Appends entries to the newest index file; not thread-safe, one per output."""
+
+    name = "index"
+
+    def __init__(
+        self,
+        output: Path,
+        layout: IndexLayout,
+        *,
+        durable_end: int | None,
+        store_timestamp_at: Callable[[int], int | None],
+    ) -> None:
+        """``durable_end``: the watermark; entries of messages behind it are cut, since a crash may
+        have left anything there. None trusts the files as they are. ``store_timestamp_at`` reads
+        the storeTimestamp of the record at a physical offset.
+
+        Raises IndexFileError for files of another size, OutputError.
+        """
+        self.root = output / INDEX_DIRECTORY
+        self.index_msg_timestamp = 0
+        """For StoreCheckpoint: endTimestamp in ms of the newest file that is full, followed by
+        another, and durable; 0 without one."""
+        self._output = output
+        self._layout = layout
+        self._store_timestamp_at = store_timestamp_at
+        self._last: MappedIndexFile | None = None
+        self._next_offset = 0
+        """All messages before it have their entries."""
+        self._next_entries = 0
+        """Entries that the message at ``_next_offset`` has: more than 0 where no file could be
+        made for the others."""
+        self._open(durable_end)
+
+    def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
+        """Put the entries of a batch (``CommitLogDispatcher.dispatch``); counts nothing.
+
+        Raises NoSpaceError with what was put kept: the same batch may be given again.
+        """
+        if batch.message_count and self._last is None:
+            self._roll()
+        for entries in batch.index_entries:
+            self._put(entries)
+        # any message asks for a file that is not full, with or without keys
+        last = self._last
+        if last and last.is_full and batch.last_record_offset > last.header.end_phy_offset:
+            self._roll()
+        return DispatchCounts()
+
+    def _put(self, entries: IndexEntries) -> None:
+        """Put those entries of a chunk that are not in."""
+        offsets = entries.offsets
+        first = int(np.searchsorted(offsets, self._next_offset))
+        if first < len(offsets) and offsets[first] == self._next_offset:
+            first += self._next_entries
+        while first < len(offsets):
+            if self._last is not None:
+                rest = slice(first, None)
+                first += self._last.put(
+                    offsets[rest], entries.hashes[rest], entries.store_timestamps[rest]
+                )
+            if first == len(offsets):
+                self._next_offset, self._next_entries = int(offsets[-1]) + 1, 0
+            else:
+                self._next_offset = int(offsets[first])
+                self._next_entries = first - int(np.searchsorted(offsets, self._next_offset))
+                self._roll()
+
+    def _roll(self) -> None:
+        """Make the next file; the one before it is then durable as a whole."""
+        full = self._last
+        previous = full.header if full else None
+        if full:
+            full.sync()
+        fsops.make_directories(self.root, self._output)
+        path = self.root / new_index_file_name(full.path if full else None)
+        self._last = MappedIndexFile.create(path, self._layout, previous)
+        if full and previous:
+            full.close()
+            self.index_msg_timestamp = max(previous.end_timestamp, 0)
+
+    def sync(self) -> None:
+        """Make all that was put durable. Raises SyncError.
+
+        Of the last file only the entries: slots are dirty all over, and follow from them.
+        """
+        if self._last:
+            self._last.sync_entries()
+
+    def truncate(self, end_offset: int) -> None:
+        """Cut the entries of messages at and behind ``end_offset``."""
+        self._let_go()
+        self._open(end_offset)
+
+    def close(self) -> None:
+        """Make all of the last file durable and let go of it. Raises SyncError."""
+        if self._last:
+            self._last.sync()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._last:
+            self._last.close()
+            self._last = None
+
+    def _open(self, end_offset: int | None) -> None:
+        """Take up what is there, cut at ``end_offset``; None: as it is."""
+        files = IndexFiles(self.root, self._layout)
+        for path in files.unfinished_paths():
+            fsops.unlink(path)
+        paths = files.paths()
+        if end_offset is not None:
+            paths = self._cut(paths, end_offset)
+        elif paths:
+            self._last = MappedIndexFile(paths[-1], self._layout)
+        before = read_header(paths[-2]) if len(paths) > 1 else None
+        self.index_msg_timestamp = max(before.end_timestamp, 0) if before else 0
+        self._next_offset, self._next_entries = 0, 0
+        if self._last:
+            header = self._last.header
+            if before or header.index_count > 1:
+                self._next_offset = header.end_phy_offset + 1
+
+    def _cut(self, paths: list[Path], end_offset: int) -> list[Path]:
+        """Keep the leading entries of messages before ``end_offset``; the files that are left.
+
+        The newest file that keeps an entry is the last, as a rule. An empty one stays where it is
+        the first, or behind a full one: a message without keys may have asked for it. It is as new
+        then. All others go, the newest first.
+        """
+        gone: list[Path] = []
+        while paths:
+            last = MappedIndexFile(paths[-1], self._layout)
+            kept = last.kept_entries(end_offset)
+            if kept.index_count > 1 or len(paths) == 1:
+                self._last = last
+                break
+            last.close()
+            gone = [paths[-1], *gone]
+            paths = paths[:-1]
+        else:
+            return []
+        is_full = kept.index_count == self._layout.max_index_num
+        empty = gone[:is_full]
+        for path in reversed(gone[is_full:]):
+            fsops.unlink(path)
+        fsops.sync_directory(self.root)
+        last.restore(kept, None, self._store_timestamp_at)
+        if empty:
+            header = last.header
+            last.close()
+            self._last = MappedIndexFile(empty[0], self._layout)
+            kept = self._last.kept_entries(end_offset)
+            self._last.restore(kept, header, self._store_timestamp_at)
+        return paths + empty

@@ -1,0 +1,114 @@
+"""The numba kernels that fill and rebuild an index file; RocketMQ's ``IndexFile.putKey``.
+
+``data`` is a whole file, uint8[file size], mapped. The layout is in ``store.indexfile``; the plain
+twin is the model in ``tests/support/index_model.py``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from store.indexfile import (
+    BEGIN_PHY_OFFSET_POSITION,
+    BEGIN_TIMESTAMP_POSITION,
+    END_PHY_OFFSET_POSITION,
+    END_TIMESTAMP_POSITION,
+    HASH_SLOT_COUNT_POSITION,
+    HASH_SLOT_SIZE,
+    INDEX_COUNT_POSITION,
+    INDEX_HEADER_SIZE,
+    INDEX_SIZE,
+)
+from store.kernelbase import i32, i64, put32, put64
+
+_INTEGER_MAX = 0x7FFFFFFF
+
+
+@njit(inline="always")
+def _put_key(data, position, slot, index, key_hash, offset, time_diff):
+    """Write entry ``index`` at ``position`` and chain it; the entry before it in its slot, or 0."""
+    previous = i32(data, slot)
+    if previous < 0 or previous > index:
+        previous = np.int64(0)
+    put32(data, position, key_hash)
+    put64(data, position + 4, offset)
+    put32(data, position + 12, time_diff)
+    put32(data, position + 16, previous)
+    put32(data, slot, index)
+    return previous
+
+
+@njit(cache=True, nogil=True)
+def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_timestamps):
+    """Put entries until the file is full: int64[n], int32[n] (0 or positive), int64[n] ms.
+
+    The header is written with every entry, as RocketMQ does: a reader never sees a slot that says
+    more than the header. Returns how many went in.
+    """
+    begin_timestamp = i64(data, BEGIN_TIMESTAMP_POSITION)
+    used = i32(data, HASH_SLOT_COUNT_POSITION)
+    first = max(i32(data, INDEX_COUNT_POSITION), np.int64(1))
+    entries = INDEX_HEADER_SIZE + HASH_SLOT_SIZE * max_hash_slot_num
+    count = min(np.int64(len(offsets)), max_index_num - first)
+    for at in range(count):
+        index = first + at
+        offset = offsets[at]
+        store_timestamp = store_timestamps[at]
+        time_diff = np.int64(0)
+        if begin_timestamp > 0:
+            # Java's division, which rounds to zero, differs below 0 only
+            time_diff = min(max((store_timestamp - begin_timestamp) // 1000, 0), _INTEGER_MAX)
+        key_hash = np.int64(hashes[at])
+        slot = INDEX_HEADER_SIZE + HASH_SLOT_SIZE * (key_hash % max_hash_slot_num)
+        position = entries + INDEX_SIZE * index
+        previous = _put_key(data, position, slot, index, key_hash, offset, time_diff)
+        if index == 1:
+            begin_timestamp = store_timestamp
+            put64(data, BEGIN_PHY_OFFSET_POSITION, offset)
+            put64(data, BEGIN_TIMESTAMP_POSITION, store_timestamp)
+        if previous == 0:
+            used += 1
+            put32(data, HASH_SLOT_COUNT_POSITION, used)
+        put32(data, INDEX_COUNT_POSITION, index + 1)
+        put64(data, END_PHY_OFFSET_POSITION, offset)
+        put64(data, END_TIMESTAMP_POSITION, store_timestamp)
+    return max(count, np.int64(0))
+
+
+@njit(cache=True, nogil=True)
+def rebuild_slots(data, max_hash_slot_num, max_index_num, end_offset, slots):
+    """Slots of the leading entries that are sound and of messages before ``end_offset``.
+
+    Only entries are looked at, header and slots may be anything. An entry is sound if offsets do
+    not fall, no field is negative, and it is chained to what ``slots`` (int32[max_hash_slot_num],
+    zeros) holds by then: neither zeros nor random bytes pass. Returns (indexCount, hashSlotCount).
+    """
+    entries = INDEX_HEADER_SIZE + HASH_SLOT_SIZE * max_hash_slot_num
+    last_offset = np.int64(0)
+    used = np.int64(0)
+    index = np.int64(1)
+    is_zero = False
+    while index < max_index_num:
+        position = entries + INDEX_SIZE * index
+        key_hash = i32(data, position)
+        offset = i64(data, position + 4)
+        time_diff = i32(data, position + 12)
+        if key_hash < 0 or time_diff < 0 or offset < last_offset or offset >= end_offset:
+            break
+        slot = key_hash % max_hash_slot_num
+        previous = np.int64(slots[slot])
+        if i32(data, position + 16) != previous:
+            break
+        is_zero = key_hash == 0 and offset == 0 and time_diff == 0 and previous == 0
+        if previous == 0:
+            used += 1
+        slots[slot] = index
+        last_offset = offset
+        index += 1
+    if is_zero:
+        # may be an entry (the log's first message with a key whose hash is 0), but behind the
+        # others it is what was never written
+        slots[0] = 0
+        return index - 1, used - 1
+    return index, used

@@ -1,0 +1,288 @@
+"""The index dispatcher, held against RocketMQ's own files and a plain model of its rules.
+
+Axes: golden stores, random messages and file sizes, batch borders, overlaps, restarts, power cuts,
+kills, full disks, cut logs. Compared is the content of all files (header, slots, entries), not
+their names, which are times, and not what no entry uses.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from store import fsops
+from store.commitlog import CommitLog
+from store.config import parse_properties
+from store.cursor import records
+from store.dispatch import DispatchCounts
+from store.errors import IndexFileError, NoSpaceError, SyncError
+from store.indexfile import IndexLayout, index_key_hash, index_keys
+from store.record import Record
+from store.storecheckpoint import StoreCheckpoint
+from tests.support.golden import tree
+from tests.support.index_model import Content, Message, random_messages, read_content
+from tests.support.index_outputs import IndexOutput, batch_of
+from tests.support.processes import is_killed_at
+from tests.support.wire import read_log
+
+GOLDEN_WITH_INDEX = ("plain", "mixed", "wide", "killed", "lmq", "batch", "ext")
+Store = tuple[Path, IndexOutput]
+
+
+@pytest.fixture(params=GOLDEN_WITH_INDEX)
+def store(
+    request: pytest.FixtureRequest, golden: Callable[[str], Path], tmp_path: Path
+) -> tuple[Path, IndexOutput]:
+    """A golden store, and an empty output for all its messages."""
+    root = golden(request.param)
+    settings = parse_properties((root / "broker.conf").read_text())
+    layout = IndexLayout(int(settings["maxHashSlotNum"]), int(settings["maxIndexNum"]))
+    last, data = read_log(root / "commitlog")[-1]
+    log = CommitLog([root / "commitlog"])
+    messages = []
+    for found in records(log, 0, last + len(data)):
+        assert isinstance(found, Record)
+        hashes = tuple(index_key_hash(key) for key in index_keys(found))
+        end = found.physical_offset + found.total_size
+        messages.append(Message(found.physical_offset, end, found.store_timestamp, hashes))
+    log.close()
+    return root, IndexOutput(tmp_path / "output", layout, messages)
+
+
+def golden_contents(root: Path, layout: IndexLayout) -> list[Content]:
+    """RocketMQ's files."""
+    return [
+        read_content(path, layout.max_hash_slot_num, layout.max_index_num)
+        for path in sorted((root / "index").iterdir())
+    ]
+
+
+def test_one_batch_builds_the_golden_files(store: Store) -> None:
+    """Everything at once; then everything again, in this run and the next: nothing changes."""
+    root, output = store
+    expected = golden_contents(root, output.layout)
+    dispatcher = output.dispatcher(0)
+    for _ in range(2):
+        assert dispatcher.dispatch(batch_of(output.messages)) == DispatchCounts()
+        assert output.contents() == expected
+    assert sum(len(content.entries) for content in expected) > 2000
+    dispatcher.close()
+    before = tree(output.root)
+    for durable_end in (output.messages[-1].end, None):
+        again = output.dispatcher(durable_end)
+        again.dispatch(batch_of(output.messages))
+        assert tree(output.root) == before
+        again.close()
+    checkpoint = StoreCheckpoint.read(root)
+    assert checkpoint is not None
+    assert again.index_msg_timestamp == dispatcher.index_msg_timestamp
+    if len(expected) > 1:
+        assert again.index_msg_timestamp == checkpoint.index_msg_timestamp
+
+
+def test_random_batches_kills_and_power_cuts_build_the_golden_files(
+    store: Store, seed: int
+) -> None:
+    """Batches over again, wholly or in part; runs that end without a sync; pages behind the
+    watermark that hold anything."""
+    root, output = store
+    build(output, random.Random(seed), 40)
+    assert output.contents() == golden_contents(root, output.layout)
+
+
+def build(output: IndexOutput, rng: random.Random, batch_count: int) -> None:
+    """Dispatch all messages in random batches, with every kind of interruption."""
+    messages = output.messages
+    cuts = sorted({rng.randrange(len(messages)) for _ in range(batch_count)} | {len(messages)})
+    dispatcher, done, durable = output.dispatcher(messages[0].offset), 0, 0
+    while durable < len(messages):
+        end = next((cut for cut in cuts if cut > done), len(messages))
+        start = rng.choice((done, done, rng.randrange(durable, done + 1), rng.randrange(done + 1)))
+        if end > start:
+            dispatcher.dispatch(batch_of(messages[start:end], rng))
+        done = end
+        kind = rng.choice(("sync", "sync", "more", "kill", "power", "power"))
+        if kind == "sync" or done == len(messages):
+            dispatcher.sync()
+            durable = done
+        if kind in ("kill", "power"):
+            # the copy is what the next process finds
+            output.root = Path(shutil.copytree(output.root, f"{output.root}'"))
+            dispatcher.close()
+            if kind == "power":
+                output.lose_power(rng, durable)
+            done = durable
+            dispatcher = output.dispatcher(
+                messages[durable].offset if durable < len(messages) else messages[-1].end
+            )
+    dispatcher.close()
+
+
+def test_rocketmqs_own_files_are_adopted_unchanged(store: Store) -> None:
+    """durable_end=None trusts what is there: the whole log is then dispatched already."""
+    root, output = store
+    shutil.copytree(root / "index", output.root / "index")
+    before = tree(output.root)
+    dispatcher = output.dispatcher(None)
+    dispatcher.dispatch(batch_of(output.messages))
+    dispatcher.close()
+    assert tree(output.root) == before
+
+
+def test_any_messages_are_indexed_as_rocketmq_does(ram_path: Path, seed: int) -> None:
+    """Small files, odd clocks, few keys; interrupted or not: the model's files."""
+    for case in range(80):
+        rng = random.Random(f"{seed}:{case}")
+        layout = IndexLayout(rng.choice((1, 2, 7, 50)), rng.choice((2, 3, 10, 60)))
+        messages = random_messages(rng, rng.choice((1, 5, 40)))
+        output = IndexOutput(ram_path / str(case), layout, messages)
+        build(output, rng, rng.choice((1, 5, 20)))
+        assert output.contents() == output.model(), f"seed={seed} case={case}"
+
+
+def test_a_cut_log_is_cut_in_the_index(ram_path: Path, seed: int) -> None:
+    """Entries behind the cut are gone, those before it stay; the rest is dispatched anew."""
+    for case in range(50):
+        rng = random.Random(f"{seed}:{case}")
+        layout = IndexLayout(rng.choice((1, 7)), rng.choice((2, 10, 60)))
+        messages = random_messages(rng, 30)
+        output = IndexOutput(ram_path / str(case), layout, messages)
+        dispatcher = output.dispatcher(0)
+        dispatcher.dispatch(batch_of(messages))
+        kept = rng.randrange(len(messages))
+        dispatcher.truncate(messages[kept].offset)
+        place = f"seed={seed} case={case}"
+        entries = [entry for content in output.contents() for entry in content.entries]
+        model = [entry for content in output.model(kept) for entry in content.entries]
+        assert entries == model, place
+        dispatcher.dispatch(batch_of(messages[kept:]))
+        dispatcher.close()
+        assert output.contents() == output.model(), place
+
+
+def test_messages_without_keys_ask_for_files(tmp_path: Path) -> None:
+    """The first message makes the first file; one behind a full file makes the next."""
+    messages = [Message(0, 91, 5000, ()), Message(91, 182, 6000, (7,)), Message(182, 273, 7000, ())]
+    output = IndexOutput(tmp_path / "output", IndexLayout(3, 2), messages)
+    dispatcher = output.dispatcher(0)
+    assert output.paths() == []
+    for done, files in ((1, 1), (2, 1), (3, 2)):
+        dispatcher.dispatch(batch_of(messages[:done]))
+        assert output.contents() == output.model(done)
+        assert len(output.paths()) == files
+        # a new run finds and keeps them
+        dispatcher.close()
+        dispatcher = output.dispatcher(messages[done - 1].end)
+        assert output.contents() == output.model(done)
+    assert output.contents()[1].begin_timestamp == 6000
+    dispatcher.close()
+
+
+def test_where_the_log_forgot_a_message_the_file_says_when(tmp_path: Path) -> None:
+    """No record at an offset any more: the header's begin, and the last entry's second."""
+    messages = [Message(at, at + 91, 1_000_000 + 700 * at, (at,)) for at in range(0, 910, 91)]
+    output = IndexOutput(tmp_path / "output", IndexLayout(3, 99), messages)
+    dispatcher = output.dispatcher(0)
+    dispatcher.dispatch(batch_of(messages))
+    dispatcher.close()
+    output.forget_times()
+    output.dispatcher(messages[5].offset).close()
+    (found,) = output.contents()
+    (expected,) = output.model(5)
+    assert expected.end_timestamp % 1000
+    expected.end_timestamp -= expected.end_timestamp % 1000
+    assert found == expected
+
+
+def run_all(output: IndexOutput, cuts: list[int]) -> None:
+    """Every batch that the watermark, a plain file here, has not passed."""
+    watermark = output.root.with_suffix(".watermark")
+    done = int(watermark.read_text()) if watermark.exists() else 0
+    messages = output.messages
+    dispatcher = output.dispatcher(messages[done - 1].end if done else 0)
+    for end in cuts:
+        if end > done:
+            dispatcher.dispatch(batch_of(messages[done:end]))
+            dispatcher.sync()
+            watermark.write_text(str(end))
+            done = end
+    dispatcher.close()
+
+
+def test_killed_anywhere_it_ends_the_same(ram_path: Path, seed: int) -> None:
+    """kill -9 before every operation of a few batches, and of the run after it."""
+    rng = random.Random(seed)
+    messages = random_messages(rng, 8)
+    cuts = sorted({*rng.sample(range(1, 8), 3), 8})
+    for ordinal in count(1):
+        output = IndexOutput(ram_path / str(ordinal), IndexLayout(5, 8), messages)
+        killed = is_killed_at(ordinal, partial(run_all, output, cuts))
+        is_killed_at(rng.randrange(1, 12), partial(run_all, output, cuts))
+        run_all(output, cuts)
+        assert output.contents() == output.model(), f"killed at {ordinal}"
+        if not killed:
+            break
+    assert ordinal > 15
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, points: str) -> None:
+    monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints(points))
+
+
+@pytest.mark.parametrize("operation", ["mkdir", "open", "allocate", "mmap", "rename"])
+def test_a_full_disk_stops_between_entries_and_goes_on(
+    ram_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """NoSpaceError in the middle of a message or not; the same batch again completes it."""
+    messages = random_messages(random.Random(seed), 30)
+    messages.append(Message(messages[-1].end, messages[-1].end + 91, 1, (1, 1, 1, 2, 2)))
+    output = IndexOutput(ram_path / "output", IndexLayout(5, 4), messages)
+    dispatcher, failures = output.dispatcher(0), 0
+    while True:
+        fail_at(monkeypatch, f"{operation}:2=ENOSPC" if failures else f"{operation}:1=ENOSPC")
+        try:
+            dispatcher.dispatch(batch_of(messages))
+        except NoSpaceError:
+            failures += 1
+            assert not list(ram_path.glob("**/*.tmp"))
+        else:
+            break
+    assert failures >= (1 if operation == "mkdir" else 3)
+    dispatcher.close()
+    assert output.contents() == output.model()
+
+
+def test_a_failed_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """msync's failure is as final as fsync's; nothing to sync is no call."""
+    messages = random_messages(random.Random(0), 10)
+    output = IndexOutput(tmp_path / "output", IndexLayout(5, 4000), messages)
+    dispatcher = output.dispatcher(0)
+    dispatcher.dispatch(batch_of(messages))
+    fail_at(monkeypatch, "sync:1=EIO")
+    with pytest.raises(SyncError, match=r"cannot sync .*Input/output error"):
+        dispatcher.sync()
+    dispatcher.sync()
+    fail_at(monkeypatch, "sync:1=EIO")
+    dispatcher.sync()
+    fail_at(monkeypatch, "")
+    dispatcher.close()
+
+
+def test_files_of_other_settings_are_not_touched(tmp_path: Path) -> None:
+    """They would be read as damage and cut."""
+    messages = random_messages(random.Random(0), 10)
+    output = IndexOutput(tmp_path / "output", IndexLayout(5, 40), messages)
+    dispatcher = output.dispatcher(0)
+    dispatcher.dispatch(batch_of(messages))
+    dispatcher.close()
+    before = tree(output.root)
+    output.layout = IndexLayout(5, 41)
+    with pytest.raises(IndexFileError, match="set them as the file's writer did"):
+        output.dispatcher(messages[-1].end)
+    assert tree(output.root) == before
