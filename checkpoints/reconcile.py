@@ -65,7 +65,7 @@ def make_plan(
         notes.append(f"log ends at {log_end}, before the watermark {found.end_offset}: cutting")
         watermark = replace(found, end_offset=log_end, last_record_offset=-1, last_record_crc=0)
     else:
-        _check_same_log(log, found)
+        check_same_log(log, found)
     if watermark.end_offset < first:
         lost = (watermark.end_offset, first)
         notes.append(f"log begins at {first}: [{lost[0]}, {lost[1]}) was removed undispatched")
@@ -103,8 +103,11 @@ def _spark_position(
     return None, f"spark checkpoint is at {positions[0].offset}: resuming"
 
 
-def _check_same_log(log: CommitLog, watermark: Watermark) -> None:
-    """The last record below the watermark must be the one that we saw, if it is still there."""
+def check_same_log(log: CommitLog, watermark: Watermark) -> None:
+    """The last record below the watermark must be the one that we saw, if it is still there.
+
+    Raises CommitLogError where it is another one.
+    """
     last = watermark.last_record_offset
     if last < log.min_offset or log.segment_at(last) is None:
         return

@@ -188,13 +188,17 @@ class ConsumeQueueExtFiles(MappedFileQueue):
         self.clear_from(end)
         return end
 
-    def truncate_by_min_address(self, address: int) -> list[int]:
-        """Remove the files that end before the unit at ``address``, the first that the queue still
-        has; returns their starts. No address removes nothing."""
+    def files_before(self, address: int) -> list[int]:
+        """Starts of the files that end before the unit at ``address``; none for no address."""
         if not is_ext_addr(address):
             return []
         minimum = real_offset(address)
-        gone = [start for start in self.starts if start + self.file_size < minimum]
+        return [start for start in self.starts if start + self.file_size < minimum]
+
+    def truncate_by_min_address(self, address: int) -> list[int]:
+        """Remove the files that end before the unit at ``address``, the first that the queue still
+        has; returns their starts. No address removes nothing."""
+        gone = self.files_before(address)
         for start in gone:
             fsops.unlink(self.path(start))
         if gone:

@@ -221,6 +221,18 @@ def unlink(path: Path) -> None:
         raise output_error(error, "remove", path) from error
 
 
+def remove_directory(path: Path) -> None:
+    """Remove a directory durably; one that holds something stays, one that is gone is fine."""
+    try:
+        _failpoints.reach("rmdir", str(path))
+        path.rmdir()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTEMPTY):
+            return
+        raise output_error(error, "remove directory", path) from error
+    sync_directory(path.parent)
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Write a small file so that a reader sees the old or the new one, never half of it."""
     temporary = path.with_name(path.name + ".tmp")

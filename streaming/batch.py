@@ -27,6 +27,7 @@ from store.dispatch import CommitLogDispatcher, DispatchBatch, DispatchCounts, S
 from store.errors import CorruptRecordError, NoSpaceError, StoreError
 from store.ledger import Ledger, LedgerEntry
 from store.record import Record, Status
+from store.retention import expired_files, remove_files
 from store.scan import assemble, scan_in_one_piece
 from store.spool import SpoolReader, empty_spool
 from store.storecheckpoint import StoreCheckpoint
@@ -36,6 +37,8 @@ from streaming.progress import Progress
 
 NO_SPACE_RETRY_SECONDS = 1.0
 STORE_CHECKPOINT_SECONDS = 1.0
+RETENTION_SECONDS = 10.0
+"""RocketMQ's cleanResourceInterval."""
 
 logger = logging.getLogger("reput")
 
@@ -68,6 +71,8 @@ class BatchWriter:
             ),
         )
         self._store_checkpoint_due = 0.0
+        self._retention_due = 0.0
+        self._retained_from = 0
         self._thread = ThreadPoolExecutor(1, "reput-batch-writer")
         self._pending: Future[None] | None = None
         empty_spool(config.spool_directory, config.output)
@@ -169,8 +174,26 @@ class BatchWriter:
             )
             self._with_space(lambda: self._watermark.advance(advanced))
         self.write_store_checkpoint(final=False)
+        if self._config.retention:
+            self._expire()
         self.progress.advance(batch.end, counts)
         logger.debug("batch: end=%d messages=%d", batch.end, counts.messages)
+
+    def _expire(self) -> None:
+        """Between batches, where the log has lost files since; the dispatchers' open queues end in
+        files that stay."""
+        now = time.monotonic()
+        if now < self._retention_due or self._watermark.current is None:
+            return
+        self._retention_due = now + RETENTION_SECONDS
+        self._log.refresh()
+        first = self._log.min_offset
+        if first > self._retained_from:
+            end = self._watermark.current.end_offset
+            files = list(expired_files(self._config.output, self._settings, first, end))
+            size = remove_files(files)
+            self._retained_from = first
+            logger.info("log begins at %d: removed files=%d bytes=%d", first, len(files), size)
 
     def _dispatch(self, dispatcher: CommitLogDispatcher, batch: DispatchBatch) -> DispatchCounts:
         counts = DispatchCounts()

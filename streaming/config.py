@@ -35,6 +35,8 @@ class DispatcherConfig:
     """Continue queues that another writer built."""
     replay_from: str | None = None
     """``earliest`` or a physical offset to dispatch again from."""
+    retention: bool = False
+    """Remove queue files whose messages the log has lost, as a broker does."""
     broker_conf: Path | None = None
     """RocketMQ's property file; None for ``store/broker.conf``, if there."""
     commit_log_file_size: int | None = None

@@ -60,6 +60,10 @@ def run(
         str | None,
         typer.Option(help="Dispatch again from here: `earliest` or a physical offset."),
     ] = None,
+    retention: Annotated[
+        bool,
+        typer.Option("--retention", help="Remove queue files whose messages the log has lost."),
+    ] = False,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
@@ -86,6 +90,7 @@ def run(
         verify_crc=verify_crc,
         adopt=adopt,
         replay_from=replay_from,
+        retention=retention,
         broker_conf=broker_conf,
         commit_log_file_size=options.size_option("--commitlog-file-size", commitlog_file_size),
         consume_queue_file_size=options.size_option(

@@ -1,0 +1,71 @@
+"""What the log's retention leaves behind in an output: shown, and removed where asked."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoints import STATE_DIRECTORY
+from checkpoints.ownership import Ownership
+from checkpoints.reconcile import check_same_log
+from checkpoints.watermark import Watermark, read_watermark
+from store.commitlog import CommitLog
+from store.config import StoreSettings
+from store.consumequeue import QueueKey
+from store.errors import CommitLogError, UsageError
+from store.retention import ExpiredFile, expired_files, remove_files, remove_queue, unused_queues
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What goes, or went."""
+
+    log_min_offset: int
+    files: tuple[ExpiredFile, ...]
+    unused_queues: tuple[QueueKey, ...]
+    """Without a message in the log; their last files are not among ``files``."""
+
+
+def expire(
+    settings: StoreSettings, output: Path, *, apply: bool, remove_unused: bool = False
+) -> Expiry:
+    """Plan what goes, and remove it if ``apply``; ``remove_unused`` takes unused queues too.
+
+    Without ``apply`` it only reads, also while others write. Raises UsageError where ``output``
+    was not built by reput, OwnershipError while a dispatcher or a broker runs on it,
+    CommitLogError where the log is not its log.
+    """
+    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    with ExitStack() as held:
+        held.callback(log.close)
+        if apply:
+            _watermark(log, output)  # nothing is made in a place that is no output
+            held.enter_context(Ownership(output))
+        watermark = _watermark(log, output)
+        position = output, settings, log.min_offset, watermark.end_offset
+        expiry = Expiry(
+            log.min_offset, tuple(expired_files(*position)), tuple(unused_queues(*position))
+        )
+        if apply:
+            remove_files(expiry.files)
+            for key in expiry.unused_queues if remove_unused else ():
+                remove_queue(output, settings, key)
+    return expiry
+
+
+def _watermark(log: CommitLog, output: Path) -> Watermark:
+    watermark = read_watermark(output / STATE_DIRECTORY)
+    if watermark is None:
+        raise UsageError(
+            f"{output} has no watermark: its queues are a broker's, which expires them itself; "
+            "give the --output that reput writes"
+        )
+    if watermark.end_offset < log.min_offset:
+        raise CommitLogError(
+            f"the log begins at {log.min_offset}, behind the watermark {watermark.end_offset} of "
+            f"{output}: nothing was removed; if it is the log of this output, run the dispatcher "
+            "first, which lists what was lost"
+        )
+    check_same_log(log, watermark)
+    return watermark

@@ -1,0 +1,60 @@
+"""``reput expire``: remove derived files whose messages the log has lost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from checkpoints.expiry import expire as expire_output
+from reput.cli import options, render
+from store.errors import UsageError
+
+
+def expire(
+    store: options.Store,
+    output: options.Output = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Remove them; otherwise they are only shown.")
+    ] = False,
+    remove_unused: Annotated[
+        bool,
+        typer.Option("--remove-unused", help="With `--apply`: whole queues without messages too."),
+    ] = False,
+    broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show, or remove, the queue files whose messages the log no longer holds.
+
+    RocketMQ's rule: from the oldest on, never a queue's last file.
+    """
+    if remove_unused and not apply:
+        raise UsageError("--remove-unused needs --apply; without it nothing is removed")
+    settings = options.store_settings(
+        store, broker_conf, commitlog_file_size, consume_queue_file_size
+    )
+    root = output or store
+    found = expire_output(settings, root, apply=apply, remove_unused=remove_unused)
+    size = sum(file.size for file in found.files)
+    if as_json:
+        files = [{**asdict(file), "path": str(file.path)} for file in found.files]
+        unused = [asdict(key) for key in found.unused_queues]
+        summary = {"applied": apply, "log_min_offset": found.log_min_offset, "bytes": size}
+        typer.echo(json.dumps({**summary, "files": files, "unused_queues": unused}))
+        return
+    rows: list[tuple[object, ...]] = [
+        (file.topic, file.queue_id, file.path.relative_to(root), file.size) for file in found.files
+    ]
+    fate = "all of it" if remove_unused or not apply else "kept"
+    rows += [(key.topic, key.queue_id, f"unused queue: {fate}", "") for key in found.unused_queues]
+    title, columns = "removed" if apply else "would go", ("topic", "queue", "file", "bytes")
+    render.print_table(title, columns, rows)
+    typer.echo(
+        f"{len(found.files):,} files, {render.human_bytes(size)}, {len(found.unused_queues):,} "
+        f"unused queues; the log begins at {found.log_min_offset:,}"
+        + ("" if apply else "; nothing was removed, give --apply")
+    )
