@@ -15,7 +15,7 @@ from store.cursor import LogTail, records
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress
-from tests.support.golden import GOLDEN_NAMES, difference
+from tests.support.golden import GOLDEN_NAMES, difference, tree
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -147,3 +147,25 @@ def test_live_query_follows_a_log_that_grows(
     progress = run_dispatcher(config, stop, grow)
     assert progress.end_offset == end
     assert difference(output / "consumequeue", full / "consumequeue") == []
+
+
+def test_retention_follows_the_log_and_a_restart_goes_on(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """With ``retention`` files go with the log's front; queues end as they would without."""
+    store, output = golden("plain"), tmp_path / "output"
+    dispatch(store, output, consume_queue_file_size=200)
+    before = tree(output / "consumequeue")
+    files = sorted((store / "commitlog").iterdir())
+    for path in files[:3]:
+        path.unlink()
+    dispatch(store, output, consume_queue_file_size=200, replay_from="earliest")
+    assert tree(output / "consumequeue") == before
+    dispatch(store, output, consume_queue_file_size=200, replay_from="earliest", retention=True)
+    after = tree(output / "consumequeue")
+    log_min = int(files[3].name)
+    for name, data in before.items():
+        last_of_queue = max(n for n in before if n.rpartition("/")[0] == name.rpartition("/")[0])
+        gone = name != last_of_queue and int.from_bytes(data[-20:-12], "big") < log_min
+        assert after.get(name) == (None if gone else data), name
+    assert len(after) < len(before)
