@@ -6,14 +6,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints import STATE_DIRECTORY
 from checkpoints.ownership import Ownership
-from checkpoints.reconcile import check_same_log
-from checkpoints.watermark import Watermark, read_watermark
+from checkpoints.reconcile import watermark_of
+from checkpoints.watermark import Watermark
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.consumequeue import QueueKey
-from store.errors import CommitLogError, UsageError
+from store.errors import UsageError
 from store.retention import ExpiredFile, expired_files, remove_files, remove_queue, unused_queues
 
 
@@ -55,17 +54,10 @@ def expire(
 
 
 def _watermark(log: CommitLog, output: Path) -> Watermark:
-    watermark = read_watermark(output / STATE_DIRECTORY)
+    watermark = watermark_of(log, output)
     if watermark is None:
         raise UsageError(
             f"{output} has no watermark: its queues are a broker's, which expires them itself; "
             "give the --output that reput writes"
         )
-    if watermark.end_offset < log.min_offset:
-        raise CommitLogError(
-            f"the log begins at {log.min_offset}, behind the watermark {watermark.end_offset} of "
-            f"{output}: nothing was removed; if it is the log of this output, run the dispatcher "
-            "first, which lists what was lost"
-        )
-    check_same_log(log, watermark)
     return watermark

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoints import spark_checkpoint
+from checkpoints import STATE_DIRECTORY, spark_checkpoint
 from checkpoints.spark_checkpoint import DamagedCheckpointError, SparkPosition
-from checkpoints.watermark import Watermark, fingerprint, new_store_id
+from checkpoints.watermark import Watermark, fingerprint, new_store_id, read_watermark
 from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueueFiles, QueueKey, topic_directory
 from store.cursor import Window, walk
@@ -65,7 +65,7 @@ def make_plan(
         notes.append(f"log ends at {log_end}, before the watermark {found.end_offset}: cutting")
         watermark = replace(found, end_offset=log_end, last_record_offset=-1, last_record_crc=0)
     else:
-        check_same_log(log, found)
+        _check_same_log(log, found)
     if watermark.end_offset < first:
         lost = (watermark.end_offset, first)
         notes.append(f"log begins at {first}: [{lost[0]}, {lost[1]}) was removed undispatched")
@@ -103,11 +103,25 @@ def _spark_position(
     return None, f"spark checkpoint is at {positions[0].offset}: resuming"
 
 
-def check_same_log(log: CommitLog, watermark: Watermark) -> None:
-    """The last record below the watermark must be the one that we saw, if it is still there.
+def watermark_of(log: CommitLog, output: Path) -> Watermark | None:
+    """The watermark of an output, for upkeep; None where reput did not build it.
 
-    Raises CommitLogError where it is another one.
+    Raises CommitLogError where this is not its log, or a dispatcher must see the log first.
     """
+    found = read_watermark(output / STATE_DIRECTORY)
+    if found is not None:
+        if found.end_offset < log.min_offset:
+            raise CommitLogError(
+                f"the log begins at {log.min_offset}, behind the watermark {found.end_offset} of "
+                f"{output}; if it is the log of this output, run the dispatcher first, which "
+                "lists what was lost"
+            )
+        _check_same_log(log, found)
+    return found
+
+
+def _check_same_log(log: CommitLog, watermark: Watermark) -> None:
+    """The last record below the watermark must be the one that we saw, if it is still there."""
     last = watermark.last_record_offset
     if last < log.min_offset or log.segment_at(last) is None:
         return

@@ -98,12 +98,14 @@ class ConsumeQueueDispatcher:
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
         ext_file_size: int | None = None,
         batch_topics: frozenset[bytes] = frozenset(),
+        open_files: Callable[[Path, int], ConsumeQueueFiles] = ConsumeQueueFiles,
     ) -> None:
         """``file_size``: bytes of a queue file, whole units. ``durable_end``: the watermark; units
         of messages behind it are written anew, None trusts every unit. ``queue_offset_at`` reads
         the queue offset of the record at a (physical offset, size). ``ext_file_size``: bytes of
         an ext file; None builds none, else runs need details. ``batch_topics`` have batch queues:
-        their runs are left alone."""
+        their runs are left alone. ``open_files`` opens a queue's directory;
+        ``sinks.verification`` compares there instead of writing."""
         self.root = output / CONSUME_QUEUE_DIRECTORY
         self._output = output
         self._file_size = file_size
@@ -113,6 +115,7 @@ class ConsumeQueueDispatcher:
         self._on_queue_gap = on_queue_gap
         self._ext_file_size = ext_file_size
         self._batch_topics = batch_topics
+        self._open_files = open_files
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
         self._topics: set[bytes] = set()
         self._unsynced = UnsyncedFiles()
@@ -173,7 +176,7 @@ class ConsumeQueueDispatcher:
             queue = None
             if name is not None and queue_id >= 0:
                 key = QueueKey(name, queue_id)
-                files = ConsumeQueueFiles(self.root / key.relative_path, self._file_size)
+                files = self._open_files(self.root / key.relative_path, self._file_size)
                 end = files.find_end(self._durable_end)
                 last = files.last_unit(end)
                 ext = open_ext(self._output, key, self._ext_file_size, files, end)

@@ -14,7 +14,7 @@ import sys
 import typer
 
 from reput import __version__
-from reput.cli import demo, expire, inspect, prepare, produce, run, status
+from reput.cli import demo, expire, inspect, prepare, produce, run, status, verify
 from reput.cli.render import fail
 from reput.guard import foreign_packages
 from store.errors import ReputError
@@ -30,6 +30,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("status")(status.status)
 app.command("expire")(expire.expire)
+app.command("verify")(verify.verify)
 app.add_typer(inspect.app, name="inspect")
 app.command("produce")(produce.produce)
 app.command("demo")(demo.demo)

@@ -1,0 +1,441 @@
+"""Built consume queues, compared with what the log says; and cut where they are wrong.
+
+The expected units are placed by the dispatcher itself, so that its rules stand in one place: it is
+given files that compare what it would write with what they hold. Reads in bounded memory, a run of
+one scanned chunk at a time. What lies before the log's first byte cannot be compared: there a unit
+must only be one. Healing cuts a queue at its first wrong unit; a dispatcher that goes on from the
+first message without a unit (``replay_from``) writes the rest again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sinks.consumequeue import ConsumeQueueDispatcher, OnQueueGap
+from store import fsops
+from store.commitlog import is_mapped_file_name
+from store.consumequeue import (
+    CONSUME_QUEUE_DIRECTORY,
+    CQ_STORE_UNIT_SIZE,
+    PRE_BLANK,
+    PRE_BLANK_SIZE,
+    UNIT_DTYPE,
+    ConsumeQueueFiles,
+    QueueKey,
+    list_queues,
+    topic_directory,
+)
+from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, MAX_ADDR, ConsumeQueueExtFiles
+from store.dispatch import DispatchBatch
+from store.errors import QueueFileError
+from store.ledger import Ledger
+from store.unsynced import Unsynced, UnsyncedFiles
+
+
+class Damage(StrEnum):
+    """What is wrong at a place of a queue."""
+
+    UNIT = "unit"
+    """Not the unit that the log says."""
+    STRAY = "stray"
+    """Bytes behind the last unit."""
+    EXPIRED = "expired"
+    """No unit, where that of a message was that the log no longer holds."""
+    FILE = "file"
+    """A file that does not belong to the queue."""
+    FILE_SIZE = "file_size"
+    """A file that is too short or too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One stretch of wrong units, or one wrong file; what is shown is its first unit."""
+
+    topic: str
+    queue_id: int
+    damage: Damage
+    queue_offset: int
+    """Position of the first unit, in units."""
+    unit_count: int
+    """0 for a file."""
+    physical_offset: int | None
+    """Of the first message whose unit is wrong; None where none belongs or it is not known."""
+    expected: tuple[int, ...] | None
+    """(physical offset, size, tagsCode), or a file's bytes; None where nothing belongs."""
+    found: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """What of the log counts."""
+
+    start: int
+    """Its first byte: messages before it are gone."""
+    end: int
+    """The watermark: messages from here on need no unit yet."""
+    sealed_end: int
+    """No message lies behind it."""
+
+
+class ComparedFiles(ConsumeQueueFiles):
+    """The files of one queue as they are, sizes and names included. Never writes, but to heal."""
+
+    def __init__(
+        self,
+        directory: Path,
+        file_size: int,
+        log: LogRange,
+        first: NDArray[np.void] | None,
+        ext: ConsumeQueueExtFiles,
+    ) -> None:
+        """``first``: UNIT_DTYPE[n], the queue's first messages in the log; None without one.
+        ``ext``: of the same queue, if it has any."""
+        self.sizes: dict[int, int] = {}
+        """Bytes of each file, by its start."""
+        super().__init__(directory, file_size)
+        self.key = QueueKey(directory.parent.name, int(directory.name))
+        self.differences: list[Difference] = []
+        self.compared = 0
+        """Units."""
+        self._log = log
+        self._ext = ext
+        self._anchor = None if first is None else self._find_first(first)
+        self._begin: int | None = None
+        self._end = 0
+        self._strays: list[int] = []
+        self._wrong_sizes: list[int] = []
+
+    def refresh(self) -> None:
+        """List the files, whatever their sizes."""
+        self.sizes = {}
+        if self.directory.is_dir():
+            for entry in os.scandir(self.directory):
+                if is_mapped_file_name(entry.name) and entry.is_file(follow_symlinks=False):
+                    self.sizes[int(entry.name)] = entry.stat(follow_symlinks=False).st_size
+        self.starts = [start for start in sorted(self.sizes) if start % self.file_size == 0]
+
+    def bytes_at(self, position: int, size: int) -> NDArray[np.uint8]:
+        """uint8[size] at byte ``position`` of the queue; zeros where no file has any."""
+        data = np.zeros(size, np.uint8)
+        done = 0
+        while done < size:
+            start = (position + done) // self.file_size * self.file_size
+            at = position + done - start
+            part = data[done : done + self.file_size - at]
+            if start in self.sizes:
+                with self.path(start).open("rb", buffering=0) as file:
+                    os.preadv(file.fileno(), [part.data], at)
+            done += len(part)
+        return data
+
+    def _find_first(self, first: NDArray[np.void]) -> int | None:
+        """Byte position of the queue's first message in the log, by the units that are there; None
+        where the log is whole, or no unit tells: then its queue offset says where it belongs."""
+        if self._log.start == 0:
+            return None
+        for start in self.starts:
+            units = self._units(start)
+            found = np.flatnonzero(np.isin(units["offset"], first["offset"]) & (units["size"] > 0))
+            if len(found):
+                index = int(np.searchsorted(first["offset"], units["offset"][found[0]]))
+                position = start + (int(found[0]) - index) * CQ_STORE_UNIT_SIZE
+                return position if position >= 0 else None
+        return None
+
+    def find_end(self, end_offset: int | None) -> int:
+        """Where the first message in the log belongs; the dispatcher begins there."""
+        assert end_offset is None
+        return self._anchor or 0
+
+    def last_unit(self, end: int) -> tuple[int, int] | None:  # noqa: ARG002
+        """Some message before the log's first byte, if there are units of such."""
+        return (self._log.start - 1, 1) if self._anchor else None
+
+    def write(self, position: int, data: bytes | memoryview, root: Path) -> Unsynced:  # noqa: ARG002
+        """Compare instead."""
+        expected = np.frombuffer(data, np.uint8)
+        found = self.bytes_at(position, len(expected))
+        if not np.array_equal(expected, found):
+            units = expected.view(UNIT_DTYPE)
+            self._note_units(position, units, self._without_addresses(units, found))
+        self._begin = position if self._begin is None else self._begin
+        self._end = position + len(expected)
+        self.compared += len(expected) // CQ_STORE_UNIT_SIZE
+        return Unsynced([], [])
+
+    def _without_addresses(
+        self, expected: NDArray[np.void], found: NDArray[np.uint8]
+    ) -> NDArray[np.void]:
+        """Units with the tagsCode that an ext address stands for, where there is an ext unit."""
+        units = found.view(UNIT_DTYPE)
+        codes = units["tags_code"]
+        for index in np.flatnonzero((codes <= MAX_ADDR) & (codes != expected["tags_code"])):
+            unit = self._ext.read(int(codes[index]))
+            if unit is not None:
+                codes[index] = unit.tags_code
+        return units
+
+    def _note_units(
+        self, position: int, expected: NDArray[np.void], found: NDArray[np.void]
+    ) -> None:
+        real = np.flatnonzero(expected["size"] != PRE_BLANK_SIZE)
+        for first, last in _stretches(np.flatnonzero(expected != found)):
+            message = expected[real[np.searchsorted(real, first)]]
+            self._note(
+                Damage.UNIT, position + first * CQ_STORE_UNIT_SIZE, last - first,
+                found[first], expected[first], int(message["offset"]),
+            )  # fmt: skip
+
+    def _note(
+        self,
+        damage: Damage,
+        position: int,
+        count: int,
+        found: Iterable[int],
+        expected: Iterable[int] | None = None,
+        physical_offset: int | None = None,
+    ) -> None:
+        last = self.differences[-1] if self.differences else None
+        queue_offset = position // CQ_STORE_UNIT_SIZE
+        if count and last and (last.damage, last.queue_offset + last.unit_count) == (
+            damage, queue_offset,
+        ):  # fmt: skip
+            # a stretch that goes on in the next run
+            self.differences[-1] = replace(last, unit_count=last.unit_count + count)
+            return
+        self.differences.append(
+            Difference(
+                self.key.topic, self.key.queue_id, damage, queue_offset, count, physical_offset,
+                None if expected is None else tuple(int(value) for value in expected),
+                tuple(int(value) for value in found),
+            )
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        """Look at what was not compared: files, expired units, and what is behind the last unit."""
+        first, begin, end = self._bounds()
+        for start, size in sorted(self.sizes.items()):
+            belongs = start % self.file_size == 0 and first < start + self.file_size
+            if not belongs or (start >= end and not self._is_live(self._units(start)).any()):
+                self._strays.append(start)
+                self._note(Damage.FILE, start, 0, (size,))
+            elif size != self.file_size:
+                self._wrong_sizes.append(start)
+                self._note(Damage.FILE_SIZE, start, 0, (size,), (self.file_size,))
+        for start in self.starts:
+            is_compared = begin <= start and start + self.file_size <= end
+            if start not in self._strays and not is_compared:
+                units = self._units(start)
+                at = start + CQ_STORE_UNIT_SIZE * np.arange(len(units))
+                is_unit = (units["size"] > 0) & (units["offset"] >= 0)
+                is_gone = is_unit & (units["offset"] + units["size"] <= self._log.start)
+                is_blank = units == PRE_BLANK
+                self._note_wrong(Damage.EXPIRED, start, units, (at < begin) & ~is_gone & ~is_blank)
+                is_zero = units == np.zeros(1, UNIT_DTYPE)
+                is_stray = (at >= end) & ~is_zero & ~self._is_live(units)
+                self._note_wrong(Damage.STRAY, start, units, is_stray)
+
+    def _note_wrong(
+        self, damage: Damage, start: int, units: NDArray[np.void], wrong: NDArray[np.bool_]
+    ) -> None:
+        for low, high in _stretches(np.flatnonzero(wrong)):
+            self._note(damage, start + low * CQ_STORE_UNIT_SIZE, high - low, units[low])
+
+    def _bounds(self) -> tuple[int, int, int]:
+        """Byte positions: the first file that belongs, the first unit of a message in the log, and
+        behind the last unit. Without a message in the log the last two are the same."""
+        begin, end = self._begin, self._end
+        if begin is None:
+            begin = end = self._expired_end() if self._log.start else 0
+        elif self._anchor is None:
+            return begin, begin, end
+        first = begin - begin % -self.file_size
+        while first - self.file_size in self.sizes:
+            first -= self.file_size
+        return first, begin, end
+
+    def _expired_end(self) -> int:
+        """Behind the last unit of a queue that has no message in the log."""
+        for start in reversed(self.starts):
+            units = self._units(start)
+            used = np.flatnonzero((units != np.zeros(1, UNIT_DTYPE)) & ~self._is_live(units))
+            if len(used):
+                return start + (int(used[-1]) + 1) * CQ_STORE_UNIT_SIZE
+        return 0
+
+    def _units(self, start: int) -> NDArray[np.void]:
+        """Units of a file, without the zeros that the file system knows of at its end."""
+        with self.path(start).open("rb", buffering=0) as file:
+            end = min(_data_end(file.fileno()), self.file_size)
+        return self.bytes_at(start, -(-end // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE).view(
+            UNIT_DTYPE
+        )
+
+    def _is_live(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Which units are of messages behind the watermark, to be written anew."""
+        offsets, sizes = units["offset"], units["size"]
+        return np.asarray(
+            (offsets >= self._log.end) & (sizes > 0) & (offsets <= self._log.sealed_end - sizes)
+        )
+
+    def heal(self, root: Path) -> None:
+        """Give files their size, remove what does not belong, blank out what cannot be known, and
+        cut the queue at the first unit that the log can give again. Raises OutputError, SyncError.
+        """
+        for start in self._strays:
+            fsops.unlink(self.path(start))
+        for start in self._wrong_sizes:
+            fd = fsops.open_for_writing(self.path(start), self.file_size)
+            try:
+                fsops.truncate(fd, self.file_size, self.path(start))
+                fsops.sync(fd, self.path(start))
+            finally:
+                os.close(fd)
+        if self.directory.is_dir():
+            fsops.sync_directory(self.directory)
+        files = ConsumeQueueFiles(self.directory, self.file_size)
+        unsynced = UnsyncedFiles()
+        cuts = []
+        for difference in self.differences:
+            position = difference.queue_offset * CQ_STORE_UNIT_SIZE
+            if difference.damage is Damage.EXPIRED:
+                blanks = PRE_BLANK.tobytes() * difference.unit_count
+                unsynced.add(files.write(position, blanks, root))
+            elif difference.damage in (Damage.UNIT, Damage.STRAY):
+                cuts.append(position)
+        unsynced.sync()
+        if cuts:
+            # without a message left, what remains is blank: the queue begins anew
+            files.clear_from(min(cuts) if files.last_unit(min(cuts)) else 0)
+
+
+class ConsumeQueueVerifier:
+    """Compares every queue of an output; not thread-safe, for one pass over the log."""
+
+    def __init__(
+        self,
+        output: Path,
+        file_size: int,
+        ledger: Ledger,
+        log: LogRange,
+        ext_file_size: int,
+        on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
+    ) -> None:
+        """``ledger`` is read only; ``on_queue_gap``: as the queues were built.
+
+        Raises QueueFileError where not one file has ``file_size`` bytes: that is not damage.
+        """
+        self._output = output
+        self._root = output / CONSUME_QUEUE_DIRECTORY
+        self._file_size = file_size
+        self._ext_file_size = ext_file_size
+        self._log = log
+        self._first: dict[QueueKey, NDArray[np.void]] = {}
+        self._queues: dict[QueueKey, ComparedFiles] = {}
+        self._check_file_size()
+        self._dispatcher = ConsumeQueueDispatcher(
+            output,
+            file_size,
+            ledger,
+            durable_end=None,
+            queue_offset_at=lambda _offset, _size: None,
+            on_queue_gap=on_queue_gap,
+            open_files=self._open,
+        )
+
+    def _check_file_size(self) -> None:
+        wrong = None
+        for key in list_queues(self._root):
+            try:
+                if ConsumeQueueFiles(self._root / key.relative_path, self._file_size).starts:
+                    return
+            except QueueFileError as error:
+                wrong = error
+        if wrong is not None:
+            raise wrong
+
+    def _open(self, directory: Path, file_size: int) -> ComparedFiles:
+        key = QueueKey(directory.parent.name, int(directory.name))
+        ext = self._output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path
+        files = ComparedFiles(
+            directory, file_size, self._log, self._first.get(key),
+            ConsumeQueueExtFiles(ext, self._ext_file_size),
+        )  # fmt: skip
+        self._queues[key] = files
+        return files
+
+    def compare(self, batch: DispatchBatch) -> None:
+        """Compare what the next batch of the log says. Raises QueueGapError."""
+        self._first = {}
+        for run in batch.runs:
+            name = topic_directory(run.topic)
+            if name is not None:
+                self._first.setdefault(QueueKey(name, run.queue_id), run.units)
+        self._dispatcher.dispatch(batch)
+
+    def finish(self) -> list[Difference]:
+        """Look at what no batch says anything about; every difference, by queue."""
+        self._first = {}
+        for key in list_queues(self._root):
+            if key not in self._queues:
+                self._open(self._root / key.relative_path, self._file_size)
+        for files in self._queues.values():
+            files.finish()
+        return [found for files in self._by_key() for found in files.differences]
+
+    def _by_key(self) -> list[ComparedFiles]:
+        keys = sorted(self._queues, key=lambda key: (key.topic, key.queue_id))
+        return [self._queues[key] for key in keys]
+
+    @property
+    def queue_count(self) -> int:
+        """Queues looked at."""
+        return len(self._queues)
+
+    @property
+    def unit_count(self) -> int:
+        """Units compared with the log."""
+        return sum(files.compared for files in self._queues.values())
+
+    def heal(self) -> None:
+        """Cut what is wrong. The watermark must be at or before ``replay_from`` by then."""
+        for files in self._by_key():
+            if files.differences:
+                files.heal(self._output)
+
+
+def replay_from(differences: Iterable[Difference]) -> int | None:
+    """Start of the first message that a healed queue has no unit of; None where none lacks one."""
+    offsets = [found.physical_offset for found in differences]
+    return min((offset for offset in offsets if offset is not None), default=None)
+
+
+def _data_end(fd: int) -> int:
+    """Behind the last data of a sparse file."""
+    end = 0
+    while True:
+        try:
+            end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return end
+            raise
+
+
+def _stretches(indexes: NDArray[np.intp]) -> Iterator[tuple[int, int]]:
+    """[first, last) of every stretch of consecutive indexes."""
+    if not len(indexes):
+        return
+    breaks = np.flatnonzero(np.diff(indexes) != 1) + 1
+    bounds = [0, *(int(at) for at in breaks), len(indexes)]
+    for low, high in pairwise(bounds):
+        yield int(indexes[low]), int(indexes[high - 1]) + 1
