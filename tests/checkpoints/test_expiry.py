@@ -20,9 +20,9 @@ from store.config import StoreSettings, read_store_settings
 from store.consumequeue import QueueKey
 from store.errors import CommitLogError, OwnershipError, UsageError
 from tests.support.cli import reput, reput_json
-from tests.support.golden import tree
+from tests.support.golden import relaid_queues, tree
 from tests.support.outputs import STORE_ID, Output, QueueLog, Setup
-from tests.support.wire import UNIT, file_name, read_log
+from tests.support.wire import file_name, read_log
 
 FILE_SIZE = 200
 
@@ -39,20 +39,6 @@ def built(store: Path, output: Path) -> tuple[StoreSettings, int]:
     return settings, last + len(data)
 
 
-def surviving(store: Path, log_min: int) -> dict[str, bytes]:
-    """RocketMQ's units in files of ten, without those whose last unit's message is gone."""
-    kept = {}
-    for queue in (store / "consumequeue").glob("*/*"):
-        units = b"".join(path.read_bytes() for path in sorted(queue.iterdir()))
-        end = next(at for at in range(0, len(units), 20) if not any(units[at + 8 : at + 12]))
-        starts = range(0, end, FILE_SIZE)
-        for start in starts:
-            data = units[start : start + FILE_SIZE].ljust(FILE_SIZE, b"\0")
-            if start == starts[-1] or UNIT.unpack(data[-20:])[0] >= log_min:
-                kept[f"{queue.relative_to(store / 'consumequeue')}/{file_name(start)}"] = data
-    return kept
-
-
 @pytest.mark.parametrize("name", ["plain", "mixed", "wide"])
 def test_what_the_log_lost_goes_and_nothing_else(
     golden: Callable[[str], Path], tmp_path: Path, name: str
@@ -60,7 +46,7 @@ def test_what_the_log_lost_goes_and_nothing_else(
     """File by file from the log's front: a dry run changes nothing, then RocketMQ's rule."""
     store, output = golden(name), tmp_path / "output"
     settings, _ = built(store, output)
-    assert tree(output / "consumequeue") == surviving(store, 0)
+    assert tree(output / "consumequeue") == relaid_queues(store, FILE_SIZE)
     removed = 0
     for path in sorted((store / "commitlog").iterdir())[:-1]:
         path.unlink()
@@ -68,7 +54,7 @@ def test_what_the_log_lost_goes_and_nothing_else(
         plan = expire(settings, output, apply=False)
         assert tree(output) == before
         assert expire(settings, output, apply=True) == plan
-        assert tree(output / "consumequeue") == surviving(store, plan.log_min_offset)
+        assert tree(output / "consumequeue") == relaid_queues(store, FILE_SIZE, plan.log_min_offset)
         assert expire(settings, output, apply=False).files == ()
         removed += len(plan.files)
     assert removed > 100
@@ -141,5 +127,5 @@ def test_the_command(golden: Callable[[str], Path], tmp_path: Path) -> None:
     done = reput(*arguments, "--apply")
     assert done.returncode == 0, done.stderr
     assert f"{len(planned['files']):,} files" in done.stdout
-    assert tree(output / "consumequeue") == surviving(store, 262144)
+    assert tree(output / "consumequeue") == relaid_queues(store, FILE_SIZE, 262144)
     assert reput(*arguments, "--remove-unused").returncode == 2

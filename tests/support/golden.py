@@ -29,3 +29,18 @@ def difference(ours: Path, theirs: Path) -> list[str]:
     """Names of files that one tree lacks or that differ; empty for equal trees."""
     left, right = tree(ours), tree(theirs)
     return sorted(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))
+
+
+def relaid_queues(store: Path, file_size: int, log_min: int = 0) -> dict[str, bytes]:
+    """RocketMQ's consume queues in files of another size; without those that it would have removed
+    where the log begins at ``log_min``."""
+    kept = {}
+    for queue in (store / "consumequeue").glob("*/*"):
+        units = b"".join(path.read_bytes() for path in sorted(queue.iterdir()))
+        end = next(at for at in range(0, len(units), 20) if not any(units[at + 8 : at + 12]))
+        starts = range(0, end, file_size)
+        for start in starts:
+            data = units[start : min(start + file_size, end)].ljust(file_size, b"\0")
+            if start == starts[-1] or int.from_bytes(data[-20:-12], "big") >= log_min:
+                kept[f"{queue.relative_to(store / 'consumequeue')}/{start:020d}"] = data
+    return kept
