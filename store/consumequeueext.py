@@ -151,14 +151,14 @@ class ConsumeQueueExtFiles(MappedFileQueue):
             if len(data) == MIN_EXT_UNIT_SIZE:
                 size = _SIZE.unpack_from(data)[0]
                 data += os.pread(file.fileno(), max(0, size - len(data)), position + len(data))
-        return _decode(data, 0)
+        return decode_unit(data, 0)
 
     def units(self, start: int) -> Iterator[tuple[int, ExtUnit]]:
         """(byte offset, unit) of the file that starts at ``start``, up to its end or the first
         bytes that are no unit."""
         data = self.path(start).read_bytes()
         position = 0
-        while (unit := _decode(data, position)) is not None:
+        while (unit := decode_unit(data, position)) is not None:
             yield start + position, unit
             position += unit.size
 
@@ -207,8 +207,8 @@ class ConsumeQueueExtFiles(MappedFileQueue):
         return gone
 
 
-def _decode(data: bytes, position: int) -> ExtUnit | None:
-    """The unit at ``position``; None for an end mark, for zeros and for what is cut off."""
+def decode_unit(data: bytes, position: int) -> ExtUnit | None:
+    """The unit at ``position`` of ``data``; None for an end mark, zeros, and what is cut off."""
     if position + MIN_EXT_UNIT_SIZE > len(data):
         return None
     size, tags_code, store_time, map_size = _UNIT.unpack_from(data, position)

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import mmap
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -19,6 +20,8 @@ from store.errors import NoSpaceError, OutputError, SyncError
 
 FAILPOINTS_VARIABLE = "REPUT_FAILPOINTS"
 _libc = ctypes.CDLL(None, use_errno=True)
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -210,6 +213,44 @@ def rename(source: Path, target: Path) -> None:
     except OSError as error:
         raise output_error(error, "rename", source) from error
     sync_directory(target.parent)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Give two names of one file system each other's file or directory, durably and at once.
+
+    False where system or file system cannot (``renameat2``); nothing has changed then.
+    """
+    if not hasattr(_libc, "renameat2"):
+        return False
+    try:
+        _failpoints.reach("exchange", str(second))
+        if _libc.renameat2(
+            _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE
+        ):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            return False
+        raise output_error(error, "exchange", second) from error
+    sync_directory(first.parent)
+    sync_directory(second.parent)
+    return True
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with everything in it, or a file; that it is gone already is fine.
+
+    A kill or an error leaves a part of it, for another call. Links are not followed.
+    """
+    try:
+        _failpoints.reach("remove_tree", str(path))
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise output_error(error, "remove", path) from error
 
 
 def unlink(path: Path) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from checkpoints import spark_checkpoint
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import Plan, make_plan
+from checkpoints.swap import finish_swap
 from checkpoints.watermark import read_watermark
 from sources.commitlog import CommitLogDataSource
 from store import errors
@@ -58,6 +59,8 @@ def run_dispatcher(
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     for path in log.foreign:
         logger.warning("ignored, no commitlog file: path=%s", path)
+    if finish_swap(config.output):
+        logger.warning("finished a rebuild that was killed: output=%s", config.output)
     with Ownership(config.output):
         found = read_watermark(config.state_directory)
         if found is None and not config.adopt:

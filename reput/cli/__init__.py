@@ -14,7 +14,18 @@ import sys
 import typer
 
 from reput import __version__
-from reput.cli import demo, expire, inspect, prepare, produce, run, status, verify
+from reput.cli import (
+    demo,
+    diff,
+    expire,
+    inspect,
+    prepare,
+    produce,
+    rebuild,
+    run,
+    status,
+    verify,
+)
 from reput.cli.render import fail
 from reput.guard import foreign_packages
 from store.errors import ReputError
@@ -32,6 +43,8 @@ app.command("status")(status.status)
 app.command("expire")(expire.expire)
 app.command("verify")(verify.verify)
 app.add_typer(inspect.app, name="inspect")
+app.command("diff")(diff.diff)
+app.command("rebuild")(rebuild.rebuild)
 app.command("produce")(produce.produce)
 app.command("demo")(demo.demo)
 app.command("prepare")(prepare.prepare)

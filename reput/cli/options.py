@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sinks.consumequeue import OnQueueGap
 from sources.options import parse_size
 from store.config import StoreSettings, read_store_settings
 from store.errors import UsageError
@@ -47,6 +49,28 @@ def store_settings(
     )
 
 
+def kinds_option(text: str | None, known: Sequence[str]) -> Sequence[str]:
+    """Kinds of a text with commas. Raises UsageError naming the known ones."""
+    if text is None:
+        return known
+    kinds = text.split(",")
+    for kind in kinds:
+        if kind not in known:
+            raise UsageError(f"--only names {kind!r}; it must be of {', '.join(known)}")
+    return kinds
+
+
+def spark_conf(pairs: list[str]) -> dict[str, str]:
+    """Spark settings of ``key=value`` texts. Raises UsageError."""
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise UsageError(f"--conf is {pair!r}; it must be spark.SOMETHING=VALUE")
+        settings[key] = value
+    return settings
+
+
 Store = Annotated[Path, typer.Argument(help="Root of the store; holds `commitlog/`.")]
 Output = Annotated[
     Path | None,
@@ -62,5 +86,17 @@ CommitLogFileSize = Annotated[
 ConsumeQueueFileSize = Annotated[
     str | None,
     typer.Option("--consume-queue-file-size", help="mappedFileSizeConsumeQueue in bytes."),
+]
+OnQueueGapOption = Annotated[
+    OnQueueGap,
+    typer.Option(help="Queue offsets that jump: close up as RocketMQ, fill with blanks, stop."),
+]
+VerifyCrc = Annotated[bool, typer.Option("--verify-crc", help="Check the CRC of every body.")]
+Conf = Annotated[
+    list[str] | None, typer.Option(help="A Spark setting, `key=value`; may be repeated.")
+]
+Only = Annotated[
+    str | None,
+    typer.Option(help="Kinds, with commas: `consumequeue`, `index`, ...; all if not given."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines.")]

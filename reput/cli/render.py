@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
+
+from store.compare import Comparison, Difference, Fields
 
 PLAIN_SECONDS = 5.0
 INTERRUPTED = 130
@@ -167,6 +170,31 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     console.print(table)
+
+
+def comparison_lines(comparison: Comparison) -> Iterator[str]:
+    """How much was compared and how much of it differs, a line a kind."""
+    different = Counter(difference.kind for difference in comparison.differences)
+    for kind, count in comparison.compared.items():
+        result = f"{different[kind]:,} differ" if different[kind] else "equal"
+        yield f"{kind:20} {count:,} compared, {result}"
+
+
+def difference_rows(
+    differences: Sequence[Difference], left: object, right: object
+) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    """Columns and rows for ``print_table``; ``left`` and ``right`` name the stores."""
+    rows = [
+        (one.kind, one.place, one.entry, _fields(one.left), _fields(one.right))
+        for one in differences
+    ]
+    return ("kind", "where", "entry", str(left), str(right)), rows
+
+
+def _fields(fields: Fields | None) -> str:
+    if fields is None:
+        return "nothing"
+    return ", ".join(f"{name} {value}" for name, value in fields.items())
 
 
 def _cell(value: object) -> Text:

@@ -11,7 +11,6 @@ import typer
 
 from reput.cli import options, render
 from sinks.consumequeue import OnQueueGap
-from store.errors import UsageError
 from streaming.config import (
     DEFAULT_MAX_BYTES_PER_TRIGGER,
     DEFAULT_TRIGGER_MS,
@@ -46,13 +45,8 @@ def run(
     on_corrupt: Annotated[
         OnCorrupt, typer.Option(help="Damaged bytes: list them and go on, or stop.")
     ] = OnCorrupt.QUARANTINE,
-    on_queue_gap: Annotated[
-        OnQueueGap,
-        typer.Option(help="Queue offsets that jump: close up as RocketMQ, fill with blanks, stop."),
-    ] = OnQueueGap.ROCKETMQ,
-    verify_crc: Annotated[
-        bool, typer.Option("--verify-crc", help="Check the CRC of every body.")
-    ] = False,
+    on_queue_gap: options.OnQueueGapOption = OnQueueGap.ROCKETMQ,
+    verify_crc: options.VerifyCrc = False,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Go on with queues that another writer built.")
     ] = False,
@@ -67,9 +61,7 @@ def run(
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(help="A Spark setting, `key=value`; may be repeated.")
-    ] = None,
+    conf: options.Conf = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Dispatch a store's commitlog into consume queues: follow it, or `--once`.
@@ -96,7 +88,7 @@ def run(
         consume_queue_file_size=options.size_option(
             "--consume-queue-file-size", consume_queue_file_size
         ),
-        spark_conf=_spark_conf(conf or []),
+        spark_conf=options.spark_conf(conf or []),
     )
     _run(config, as_json)
 
@@ -122,13 +114,3 @@ def _run(config: DispatcherConfig, as_json: bool) -> None:
             f"quarantined) up to physical offset {summary['end_offset']:,} "
             f"in {summary['seconds']} s"
         )
-
-
-def _spark_conf(pairs: list[str]) -> dict[str, str]:
-    settings = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.startswith("spark."):
-            raise UsageError(f"--conf is {pair!r}; it must be spark.SOMETHING=VALUE")
-        settings[key] = value
-    return settings

@@ -1,0 +1,167 @@
+"""What was built aside takes the place of what is there, as one step, whatever dies when.
+
+    OUTPUT/.reput-rebuild/new/        the parts, built there as below an output of its own
+    OUTPUT/.reput-rebuild/swap.json   the parts to be swapped; written when all of them are durable
+    OUTPUT/NAME.replaced-N            what stood there before
+
+Without ``swap.json`` nothing has changed, and what was built is thrown away. With it every part is
+put in place, by this process or by the next that owns the output: ``finish_swap``. A part, a
+directory or a file, is exchanged by one system call, so that its name always stands for the old or
+for the new one, whole; only on a file system without that call is there a moment with neither.
+Parts are swapped in the order given: the state directory, which says what the others hold, last.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from checkpoints.ownership import Ownership
+from store import fsops
+from store.errors import StoreError, UsageError
+
+ASIDE_DIRECTORY = ".reput-rebuild"
+BUILD_DIRECTORY = "new"
+JOURNAL_NAME = "swap.json"
+_REPLACED_NAME = re.compile(r"(.+)\.replaced-([1-9][0-9]{0,8})\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One part of a swap."""
+
+    path: str
+    """Below the output."""
+    kept: str
+    """Where the old part goes, below the output."""
+    inode: int | None
+    """The new part's: tells whether it is in place already. None: there is no new one."""
+
+
+def build_root(output: Path) -> Path:
+    """Where to build: an output of its own on the same file system."""
+    return output / ASIDE_DIRECTORY / BUILD_DIRECTORY
+
+
+def clear_aside(output: Path) -> None:
+    """Remove what was built and not swapped in. For the owner of the output only."""
+    fsops.remove_tree(output / ASIDE_DIRECTORY)
+
+
+def check_swappable(output: Path, parts: Iterable[str]) -> None:
+    """Raises UsageError for a part that is a link, or on another file system: no exchange."""
+    device = output.stat().st_dev
+    for part in parts:
+        path = output / part
+        if path.is_symlink() or (path.exists() and path.stat().st_dev != device):
+            raise UsageError(
+                f"{path} is a link or on another file system than {output}, so that nothing built "
+                "beside it can take its place; build into another output with --output DIR"
+            )
+
+
+def swap_in(output: Path, parts: Sequence[str]) -> list[Path]:
+    """Put built parts in place; what stood there is kept, and is returned.
+
+    ``parts``: paths below the output, in their order; one that was not built goes out of the way.
+    For the owner of the output only. Raises OutputError: ``finish_swap`` goes on.
+    """
+    number = 1 + max((number for _, _, number in _replaced(output)), default=0)
+    new = build_root(output)
+    steps = [
+        _Step(part, _kept(part, number), _inode(new / part))
+        for part in parts
+        if _inode(new / part) is not None or _inode(output / part) is not None
+    ]
+    text = json.dumps([asdict(step) for step in steps])
+    fsops.replace_file(output / ASIDE_DIRECTORY / JOURNAL_NAME, text.encode())
+    return _finish(output, steps)
+
+
+def finish_swap(output: Path) -> list[Path]:
+    """Go on with a swap that was killed, or throw away what was built without coming so far.
+
+    Costs a stat where nothing was left. Returns what was replaced and kept. Raises OwnershipError
+    where the output is in use.
+    """
+    if not (output / ASIDE_DIRECTORY).is_dir():
+        return []
+    with Ownership(output):
+        return finish_owned_swap(output)
+
+
+def finish_owned_swap(output: Path) -> list[Path]:
+    """``finish_swap`` for who owns the output already."""
+    journal = output / ASIDE_DIRECTORY / JOURNAL_NAME
+    try:
+        steps = [_Step(**fields) for fields in json.loads(journal.read_text("utf-8"))]
+    except FileNotFoundError:
+        clear_aside(output)
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(
+            f"cannot read {journal}, which says what a rebuild had begun to swap: {error}; "
+            f"look at what is in {journal.parent}, then remove it"
+        ) from error
+    return _finish(output, steps)
+
+
+def _finish(output: Path, steps: Sequence[_Step]) -> list[Path]:
+    for step in steps:
+        _take(output, step)
+    fsops.unlink(output / ASIDE_DIRECTORY / JOURNAL_NAME)
+    fsops.sync_directory(output / ASIDE_DIRECTORY)
+    clear_aside(output)
+    return [kept for step in steps if _inode(kept := output / step.kept) is not None]
+
+
+def _take(output: Path, step: _Step) -> None:
+    """One part; may be called again after having been killed anywhere in it."""
+    target, kept = output / step.path, output / step.kept
+    old = new = build_root(output) / step.path
+    fsops.make_directories(target.parent, output)
+    fsops.make_directories(kept.parent, output)
+    if step.inode is None:
+        old = target
+    elif _inode(target) != step.inode:
+        if _inode(target) is not None and not fsops.exchange(new, target):
+            fsops.rename(target, kept)
+        if _inode(target) is None:
+            fsops.rename(new, target)
+    if _inode(old) is not None and _inode(kept) is None:
+        fsops.rename(old, kept)
+
+
+def _kept(part: str, number: int) -> str:
+    """``consumequeue/Topic`` goes to ``consumequeue.replaced-N/Topic``: no broker takes that for a
+    topic."""
+    first, slash, rest = part.partition("/")
+    return f"{first}.replaced-{number}{slash}{rest}"
+
+
+def _inode(path: Path) -> int | None:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return path.lstat().st_ino
+    return None
+
+
+def _replaced(output: Path) -> Iterator[tuple[Path, str, int]]:
+    """What swaps have kept: path, the part's first name, number."""
+    for path in sorted(output.iterdir()):
+        if found := _REPLACED_NAME.match(path.name):
+            yield path, found[1], int(found[2])
+
+
+def drop_replaced(output: Path, names: Iterable[str]) -> list[Path]:
+    """Remove what swaps have kept of these parts (first names); returns it.
+
+    For the owner of the output only.
+    """
+    dropped = [path for path, name, _ in _replaced(output) if name in names]
+    for path in dropped:
+        fsops.remove_tree(path)
+    return dropped

@@ -1,0 +1,48 @@
+"""``reput diff``: where two stores differ in what follows from their logs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reput.cli import options, render
+from store.compare import KINDS, compare_stores, read_hash_slot_count
+from store.config import FILE_NAME
+from store.errors import UsageError
+
+DIFFERENT = 1
+
+
+def diff(
+    store_a: Annotated[Path, typer.Argument(help="Root of a store, or of another output.")],
+    store_b: Annotated[Path, typer.Argument(help="The one to compare it with.")],
+    only: options.Only = None,
+    broker_conf: options.BrokerConf = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare queues, indexes and checkpoint; name the first entry of each that differs.
+
+    Reads only. Exit code 0 where nothing differs, 1 where something does, 2 if called wrongly.
+    """
+    kinds = options.kinds_option(only, KINDS)
+    roots = (store_a, store_b)
+    for root in roots:
+        if not root.is_dir():
+            raise UsageError(f"{root} is not a directory; give a store's root, or an output's")
+    slots = read_hash_slot_count([broker_conf] if broker_conf else [r / FILE_NAME for r in roots])
+    found = compare_stores(*roots, kinds, hash_slot_count=slots)
+    if not found.compared:
+        raise UsageError(f"neither {store_a} nor {store_b} holds {' or '.join(kinds)}")
+    if as_json:
+        typer.echo(json.dumps({"equal": found.is_equal, **asdict(found)}))
+    else:
+        if found.differences:
+            render.print_table("differences", *render.difference_rows(found.differences, *roots))
+        for line in render.comparison_lines(found):
+            typer.echo(line)
+    if not found.is_equal:
+        raise typer.Exit(DIFFERENT)

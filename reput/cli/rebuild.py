@@ -1,0 +1,131 @@
+"""``reput rebuild``: build queues and indexes anew, compare, put them in place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reput.cli import options, render
+from sinks.consumequeue import OnQueueGap
+from store.compare import DIRECTORY_KINDS
+from store.errors import UsageError
+from streaming.config import DispatcherConfig
+from streaming.jvm import started
+
+if TYPE_CHECKING:
+    from streaming.rebuild import Rebuilt
+
+DIFFERENT = 1
+SHOWN_DIFFERENCES = 10
+
+
+def rebuild(
+    store: options.Store,
+    output: options.Output = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="Replace this topic's queues only; may be repeated.")
+    ] = None,
+    only: options.Only = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Build and compare only; exit code 1 where it differs."),
+    ] = False,
+    drop_old: Annotated[
+        bool,
+        typer.Option("--drop-old", help="Build nothing: remove what rebuilds replaced and kept."),
+    ] = False,
+    on_queue_gap: options.OnQueueGapOption = OnQueueGap.ROCKETMQ,
+    verify_crc: options.VerifyCrc = False,
+    broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
+    conf: options.Conf = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Build all that follows from a store's commitlog beside what is there, then swap it in.
+
+    Says what differed and keeps what it replaces as `consumequeue.replaced-N`. Refused while a
+    broker or dispatcher runs there. Safe to kill: either the old or the new is in place, and the
+    next start finishes or clears away.
+    """
+    if dry_run and drop_old:
+        raise UsageError("--dry-run and --drop-old are not for the same call")
+    root = output or store
+    render.set_up_logging(as_json)
+    if drop_old:
+        _drop_old(root, as_json)
+        return
+    config = DispatcherConfig(
+        store=store,
+        output=root,
+        broker_conf=broker_conf,
+        on_queue_gap=on_queue_gap,
+        verify_crc=verify_crc,
+        commit_log_file_size=options.size_option("--commitlog-file-size", commitlog_file_size),
+        consume_queue_file_size=options.size_option(
+            "--consume-queue-file-size", consume_queue_file_size
+        ),
+        spark_conf=options.spark_conf(conf or []),
+    )
+    kinds = options.kinds_option(only, DIRECTORY_KINDS)
+    _show(_rebuild(config, kinds, topic, dry_run, as_json), root, dry_run, as_json)
+
+
+def _drop_old(root: Path, as_json: bool) -> None:
+    from streaming.rebuild import drop_old  # noqa: PLC0415
+
+    dropped = [str(path) for path in drop_old(root)]
+    if as_json:
+        typer.echo(json.dumps({"removed": dropped}))
+    else:
+        typer.echo(f"removed {', '.join(dropped) or 'nothing'}")
+
+
+def _rebuild(
+    config: DispatcherConfig,
+    kinds: Sequence[str],
+    topics: list[str] | None,
+    dry_run: bool,
+    as_json: bool,
+) -> Rebuilt:
+    display = render.ProgressDisplay(as_json)
+    try:
+        with started(config.spark_conf) as jvm, render.stopped_by_signals() as stop:
+            # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
+            from streaming.rebuild import rebuild as build  # noqa: PLC0415
+
+            return build(
+                config, stop, display, jvm, kinds=kinds, topics=topics, dry_run=dry_run
+            )  # fmt: skip
+    finally:
+        display.close()
+
+
+def _show(done: Rebuilt, root: Path, dry_run: bool, as_json: bool) -> None:
+    found = done.comparison
+    if as_json:
+        fields = {"equal": found.is_equal, **asdict(found), "kept": [str(p) for p in done.kept]}
+        typer.echo(json.dumps({**done.progress.summary(), "replaced": not dry_run, **fields}))
+    else:
+        if found.differences:
+            shown = found.differences[:SHOWN_DIFFERENCES]
+            render.print_table(
+                f"the first {len(shown)} of {len(found.differences):,} differences",
+                *render.difference_rows(shown, "was there", "built"),
+            )
+        for line in render.comparison_lines(found):
+            typer.echo(line)
+        typer.echo(f"{done.progress.summary()['messages']:,} messages dispatched")
+        if dry_run:
+            typer.echo("a dry run: nothing was replaced")
+        else:
+            kept = ", ".join(path.name for path in done.kept)
+            old = f"the old is kept: {kept}" if kept else "nothing was there before"
+            typer.echo(f"replaced in {root}; {old}")
+    if dry_run and not found.is_equal:
+        raise typer.Exit(DIFFERENT)

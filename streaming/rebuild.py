@@ -1,0 +1,161 @@
+"""All that follows from a log, built anew beside what is there, compared, and put in its place.
+
+Guarantee: until every part is built and durable nothing that is there changes; from then on every
+part gets replaced, if need be by the next start (``checkpoints.swap``). What was there is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from checkpoints import STATE_DIRECTORY
+from checkpoints.ownership import Ownership
+from checkpoints.swap import (
+    build_root,
+    check_swappable,
+    clear_aside,
+    drop_replaced,
+    finish_owned_swap,
+    swap_in,
+)
+from store import fsops
+from store.compare import (
+    CHECKPOINT_KIND,
+    DIRECTORY_KINDS,
+    Comparison,
+    compare_stores,
+    read_hash_slot_count,
+)
+from store.config import FILE_NAME as BROKER_CONF
+from store.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
+from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from store.errors import NoSpaceError, StoreError, UsageError
+from store.storecheckpoint import StoreCheckpoint
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from streaming.jvm import Jvm
+from streaming.progress import Progress
+
+TOGETHER = {CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY}
+"""Units hold the addresses of ext units: one without the other would point anywhere."""
+REPLACEABLE = (*DIRECTORY_KINDS, CHECKPOINT_KIND, STATE_DIRECTORY)
+"""Parts of an output that a rebuild puts in place, in the order in which it does."""
+BLOCK_SIZE = 512
+"""The unit of st_blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild did."""
+
+    progress: Progress
+    comparison: Comparison
+    """Left: what was there; right: what was built."""
+    kept: list[Path]
+    """What was replaced; empty for a dry run, and where nothing was there."""
+
+
+def rebuild(
+    config: DispatcherConfig,
+    stop: threading.Event,
+    show: Callable[[Progress], None] = lambda _: None,
+    jvm: Jvm | None = None,
+    *,
+    kinds: Collection[str] = DIRECTORY_KINDS,
+    topics: Collection[str] | None = None,
+    dry_run: bool = False,
+) -> Rebuilt:
+    """Build what follows from the log of ``config.store``, put it into ``config.output``.
+
+    ``kinds``: of DIRECTORY_KINDS; those that the dispatcher does not write stay as they are.
+    ``topics``: only their queues are replaced. Where everything that was built is put in place,
+    positions and RocketMQ's checkpoint are as well; else they stay, and the next run finds the
+    new units built. Raises ReputError, OwnershipError where a broker or dispatcher runs.
+    """
+    kinds, parts = _chosen(kinds, topics)
+    output = config.output
+    with Ownership(output):
+        finish_owned_swap(output)
+        check_swappable(output, [*REPLACEABLE, *parts])
+        _check_space(output)
+        built = build_root(output)
+        try:
+            fsops.make_directories(built, output)
+            before = StoreCheckpoint.read(output)
+            if before is not None:
+                before.write(built)
+            progress = run_dispatcher(_aside(config, built), stop, show, jvm)
+            if stop.is_set():
+                raise StoreError("stopped before everything was built: nothing was replaced")
+            written = [kind for kind in DIRECTORY_KINDS if (built / kind).is_dir()]
+            _check_built(output, built, [kind for kind in kinds if kind in written], topics)
+            slots = read_hash_slot_count([config.broker_conf or config.store / BROKER_CONF])
+            comparison = compare_stores(
+                output, built, [kind for kind in kinds if kind in written], topics, slots
+            )
+        except BaseException:
+            clear_aside(output)
+            raise
+        if dry_run:
+            clear_aside(output)
+            return Rebuilt(progress, comparison, [])
+        parts = [part for part in parts if part.partition("/")[0] in written]
+        if parts == written:
+            parts += [CHECKPOINT_KIND, STATE_DIRECTORY]
+        return Rebuilt(progress, comparison, swap_in(output, parts))
+
+
+def drop_old(output: Path) -> list[Path]:
+    """Remove what rebuilds have replaced and kept; returns it."""
+    with Ownership(output):
+        finish_owned_swap(output)
+        return drop_replaced(output, REPLACEABLE)
+
+
+def _chosen(kinds: Collection[str], topics: Collection[str] | None) -> tuple[list[str], list[str]]:
+    """Kinds in their order, and the parts of an output that they and the topics stand for."""
+    wanted = {*kinds, *(TOGETHER if TOGETHER & {*kinds} else ())}
+    chosen = [kind for kind in DIRECTORY_KINDS if kind in wanted]
+    if topics is None:
+        return chosen, list(chosen)
+    for topic in topics:
+        if topic_directory(topic.encode("utf-8", "surrogateescape")) != topic:
+            raise UsageError(f"--topic is {topic!r}, which has no queues: it is no plain name")
+    return chosen, [f"{kind}/{topic}" for kind in chosen for topic in topics]
+
+
+def _aside(config: DispatcherConfig, built: Path) -> DispatcherConfig:
+    return replace(config, output=built, once=True, checkpoint=None, adopt=False, replay_from=None)
+
+
+def _check_built(
+    output: Path, built: Path, kinds: Iterable[str], topics: Collection[str] | None
+) -> None:
+    """Raises UsageError where nothing was built of what was asked for."""
+    roots = [root / kind for root in (output, built) for kind in kinds]
+    if not any((built / kind).is_dir() for kind in kinds):
+        raise UsageError("the log gives nothing of what was asked for: nothing was replaced")
+    for topic in topics or ():
+        if not any((root / topic).is_dir() for root in roots):
+            raise UsageError(f"there is no queue of topic {topic!r}: nothing was replaced")
+
+
+def _check_space(output: Path) -> None:
+    """What is built takes about as much as what is there, if that is whole."""
+    needed = sum(
+        os.lstat(Path(directory) / name).st_blocks * BLOCK_SIZE
+        for kind in DIRECTORY_KINDS
+        for directory, _, names in os.walk(output / kind)
+        for name in names
+    )
+    system = os.statvfs(output)
+    free = system.f_bavail * system.f_frsize
+    if needed > free:
+        raise NoSpaceError(
+            f"a rebuild of {output} takes about {needed} bytes beside what is there, {free} are "
+            "free; make room, or build into another output with --output DIR"
+        )
