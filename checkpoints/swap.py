@@ -127,8 +127,11 @@ def _take(output: Path, step: _Step) -> None:
     fsops.make_directories(kept.parent, output)
     if step.inode is None:
         old = target
-    elif _inode(target) != step.inode:
-        if _inode(target) is not None and not fsops.exchange(new, target):
+    elif _inode(new) is not None and _inode(target) != step.inode:
+        if _inode(kept) is not None:
+            # killed between two renames; what is there was made since, as the owner's lock
+            fsops.remove_tree(target)
+        elif _inode(target) is not None and not fsops.exchange(new, target):
             fsops.rename(target, kept)
         if _inode(target) is None:
             fsops.rename(new, target)

@@ -1,0 +1,246 @@
+"""Swapping built parts in: whatever is killed where, each part is the old or the new one, whole."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from checkpoints.ownership import Ownership
+from checkpoints.swap import (
+    ASIDE_DIRECTORY,
+    build_root,
+    check_swappable,
+    drop_replaced,
+    finish_swap,
+    swap_in,
+)
+from store import fsops
+from store.errors import OutputError, OwnershipError, StoreError, UsageError
+from tests.support.golden import tree
+from tests.support.processes import holder, is_killed_at
+
+PARTS = ["consumequeue", "index", "gone/topic", "fresh/topic", "checkpoint", "reput"]
+"""Both sides have the first, the second and the last two; one side each the others."""
+NO_EXCHANGE = "".join(f"exchange:{number}=EINVAL," for number in range(1, 5))
+"""As a file system answers that cannot."""
+
+
+def old_files(part: str) -> dict[str, bytes]:
+    if part == "checkpoint":
+        return {"": b"old"}
+    return {} if part == "fresh/topic" else {"0/a": b"old", "only_old": b""}
+
+
+def new_files(part: str) -> dict[str, bytes]:
+    if part == "checkpoint":
+        return {"": b"new"}
+    return {} if part == "gone/topic" else {"0/a": b"new", "only_new": b""}
+
+
+def lay_down(root: Path, files: Callable[[str], dict[str, bytes]]) -> None:
+    for part in PARTS:
+        for name, data in files(part).items():
+            path = root / part / name if name else root / part
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+
+def make_output(output: Path) -> Path:
+    """Old parts, the new ones aside, and something that is none of our business."""
+    shutil.rmtree(output, ignore_errors=True)
+    lay_down(output, old_files)
+    lay_down(build_root(output), new_files)
+    (output / "commitlog").mkdir()
+    (output / "commitlog" / "0").write_bytes(b"log")
+    return output
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    if path.is_file():
+        return {"": path.read_bytes()}
+    own = ("owner.json", "owner.lock")
+    return {name: data for name, data in tree(path).items() if name not in own}
+
+
+def generations(output: Path) -> list[str]:
+    """old, new or absent, for each part; anything else fails."""
+    found = []
+    for part in PARTS:
+        there = files_of(output / part)
+        if there == new_files(part):
+            found.append("new")
+        elif there == old_files(part):
+            found.append("old")
+        else:
+            assert there == {}, part
+            found.append("absent")
+    return found
+
+
+def assert_swapped(output: Path, number: int = 1) -> None:
+    """Everything is new, everything old is kept, nothing else is left."""
+    assert generations(output) == ["new"] * len(PARTS)
+    assert (output / "commitlog" / "0").read_bytes() == b"log"
+    assert not (output / ASIDE_DIRECTORY).exists()
+    for part in PARTS:
+        first, slash, rest = part.partition("/")
+        assert files_of(output / f"{first}.replaced-{number}{slash}{rest}") == old_files(part)
+
+
+def test_parts_are_swapped_and_the_old_ones_kept(tmp_path: Path) -> None:
+    """Directories, a file, parts that only one side has; what was kept is said."""
+    output = make_output(tmp_path / "output")
+    kept = swap_in(output, PARTS)
+    assert_swapped(output)
+    assert kept == [
+        output / name
+        for name in (
+            "consumequeue.replaced-1", "index.replaced-1", "gone.replaced-1/topic",
+            "checkpoint.replaced-1", "reput.replaced-1",
+        )
+    ]  # fmt: skip
+
+
+def test_numbers_count_on_and_what_was_kept_is_dropped_by_name(tmp_path: Path) -> None:
+    """A second swap takes the next number; dropping leaves what is none of the parts'."""
+    output = make_output(tmp_path / "output")
+    (output / "consumequeue.replaced-6").mkdir()
+    (output / "mine.replaced-2").mkdir()
+    (output / "index.replaced-x").mkdir()
+    swap_in(output, PARTS)
+    assert_swapped(output, 7)
+    before = generations(output)
+    dropped = drop_replaced(output, ["consumequeue", "index", "gone", "checkpoint", "reput"])
+    assert len(dropped) == 6
+    left = {path.name for path in output.iterdir() if "replaced" in path.name}
+    assert left >= {"mine.replaced-2", "index.replaced-x"}
+    assert generations(output) == before
+
+
+@pytest.mark.parametrize("failpoints", ["", NO_EXCHANGE], ids=["exchange", "two renames"])
+def test_a_killed_swap_is_old_or_new_and_the_next_start_ends_it(
+    tmp_path: Path, failpoints: str
+) -> None:
+    """kill -9 before every operation, and again before every operation of what goes on."""
+    outcomes = set()
+    for ordinal in count(1):
+        output = make_output(tmp_path / "output")
+        killed = is_killed_at(ordinal, partial(swap_in, output, PARTS), failpoints)
+        found = generations(output)
+        if not failpoints:
+            # a name never stands for nothing, but where one side has nothing
+            assert "absent" not in found
+        if found[-1] == "new":
+            assert found == ["new"] * len(PARTS)
+        for again in count(1, 5):
+            if not is_killed_at(again, partial(finish_swap, output), failpoints):
+                break
+        found = generations(output)
+        outcomes.add(found[0])
+        if found[0] == "new":
+            assert_swapped(output)
+        else:
+            assert found == ["old"] * len(PARTS)
+            assert not (output / ASIDE_DIRECTORY).exists()
+        if not killed:
+            break
+    assert outcomes == {"old", "new"}
+    assert ordinal > 20
+
+
+@pytest.mark.parametrize("operation", ["exchange:2", "rename:3", "sync:4", "unlink:1"])
+def test_a_failed_swap_is_ended_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """An error in the middle is said, and nothing of what was built is thrown away."""
+    output = make_output(tmp_path / "output")
+    with monkeypatch.context() as patch:
+        patch.setattr(fsops, "_failpoints", fsops._Failpoints(f"{operation}=EIO"))
+        with pytest.raises(OutputError):
+            swap_in(output, PARTS)
+    finish_swap(output)
+    assert_swapped(output)
+
+
+def test_a_store_that_was_copied_in_mid_swap_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inodes say what is in place, and a copy has others: old or new, and the other one kept."""
+    for number in count(1):
+        output, copy = make_output(tmp_path / "output"), tmp_path / f"copy{number}"
+        with monkeypatch.context() as patch:
+            patch.setattr(fsops, "_failpoints", fsops._Failpoints(f"rename:{number}=EIO"))
+            try:
+                swap_in(output, PARTS)
+            except OutputError:
+                finish_swap(shutil.copytree(output, copy))
+            else:
+                break
+        assert not (copy / ASIDE_DIRECTORY).exists()
+        if number > 1:
+            for part, generation in zip(PARTS, generations(copy), strict=True):
+                assert generation in ("old", "new")
+                first, slash, rest = part.partition("/")
+                kept = files_of(copy / f"{first}.replaced-1{slash}{rest}")
+                assert kept == (old_files if generation == "new" else new_files)(part)
+    assert number > 5
+
+
+def test_nothing_to_finish_takes_no_lock(tmp_path: Path) -> None:
+    """As at every start; an output that is not there yet is not made."""
+    assert finish_swap(tmp_path / "output") == []
+    assert not (tmp_path / "output").exists()
+
+
+def test_what_a_running_rebuild_has_built_is_let_be(tmp_path: Path) -> None:
+    """Whoever owns the output is building there."""
+    output = make_output(tmp_path / "output")
+    with holder(lambda: Ownership(output).__enter__()), pytest.raises(OwnershipError):
+        finish_swap(output)
+    assert files_of(build_root(output) / "consumequeue") == new_files("consumequeue")
+
+
+def test_a_damaged_journal_changes_nothing(tmp_path: Path) -> None:
+    """The line names it."""
+    output = make_output(tmp_path / "output")
+    journal = output / ASIDE_DIRECTORY / "swap.json"
+    journal.write_text('[{"path": "consumequeue"}]')
+    with pytest.raises(StoreError, match=f"cannot read {journal}"):
+        finish_swap(output)
+    assert generations(output) == ["old"] * len(PARTS)
+
+
+def test_links_and_other_file_systems_are_refused(tmp_path: Path) -> None:
+    """What is built below the output could not take their places."""
+    output = tmp_path / "output"
+    (tmp_path / "elsewhere").mkdir()
+    output.mkdir()
+    (output / "index").symlink_to(tmp_path / "elsewhere")
+    check_swappable(output, ["consumequeue"])
+    with pytest.raises(UsageError, match=f"{output / 'index'} is a link"):
+        check_swappable(output, ["consumequeue", "index"])
+    memory = Path("/dev/shm")
+    if memory.is_dir() and memory.stat().st_dev != output.stat().st_dev:
+        with pytest.raises(UsageError, match="another file system"):
+            check_swappable(output, [str(memory)])
+
+
+def test_exchange_swaps_a_file_with_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system call itself; a name that is missing is an error, not 'cannot'."""
+    (tmp_path / "file").write_bytes(b"data")
+    (tmp_path / "directory").mkdir()
+    assert fsops.exchange(tmp_path / "file", tmp_path / "directory")
+    assert (tmp_path / "directory").read_bytes() == b"data"
+    assert (tmp_path / "file").is_dir()
+    with pytest.raises(OutputError, match="No such file"):
+        fsops.exchange(tmp_path / "none", tmp_path / "file")
+    for name in ("EINVAL", "ENOSYS"):
+        monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints(f"exchange:1={name}"))
+        assert not fsops.exchange(tmp_path / "file", tmp_path / "directory")

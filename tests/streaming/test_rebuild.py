@@ -1,0 +1,222 @@
+"""Damaged stores rebuilt by the real dispatcher: RocketMQ's bytes come back, the old are kept."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checkpoints.ownership import Ownership
+from checkpoints.watermark import read_watermark
+from store import fsops
+from store.brokerlock import BrokerLock
+from store.errors import NoSpaceError, OutputError, OwnershipError, StoreError, UsageError
+from store.storecheckpoint import StoreCheckpoint
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from streaming.rebuild import Rebuilt, drop_old, rebuild
+from tests.support.cli import REPUT, ROOT
+from tests.support.golden import difference, tree
+from tests.support.processes import holder
+from tests.support.seeds import seed
+
+__all__ = ["seed"]
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+Golden = Callable[[str], Path]
+
+
+@pytest.fixture
+def damaged(golden: Golden, tmp_path: Path, seed: int) -> tuple[Path, Path, dict[str, bytes]]:
+    """A store of RocketMQ's whose queues are damaged, a sound copy of its queues, and its files."""
+    rng = random.Random(seed)
+    store = golden("plain")
+    sound = shutil.copytree(store / "consumequeue", tmp_path / "sound")
+    files = sorted(path for path in (store / "consumequeue").rglob("*") if path.is_file())
+    changed, cut, gone = rng.sample(files, 3)
+    data = bytearray(changed.read_bytes())
+    data[rng.randrange(20)] ^= 1 + rng.randrange(255)
+    changed.write_bytes(data)
+    cut.write_bytes(b"")
+    shutil.rmtree(gone.parent)
+    return store, sound, tree(store)
+
+
+def build(store: Path, output: Path | None = None, **options: object) -> Rebuilt:
+    config = DispatcherConfig(store, output or store)
+    return rebuild(config, threading.Event(), **options)  # type: ignore[arg-type]
+
+
+def unchanged(store: Path, before: dict[str, bytes]) -> bool:
+    """Everything is as it was, but for the locks of whoever owns the store."""
+    after = {name: data for name, data in tree(store).items() if name.split("/")[0] != "reput"}
+    return {name: data for name, data in after.items() if name != "lock"} == before
+
+
+def test_damaged_queues_are_replaced_and_kept(
+    damaged: tuple[Path, Path, dict[str, bytes]],
+) -> None:
+    """Byte for byte RocketMQ's; index and log stay, positions come along; the old can go."""
+    store, sound, before = damaged
+    done = build(store)
+    assert 2 <= len(done.comparison.differences) <= 3
+    assert done.comparison.compared == {"consumequeue": 24}
+    assert difference(store / "consumequeue", sound) == []
+    kept = tree(store / "consumequeue.replaced-1")
+    assert kept == {
+        name.removeprefix("consumequeue/"): data
+        for name, data in before.items()
+        if name.startswith("consumequeue/")
+    }
+    for kind in ("commitlog", "index"):
+        assert {k: v for k, v in tree(store).items() if k.startswith(f"{kind}/")} == {
+            k: v for k, v in before.items() if k.startswith(f"{kind}/")
+        }
+    found = read_watermark(store / "reput")
+    assert found and found.end_offset == done.progress.end_offset == done.progress.log_end
+    positions = StoreCheckpoint.read(store)
+    assert positions and positions.confirm_phy_offset == found.last_record_offset
+    assert run_dispatcher(DispatcherConfig(store, store, once=True), threading.Event()).batches == 0
+    assert drop_old(store) == [
+        store / f"{name}.replaced-1" for name in ("checkpoint", "consumequeue", "reput")
+    ]
+    assert {path.name for path in store.iterdir()} == {
+        "broker.conf", "checkpoint", "commitlog", "config", "consumequeue", "index", "lock",
+        "reput",
+    }  # fmt: skip
+
+
+def test_dry_run_changes_nothing(damaged: tuple[Path, Path, dict[str, bytes]]) -> None:
+    """What differs is said, and nothing is left."""
+    store, _, before = damaged
+    done = build(store, dry_run=True)
+    assert not done.comparison.is_equal
+    assert done.kept == []
+    assert unchanged(store, before)
+    assert not (store / ".reput-rebuild").exists()
+
+
+def test_only_the_topics_that_were_asked_for_are_replaced(
+    damaged: tuple[Path, Path, dict[str, bytes]],
+) -> None:
+    """Other queues keep their damage, positions stay: the next run finds all of it built."""
+    store, sound, _ = damaged
+    others = tree(store / "consumequeue")
+    done = build(store, topics=["Topic_1", "Topic_2"], kinds=["consumequeue"])
+    assert done.comparison.compared["consumequeue"] == 8
+    for name, data in tree(store / "consumequeue").items():
+        chosen = name.split("/")[0] in ("Topic_1", "Topic_2")
+        assert data == ((sound / name).read_bytes() if chosen else others[name])
+    assert sorted(path.name for path in (store / "consumequeue.replaced-1").iterdir()) == [
+        "Topic_1", "Topic_2",
+    ]  # fmt: skip
+    assert read_watermark(store / "reput") is None
+    for topics, match in (["Nothing"], "no queue of topic 'Nothing'"), (["../x"], "no plain name"):
+        with pytest.raises(UsageError, match=match):
+            build(store, topics=topics)
+    with pytest.raises(UsageError, match="nothing of what was asked for"):
+        build(store, kinds=["batchconsumequeue"])
+
+
+def test_topics_of_an_output_go_on_where_it_stood(golden: Golden, tmp_path: Path) -> None:
+    """An output of our own, half way through the log: its watermark stays, the rest follows."""
+    store, output, part = golden("plain"), tmp_path / "output", tmp_path / "part"
+    shutil.copytree(store, part)
+    log = sorted((part / "commitlog").iterdir())
+    for path in log[3:]:
+        path.unlink()
+    run_dispatcher(DispatcherConfig(part, output, once=True), threading.Event())
+    stood = read_watermark(output / "reput")
+    for path in sorted((store / "commitlog").iterdir())[3:]:
+        shutil.copy(path, part / "commitlog")
+    build(part, output, topics=["Topic_3"])
+    assert read_watermark(output / "reput") == stood
+    assert difference(output / "consumequeue" / "Topic_3", store / "consumequeue" / "Topic_3") == []
+    run_dispatcher(DispatcherConfig(part, output, once=True), threading.Event())
+    assert difference(output / "consumequeue", store / "consumequeue") == []
+
+
+def test_refused_while_a_broker_or_dispatcher_runs(
+    damaged: tuple[Path, Path, dict[str, bytes]],
+) -> None:
+    """Nothing is built then."""
+    store, _, before = damaged
+    for owner in (BrokerLock(store), Ownership(store)):
+        with holder(owner.__enter__), pytest.raises(OwnershipError):
+            build(store)
+        assert unchanged(store, before)
+
+
+def test_a_stopped_rebuild_replaces_nothing(damaged: tuple[Path, Path, dict[str, bytes]]) -> None:
+    """As SIGTERM does, before the first batch."""
+    store, _, before = damaged
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(StoreError, match="nothing was replaced"):
+        rebuild(DispatcherConfig(store, store), stop)
+    assert unchanged(store, before)
+
+
+def test_space_is_looked_at_before(
+    damaged: tuple[Path, Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there takes more than is free."""
+    store, _, before = damaged
+    full = list(os.statvfs(store))
+    full[4] = 0
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(full))
+    with pytest.raises(NoSpaceError, match="0 are free; make room"):
+        build(store)
+    assert unchanged(store, before)
+
+
+@pytest.mark.parametrize("operation", ["exchange:1", "exchange:3", "pwrite:1"])
+def test_an_error_leaves_old_or_new_and_the_next_rebuild_finishes(
+    damaged: tuple[Path, Path, dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    operation: str,
+) -> None:
+    """In the middle of the swap, and while it is built."""
+    store, sound, before = damaged
+    with monkeypatch.context() as patch:
+        patch.setattr(fsops, "_failpoints", fsops._Failpoints(f"{operation}=EIO"))
+        with pytest.raises(OutputError):
+            build(store)
+    aside = {name for name in tree(store) if name.startswith(".reput-rebuild/")}
+    if operation == "exchange:3":
+        assert difference(store / "consumequeue", sound) == []
+        assert read_watermark(store / "reput") is None
+    elif operation == "exchange:1":
+        assert before.items() <= tree(store).items()
+        assert aside
+    else:
+        assert unchanged(store, before)
+    build(store)
+    assert difference(store / "consumequeue", sound) == []
+    assert not (store / ".reput-rebuild").exists()
+
+
+def test_a_killed_rebuild_is_finished_by_the_next_start(
+    damaged: tuple[Path, Path, dict[str, bytes]],
+) -> None:
+    """The whole process, kill -9 within the swap; then a run finds the new store."""
+    store, sound, _ = damaged
+    environment = {**os.environ, fsops.FAILPOINTS_VARIABLE: "exchange:2=kill"}
+    done = subprocess.run(
+        [*REPUT, "rebuild", str(store)], cwd=ROOT, env=environment, check=False, timeout=300,
+        capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == -9, done.stderr
+    assert difference(store / "consumequeue", sound) == []
+    assert read_watermark(store / "reput") is None
+    progress = run_dispatcher(DispatcherConfig(store, store, once=True), threading.Event())
+    assert progress.batches == 0
+    assert read_watermark(store / "reput") is not None
+    assert (store / "reput.replaced-1").is_dir()
