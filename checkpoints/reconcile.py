@@ -19,7 +19,8 @@ from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueueFiles, QueueKey, topic_directory
 from store.cursor import Window, walk
 from store.errors import CommitLogError, UsageError
-from store.record import Record
+from store.lightqueues import light_queues
+from store.record import Outcome, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +149,7 @@ def _check_shrunk_log(
         last = files.last_unit(end)
         if last is None or last[0] < log.min_offset:
             continue
-        found = log.record_at(*last)
-        if not isinstance(found, Record) or (key.topic, key.queue_id) != (
-            topic_directory(found.topic), found.queue_id,
-        ):  # fmt: skip
+        if not _is_built_from(key, log.record_at(*last)):
             raise CommitLogError(
                 f"the log ends at {log_end}, before the watermark {watermark.end_offset}, and the "
                 f"record at physical offset {last[0]} is not the one that topic {key.topic} queue "
@@ -165,6 +163,17 @@ def _check_shrunk_log(
             "no record that the queues were built from: nothing was cut; restore the log, or "
             "give a fresh --output"
         )
+
+
+def _is_built_from(key: QueueKey, found: Record | Outcome) -> bool:
+    """Whether a record goes into a queue: its own, or one that its properties name."""
+    if not isinstance(found, Record):
+        return False
+    queues = [(found.topic, found.queue_id)]
+    for enable_lmq in (False, True):
+        light = light_queues(found, enable_lmq) or []
+        queues += [(topic, queue_id) for topic, queue_id, _ in light]
+    return (key.topic, key.queue_id) in [(topic_directory(topic), id_) for topic, id_ in queues]
 
 
 def _check_record_start(log: CommitLog, offset: int, end: int) -> None:

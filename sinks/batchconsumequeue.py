@@ -48,6 +48,7 @@ class BatchConsumeQueueDispatcher:
     """Appends batch units per queue; not thread-safe, one per output."""
 
     name = "batchconsumequeue"
+    index_msg_timestamp = 0
 
     def __init__(
         self,
@@ -166,6 +167,9 @@ class BatchConsumeQueueDispatcher:
     def sync(self) -> None:
         """Make every written unit durable. Raises SyncError."""
         self._unsynced.sync()
+
+    def close(self) -> None:
+        """No file is open between two batches."""
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue behind the last message that ends at or before ``end_offset``."""

@@ -86,6 +86,7 @@ class ConsumeQueueDispatcher:
     """Appends units per queue; not thread-safe, one per output."""
 
     name = "consumequeue"
+    index_msg_timestamp = 0
 
     def __init__(
         self,
@@ -293,6 +294,9 @@ class ConsumeQueueDispatcher:
     def sync(self) -> None:
         """Make every written unit durable. Raises SyncError."""
         self._unsynced.sync()
+
+    def close(self) -> None:
+        """No file is open between two batches."""
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue behind the last message that ends at or before ``end_offset``."""

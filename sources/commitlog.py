@@ -154,6 +154,7 @@ class _LogReader:
         # of the processes that Spark starts for a query only the tasks need kernels and Arrow
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
+        from sources.bitmaps import BitMaps  # noqa: PLC0415
         from sources.rows import read_rows  # noqa: PLC0415
         from sources.runs import read_runs  # noqa: PLC0415
         from store.scan import Wanted  # noqa: PLC0415
@@ -174,9 +175,11 @@ class _LogReader:
                 multi_dispatch="multiDispatch" in gathered,
                 lmq="lmq" in gathered,
             )
+            bit_maps = BitMaps(log, settings) if "bitMaps" in gathered else None
             yield from read_runs(
-                log, partition.start, partition.end, schema, spool, wanted=wanted, **common
-            )
+                log, partition.start, partition.end, schema, spool, bit_maps,
+                wanted=wanted, **common,
+            )  # fmt: skip
             return
         yield from read_rows(
             log,

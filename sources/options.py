@@ -12,7 +12,7 @@ from store.errors import UsageError
 
 EARLIEST, LATEST, RESUME = "earliest", "latest", "resume"
 MODES = ("rows", "runs")
-GATHERED = ("index", "details", "multiDispatch", "lmq")
+GATHERED = ("index", "details", "bitMaps", "multiDispatch", "lmq")
 _SIZE = re.compile(r"([0-9]{1,15})([kmgt]?)b?\Z", re.ASCII | re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from sources.bitmaps import BitMaps
 from store import scankernel
 from store.commitlog import CommitLog
 from store.cursor import BadRange
@@ -20,7 +20,7 @@ from store.dispatch import (
     RowKind,
     ScannedRange,
 )
-from store.scan import PackedChunk, scan
+from store.scan import PackedChunk, runs_of, scan
 from store.spool import SpoolWriter
 
 
@@ -30,22 +30,29 @@ def read_runs(
     end: int,
     schema: pa.Schema,
     spool_directory: Path | None,
+    bit_maps: BitMaps | None = None,
     **scan_options: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """[start, end) of the log in the packed form, units by way of the spool if there is one."""
+    """[start, end) of the log in the packed form, units by way of the spool if there is one.
+
+    ``bit_maps``: those of runs whose topic has filters; ``scan_options`` are those of ``scan``.
+    """
     spool = SpoolWriter(spool_directory)
     try:
-        yield from _rows(scan(log, start, end, **scan_options), schema, spool)
+        yield from _rows(scan(log, start, end, **scan_options), schema, spool, bit_maps)
     finally:
         spool.close()
 
 
 def _rows(
-    items: Iterable[PackedChunk | ScannedRange | BadRange], schema: pa.Schema, spool: SpoolWriter
+    items: Iterable[PackedChunk | ScannedRange | BadRange],
+    schema: pa.Schema,
+    spool: SpoolWriter,
+    bit_maps: BitMaps | None,
 ) -> Iterator[pa.RecordBatch]:
     for item in items:
         if isinstance(item, PackedChunk):
-            yield _runs_batch(item, schema, spool)
+            yield _runs_batch(item, schema, spool, bit_maps)
             for bad in item.unusable:
                 yield _bad_row(bad, schema)
             if item.index_entries is not None:
@@ -98,13 +105,16 @@ def _one_row(schema: pa.Schema, **values: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _runs_batch(chunk: PackedChunk, schema: pa.Schema, spool: SpoolWriter) -> pa.RecordBatch:
+def _runs_batch(
+    chunk: PackedChunk, schema: pa.Schema, spool: SpoolWriter, bit_maps: BitMaps | None
+) -> pa.RecordBatch:
     runs = chunk.runs
     counts = runs[:, scankernel.RUN_COUNT]
     contiguous = runs[:, scankernel.RUN_CONTIGUOUS] == 1
     bounds = np.concatenate(([0], np.cumsum(counts)))
     topic_bounds = np.concatenate(([0], np.cumsum(runs[:, scankernel.RUN_TOPIC_LENGTH])))
-    width, data = _columns_of_runs(chunk, bounds)
+    widths, data = _columns_of_runs(chunk, bit_maps)
+    places = np.concatenate(([0], np.cumsum(counts * widths)))
     spooled = spool.write(data.data)
     columns = {
         "kind": np.full(len(runs), RowKind.RUN, np.int32),
@@ -116,13 +126,13 @@ def _runs_batch(chunk: PackedChunk, schema: pa.Schema, spool: SpoolWriter) -> pa
         "firstQueueOffset": runs[:, scankernel.RUN_FIRST_QUEUE_OFFSET],
         "queueOffsets": _queue_offsets(chunk, bounds, contiguous),
         "lastStoreTimestamp": runs[:, scankernel.RUN_LAST_STORE_TIMESTAMP],
-        "bytesPerMessage": np.full(len(runs), width, np.int32),
+        "bytesPerMessage": widths,
     }
     if spooled is None:
-        columns["units"] = _binary(bounds * width, data)
+        columns["units"] = _binary(places, data)
     else:
         columns["spoolName"] = [spool.name] * len(runs)
-        columns["spoolPosition"] = spooled + bounds[:-1] * width
+        columns["spoolPosition"] = spooled + places[:-1]
     arrays = [
         pa.array(columns[field.name], field.type)
         if field.name in columns
@@ -132,22 +142,18 @@ def _runs_batch(chunk: PackedChunk, schema: pa.Schema, spool: SpoolWriter) -> pa
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _columns_of_runs(chunk: PackedChunk, bounds: Any) -> tuple[int, Any]:
-    """(bytes a message, uint8 array): of each run its units, and behind them its details."""
+def _columns_of_runs(chunk: PackedChunk, bit_maps: BitMaps | None) -> tuple[Any, Any]:
+    """(int32[runs]: bytes a message, uint8 array): the columns of each run, one after the other."""
+    widths = np.full(len(chunk.runs), scankernel.UNIT_SIZE, np.int32)
     if chunk.details is None:
-        return scankernel.UNIT_SIZE, chunk.units
-    details = chunk.details.view(np.uint8)
-    width = scankernel.UNIT_SIZE + DETAIL_DTYPE.itemsize
-    data = np.empty(len(chunk.details) * width, np.uint8)
-    for low, high in pairwise(bounds.tolist()):
-        middle = low * width + (high - low) * scankernel.UNIT_SIZE
-        data[low * width : middle] = chunk.units[
-            low * scankernel.UNIT_SIZE : high * scankernel.UNIT_SIZE
-        ]
-        data[middle : high * width] = details[
-            low * DETAIL_DTYPE.itemsize : high * DETAIL_DTYPE.itemsize
-        ]
-    return width, data
+        return widths, chunk.units
+    parts = []
+    for index, run in enumerate(runs_of(chunk)):
+        maps = bit_maps.of_run(run) if bit_maps is not None else None
+        columns = [run.units, run.details] if maps is None else [run.units, run.details, maps]
+        parts += [np.ascontiguousarray(column).view(np.uint8).reshape(-1) for column in columns]
+        widths[index] += DETAIL_DTYPE.itemsize + (0 if maps is None else maps.shape[1])
+    return widths, np.concatenate(parts)
 
 
 def _binary(bounds: Any, data: Any) -> pa.Array:

@@ -64,9 +64,9 @@ class StoreSettings:
     mapped_file_size_consume_queue_ext: int = 48 << 20
     """Bytes."""
     enable_calc_filter_bit_map: bool = False
-    max_error_rate_of_bloom_filter: int = 20
+    max_error_rate_of_bloom_filter: int | None = None
     """Percent; decides, with the next, how many bits a message's bit map has."""
-    expect_consumer_num_use_filter: int = 32
+    expect_consumer_num_use_filter: int | None = None
     mapper_file_size_batch_consume_queue: int = 13_800_000
     """Bytes, not rounded to whole units."""
     enable_multi_dispatch: bool = False

@@ -177,6 +177,8 @@ class CommitLogDispatcher(Protocol):
     """
 
     name: str
+    index_msg_timestamp: int
+    """For StoreCheckpoint, ms; 0 where it is not the index."""
 
     def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
         """Write the batch; raises OutputError without having advanced where a write fails."""
@@ -186,3 +188,6 @@ class CommitLogDispatcher(Protocol):
 
     def truncate(self, end_offset: int) -> None:
         """The log now ends at ``end_offset``: cut what was derived from bytes behind it."""
+
+    def close(self) -> None:
+        """Let go of files; raises SyncError."""

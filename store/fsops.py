@@ -135,14 +135,14 @@ def truncate(fd: int, size: int, path: str | Path) -> None:
         raise output_error(error, "size", path) from error
 
 
-def allocate(fd: int, size: int, path: str | Path) -> None:
-    """Give an open file ``size`` bytes that are there: no later write below finds the disk full.
+def allocate(fd: int, start: int, size: int, path: str | Path) -> None:
+    """Reserve ``size`` bytes of an open file: no later write to them finds the disk full.
 
     What stands in the file stays; a longer one keeps its length. Raises NoSpaceError.
     """
     try:
         _failpoints.reach("allocate", str(path))
-        os.posix_fallocate(fd, 0, size)
+        os.posix_fallocate(fd, start, size)
     except OSError as error:
         raise output_error(error, "reserve space for", path) from error
 

@@ -25,6 +25,8 @@ from store.indexfile import (
 )
 
 ZEROS = bytes(1 << 20)
+RESERVED_BYTES = 16 << 20
+"""Space for entries is reserved in such steps: a file is 400 MB long, and rarely full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,14 @@ class MappedIndexFile:
     """A file of full length, mapped. One writer; not thread-safe."""
 
     def __init__(self, path: Path, layout: IndexLayout) -> None:
-        """Open a file; one that is missing or has holes (as RocketMQ's have) is filled with zeros.
-        Raises NoSpaceError where the disk has no room for them."""
+        """Open a file, or make one. Raises NoSpaceError where the disk has no room for its slots:
+        a write to a mapped hole (RocketMQ's files have them) on a full disk would be SIGBUS."""
         self.path = path
         self._layout = layout
-        self._fd = fsops.open_for_writing(path)
+        self._fd = fsops.open_for_writing(path, layout.file_size)
+        self._reserved = layout.entry_position(1)
         try:
-            fsops.allocate(self._fd, layout.file_size, path)
+            fsops.allocate(self._fd, 0, self._reserved, path)
             self._mapping = fsops.map_for_writing(self._fd, layout.file_size, path)
         except BaseException:
             os.close(self._fd)
@@ -98,13 +101,23 @@ class MappedIndexFile:
         hashes: NDArray[np.int32],
         store_timestamps: NDArray[np.int64],
     ) -> int:
-        """Put entries (``IndexEntries``) in order; how many went in before the file was full."""
+        """Put entries (``IndexEntries``) in order; how many went in before the file was full.
+
+        Raises NoSpaceError with nothing put."""
+        count = min(self.header.index_count + len(offsets), self._layout.max_index_num)
+        self._reserve(self._layout.entry_position(count))
         return int(
             indexkernel.put_keys(
                 self._data, self._layout.max_hash_slot_num, self._layout.max_index_num,
                 offsets, hashes, store_timestamps,
             )
         )  # fmt: skip
+
+    def _reserve(self, end: int) -> None:
+        if end > self._reserved:
+            end = min(max(end, self._reserved + RESERVED_BYTES), self._layout.file_size)
+            fsops.allocate(self._fd, self._reserved, end - self._reserved, self.path)
+            self._reserved = end
 
     def kept_entries(self, end_offset: int) -> KeptEntries:
         """The leading entries of messages before ``end_offset``, whatever else the file holds."""

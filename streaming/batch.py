@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -19,9 +19,8 @@ from pyspark.sql import DataFrame
 
 from checkpoints.reconcile import Plan
 from checkpoints.watermark import WatermarkFile, fingerprint
-from sinks.consumequeue import ConsumeQueueDispatcher
+from sources.bitmaps import BitMaps
 from store.commitlog import CommitLog
-from store.config import StoreSettings
 from store.cursor import BadRange
 from store.dispatch import CommitLogDispatcher, DispatchBatch, DispatchCounts, ScannedRange
 from store.errors import CorruptRecordError, NoSpaceError, StoreError
@@ -32,6 +31,7 @@ from store.scan import assemble, scan_in_one_piece
 from store.spool import SpoolReader, empty_spool
 from store.storecheckpoint import StoreCheckpoint
 from streaming.config import DispatcherConfig
+from streaming.dispatchers import Derived
 from streaming.packed import unpack
 from streaming.progress import Progress
 
@@ -39,6 +39,7 @@ NO_SPACE_RETRY_SECONDS = 1.0
 STORE_CHECKPOINT_SECONDS = 1.0
 RETENTION_SECONDS = 10.0
 """RocketMQ's cleanResourceInterval."""
+_NO_DAMAGE = (Status.SEGMENT_DELETED, Status.BAD_MULTI_DISPATCH)
 
 logger = logging.getLogger("reput")
 
@@ -47,10 +48,11 @@ class BatchWriter:
     """What happens with one batch on the driver. Owns the output's positions."""
 
     def __init__(
-        self, config: DispatcherConfig, settings: StoreSettings, log: CommitLog, plan: Plan
+        self, config: DispatcherConfig, derived: Derived, log: CommitLog, plan: Plan
     ) -> None:
         self._config = config
-        self._settings = settings
+        self._derived = derived
+        self._settings = derived.settings
         self._log = log
         self._stopping = threading.Event()
         self._busy = threading.Lock()
@@ -60,15 +62,11 @@ class BatchWriter:
         self._watermark = WatermarkFile(config.state_directory)
         built_by_us = self._watermark.current is not None
         self.progress = Progress(start_offset=plan.start, end_offset=plan.watermark.end_offset)
-        self.dispatchers: Sequence[CommitLogDispatcher] = (
-            ConsumeQueueDispatcher(
-                config.output,
-                settings.mapped_file_size_consume_queue,
-                self._ledger,
-                durable_end=plan.watermark.end_offset if built_by_us else None,
-                queue_offset_at=self._queue_offset_at,
-                on_queue_gap=config.on_queue_gap,
-            ),
+        self.dispatchers = derived.dispatchers(
+            config,
+            self._ledger,
+            plan.watermark.end_offset if built_by_us else None,
+            self._record_at,
         )
         self._store_checkpoint_due = 0.0
         self._retention_due = 0.0
@@ -88,9 +86,12 @@ class BatchWriter:
         epoch = plan.watermark.epoch + (2 if plan.truncate_to is not None else 1)
         self._watermark.advance(replace(plan.watermark, epoch=epoch))
 
-    def _queue_offset_at(self, physical_offset: int, size: int) -> int | None:
-        found = self._log.record_at(physical_offset, size)
-        return found.queue_offset if isinstance(found, Record) else None
+    def _record_at(self, physical_offset: int, size: int | None) -> Record | None:
+        """``size`` None: as the record itself says."""
+        if size is None:
+            size = int.from_bytes(self._log.read(physical_offset, 4), "big", signed=True)
+        found = self._log.record_at(physical_offset, size) if size > 0 else None
+        return found if isinstance(found, Record) else None
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
         """foreachBatch: called by Spark on the driver; may be called again with the same batch."""
@@ -143,10 +144,14 @@ class BatchWriter:
         batch = scan_in_one_piece(
             self._log, start, end,
             delay_levels_ms=self._settings.message_delay_levels_ms,
-            verify_crc=self._config.verify_crc,
+            verify_crc=self._config.verify_crc, wanted=self._derived.wanted,
         )  # fmt: skip
         if batch is None:
             raise StoreError(f"the log between {start} and {end} changed while it was read")
+        if self._derived.bit_maps:
+            maps = BitMaps(self._log, self._settings)
+            runs = [replace(run, bit_maps=maps.of_run(run)) for run in batch.runs]
+            batch = replace(batch, runs=runs)
         return batch
 
     def _write(self, batch: DispatchBatch) -> None:
@@ -213,7 +218,7 @@ class BatchWriter:
 
     def _note_bad(self, bad: BadRange, counts: DispatchCounts) -> None:
         reason = bad.status.name.lower()
-        if self._config.fail_on_corrupt and bad.status is not Status.SEGMENT_DELETED:
+        if self._config.fail_on_corrupt and bad.status not in _NO_DAMAGE:
             segment = self._log.segment_at(bad.start)
             place = str(segment.path) if segment else str(self._settings.root)
             raise CorruptRecordError(place, bad.start, bad.end, bad.status.name)
@@ -237,7 +242,10 @@ class BatchWriter:
         StoreCheckpoint(
             physic_msg_timestamp=max(before.physic_msg_timestamp, timestamp),
             logics_msg_timestamp=timestamp,
-            index_msg_timestamp=before.index_msg_timestamp,
+            index_msg_timestamp=max(
+                before.index_msg_timestamp,
+                *(dispatcher.index_msg_timestamp for dispatcher in self.dispatchers),
+            ),
             master_flushed_offset=before.master_flushed_offset,
             confirm_phy_offset=max(current.last_record_offset, 0),
         ).write(self._config.output)
@@ -245,4 +253,6 @@ class BatchWriter:
     def close(self) -> None:
         """Close files; a batch under way ends first."""
         self._thread.shutdown()
+        for dispatcher in self.dispatchers:
+            dispatcher.close()
         self._watermark.close()

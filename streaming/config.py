@@ -35,6 +35,8 @@ class DispatcherConfig:
     """Continue queues that another writer built."""
     replay_from: str | None = None
     """``earliest`` or a physical offset to dispatch again from."""
+    index: bool | None = None
+    """Build the index of keys; None: as messageIndexEnable says."""
     retention: bool = False
     """Remove queue files whose messages the log has lost, as a broker does."""
     broker_conf: Path | None = None

@@ -25,13 +25,14 @@ from checkpoints.watermark import read_watermark
 from sources.commitlog import CommitLogDataSource
 from store import errors
 from store.commitlog import CommitLog
-from store.config import StoreSettings, read_store_settings
+from store.config import read_store_settings
 from store.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues, open_queues
 from store.cursor import LogTail
 from store.errors import ReputError, StoreError, UsageError
 from store.logoffset import parse_offset
 from streaming.batch import BatchWriter
 from streaming.config import DispatcherConfig
+from streaming.dispatchers import Derived
 from streaming.jvm import Jvm
 from streaming.progress import Progress
 from streaming.session import first_line, session
@@ -65,6 +66,7 @@ def run_dispatcher(
         found = read_watermark(config.state_directory)
         if found is None and not config.adopt:
             _check_queues_are_ours(config.output)
+        derived = Derived.of(config, settings)
         log_end = LogTail(log).settled()
         plan = make_plan(
             log, log_end, found, config.spark_directory,
@@ -73,13 +75,13 @@ def run_dispatcher(
         )  # fmt: skip
         for note in plan.notes:
             logger.info("%s", note)
-        writer = BatchWriter(config, settings, log, plan)
+        writer = BatchWriter(config, derived, log, plan)
         try:
             _prepare_spark_directory(config, plan)
             writer.progress.log_end = log_end
             with session(config.spark_conf, jvm) as spark:
                 try:
-                    query = _start(spark, config, settings, plan, log_end, writer)
+                    query = _start(spark, config, derived, plan, log_end, writer)
                 except (PySparkException, Py4JError) as error:
                     raise _our_error(error, None) from error
                 try:
@@ -131,7 +133,7 @@ def _prepare_spark_directory(config: DispatcherConfig, plan: Plan) -> None:
 def _start(
     spark: SparkSession,
     config: DispatcherConfig,
-    settings: StoreSettings,
+    derived: Derived,
     plan: Plan,
     log_end: int,
     writer: BatchWriter,
@@ -151,13 +153,14 @@ def _start(
         # what retention took is listed as a lost range, as a broker moves on to the log's start
         "failOnDataLoss": "false",
         "verifyCrc": str(config.verify_crc).lower(),
+        "gather": derived.gather,
     }
     if str(spark.sparkContext.master).startswith("local"):
         options["spool"] = str(config.spool_directory.resolve())
     if config.broker_conf is not None:
         options["brokerConf"] = str(config.broker_conf.resolve())
-    if settings.mapped_file_size_commit_log is not None:
-        options["commitLogFileSize"] = str(settings.mapped_file_size_commit_log)
+    if derived.settings.mapped_file_size_commit_log is not None:
+        options["commitLogFileSize"] = str(derived.settings.mapped_file_size_commit_log)
     stream = spark.readStream.format(CommitLogDataSource.name()).options(**options).load()
     query = stream.writeStream.queryName("reput").foreachBatch(writer)
     query = query.option("checkpointLocation", str(config.spark_directory.resolve()))

@@ -54,6 +54,12 @@ def run(
         str | None,
         typer.Option(help="Dispatch again from here: `earliest` or a physical offset."),
     ] = None,
+    index: Annotated[
+        bool | None,
+        typer.Option(
+            "--index/--no-index", help="Build the index of keys, or not; as messageIndexEnable says."
+        ),
+    ] = None,
     retention: Annotated[
         bool,
         typer.Option("--retention", help="Remove queue files whose messages the log has lost."),
@@ -82,6 +88,7 @@ def run(
         verify_crc=verify_crc,
         adopt=adopt,
         replay_from=replay_from,
+        index=index,
         retention=retention,
         broker_conf=broker_conf,
         commit_log_file_size=options.size_option("--commitlog-file-size", commitlog_file_size),

@@ -1,0 +1,122 @@
+"""Which indexes are built, and what the source gathers for them: by the store's own settings.
+
+Order: ext and consume queues first, then batch queues, then the index (design.md §5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sinks.batchconsumequeue import BatchConsumeQueueDispatcher
+from sinks.consumequeue import ConsumeQueueDispatcher
+from sinks.index import IndexDispatcher
+from store.config import StoreSettings
+from store.dispatch import CommitLogDispatcher
+from store.indexfile import IndexLayout
+from store.ledger import Ledger
+from store.queuetype import check_queue_types, read_batch_topics
+from store.record import Record
+from store.scan import Wanted
+from streaming.config import DispatcherConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What is derived from one store's log."""
+
+    settings: StoreSettings
+    batch_topics: frozenset[bytes]
+    index: bool
+
+    @classmethod
+    def of(cls, config: DispatcherConfig, settings: StoreSettings) -> Derived:
+        """By the settings, above them the run's own. Raises UsageError where a topic is declared as
+        one kind of queue and present as the other."""
+        batch_topics = read_batch_topics(settings.root)
+        check_queue_types(config.output, batch_topics)
+        index = settings.message_index_enable if config.index is None else config.index
+        return cls(settings, batch_topics, index)
+
+    @property
+    def wanted(self) -> Wanted:
+        """What a scan gathers."""
+        settings = self.settings
+        return Wanted(
+            index=self.index,
+            details=settings.enable_consume_queue_ext or bool(self.batch_topics),
+            multi_dispatch=settings.enable_multi_dispatch,
+            lmq=settings.enable_multi_dispatch and settings.enable_lmq,
+        )
+
+    @property
+    def bit_maps(self) -> bool:
+        """Whether ext units have filterBitMaps."""
+        settings = self.settings
+        return settings.enable_consume_queue_ext and settings.enable_calc_filter_bit_map
+
+    @property
+    def gather(self) -> str:
+        """The source's option of this name."""
+        wanted = self.wanted
+        parts = {
+            "index": wanted.index,
+            "details": wanted.details,
+            "bitMaps": self.bit_maps,
+            "multiDispatch": wanted.multi_dispatch,
+            "lmq": wanted.lmq,
+        }
+        return ",".join(name for name, on in parts.items() if on)
+
+    def dispatchers(
+        self,
+        config: DispatcherConfig,
+        ledger: Ledger,
+        durable_end: int | None,
+        record_at: Callable[[int, int | None], Record | None],
+    ) -> Sequence[CommitLogDispatcher]:
+        """``durable_end``: the watermark, None where another writer's files are trusted;
+        ``record_at`` reads the record at a (physical offset, size)."""
+        settings = self.settings
+        found: list[CommitLogDispatcher] = [
+            ConsumeQueueDispatcher(
+                config.output,
+                settings.mapped_file_size_consume_queue,
+                ledger,
+                durable_end=durable_end,
+                queue_offset_at=lambda offset, size: _queue_offset(record_at(offset, size)),
+                on_queue_gap=config.on_queue_gap,
+                ext_file_size=settings.mapped_file_size_consume_queue_ext
+                if settings.enable_consume_queue_ext
+                else None,
+                batch_topics=self.batch_topics,
+            )
+        ]
+        if self.batch_topics:
+            found.append(
+                BatchConsumeQueueDispatcher(
+                    config.output,
+                    settings.mapper_file_size_batch_consume_queue,
+                    ledger,
+                    durable_end=durable_end,
+                    batch_topics=self.batch_topics,
+                )
+            )
+        if self.index:
+            found.append(
+                IndexDispatcher(
+                    config.output,
+                    IndexLayout(settings.max_hash_slot_num, settings.max_index_num),
+                    durable_end=durable_end,
+                    store_timestamp_at=lambda offset: _store_timestamp(record_at(offset, None)),
+                )
+            )
+        return found
+
+
+def _queue_offset(found: Record | None) -> int | None:
+    return None if found is None else found.queue_offset
+
+
+def _store_timestamp(found: Record | None) -> int | None:
+    return None if found is None else found.store_timestamp
