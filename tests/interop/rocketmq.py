@@ -325,6 +325,13 @@ def ask_ext(directory: Path, file_size: int, lines: Sequence[str]) -> list[str]:
     return _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
 
 
+def ask_batch(store: Path, file_size: int, lines: Sequence[str]) -> list[int]:
+    """RocketMQ's BatchConsumeQueue topic/0 of a store (BatchCommand): an answer for each line."""
+    process, _ = _spawn(["batch", str(store), str(file_size)], stdin=subprocess.PIPE)
+    text = "".join(line + "\n" for line in lines)
+    return [int(line) for line in _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()]
+
+
 def boot(store: Path, **settings: Setting) -> BootResult:
     """Open a store with RocketMQ's own store class, let it recover and dispatch, and close it.
 

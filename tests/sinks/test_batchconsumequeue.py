@@ -10,6 +10,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from tests.support.batch_queue import (
 )
 from tests.support.golden import difference, tree
 from tests.support.outputs import Setup
+from tests.support.processes import is_killed_at
 
 REFUSED = "batch_offset_out_of_range"
 TOPICS = frozenset((b"T", "订".encode(), b"a/b"))
@@ -317,6 +319,26 @@ def test_a_full_disk_anywhere_is_waited_out(
             tried.root
         )
         assert counts == whole, tried.root
+
+
+def test_killed_anywhere_it_ends_the_same(ram_path: Path, seed: int) -> None:
+    """SIGKILL before every operation of two batches; a restart at the first watermark finishes."""
+    work = Work(random_messages(random.Random(seed), 12), TOPICS, 92, ram_path / "whole")
+
+    def run_all(output: Work) -> None:
+        output.start()
+        output.run(0, work.borders[6])
+        output.run(work.borders[6], work.end)
+
+    for ordinal in count(1):
+        output = work.at(f"output-{ordinal}")
+        killed = is_killed_at(ordinal, partial(run_all, output))
+        run_all(output)
+        found = (output.tree(), sorted(output.ledger_lines(), key=str))
+        assert found == expected(work), f"killed at {ordinal}"
+        if not killed:
+            break
+    assert ordinal > 20
 
 
 def test_a_cut_queue_holds_what_the_log_still_has(ram_path: Path, seed: int) -> None:

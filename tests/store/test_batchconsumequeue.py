@@ -27,6 +27,7 @@ from store.batchconsumequeue import (
 from store.config import parse_properties
 from store.consumequeue import ConsumeQueueFiles, QueueFiles
 from store.errors import QueueFileError, UsageError
+from tests.interop import rocketmq
 from tests.support.batch_queue import (
     BATCH_UNIT,
     PAGE,
@@ -35,6 +36,7 @@ from tests.support.batch_queue import (
     lose_pages,
     messages_of,
 )
+from tests.support.golden import difference
 from tests.support.wire import UNIT, file_name
 
 FILE_SIZE = 5 * 46
@@ -80,7 +82,7 @@ def test_golden_queues_are_read_as_they_stand(golden: Callable[[str], Path]) -> 
         total = sum(message.batch_size for message in own)
         assert files.max_offset_in_queue(end) == total > len(own) > 200
         for index, message in enumerate(own):
-            for queue_offset in range(message.base, message.base + message.batch_size):
+            for queue_offset in (message.base, message.base + message.batch_size - 1):
                 assert files.find_unit(queue_offset, end) == index
         queues += 1
     assert queues == 2
@@ -237,6 +239,44 @@ def test_searches_find_what_a_plain_scan_finds(tmp_path: Path, seed: int) -> Non
             before = [unit.base for unit in some if unit.store_time <= time]
             upper = files.offset_in_queue_by_time(time, BoundaryType.UPPER, end)
             assert upper == (before[-1] if before else -1), (place, time)
+
+
+def test_bytes_searches_and_cuts_are_those_of_rocketmq(tmp_path: Path, seed: int) -> None:
+    """RocketMQ's own BatchConsumeQueue, given the same units over many files: what it answers and
+    leaves. Not compared: UPPER, and stale bytes behind a cut, which it leaves and we clear."""
+    rocketmq.require_maven()
+    units = random_units(random.Random(seed), 83)
+    ours = tmp_path / "ours" / BATCH_CONSUME_QUEUE_DIRECTORY
+    files = written(ours / "topic" / "0", units)
+    end = files.find_end(None)
+    asked: list[tuple[str, int]] = []
+    for unit in units:
+        text = f"{unit.offset} {unit.size} {unit.tags_code} {unit.store_time}"
+        asked.append((f"put {text} {unit.base} {unit.batch_size}", unit.offset))
+    asked.append(("max", files.max_offset_in_queue(end)))
+    # its search by time knows the files once this has been asked; it looks at the first file only
+    for log_min in [unit.offset + by for by in (1, 0) for unit in units[4::-1]]:
+        asked.append((f"min {log_min}", files.min_offset_in_queue(end, log_min)))
+    for queue_offset in range(-1, units[-1].base + 12):
+        index = files.find_unit(queue_offset, end)
+        found = -1 if index is None else units[index].offset
+        asked.append((f"unit {queue_offset}", found))
+    for time in range(-1, units[-1].store_time + 3):
+        lower = files.offset_in_queue_by_time(time, BoundaryType.LOWER, end)
+        asked.append((f"lower {time}", lower))
+    asked.append(("recover", units[-1].offset))
+    theirs = tmp_path / "theirs"
+    answers = rocketmq.ask_batch(theirs, FILE_SIZE, [line for line, _ in asked])
+    assert [(line, answer) for (line, _), answer in zip(asked, answers, strict=True)] == asked
+    assert difference(ours, theirs / BATCH_CONSUME_QUEUE_DIRECTORY) == []
+    cuts: list[tuple[str, int]] = []
+    for unit in reversed(units):
+        files.clear_from(files.find_end(unit.end))
+        end = files.find_end(None)
+        cuts += [(f"truncate {unit.end}", unit.offset), ("max", files.max_offset_in_queue(end))]
+        assert files.last_unit(end) == (unit.offset, unit.size)
+    answers = rocketmq.ask_batch(theirs, FILE_SIZE, [line for line, _ in cuts])
+    assert [(line, answer) for (line, _), answer in zip(cuts, answers, strict=True)] == cuts
 
 
 def test_an_upper_search_is_right_where_rocketmqs_is_not(tmp_path: Path) -> None:

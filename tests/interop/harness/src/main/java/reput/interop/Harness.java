@@ -18,7 +18,8 @@ public final class Harness {
                Harness boot STORE_DIR [key=value...]
                Harness strings
                Harness filter
-               Harness ext DIRECTORY FILE_SIZE""";
+               Harness ext DIRECTORY FILE_SIZE
+               Harness batch DIRECTORY FILE_SIZE""";
 
     private Harness() {
     }
@@ -60,6 +61,7 @@ public final class Harness {
             case "strings" -> count != 0 ? null : new StringsCommand(protocol);
             case "filter" -> count != 0 ? null : new FilterCommand(protocol);
             case "ext" -> count != 2 ? null : ExtCommand.parse(rest, protocol);
+            case "batch" -> count != 2 ? null : BatchCommand.parse(rest, protocol);
             default -> null;
         };
     }

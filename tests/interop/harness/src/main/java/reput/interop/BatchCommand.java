@@ -1,0 +1,90 @@
+package reput.interop;
+
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.Stream;
+import org.apache.rocketmq.common.BoundaryType;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.config.StorePathConfigHelper;
+import org.apache.rocketmq.store.queue.BatchConsumeQueue;
+import org.apache.rocketmq.store.queue.CqUnit;
+import org.apache.rocketmq.store.stats.BrokerStatsManager;
+
+/**
+ * RocketMQ's BatchConsumeQueue by itself: queue topic/0 of the store in DIRECTORY.
+ *
+ * <p>Lines: {@code put OFFSET SIZE TAGS_CODE STORE_TIME BASE BATCH_SIZE}; {@code unit QUEUE_OFFSET}
+ * answers the physical offset found or -1, {@code lower TIME} and {@code upper TIME} a queue offset,
+ * {@code min LOG_MIN_OFFSET} and {@code max} the queue's; {@code recover} and {@code truncate OFFSET}
+ * answer the last message's physical offset. Files are flushed at the end of the input.
+ */
+record BatchCommand(Protocol protocol, BatchConsumeQueue queue) implements Callable<Void> {
+    static Callable<Void> parse(List<String> arguments, Protocol protocol) {
+        return () -> {
+            MessageStoreConfig config = new MessageStoreConfig();
+            config.setStorePathRootDir(arguments.get(0));
+            // never started: the queue asks it for settings alone
+            DefaultMessageStore store = new DefaultMessageStore(
+                config, new BrokerStatsManager("harness", false), null, new BrokerConfig(),
+                new ConcurrentHashMap<>());
+            return new BatchCommand(protocol, new BatchConsumeQueue(
+                "topic", 0, StorePathConfigHelper.getStorePathBatchConsumeQueue(arguments.get(0)),
+                Integer.parseInt(arguments.get(1)), store)).call();
+        };
+    }
+
+    @Override
+    public Void call() throws Exception {
+        if (!queue.load()) {
+            throw new IllegalStateException("the files could not be loaded");
+        }
+        queue.recover();
+        BufferedReader lines =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            protocol.line(String.valueOf(answer(line.strip().split(" "))));
+        }
+        queue.flush(0);
+        return null;
+    }
+
+    private long answer(String[] words) {
+        long[] numbers = Stream.of(words).skip(1).mapToLong(Long::parseLong).toArray();
+        switch (words[0]) {
+            case "put":
+                return put(numbers);
+            case "unit":
+                CqUnit unit = queue.get(numbers[0]);
+                return unit == null ? -1 : unit.getPos();
+            case "lower":
+                return queue.getOffsetInQueueByTime(numbers[0], BoundaryType.LOWER);
+            case "upper":
+                return queue.getOffsetInQueueByTime(numbers[0], BoundaryType.UPPER);
+            case "min":
+                queue.correctMinOffset(numbers[0]);
+                return queue.getMinOffsetInQueue();
+            case "max":
+                return queue.getMaxOffsetInQueue();
+            case "recover":
+                queue.recover();
+                return queue.getMaxPhysicOffset();
+            case "truncate":
+                queue.truncateDirtyLogicFiles(numbers[0]);
+                return queue.getMaxPhysicOffset();
+            default:
+                throw new IllegalArgumentException(words[0]);
+        }
+    }
+
+    private long put(long[] numbers) {
+        boolean done = queue.putBatchMessagePositionInfo(
+            numbers[0], (int) numbers[1], numbers[2], numbers[3], numbers[4], (short) numbers[5]);
+        return done ? queue.getMaxPhysicOffset() : -1;
+    }
+}
