@@ -57,7 +57,8 @@ def run(
     index: Annotated[
         bool | None,
         typer.Option(
-            "--index/--no-index", help="Build the index of keys, or not; as messageIndexEnable says."
+            "--index/--no-index",
+            help="Build the index of keys, or not; as messageIndexEnable says.",
         ),
     ] = None,
     retention: Annotated[

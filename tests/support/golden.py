@@ -7,6 +7,8 @@ from pathlib import Path
 
 GOLDEN_DIRECTORY = Path(__file__).parent.parent / "golden"
 GOLDEN_NAMES = ("plain", "mixed", "wide", "killed", "broker")
+"""Those whose consume queues hold nothing but each message's own unit."""
+ALL_GOLDEN_NAMES = (*GOLDEN_NAMES, "ext", "lmq", "batch")
 
 
 def unpack_golden(name: str, into: Path) -> Path:

@@ -1,0 +1,71 @@
+"""From the log alone, through the query: every index that RocketMQ derived, of all golden stores.
+
+consumequeue, consumequeue_ext and batchconsumequeue byte for byte, index files by content. In one
+batch, in many, and stopped between batches, each time with what was not durable lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store.commitlog import CommitLog
+from store.config import read_store_settings
+from store.indexfile import IndexLayout
+from tests.streaming.test_golden import dispatch
+from tests.support.golden import ALL_GOLDEN_NAMES, difference
+from tests.support.index_model import Content, read_content
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+TREES = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
+
+
+def index_contents(root: Path, layout: IndexLayout) -> list[Content]:
+    """Oldest first; names are times."""
+    directory = root / "index"
+    paths = sorted(directory.iterdir()) if directory.is_dir() else []
+    return [read_content(path, layout.max_hash_slot_num, layout.max_index_num) for path in paths]
+
+
+def check_equal(output: Path, store: Path, *, index: bool) -> None:
+    for name in TREES:
+        assert difference(output / name, store / name) == [], name
+    settings = read_store_settings(store)
+    layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+    ours, theirs = index_contents(output, layout), index_contents(store, layout)
+    assert ours == theirs if index else not theirs
+
+
+@pytest.mark.parametrize("max_bytes", [1 << 30, 64 << 10], ids=["one batch", "64k batches"])
+@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+def test_every_index_equals_rocketmqs(
+    golden: Callable[[str], Path], tmp_path: Path, name: str, max_bytes: int
+) -> None:
+    """The broker store was run without an index."""
+    store, output = golden(name), tmp_path / "output"
+    index = name != "broker"
+    dispatch(store, output, max_bytes_per_trigger=max_bytes, index=None if index else False)
+    check_equal(output, store, index=index)
+
+
+@pytest.mark.parametrize("name", ["mixed", "ext", "lmq", "batch"])
+def test_stopped_between_batches_and_replayed(
+    golden: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    """The log is shown in pieces, each run goes on where the last ended, then all of it is
+    dispatched again: nothing is doubled, in no index."""
+    full, store, output = golden(name), tmp_path / "store", tmp_path / "output"
+    (store / "commitlog").mkdir(parents=True)
+    for part in ("broker.conf", "config"):
+        (store / part).symlink_to(full / part)
+    log = CommitLog([full / "commitlog"])
+    for segment in log.segments:
+        copied = store / "commitlog" / segment.path.name
+        copied.write_bytes(segment.path.read_bytes())
+        dispatch(store, output, max_bytes_per_trigger=100_000)
+    check_equal(output, full, index=True)
+    dispatch(store, output, replay_from="earliest", max_bytes_per_trigger=150_000)
+    check_equal(output, full, index=True)
