@@ -18,6 +18,9 @@ LIMIT_GOALS = {300: 0.30, 1200: 0.50}
 """Share of the parse limit."""
 COLD_CACHE_GOAL = 0.90
 WHOLE_GOAL = 4.0
+ALL_DISPATCHERS_GOAL = 5.0
+ALL_DISPATCHERS_SHARE = 0.25
+"""Of the log: RocketMQ takes minutes for the whole."""
 
 
 def measure(context: Context, body_size: int) -> Iterator[Row]:
@@ -173,3 +176,46 @@ def _whole_process(context: Context, directory: Path, log: Log, name: str) -> Ro
 
 def _rate(log: Log, seconds: Figures) -> Figures:
     return seconds.as_rate(log.message_count / 1e6, measures.RATE_UNIT)
+
+
+def measure_all_dispatchers(context: Context) -> Iterator[Row]:
+    """Consume queues and the index of two keys a message, both systems' default."""
+    name = "all-dispatchers-300"
+    with context.directory(name) as directory:
+        with logs.log_writer(directory / "store", 300) as writer:
+            log = writer.grow(int(context.gib * ALL_DISPATCHERS_SHARE * GIB))
+        context.say(f"log: {log.title}")
+        logs.warm(log)
+        settings = ["messageIndexEnable=true"]
+        with (
+            reput.open_session(directory) as session,
+            rocketmq.warm(log, directory / "rocketmq", settings) as resident,
+        ):
+
+            def ours() -> float:
+                return float(session.catch_up(log, index=True)["seconds"])
+
+            def theirs() -> float:
+                os.sync()
+                seconds = resident.rebuild().dispatch_seconds
+                logs.check_index(resident.view, log)
+                return seconds
+
+            def alone() -> float:
+                return float(session.catch_up(log)["seconds"])
+
+            ours()
+            systems = {"RocketMQ": theirs, "reput": ours, "reput, consume queues alone": alone}
+            seconds = measures.alternate(context.rounds, systems, context.say)
+    rates = {key: _rate(log, values) for key, values in seconds.items()}
+    yield Row(
+        name=name,
+        title="catch-up with the index, 300 bytes, session up, page cache warm",
+        goal=f">= {ALL_DISPATCHERS_GOAL:g}x RocketMQ",
+        result=measures.ratio_text(rates["reput"], rates["RocketMQ"]),
+        met=context.judged(
+            measures.ratio(rates["reput"], rates["RocketMQ"]) >= ALL_DISPATCHERS_GOAL
+        ),
+        figures=rates,
+        details={"log": log.title},
+    )

@@ -14,9 +14,12 @@ from pathlib import Path
 
 from bench.processes import BenchError
 from store.appender import DEFAULT_FILE_SIZE, Appender
+from store.indexfile import INDEX_DIRECTORY, read_header
 from store.workload import Workload
 
 GIB = 1 << 30
+KEYS_PER_MESSAGE = 2
+"""Of a Workload: its unique key and one of KEYS."""
 _BATCH = 10_000
 _READ_SIZE = 1 << 20
 _DIGEST_SIZE = 1 << 20
@@ -131,6 +134,13 @@ def digest(log: Log) -> str:
                 file.seek(position)
                 total.update(file.read(_DIGEST_SIZE))
     return total.hexdigest()
+
+
+def check_index(root: Path, log: Log) -> None:
+    """Raises BenchError where the index below ``root`` lacks keys, or has some twice."""
+    found = sum(read_header(path).index_count - 1 for path in (root / INDEX_DIRECTORY).iterdir())
+    if found != KEYS_PER_MESSAGE * log.message_count:
+        raise BenchError(f"{root} has {found:,} index entries of {log.message_count:,} messages")
 
 
 def warm(log: Log) -> None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench import logs
 from bench.logs import Log
 from bench.processes import (
     BenchError,
@@ -41,17 +42,20 @@ class Session:
         self._outputs = outputs
         self.pid = process.process.pid
 
-    def catch_up(self, log: Log, patience: float = 0.0) -> dict[str, Any]:
+    def catch_up(self, log: Log, patience: float = 0.0, *, index: bool = False) -> dict[str, Any]:
         """One pass over the log into a fresh output, as ``bench.worker`` tells it.
 
-        ``patience``: seconds that it may take beyond what the number of messages allows it.
+        ``patience``: seconds that it may take beyond what the number of messages allows it;
+        ``index``: with the index of keys, as a store is by default, beside the consume queue.
         Raises BenchError where not every message got its entry. The output stays: ext4 takes
         half a millisecond for a new inode while thousands were just freed.
         """
         output = Path(tempfile.mkdtemp(prefix="session-", dir=self._outputs))
         os.sync()  # what earlier passes left to be written is not this one's
-        request = json.dumps({"store": str(log.store), "output": str(output)})
+        request = json.dumps({"store": str(log.store), "output": str(output), "index": index})
         told = self._process.ask(request, _limit(log) + patience)
+        if index:
+            logs.check_index(output, log)
         return _checked(told, log)
 
     def peaks(self) -> PeakUse:
@@ -70,7 +74,7 @@ def open_session(outputs: Path) -> Iterator[Session]:
 def run_command(store: Path, output: Path, *options: str) -> list[str]:
     """``reput run`` of this tree."""
     return python_command(
-        "-m", "reput", "run", str(store), "--output", str(output), "--json", *options
+        "-m", "reput", "run", str(store), "--output", str(output), "--no-index", "--json", *options
     )
 
 

@@ -69,10 +69,11 @@ def build() -> Path:
 class Warm:
     """A resident RocketMQ store that rebuilds its queues again and again."""
 
-    def __init__(self, process: LineProcess, log: Log, home: Path) -> None:
+    def __init__(self, process: LineProcess, log: Log, home: Path, view: Path) -> None:
         self._process = process
         self._log = log
         self._home = home
+        self.view = view
 
     def rebuild(self) -> Rebuild:
         """One pass from the log's start. Raises BenchError for an incomplete one."""
@@ -98,7 +99,7 @@ def warm(log: Log, view: Path, settings: Sequence[str] = ()) -> Iterator[Warm]:
         command = _command("warm", log, view, home, settings)
         try:
             with line_process(command, "RocketMQ") as process:
-                resident = Warm(process, log, home)
+                resident = Warm(process, log, home, view)
                 _checked(resident._ask(None), log)
                 yield resident
         finally:

@@ -23,6 +23,7 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
         lambda context: catch_up.measure(context, 1200),
         ("catch-up-1200", "parse-limit-1200", "cold-cache-1200"),
     ),
+    (catch_up.measure_all_dispatchers, ("all-dispatchers-300",)),
     (scaling.measure_sizes, ("log-size", "peak-memory")),
     (scaling.measure_queues, ("queues-10000", "queues-100000")),
     (live.measure_latency, tuple(live.LATENCY_ROWS)),
@@ -32,7 +33,9 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
 
 ROW_NAMES = tuple(name for _, names in GROUPS for name in names)
 QUICK_ROWS = ("catch-up-300", "parse-limit-300", "catch-up-1200", "parse-limit-1200")
-NEED_ROCKETMQ = ("catch-up-300", "catch-up-1200", "whole-process-300")
+NEED_ROCKETMQ = (
+    "catch-up-300", "catch-up-1200", "whole-process-300", "all-dispatchers-300"
+)  # fmt: skip
 
 
 def measure(context: Context) -> Iterator[Row]:

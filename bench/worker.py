@@ -1,6 +1,7 @@
 """A resident child: the dispatcher in one open session, ``python -m bench.worker``.
 
-Each line on stdin is a request ``{"store": DIR, "output": DIR}``; the answer is one line of JSON.
+Each line on stdin is a request ``{"store": DIR, "output": DIR, "index": BOOL}``; the answer is one
+line of JSON.
 A pass begins with the query (the session is up) and ends with the watermark at the log's end, which
 is durable then. ``seconds`` is that; ``returned_seconds`` counts on until the call returned.
 """
@@ -20,10 +21,11 @@ from streaming.dispatcher import run_dispatcher
 from streaming.session import session
 
 
-def one_pass(store: Path, output: Path) -> dict[str, Any]:
+def one_pass(store: Path, output: Path, index: bool) -> dict[str, Any]:
     """Dispatch the whole log into a fresh output."""
     began = time.monotonic()
-    progress = run_dispatcher(DispatcherConfig(store, output, once=True), threading.Event())
+    config = DispatcherConfig(store, output, once=True, index=index)
+    progress = run_dispatcher(config, threading.Event())
     returned = time.monotonic()
     first_batch = progress.first_batch if progress.first_batch is not None else returned
     return {
@@ -45,7 +47,7 @@ def main() -> None:
             print(json.dumps({"ready": True}), file=answers, flush=True)
             for line in sys.stdin:
                 request = json.loads(line)
-                told = one_pass(Path(request["store"]), Path(request["output"]))
+                told = one_pass(Path(request["store"]), Path(request["output"]), request["index"])
                 print(json.dumps(told), file=answers, flush=True)
 
 

@@ -16,6 +16,7 @@ import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.index.IndexService;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
@@ -120,6 +121,9 @@ public final class Harness {
     private void pass() throws Exception {
         store.getQueueStore().destroy();
         store.getConsumeQueueTable().clear();
+        if (store.getMessageStoreConfig().isMessageIndexEnable()) {
+            indexService().destroy();
+        }
         long began = System.nanoTime();
         reputFrom(store.getCommitLog().getMinOffset());
         awaitDispatch();
@@ -139,6 +143,12 @@ public final class Harness {
         Method setter = service.getClass().getDeclaredMethod("setReputFromOffset", long.class);
         setter.setAccessible(true);
         setter.invoke(service, physicalOffset);
+    }
+
+    private IndexService indexService() throws ReflectiveOperationException {
+        Field field = DefaultMessageStore.class.getDeclaredField("indexService");
+        field.setAccessible(true);
+        return (IndexService) field.get(store);
     }
 
     private void awaitDispatch() throws InterruptedException {
