@@ -178,7 +178,6 @@ class _Reader:
     def __init__(self) -> None:
         self._buffers = [np.empty(_BLOCK_SIZE, np.uint8) for _ in range(2)]
         self._open: tuple[int, ...] = ()
-        self._paths: tuple[Path, ...] = ()
 
     def __enter__(self) -> _Reader:
         return self
@@ -196,11 +195,10 @@ class _Reader:
             os.close(fd)
         self._open = ()
 
-    def take(self, left: Path, right: Path) -> int:
+    def take(self, left: str, right: str) -> int:
         """Open both files; the length of the longer one."""
         self._close()
-        self._paths = (left, right)
-        for path in self._paths:
+        for path in (left, right):
             self._open += (os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW),)
         return max(os.fstat(fd).st_size for fd in self._open)
 
@@ -264,8 +262,8 @@ def _compare_queues(
         for root in (left, right)
     )
     for key in sorted(on_left | on_right, key=lambda key: (key.topic, key.queue_id)):
-        there = (left / key.relative_path, right / key.relative_path)
         place = f"{key.topic}/{key.queue_id}"
+        there = (f"{left}/{place}", f"{right}/{place}")
         found: Entry | None
         if key in on_left and key in on_right:
             found = _compare_files(reader, *there, describe)
@@ -276,23 +274,21 @@ def _compare_queues(
         yield Difference(kind, place, *found) if found else None
 
 
-def _compare_files(reader: _Reader, left: Path, right: Path, describe: Describe) -> Entry | None:
+def _compare_files(reader: _Reader, left: str, right: str, describe: Describe) -> Entry | None:
     on_left, on_right = (_file_names(directory, is_mapped_file_name) for directory in (left, right))
     for name in on_left if on_left == on_right else sorted({*on_left, *on_right}):
         if name not in on_right:
-            return f"file {name}", {"bytes": (left / name).stat().st_size}, None
+            return f"file {name}", {"bytes": Path(left, name).stat().st_size}, None
         if name not in on_left:
-            return f"file {name}", None, {"bytes": (right / name).stat().st_size}
-        end = reader.take(left / name, right / name)
+            return f"file {name}", None, {"bytes": Path(right, name).stat().st_size}
+        end = reader.take(f"{left}/{name}", f"{right}/{name}")
         at = reader.first_difference(0, end)
         if at is not None:
             return describe(reader, int(name), at)
     return None
 
 
-def _file_names(directory: Path, is_ours: Callable[[str], bool]) -> list[str]:
-    if not directory.is_dir():
-        return []
+def _file_names(directory: str, is_ours: Callable[[str], bool]) -> list[str]:
     with os.scandir(directory) as entries:
         return sorted(
             entry.name
@@ -367,18 +363,23 @@ _DESCRIBE: dict[str, Describe] = {
 def _compare_indexes(
     reader: _Reader, left: Path, right: Path, slot_count: int
 ) -> Iterator[Difference | None]:
-    names = [_file_names(directory, str.isdecimal) for directory in (left, right)]
+    names = [
+        _file_names(str(directory), str.isdecimal) if directory.is_dir() else []
+        for directory in (left, right)
+    ]
     for number, pair in enumerate(zip_longest(*names)):
         place = f"{number}: {pair[0] or 'none'} | {pair[1] or 'none'}"
         if None in pair:
             sides: Sequence[Fields | None] = [{"file": name} if name else None for name in pair]
             yield Difference(INDEX_DIRECTORY, place, "file", *sides)
         else:
-            found = _compare_index_files(reader, left / pair[0], right / pair[1], slot_count)
+            found = _compare_index_files(
+                reader, f"{left}/{pair[0]}", f"{right}/{pair[1]}", slot_count
+            )
             yield Difference(INDEX_DIRECTORY, place, *found) if found else None
 
 
-def _compare_index_files(reader: _Reader, left: Path, right: Path, slot_count: int) -> Entry | None:
+def _compare_index_files(reader: _Reader, left: str, right: str, slot_count: int) -> Entry | None:
     """The first entry that differs (they stand in the order of the log), or else the first slot,
     or else the header. An indexCount of 0 on disk is 1 (format.md §8)."""
     size = reader.take(left, right)

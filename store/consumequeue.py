@@ -85,10 +85,15 @@ def list_queues(root: Path) -> Iterator[QueueKey]:
     """Queues below ``consumequeue/``, sorted; directories that are no queue are skipped."""
     if not root.is_dir():
         return
-    for topic in sorted(entry for entry in root.iterdir() if entry.is_dir()):
-        numbers = [int(e.name) for e in topic.iterdir() if _QUEUE_ID.match(e.name) and e.is_dir()]
-        for queue_id in sorted(numbers):
-            yield QueueKey(topic.name, queue_id)
+    # scandir and no Path of each: there are 100,000 of them
+    for topic in sorted(os.scandir(root), key=lambda entry: entry.name):
+        if topic.is_dir():
+            for queue_id in sorted(
+                int(entry.name)
+                for entry in os.scandir(topic)
+                if _QUEUE_ID.match(entry.name) and entry.is_dir()
+            ):
+                yield QueueKey(topic.name, queue_id)
 
 
 class QueueFiles(MappedFileQueue):

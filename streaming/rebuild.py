@@ -31,6 +31,7 @@ from store.compare import (
     read_hash_slot_count,
 )
 from store.config import FILE_NAME as BROKER_CONF
+from store.config import read_store_settings
 from store.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
 from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from store.errors import NoSpaceError, StoreError, UsageError
@@ -78,6 +79,8 @@ def rebuild(
     """
     kinds, parts = _chosen(kinds, topics)
     output = config.output
+    # a wrong call shall make no directory
+    read_store_settings(config.store, config.broker_conf)
     with Ownership(output):
         finish_owned_swap(output)
         check_swappable(output, [*REPLACEABLE, *parts])
@@ -110,7 +113,9 @@ def rebuild(
 
 
 def drop_old(output: Path) -> list[Path]:
-    """Remove what rebuilds have replaced and kept; returns it."""
+    """Remove what rebuilds have replaced and kept; returns it. Raises ReputError."""
+    if not output.is_dir():
+        raise UsageError(f"{output} is not a directory; give the output that was rebuilt")
     with Ownership(output):
         finish_owned_swap(output)
         return drop_replaced(output, REPLACEABLE)

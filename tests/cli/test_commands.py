@@ -146,7 +146,7 @@ def test_version_and_help() -> None:
     """Every command is listed."""
     assert reput("--version").stdout.startswith("reput ")
     shown = reput("--help").stdout
-    for command in ("run", "status", "inspect", "produce", "demo"):
+    for command in ("run", "status", "inspect", "diff", "rebuild", "produce", "demo"):
         assert command in shown
 
 

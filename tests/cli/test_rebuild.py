@@ -1,0 +1,102 @@
+"""``reput diff`` and ``reput rebuild`` as they are called: what is printed, exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import reput, reput_json
+from tests.support.golden import tree
+
+Golden = Callable[[str], Path]
+
+
+@pytest.fixture
+def changed(golden: Golden, tmp_path: Path) -> tuple[Path, Path]:
+    """A golden store, and a copy whose unit 10 of one queue is another."""
+    store = golden("plain")
+    copy = shutil.copytree(store, tmp_path / "copy")
+    queue = copy / "consumequeue" / "Topic_1" / "0" / ("0" * 20)
+    data = bytearray(queue.read_bytes())
+    data[207] ^= 1
+    queue.write_bytes(data)
+    return store, copy
+
+
+def test_diff_of_equal_stores(golden: Golden) -> None:
+    """Exit code 0, what was compared, no byte changed."""
+    store = golden("plain")
+    before = tree(store)
+    done = reput("diff", store, store)
+    assert done.returncode == 0, done.stderr
+    assert "24 compared, equal" in done.stdout
+    assert tree(store) == before
+    assert reput_json("diff", store, store) == {
+        "equal": True,
+        "compared": {"consumequeue": 24, "index": 1, "checkpoint": 1},
+        "differences": [],
+    }
+
+
+def test_diff_names_the_unit(changed: tuple[Path, Path]) -> None:
+    """Exit code 1; the same in both forms."""
+    done = reput("diff", *changed, "--json")
+    assert done.returncode == 1, done.stderr
+    (found,) = json.loads(done.stdout)["differences"]
+    assert (found["kind"], found["place"], found["entry"]) == (
+        "consumequeue", "Topic_1/0", "unit 10",
+    )  # fmt: skip
+    assert found["left"]["offset"] ^ found["right"]["offset"] == 1
+    assert found["left"]["size"] == found["right"]["size"]
+    shown = reput("diff", *changed)
+    assert shown.returncode == 1
+    assert "unit 10" in shown.stdout
+    assert "24 compared, 1 differ" in shown.stdout
+    assert reput("diff", *changed, "--only", "index,checkpoint").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["diff", "STORE", "NOWHERE"], "is not a directory"),
+        (["diff", "EMPTY", "EMPTY"], "holds consumequeue or"),
+        (["diff", "STORE", "STORE", "--only", "queues"], "it must be of consumequeue, "),
+        (["rebuild", "NOWHERE"], "is not a directory"),
+        (["rebuild", "NOWHERE", "--drop-old"], "is not a directory"),
+        (["rebuild", "STORE", "--only", "checkpoint"], "--only names 'checkpoint'"),
+        (["rebuild", "STORE", "--topic", "a/b"], "no plain name"),
+        (["rebuild", "STORE", "--dry-run", "--drop-old"], "not for the same call"),
+    ],
+)
+def test_wrong_calls(golden: Golden, tmp_path: Path, arguments: list[str], part: str) -> None:
+    """One line, exit code 2, nothing made or changed."""
+    store = golden("plain")
+    (tmp_path / "EMPTY").mkdir()
+    before = tree(tmp_path)
+    names = {"STORE": store, "EMPTY": tmp_path / "EMPTY", "NOWHERE": tmp_path / "NOWHERE"}
+    done = reput(*(names.get(argument, argument) for argument in arguments))
+    lines = [line for line in done.stderr.splitlines() if line.startswith("reput: error: ")]
+    assert (done.returncode, len(lines)) == (2, 1), done.stderr
+    assert part in lines[0]
+    assert tree(tmp_path) == before
+    assert not (tmp_path / "NOWHERE").exists()
+
+
+def test_rebuild_says_what_differed_and_what_it_kept(changed: tuple[Path, Path]) -> None:
+    """A dry run ends with 1 and changes nothing; then it is done, and the copy is as the store."""
+    store, copy = changed
+    dry = reput("rebuild", copy, "--dry-run")
+    assert dry.returncode == 1, dry.stderr
+    for part in ("the first 1 of 1 differences", "unit 10", "24 compared, 1 differ", "a dry run"):
+        assert part in dry.stdout
+    done = reput_json("rebuild", copy)
+    assert (done["messages"], done["replaced"], done["equal"]) == (3170, True, False)
+    assert done["kept"] == [
+        str(copy / f"{name}.replaced-1") for name in ("consumequeue", "checkpoint", "reput")
+    ]
+    assert reput("diff", store, copy, "--only", "consumequeue,index").returncode == 0
+    assert sorted(reput_json("rebuild", copy, "--drop-old")["removed"]) == sorted(done["kept"])
