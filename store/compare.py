@@ -139,9 +139,9 @@ def compare_stores(
     ``hash_slot_count``: maxHashSlotNum of both. Raises StoreError for what cannot be read,
     UsageError for an index that is too short for its slots.
     """
-    found = Comparison()
+    found, reader = Comparison(), _Reader()
     try:
-        with _Reader() as reader:
+        with reader:
             for kind in kinds:
                 pairs = _compare_kind(reader, kind, left, right, topics, hash_slot_count)
                 for count, difference in enumerate(pairs, 1):
@@ -149,7 +149,9 @@ def compare_stores(
                     if difference is not None:
                         found.differences.append(difference)
     except OSError as error:
-        raise StoreError(f"cannot read {error.filename}: {error.strerror}") from error
+        # a failed read has no name, only one of two descriptors
+        place = error.filename or " or ".join(reader.paths)
+        raise StoreError(f"cannot read {place}: {error.strerror}") from error
     return found
 
 
@@ -178,6 +180,7 @@ class _Reader:
     def __init__(self) -> None:
         self._buffers = [np.empty(_BLOCK_SIZE, np.uint8) for _ in range(2)]
         self._open: tuple[int, ...] = ()
+        self.paths: tuple[str, ...] = ()
 
     def __enter__(self) -> _Reader:
         return self
@@ -198,7 +201,8 @@ class _Reader:
     def take(self, left: str, right: str) -> int:
         """Open both files; the length of the longer one."""
         self._close()
-        for path in (left, right):
+        self.paths = (left, right)
+        for path in self.paths:
             self._open += (os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW),)
         return max(os.fstat(fd).st_size for fd in self._open)
 

@@ -5,6 +5,8 @@ The places are found with plain ``struct`` walks of the files, after format.md.
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 import struct
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from store.compare import KINDS, Difference, compare_stores, read_hash_slot_count
-from store.errors import UsageError
+from store.errors import StoreError, UsageError
 
 GOLDEN_SLOTS = {"plain": 5000, "mixed": 1000, "ext": 5000, "batch": 5000}
 CHANGES = 25
@@ -274,6 +276,25 @@ def test_an_index_that_is_too_short_for_its_slots(golden: Golden) -> None:
     store = golden("plain")
     with pytest.raises(UsageError, match=r"5000000 slots; say maxHashSlotNum .*--broker-conf"):
         compare_stores(store, store)
+
+
+def test_what_cannot_be_read_is_named(
+    pair: Callable[[str], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link in a file's place is not followed; a failing disk gives both files' names."""
+    store, copy = pair("plain")
+    first, second = queue_files(copy, "consumequeue")[:2]
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", fail)
+        with pytest.raises(StoreError, match=f" or {first}: Input/output error"):
+            compare_stores(store, copy)
+    first.unlink()
+    first.symlink_to(second)
+    assert [one.entry for one in differences(store, copy, "plain")] == [f"file {first.name}"]
 
 
 @pytest.mark.parametrize("value", ["0", "many", "-1"])
