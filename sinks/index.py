@@ -11,21 +11,28 @@ RocketMQ deletes it with the keys in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from store import fsops
+from store.commitlog import CommitLog
+from store.cursor import records
 from store.dispatch import DispatchBatch, DispatchCounts, IndexEntries
 from store.indexfile import (
     INDEX_DIRECTORY,
+    NEVER_WRITTEN,
     IndexFiles,
     IndexLayout,
+    index_key_hash,
+    index_keys,
     new_index_file_name,
+    read_entry,
     read_header,
 )
 from store.mappedindexfile import MappedIndexFile
+from store.record import Record
 
 
 class IndexDispatcher:
@@ -37,13 +44,12 @@ class IndexDispatcher:
         self,
         output: Path,
         layout: IndexLayout,
+        log: CommitLog,
         *,
         durable_end: int | None,
-        store_timestamp_at: Callable[[int], int | None],
     ) -> None:
         """``durable_end``: the watermark; entries of messages behind it are cut, since a crash may
-        have left anything there. None trusts the files as they are. ``store_timestamp_at`` reads
-        the storeTimestamp of the record at a physical offset.
+        have left anything there. None trusts the files as they are.
 
         Raises IndexFileError for files of another size, OutputError.
         """
@@ -53,7 +59,7 @@ class IndexDispatcher:
         another, and durable; 0 without one."""
         self._output = output
         self._layout = layout
-        self._store_timestamp_at = store_timestamp_at
+        self._log = log
         self._last: MappedIndexFile | None = None
         self._next_offset = 0
         """All messages before it have their entries."""
@@ -158,11 +164,15 @@ class IndexDispatcher:
         the first, or behind a full one: a message without keys may have asked for it. It is as new
         then. All others go, the newest first.
         """
-        gone: list[Path] = []
+        begun = self._begun_count(paths, end_offset)
+        paths, gone = paths[:begun], paths[begun:]
         while paths:
             last = MappedIndexFile(paths[-1], self._layout)
-            kept = last.kept_entries(end_offset)
-            if kept.index_count > 1 or len(paths) == 1:
+            kept = last.sound_entries(end_offset)
+            count = self._confirmed_count(last, kept.index_count, paths[:-1])
+            if count < kept.index_count:
+                kept = last.sound_entries(end_offset, count)
+            if count > 1 or len(paths) == 1:
                 self._last = last
                 break
             last.close()
@@ -170,7 +180,7 @@ class IndexDispatcher:
             paths = paths[:-1]
         else:
             return []
-        is_full = kept.index_count == self._layout.max_index_num
+        is_full = count == self._layout.max_index_num
         empty = gone[:is_full]
         for path in reversed(gone[is_full:]):
             fsops.unlink(path)
@@ -180,6 +190,63 @@ class IndexDispatcher:
             header = last.header
             last.close()
             self._last = MappedIndexFile(empty[0], self._layout)
-            kept = self._last.kept_entries(end_offset)
-            self._last.restore(kept, header, self._store_timestamp_at)
+            nothing = self._last.sound_entries(0)
+            self._last.restore(nothing, header, self._store_timestamp_at)
         return paths + empty
+
+    def _begun_count(self, paths: Sequence[Path], end_offset: int) -> int:
+        """How many leading files begin before ``end_offset``, each behind the end of the one
+        before; the first always does."""
+        last_offset = 0
+        for number, path in enumerate(paths):
+            first_offset = read_entry(path, self._layout, 1).phy_offset
+            if number and not last_offset <= first_offset < end_offset:
+                return number
+            last_offset = read_entry(path, self._layout, self._layout.max_index_num - 1).phy_offset
+            if last_offset < first_offset:
+                return number + 1
+        return len(paths)
+
+    def _confirmed_count(
+        self, file: MappedIndexFile, index_count: int, before: Sequence[Path]
+    ) -> int:
+        """``index_count`` without entries at the end that are none: torn in a crash, they may look
+        right, but the log has no such message, or not with such keys.
+
+        ``before``: the files before this one, in which a message's entries may begin.
+        """
+        while index_count > 1:
+            first = index_count - 1
+            entry = file.entry(first)
+            offset = entry.phy_offset
+            if offset < self._log.min_offset and entry != NEVER_WRITTEN:
+                return index_count  # the log has forgotten it
+            while first > 1 and file.entry(first - 1).phy_offset == offset:
+                first -= 1
+            found = self._record_at(offset)
+            hashes = [index_key_hash(key) for key in index_keys(found)] if found else []
+            if first == 1:
+                hashes = hashes[self._count_at_end(before, offset) :]
+            end = min(first + len(hashes), index_count)
+            if hashes and hashes == [file.entry(index).key_hash for index in range(first, end)]:
+                return end
+            index_count = first
+        return index_count
+
+    def _count_at_end(self, paths: Sequence[Path], offset: int) -> int:
+        """How many entries at the end of full files are of the message at ``offset``."""
+        count = 0
+        for path in reversed(paths):
+            for index in reversed(range(1, self._layout.max_index_num)):
+                if read_entry(path, self._layout, index).phy_offset != offset:
+                    return count
+                count += 1
+        return count
+
+    def _record_at(self, offset: int) -> Record | None:
+        found = next(records(self._log, offset, offset + 1, fail_on_data_loss=False))
+        return found if isinstance(found, Record) else None
+
+    def _store_timestamp_at(self, offset: int) -> int | None:
+        found = self._record_at(offset)
+        return found.store_timestamp if found else None

@@ -22,7 +22,8 @@ format.md §8.
 
 Writer: one dispatcher, which owns the output (``store.mappedindexfile``). No checksum. After a
 crash the entries of messages below the watermark are whole, in all files but the last one header
-and slots too; those of the last file are rebuilt from its entries.
+and slots too; those of the last file are rebuilt from its entries. The log tells which of its entries
+is the last: a torn one may look right.
 """
 
 from __future__ import annotations
@@ -148,6 +149,10 @@ class IndexEntry:
     """Number of the entry before it in its slot; 0 without one."""
 
 
+NEVER_WRITTEN = IndexEntry(0, 0, 0, 0)
+"""What stands behind the last entry; but a key with hash 0 of the log's first message is equal."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexLayout:
     """The settings that decide where in a file everything is.
@@ -205,6 +210,13 @@ def read_header(path: Path) -> IndexHeader:
     """The header of a file."""
     with path.open("rb", buffering=0) as file:
         return IndexHeader.decode(file.read(INDEX_HEADER_SIZE))
+
+
+def read_entry(path: Path, layout: IndexLayout, index: int) -> IndexEntry:
+    """Entry ``index`` of a file."""
+    with path.open("rb", buffering=0) as file:
+        data = os.pread(file.fileno(), INDEX_SIZE, layout.entry_position(index))
+    return IndexEntry(*_ENTRY.unpack(data))
 
 
 class IndexFiles:

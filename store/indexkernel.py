@@ -77,38 +77,33 @@ def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_time
 
 
 @njit(cache=True, nogil=True)
-def rebuild_slots(data, max_hash_slot_num, max_index_num, end_offset, slots):
-    """Slots of the leading entries that are sound and of messages before ``end_offset``.
+def rebuild_slots(data, max_hash_slot_num, max_count, end_offset, slots):
+    """Slots of the leading entries, with numbers below ``max_count``, that are sound and of
+    messages before ``end_offset``.
 
     Only entries are looked at, header and slots may be anything. An entry is sound if offsets do
     not fall, no field is negative, and it is chained to what ``slots`` (int32[max_hash_slot_num],
-    zeros) holds by then: neither zeros nor random bytes pass. Returns (indexCount, hashSlotCount).
+    zeros) holds by then. Returns (indexCount, hashSlotCount).
     """
     entries = INDEX_HEADER_SIZE + HASH_SLOT_SIZE * max_hash_slot_num
     last_offset = np.int64(0)
     used = np.int64(0)
     index = np.int64(1)
-    is_zero = False
-    while index < max_index_num:
+    while index < max_count:
         position = entries + INDEX_SIZE * index
         key_hash = i32(data, position)
         offset = i64(data, position + 4)
-        time_diff = i32(data, position + 12)
-        if key_hash < 0 or time_diff < 0 or offset < last_offset or offset >= end_offset:
+        if key_hash < 0 or i32(data, position + 12) < 0:
+            break
+        if offset < last_offset or offset >= end_offset:
             break
         slot = key_hash % max_hash_slot_num
         previous = np.int64(slots[slot])
         if i32(data, position + 16) != previous:
             break
-        is_zero = key_hash == 0 and offset == 0 and time_diff == 0 and previous == 0
         if previous == 0:
             used += 1
         slots[slot] = index
         last_offset = offset
         index += 1
-    if is_zero:
-        # may be an entry (the log's first message with a key whose hash is 0), but behind the
-        # others it is what was never written
-        slots[0] = 0
-        return index - 1, used - 1
     return index, used

@@ -20,6 +20,7 @@ from store.errors import OutputError
 from store.indexfile import (
     INDEX_HEADER_SIZE,
     TEMPORARY_SUFFIX,
+    IndexEntry,
     IndexHeader,
     IndexLayout,
 )
@@ -119,12 +120,17 @@ class MappedIndexFile:
             fsops.allocate(self._fd, self._reserved, end - self._reserved, self.path)
             self._reserved = end
 
-    def kept_entries(self, end_offset: int) -> KeptEntries:
-        """The leading entries of messages before ``end_offset``, whatever else the file holds."""
+    def entry(self, index: int) -> IndexEntry:
+        """Entry ``index``."""
+        return self._layout.entry(self._mapping, index)
+
+    def sound_entries(self, end_offset: int, max_count: int | None = None) -> KeptEntries:
+        """The leading entries that look right and are of messages before ``end_offset``, whatever
+        else the file holds; below number ``max_count`` where one is given."""
         slots = np.zeros(self._layout.max_hash_slot_num, np.int32)
         index_count, hash_slot_count = indexkernel.rebuild_slots(
-            self._data, self._layout.max_hash_slot_num, self._layout.max_index_num, end_offset,
-            slots,
+            self._data, self._layout.max_hash_slot_num, max_count or self._layout.max_index_num,
+            end_offset, slots,
         )  # fmt: skip
         return KeptEntries(int(index_count), slots, int(hash_slot_count))
 
@@ -155,8 +161,7 @@ class MappedIndexFile:
     def _header_of(
         self, kept: KeptEntries, store_timestamp_at: Callable[[int], int | None]
     ) -> IndexHeader:
-        first = self._layout.entry(self._mapping, 1)
-        last = self._layout.entry(self._mapping, kept.index_count - 1)
+        first, last = self.entry(1), self.entry(kept.index_count - 1)
         begin = store_timestamp_at(first.phy_offset)
         if begin is None:
             begin = self.header.begin_timestamp

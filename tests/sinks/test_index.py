@@ -26,10 +26,10 @@ from store.indexfile import IndexLayout, index_key_hash, index_keys
 from store.record import Record
 from store.storecheckpoint import StoreCheckpoint
 from tests.support.golden import tree
-from tests.support.index_model import Content, Message, random_messages, read_content
-from tests.support.index_outputs import IndexOutput, batch_of
+from tests.support.index_model import Content, Message, read_content
+from tests.support.index_outputs import Disk, IndexLog, IndexOutput, batch_of, random_log, write_log
 from tests.support.processes import is_killed_at
-from tests.support.wire import read_log
+from tests.support.wire import file_name, read_log
 
 GOLDEN_WITH_INDEX = ("plain", "mixed", "wide", "killed", "lmq", "batch", "ext")
 Store = tuple[Path, IndexOutput]
@@ -52,7 +52,7 @@ def store(
         end = found.physical_offset + found.total_size
         messages.append(Message(found.physical_offset, end, found.store_timestamp, hashes))
     log.close()
-    return root, IndexOutput(tmp_path / "output", layout, messages)
+    return root, IndexOutput(tmp_path / "output", layout, IndexLog(root / "commitlog", messages))
 
 
 def golden_contents(root: Path, layout: IndexLayout) -> list[Content]:
@@ -87,16 +87,16 @@ def test_one_batch_builds_the_golden_files(store: Store) -> None:
 
 
 def test_random_batches_kills_and_power_cuts_build_the_golden_files(
-    store: Store, seed: int
+    store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches over again, wholly or in part; runs that end without a sync; pages behind the
     watermark that hold anything."""
     root, output = store
-    build(output, random.Random(seed), 40)
+    build(output, Disk(monkeypatch), random.Random(seed), 40)
     assert output.contents() == golden_contents(root, output.layout)
 
 
-def build(output: IndexOutput, rng: random.Random, batch_count: int) -> None:
+def build(output: IndexOutput, disk: Disk, rng: random.Random, batch_count: int) -> None:
     """Dispatch all messages in random batches, with every kind of interruption."""
     messages = output.messages
     cuts = sorted({rng.randrange(len(messages)) for _ in range(batch_count)} | {len(messages)})
@@ -113,10 +113,13 @@ def build(output: IndexOutput, rng: random.Random, batch_count: int) -> None:
             durable = done
         if kind in ("kill", "power"):
             # the copy is what the next process finds
-            output.root = Path(shutil.copytree(output.root, f"{output.root}'"))
+            before, output.root = output.root, output.root.with_name(output.root.name + "'")
+            shutil.copytree(before, output.root)
+            disk.move(before, output.root)
             dispatcher.close()
+            shutil.rmtree(before)
             if kind == "power":
-                output.lose_power(rng, durable)
+                output.lose_power(rng, disk, durable)
             done = durable
             dispatcher = output.dispatcher(
                 messages[durable].offset if durable < len(messages) else messages[-1].end
@@ -135,14 +138,18 @@ def test_rocketmqs_own_files_are_adopted_unchanged(store: Store) -> None:
     assert tree(output.root) == before
 
 
-def test_any_messages_are_indexed_as_rocketmq_does(ram_path: Path, seed: int) -> None:
+def test_any_messages_are_indexed_as_rocketmq_does(
+    ram_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small files, odd clocks, few keys; interrupted or not: the model's files."""
+    disk = Disk(monkeypatch)
     for case in range(80):
         rng = random.Random(f"{seed}:{case}")
         layout = IndexLayout(rng.choice((1, 2, 7, 50)), rng.choice((2, 3, 10, 60)))
-        messages = random_messages(rng, rng.choice((1, 5, 40)))
-        output = IndexOutput(ram_path / str(case), layout, messages)
-        build(output, rng, rng.choice((1, 5, 20)))
+        log = random_log(ram_path / str(case) / "log", rng, rng.choice((1, 5, 40)))
+        output = IndexOutput(ram_path / str(case) / "output", layout, log)
+        build(output, disk, rng, rng.choice((1, 5, 20)))
+        disk.files.clear()
         assert output.contents() == output.model(), f"seed={seed} case={case}"
 
 
@@ -151,8 +158,9 @@ def test_a_cut_log_is_cut_in_the_index(ram_path: Path, seed: int) -> None:
     for case in range(50):
         rng = random.Random(f"{seed}:{case}")
         layout = IndexLayout(rng.choice((1, 7)), rng.choice((2, 10, 60)))
-        messages = random_messages(rng, 30)
-        output = IndexOutput(ram_path / str(case), layout, messages)
+        log = random_log(ram_path / str(case) / "log", rng, 30)
+        output = IndexOutput(ram_path / str(case) / "output", layout, log)
+        messages = log.messages
         dispatcher = output.dispatcher(0)
         dispatcher.dispatch(batch_of(messages))
         kept = rng.randrange(len(messages))
@@ -168,8 +176,9 @@ def test_a_cut_log_is_cut_in_the_index(ram_path: Path, seed: int) -> None:
 
 def test_messages_without_keys_ask_for_files(tmp_path: Path) -> None:
     """The first message makes the first file; one behind a full file makes the next."""
-    messages = [Message(0, 91, 5000, ()), Message(91, 182, 6000, (7,)), Message(182, 273, 7000, ())]
-    output = IndexOutput(tmp_path / "output", IndexLayout(3, 2), messages)
+    log = write_log(tmp_path / "log", [(5000, ()), (6000, (7,)), (7000, ())])
+    output = IndexOutput(tmp_path / "output", IndexLayout(3, 2), log)
+    messages = log.messages
     dispatcher = output.dispatcher(0)
     assert output.paths() == []
     for done, files in ((1, 1), (2, 1), (3, 2)):
@@ -186,17 +195,19 @@ def test_messages_without_keys_ask_for_files(tmp_path: Path) -> None:
 
 def test_where_the_log_forgot_a_message_the_file_says_when(tmp_path: Path) -> None:
     """No record at an offset any more: the header's begin, and the last entry's second."""
-    messages = [Message(at, at + 91, 1_000_000 + 700 * at, (at,)) for at in range(0, 910, 91)]
-    output = IndexOutput(tmp_path / "output", IndexLayout(3, 99), messages)
+    log = write_log(tmp_path / "log", [(1_000_700 + 700 * at, (at,)) for at in range(20)])
+    output = IndexOutput(tmp_path / "output", IndexLayout(3, 99), log)
     dispatcher = output.dispatcher(0)
-    dispatcher.dispatch(batch_of(messages))
+    dispatcher.dispatch(batch_of(log.messages))
     dispatcher.close()
-    output.forget_times()
-    output.dispatcher(messages[5].offset).close()
+    (tmp_path / "log" / file_name(0)).unlink()
+    output.log.refresh()
+    assert log.messages[5].offset < output.log.min_offset
+    output.dispatcher(log.messages[5].offset).close()
     (found,) = output.contents()
     (expected,) = output.model(5)
-    assert expected.end_timestamp % 1000
-    expected.end_timestamp -= expected.end_timestamp % 1000
+    assert expected.end_timestamp - expected.begin_timestamp == 2800
+    expected.end_timestamp -= 800
     assert found == expected
 
 
@@ -218,10 +229,10 @@ def run_all(output: IndexOutput, cuts: list[int]) -> None:
 def test_killed_anywhere_it_ends_the_same(ram_path: Path, seed: int) -> None:
     """kill -9 before every operation of a few batches, and of the run after it."""
     rng = random.Random(seed)
-    messages = random_messages(rng, 8)
+    log = random_log(ram_path / "log", rng, 8)
     cuts = sorted({*rng.sample(range(1, 8), 3), 8})
     for ordinal in count(1):
-        output = IndexOutput(ram_path / str(ordinal), IndexLayout(5, 8), messages)
+        output = IndexOutput(ram_path / str(ordinal), IndexLayout(5, 8), log)
         killed = is_killed_at(ordinal, partial(run_all, output, cuts))
         is_killed_at(rng.randrange(1, 12), partial(run_all, output, cuts))
         run_all(output, cuts)
@@ -240,9 +251,9 @@ def test_a_full_disk_stops_between_entries_and_goes_on(
     ram_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     """NoSpaceError in the middle of a message or not; the same batch again completes it."""
-    messages = random_messages(random.Random(seed), 30)
-    messages.append(Message(messages[-1].end, messages[-1].end + 91, 1, (1, 1, 1, 2, 2)))
-    output = IndexOutput(ram_path / "output", IndexLayout(5, 4), messages)
+    rng = random.Random(seed)
+    log = write_log(ram_path / "log", [(1, rng.choices((1, 2, 8), k=n % 6)) for n in range(30)])
+    output, messages = IndexOutput(ram_path / "output", IndexLayout(5, 4), log), log.messages
     dispatcher, failures = output.dispatcher(0), 0
     while True:
         fail_at(monkeypatch, f"{operation}:2=ENOSPC" if failures else f"{operation}:1=ENOSPC")
@@ -260,8 +271,8 @@ def test_a_full_disk_stops_between_entries_and_goes_on(
 
 def test_a_failed_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """msync's failure is as final as fsync's; nothing to sync is no call."""
-    messages = random_messages(random.Random(0), 10)
-    output = IndexOutput(tmp_path / "output", IndexLayout(5, 4000), messages)
+    log = random_log(tmp_path / "log", random.Random(0), 10)
+    output, messages = IndexOutput(tmp_path / "output", IndexLayout(5, 4000), log), log.messages
     dispatcher = output.dispatcher(0)
     dispatcher.dispatch(batch_of(messages))
     fail_at(monkeypatch, "sync:1=EIO")
@@ -276,8 +287,8 @@ def test_a_failed_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_files_of_other_settings_are_not_touched(tmp_path: Path) -> None:
     """They would be read as damage and cut."""
-    messages = random_messages(random.Random(0), 10)
-    output = IndexOutput(tmp_path / "output", IndexLayout(5, 40), messages)
+    log = random_log(tmp_path / "log", random.Random(0), 10)
+    output, messages = IndexOutput(tmp_path / "output", IndexLayout(5, 40), log), log.messages
     dispatcher = output.dispatcher(0)
     dispatcher.dispatch(batch_of(messages))
     dispatcher.close()

@@ -26,8 +26,8 @@ from store.indexfile import (
 )
 from store.mappedindexfile import MappedIndexFile
 from store.record import Record, SysFlag
-from tests.support.index_model import Content, random_messages, read_content
-from tests.support.index_outputs import IndexOutput, batch_of, entries_of
+from tests.support.index_model import Content, key_with_hash, read_content
+from tests.support.index_outputs import IndexOutput, batch_of, entries_of, random_log
 
 NAME = "20261121073730214"
 
@@ -134,7 +134,8 @@ def test_entries_are_put_as_rocketmq_does(ram_path: Path, seed: int) -> None:
             with path.open("r+b") as out:
                 out.seek(40 + 4 * slot)
                 out.write(struct.pack(">i", index))
-        entries = entries_of(random_messages(rng, rng.choice((1, 10, 40))))
+        log = random_log(ram_path / f"log-{case}", rng, rng.choice((1, 10, 40)))
+        entries = entries_of(log.messages)
         at = 0
         while at < len(entries.offsets):
             piece = slice(at, at + rng.choice((1, 2, 30)))
@@ -176,8 +177,9 @@ def test_queries_find_what_a_scan_finds(ram_path: Path, seed: int) -> None:
     for case in range(30):
         rng = random.Random(f"{seed}:{case}")
         layout = IndexLayout(rng.choice((1, 3, 50)), rng.choice((9, 50, 400)))
-        messages = random_messages(rng, rng.choice((1, 30, 120)), sound_clock=True)
-        output = IndexOutput(ram_path / str(case), layout, messages)
+        directory = ram_path / str(case)
+        log = random_log(directory / "log", rng, rng.choice((1, 30, 120)), sound_clock=True)
+        output, messages = IndexOutput(directory / "output", layout, log), log.messages
         dispatcher = output.dispatcher(0)
         dispatcher.dispatch(batch_of(messages))
         dispatcher.close()
@@ -185,13 +187,11 @@ def test_queries_find_what_a_scan_finds(ram_path: Path, seed: int) -> None:
         files = IndexFiles(output.root / "index", layout)
         times = [message.store_timestamp + rng.choice((-1, 0, 1, 1000)) for message in messages]
         for _ in range(30):
-            key = f"T#{rng.randrange(3)}".encode()
-            hashes = {entry[0] for content in model for entry in content.entries}
-            hashes.add(index_key_hash(key))
+            hashes = {3, *(entry[0] for content in model for entry in content.entries)}
             key_hash = rng.choice(sorted(hashes))
             begin, end = sorted((rng.choice(times), rng.choice(times)))
             count = rng.choice((1, 5, 64, 1000))
-            found = files.query_offset(text_of(key_hash), count, begin, end)
+            found = files.query_offset(b"T#" + key_with_hash(key_hash), count, begin, end)
             expected = [
                 offset
                 for content in reversed(model)
@@ -201,15 +201,6 @@ def test_queries_find_what_a_scan_finds(ram_path: Path, seed: int) -> None:
             assert list(found.phy_offsets) == expected[: min(count, 64)], place
             assert found.index_last_update_timestamp == model[-1].end_timestamp
             assert found.index_last_update_phyoffset == model[-1].end_phy_offset
-
-
-def text_of(key_hash: int) -> bytes:
-    """A text with this hash: base 31, in characters above all digits' values."""
-    characters = []
-    while key_hash:
-        key_hash, digit = divmod(key_hash, 31)
-        characters.append(digit)
-    return bytes(reversed(characters))
 
 
 def test_a_query_without_files_finds_nothing(tmp_path: Path) -> None:

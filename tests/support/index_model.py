@@ -6,7 +6,6 @@ from the format, with nothing of this project.
 
 from __future__ import annotations
 
-import random
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,18 +118,14 @@ class ModelIndex:
         return self.files[-1]
 
 
-def random_messages(rng: random.Random, count: int, *, sound_clock: bool = False) -> list[Message]:
-    """Few key hashes, so that they meet; clocks that jump, stand still and run backwards."""
-    hashes = [0, 1, 2, 2147483647, *(rng.randrange(1 << 31) for _ in range(6))]
-    messages: list[Message] = []
-    offset = rng.choice((0, 0, 1 << 40))
-    time = rng.choice((0, 1, 1_700_000_000_000)) + sound_clock
-    for _ in range(count):
-        # hash 0 at offset 0 may be all zeros, which no rebuild can tell from nothing
-        keys = rng.choices(hashes[offset == 0 :], k=rng.choice((0, 0, 1, 1, 2, 3, 12)))
-        end = offset + rng.choice((91, 500))
-        messages.append(Message(offset, end, time, tuple(keys)))
-        offset = end + rng.choice((0, 0, 0, 700))  # a BLANK
-        steps = (0, 1, 400, 1000, 61_000) if sound_clock else (0, 999, 1001, -1500, 1 << 43, -5)
-        time += rng.choice(steps)
-    return messages
+def key_with_hash(key_hash: int, prefix: bytes = b"T#") -> bytes:
+    """Seven characters (none is a space) behind ``prefix`` that make its hash this one."""
+    start = 0
+    for byte in prefix + b"!" * 7:
+        start = 31 * start + byte
+    rest = (key_hash - start) % (1 << 32)
+    digits = []
+    for _ in range(7):
+        rest, digit = divmod(rest, 31)
+        digits.append(33 + digit)
+    return bytes(reversed(digits))

@@ -3,17 +3,29 @@ and what a power cut may leave of the files."""
 
 from __future__ import annotations
 
+import mmap
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from sinks.index import IndexDispatcher
+from store import fsops
+from store.commitlog import CommitLog
 from store.dispatch import DispatchBatch, IndexEntries
 from store.indexfile import IndexLayout
-from tests.support.index_model import Content, Message, ModelIndex, read_content
+from tests.support.index_model import (
+    Content,
+    Message,
+    ModelIndex,
+    key_with_hash,
+    read_content,
+)
+from tests.support.wire import PlainLog
 
 
 def entries_of(messages: Sequence[Message]) -> IndexEntries:
@@ -45,27 +57,85 @@ def batch_of(messages: Sequence[Message], rng: random.Random | None = None) -> D
     )
 
 
+@dataclass(frozen=True)
+class IndexLog:
+    """A commitlog on disk and what the index wants of its messages."""
+
+    directory: Path
+    messages: Sequence[Message]
+
+
+def write_log(
+    directory: Path, wanted: Sequence[tuple[int, Sequence[int]]], start: int = 0
+) -> IndexLog:
+    """A log of messages with (store time, key hashes), some PREPARED, some with a unique key."""
+    plain = PlainLog(1024, start)
+    messages = []
+    for number, (time, hashes) in enumerate(wanted):
+        keys = [key_with_hash(key_hash) for key_hash in hashes]
+        block = b"TAGS\x01a\x02"
+        if keys and number % 3 == 0:
+            block += b"UNIQ_KEY\x01" + keys.pop(0) + b"\x02"
+        block += b"KEYS\x01" + b" ".join(keys) + b"\x02"
+        sys_flag = (0, 4, 8, 0, 12)[number % 5] if not hashes else (0, 4, 8)[number % 3]
+        if sys_flag == 12:
+            block += b"UNIQ_KEY\x01rolled back\x02"
+        offset = plain.append(topic=b"T", properties=block, store_timestamp=time, sys_flag=sys_flag)
+        messages.append(Message(offset, plain.end, time, tuple(hashes)))
+    return IndexLog(plain.write(directory), messages)
+
+
+def random_log(
+    directory: Path, rng: random.Random, count: int, *, sound_clock: bool = False
+) -> IndexLog:
+    """Few key hashes, so that they meet; clocks that jump, stand still and run backwards."""
+    hashes = [0, 1, 2, 2147483647, *(rng.randrange(1 << 31) for _ in range(6))]
+    wanted = []
+    time = rng.choice((0, 1, 1_700_000_000_000)) + sound_clock
+    for _ in range(count):
+        wanted.append((time, rng.choices(hashes, k=rng.choice((0, 0, 1, 1, 2, 3, 12)))))
+        steps = (0, 1, 400, 1000, 61_000) if sound_clock else (0, 999, 1001, -1500, 1 << 43, -5)
+        time += rng.choice(steps)
+    return write_log(directory, wanted, rng.choice((0, 0, 1 << 40)))
+
+
+class Disk:
+    """What of each mapped file was synced."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files: dict[Path, bytearray] = {}
+        sync_mapping, rename = fsops.sync_mapping, fsops.rename
+
+        def watched_sync(mapping: mmap.mmap, start: int, end: int, path: Path) -> None:
+            sync_mapping(mapping, start, end, path)
+            pages = slice(start - start % mmap.PAGESIZE, end + -end % mmap.PAGESIZE)
+            self.files.setdefault(path, bytearray(len(mapping)))[pages] = mapping[pages]
+
+        def watched_rename(source: Path, target: Path) -> None:
+            rename(source, target)
+            self.files[target] = self.files.pop(source)
+
+        monkeypatch.setattr(fsops, "sync_mapping", watched_sync)
+        monkeypatch.setattr(fsops, "rename", watched_rename)
+
+    def move(self, source: Path, target: Path) -> None:
+        """Files below one directory are now below another."""
+        for path in [path for path in self.files if path.is_relative_to(source)]:
+            self.files[target / path.relative_to(source)] = self.files.pop(path)
+
+
 class IndexOutput:
     """Messages, and the outputs that runs of a dispatcher make of them."""
 
-    def __init__(self, root: Path, layout: IndexLayout, messages: Sequence[Message]) -> None:
+    def __init__(self, root: Path, layout: IndexLayout, source: IndexLog) -> None:
         self.root = root
         self.layout = layout
-        self.messages = messages
-        self._times = {message.offset: message.store_timestamp for message in messages}
+        self.messages = source.messages
+        self.log = CommitLog([source.directory])
 
     def dispatcher(self, durable_end: int | None) -> IndexDispatcher:
         """A new run, as after a start."""
-        return IndexDispatcher(
-            self.root,
-            self.layout,
-            durable_end=durable_end,
-            store_timestamp_at=self._times.get,
-        )
-
-    def forget_times(self) -> None:
-        """The log has none of the messages any more."""
-        self._times.clear()
+        return IndexDispatcher(self.root, self.layout, self.log, durable_end=durable_end)
 
     def paths(self) -> list[Path]:
         """The index files, oldest first."""
@@ -84,21 +154,22 @@ class IndexOutput:
             model.build_index(message)
         return model.files
 
-    def lose_power(self, rng: random.Random, durable_count: int) -> None:
+    def lose_power(self, rng: random.Random, disk: Disk, durable_count: int) -> None:
         """Anything may stand where it was not synced: random bytes, zeros, or what was written.
 
-        Durable are the entries of the first ``durable_count`` messages, and all of a file behind
-        which such an entry stands.
+        The entries of the first ``durable_count`` messages must have been, and all of a file
+        behind which such an entry stands.
         """
         durable = sum(len(message.hashes) for message in self.messages[:durable_count])
         capacity = self.layout.max_index_num - 1
         for number, path in enumerate(self.paths()):
             here = durable - number * capacity
-            if here > capacity:
-                continue
-            data = bytearray(path.read_bytes())
             first, last = map(self.layout.entry_position, (1, 1 + max(here, 0)))
+            if here > capacity:
+                first, last = 0, self.layout.file_size
+            data = bytearray(path.read_bytes())
             kept = bytes(data[first:last])
+            assert disk.files[path][first:last] == kept, "not synced"
             at = 0
             while at < len(data):
                 size = min(rng.choice((40, 64, 512, 4096)), len(data) - at)
@@ -108,3 +179,4 @@ class IndexOutput:
                 at += size
             data[first:last] = kept
             path.write_bytes(data)
+            disk.files[path] = data
