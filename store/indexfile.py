@@ -22,8 +22,8 @@ format.md §8.
 
 Writer: one dispatcher, which owns the output (``store.mappedindexfile``). No checksum. After a
 crash the entries of messages below the watermark are whole, in all files but the last one header
-and slots too; those of the last file are rebuilt from its entries. The log tells which of its entries
-is the last: a torn one may look right.
+and slots too; those of the last file are rebuilt from its entries. Which of these is the last, the
+log tells: a torn one may look right.
 """
 
 from __future__ import annotations

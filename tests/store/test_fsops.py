@@ -77,6 +77,36 @@ def test_a_file_size_limit_is_no_space(tmp_path: Path) -> None:
     assert path.read_bytes() == b"x" * 1000
 
 
+def test_space_that_cannot_be_had_is_no_space(tmp_path: Path) -> None:
+    """The kernel's own refusal, before anything is mapped; what was there stays."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def child() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+        fd = fsops.open_for_writing(path)
+        fsops.allocate(fd, 8192, path)
+        with pytest.raises(NoSpaceError, match=r"cannot reserve space for .*file"):
+            fsops.allocate(fd, 8193, path)
+
+    assert wait_status_of(child) == 0
+    assert path.read_bytes() == b"old".ljust(8192, b"\0")
+
+
+def test_a_mapping_is_the_file(tmp_path: Path) -> None:
+    """Stores are seen by readers at once, and any range can be synced."""
+    path = tmp_path / "file"
+    fd = fsops.open_for_writing(path)
+    fsops.allocate(fd, 10_000, path)
+    mapping = fsops.map_for_writing(fd, 10_000, path)
+    mapping[5000:5003] = b"abc"
+    assert path.read_bytes() == b"abc".rjust(5003, b"\0").ljust(10_000, b"\0")
+    for start, end in ((0, 10_000), (5000, 5003), (9999, 10_000)):
+        fsops.sync_mapping(mapping, start, end, path)
+    mapping.close()
+    os.close(fd)
+
+
 @pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EFBIG"])
 def test_operations_that_find_no_space_may_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
