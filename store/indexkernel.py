@@ -20,7 +20,7 @@ from store.indexfile import (
     INDEX_HEADER_SIZE,
     INDEX_SIZE,
 )
-from store.kernelbase import i32, i64, put32, put64
+from store.kernelbase import i32, i64, kernel, put32, put64
 
 _INTEGER_MAX = 0x7FFFFFFF
 
@@ -39,7 +39,7 @@ def _put_key(data, position, slot, index, key_hash, offset, time_diff):
     return previous
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_timestamps):
     """Put entries until the file is full: int64[n], int32[n] (0 or positive), int64[n] ms.
 
@@ -76,7 +76,7 @@ def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_time
     return max(count, np.int64(0))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rebuild_slots(data, max_hash_slot_num, max_count, end_offset, slots):
     """Slots of the leading entries, with numbers below ``max_count``, that are sound and of
     messages before ``end_offset``.

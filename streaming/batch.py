@@ -25,7 +25,7 @@ from store.cursor import BadRange
 from store.dispatch import CommitLogDispatcher, DispatchBatch, DispatchCounts, ScannedRange
 from store.errors import CorruptRecordError, NoSpaceError, StoreError
 from store.ledger import Ledger, LedgerEntry
-from store.record import Record, Status
+from store.record import Status
 from store.retention import expired_files, remove_files
 from store.scan import assemble, scan_in_one_piece
 from store.spool import SpoolReader, empty_spool
@@ -66,7 +66,7 @@ class BatchWriter:
             config,
             self._ledger,
             plan.watermark.end_offset if built_by_us else None,
-            self._record_at,
+            log,
         )
         self._store_checkpoint_due = 0.0
         self._retention_due = 0.0
@@ -85,13 +85,6 @@ class BatchWriter:
             self._ledger.sync()
         epoch = plan.watermark.epoch + (2 if plan.truncate_to is not None else 1)
         self._watermark.advance(replace(plan.watermark, epoch=epoch))
-
-    def _record_at(self, physical_offset: int, size: int | None) -> Record | None:
-        """``size`` None: as the record itself says."""
-        if size is None:
-            size = int.from_bytes(self._log.read(physical_offset, 4), "big", signed=True)
-        found = self._log.record_at(physical_offset, size) if size > 0 else None
-        return found if isinstance(found, Record) else None
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
         """foreachBatch: called by Spark on the driver; may be called again with the same batch."""

@@ -5,12 +5,13 @@ Order: ext and consume queues first, then batch queues, then the index (design.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sinks.batchconsumequeue import BatchConsumeQueueDispatcher
 from sinks.consumequeue import ConsumeQueueDispatcher
 from sinks.index import IndexDispatcher
+from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.dispatch import CommitLogDispatcher
 from store.indexfile import IndexLayout
@@ -73,18 +74,22 @@ class Derived:
         config: DispatcherConfig,
         ledger: Ledger,
         durable_end: int | None,
-        record_at: Callable[[int, int | None], Record | None],
+        log: CommitLog,
     ) -> Sequence[CommitLogDispatcher]:
-        """``durable_end``: the watermark, None where another writer's files are trusted;
-        ``record_at`` reads the record at a (physical offset, size)."""
+        """``durable_end``: the watermark, None where another writer's files are trusted."""
         settings = self.settings
+
+        def queue_offset_at(physical_offset: int, size: int) -> int | None:
+            record = log.record_at(physical_offset, size)
+            return record.queue_offset if isinstance(record, Record) else None
+
         found: list[CommitLogDispatcher] = [
             ConsumeQueueDispatcher(
                 config.output,
                 settings.mapped_file_size_consume_queue,
                 ledger,
                 durable_end=durable_end,
-                queue_offset_at=lambda offset, size: _queue_offset(record_at(offset, size)),
+                queue_offset_at=queue_offset_at,
                 on_queue_gap=config.on_queue_gap,
                 ext_file_size=settings.mapped_file_size_consume_queue_ext
                 if settings.enable_consume_queue_ext
@@ -107,16 +112,8 @@ class Derived:
                 IndexDispatcher(
                     config.output,
                     IndexLayout(settings.max_hash_slot_num, settings.max_index_num),
+                    log,
                     durable_end=durable_end,
-                    store_timestamp_at=lambda offset: _store_timestamp(record_at(offset, None)),
                 )
             )
         return found
-
-
-def _queue_offset(found: Record | None) -> int | None:
-    return None if found is None else found.queue_offset
-
-
-def _store_timestamp(found: Record | None) -> int | None:
-    return None if found is None else found.store_timestamp

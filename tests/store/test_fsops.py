@@ -85,9 +85,9 @@ def test_space_that_cannot_be_had_is_no_space(tmp_path: Path) -> None:
     def child() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
         fd = fsops.open_for_writing(path)
-        fsops.allocate(fd, 8192, path)
+        fsops.allocate(fd, 0, 8192, path)
         with pytest.raises(NoSpaceError, match=r"cannot reserve space for .*file"):
-            fsops.allocate(fd, 8193, path)
+            fsops.allocate(fd, 0, 8193, path)
 
     assert wait_status_of(child) == 0
     assert path.read_bytes() == b"old".ljust(8192, b"\0")
@@ -97,7 +97,7 @@ def test_a_mapping_is_the_file(tmp_path: Path) -> None:
     """Stores are seen by readers at once, and any range can be synced."""
     path = tmp_path / "file"
     fd = fsops.open_for_writing(path)
-    fsops.allocate(fd, 10_000, path)
+    fsops.allocate(fd, 0, 10_000, path)
     mapping = fsops.map_for_writing(fd, 10_000, path)
     mapping[5000:5003] = b"abc"
     assert path.read_bytes() == b"abc".rjust(5003, b"\0").ljust(10_000, b"\0")
