@@ -31,6 +31,7 @@ from store.consumequeue import (
     QueueKey,
     is_usual_topic,
     open_queues,
+    open_whole_queue,
     topic_directory,
 )
 from store.dispatch import DispatchBatch, DispatchCounts, Run
@@ -99,14 +100,14 @@ class ConsumeQueueDispatcher:
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
         ext_file_size: int | None = None,
         batch_topics: frozenset[bytes] = frozenset(),
-        open_files: Callable[[Path, int], ConsumeQueueFiles] = ConsumeQueueFiles,
+        open_files: Callable[[Path, int], ConsumeQueueFiles] = open_whole_queue,
     ) -> None:
         """``file_size``: bytes of a queue file, whole units. ``durable_end``: the watermark; units
         of messages behind it are written anew, None trusts every unit. ``queue_offset_at`` reads
         the queue offset of the record at a (physical offset, size). ``ext_file_size``: bytes of
         an ext file; None builds none, else runs need details. ``batch_topics`` have batch queues:
-        their runs are left alone. ``open_files`` opens a queue's directory;
-        ``sinks.verification`` compares there instead of writing."""
+        their runs are left alone. ``open_files`` opens a queue's directory,
+        raising QueueFileError; ``sinks.verification`` compares instead of writing."""
         self.root = output / CONSUME_QUEUE_DIRECTORY
         self._output = output
         self._file_size = file_size

@@ -243,6 +243,20 @@ class ConsumeQueueFiles(QueueFiles):
         return end // CQ_STORE_UNIT_SIZE
 
 
+def open_whole_queue(directory: Path, file_size: int) -> ConsumeQueueFiles:
+    """A queue to go on with. Raises QueueFileError where one of its files is missing, or stands at
+    no place of a file: positions behind it would not be what they seem."""
+    files = ConsumeQueueFiles(directory, file_size)
+    for index, start in enumerate(files.starts):
+        if start % file_size or start != files.starts[0] + index * file_size:
+            raise QueueFileError(
+                f"consume queue file {files.path(start)} does not follow the one before it at "
+                f"{file_size} bytes a file: one is missing or foreign; heal the queue with "
+                "reput verify --repair"
+            )
+    return files
+
+
 def open_queues(output: Path, file_size: int) -> Iterator[tuple[QueueKey, ConsumeQueueFiles]]:
     """Every queue of a store or another output, sorted; files of ``file_size`` bytes."""
     root = output / CONSUME_QUEUE_DIRECTORY

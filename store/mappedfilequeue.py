@@ -47,7 +47,8 @@ class MappedFileQueue:
             if size != self.file_size:
                 raise QueueFileError(
                     f"{self.kind} file {entry.path} has {size} bytes where {self.setting} says "
-                    f"{self.file_size}; set it as the queue's writer did ({self.place})"
+                    f"{self.file_size}; set it as the queue's writer did ({self.place}), or heal "
+                    "a single damaged queue with reput verify --repair"
                 )
             self.starts.append(int(entry.name))
 

@@ -99,4 +99,13 @@ Only = Annotated[
     str | None,
     typer.Option(help="Kinds, with commas: `consumequeue`, `index`, ...; all if not given."),
 ]
+Retention = Annotated[
+    bool, typer.Option("--retention", help="Remove queue files whose messages the log has lost.")
+]
+Index = Annotated[
+    bool | None,
+    typer.Option(
+        "--index/--no-index", help="Build the index of keys, or not; as messageIndexEnable says."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines.")]

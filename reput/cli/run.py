@@ -54,17 +54,8 @@ def run(
         str | None,
         typer.Option(help="Dispatch again from here: `earliest` or a physical offset."),
     ] = None,
-    index: Annotated[
-        bool | None,
-        typer.Option(
-            "--index/--no-index",
-            help="Build the index of keys, or not; as messageIndexEnable says.",
-        ),
-    ] = None,
-    retention: Annotated[
-        bool,
-        typer.Option("--retention", help="Remove queue files whose messages the log has lost."),
-    ] = False,
+    index: options.Index = None,
+    retention: options.Retention = False,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
