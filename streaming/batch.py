@@ -154,6 +154,9 @@ class BatchWriter:
                 f"a batch begins at {batch.start}, behind the watermark "
                 f"{current and current.end_offset}; it would skip messages: nothing was written"
             )
+        if self._log.segment_at(batch.last_record_offset) is None:
+            # files came since: the last record is read below, and records behind queue gaps
+            self._log.refresh()
         counts = DispatchCounts()
         for bad in batch.bad:
             self._note_bad(bad, counts)

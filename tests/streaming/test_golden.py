@@ -147,6 +147,9 @@ def test_live_query_follows_a_log_that_grows(
     progress = run_dispatcher(config, stop, grow)
     assert progress.end_offset == end
     assert difference(output / "consumequeue", full / "consumequeue") == []
+    # it knows its log again, whose last file came while it ran
+    again = dispatch(store, output)
+    assert (again.end_offset, again.counts.messages) == (end, 0)
 
 
 def test_retention_follows_the_log_and_a_restart_goes_on(
