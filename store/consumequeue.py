@@ -25,6 +25,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from store.errors import QueueFileError
 from store.mappedfilequeue import MappedFileQueue
 from store.unsynced import Unsynced
 
