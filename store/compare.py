@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store import storecheckpoint
+from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
 from store.commitlog import is_mapped_file_name
 from store.config import parse_properties
 from store.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE, list_queues
@@ -37,10 +38,9 @@ from store.consumequeueext import (
     real_offset,
 )
 from store.errors import StoreError, UsageError
+from store.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
 from store.storecheckpoint import StoreCheckpoint
 
-BATCH_CONSUME_QUEUE_DIRECTORY = "batchconsumequeue"
-INDEX_DIRECTORY = "index"
 QUEUE_KINDS = (
     CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
@@ -51,14 +51,6 @@ DIRECTORY_KINDS = (*QUEUE_KINDS, INDEX_DIRECTORY)
 CHECKPOINT_KIND = storecheckpoint.FILE_NAME
 KINDS = (*DIRECTORY_KINDS, CHECKPOINT_KIND)
 
-DEFAULT_HASH_SLOT_COUNT = 5_000_000
-_BATCH_UNIT_DTYPE = np.dtype(
-    [
-        ("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("store_time", ">i8"),
-        ("msg_base_offset", ">i8"), ("batch_size", ">i2"), ("compacted_offset", ">i4"),
-        ("reserved", ">i4"),
-    ]
-)  # fmt: skip
 _INDEX_HEADER_DTYPE = np.dtype(
     [
         ("begin_timestamp", ">i8"), ("end_timestamp", ">i8"), ("begin_phy_offset", ">i8"),
@@ -69,8 +61,6 @@ _INDEX_SLOT_DTYPE = np.dtype([("entry", ">i4")])
 _INDEX_ENTRY_DTYPE = np.dtype(
     [("key_hash", ">i4"), ("offset", ">i8"), ("time_diff", ">i4"), ("previous", ">i4")]
 )
-if (_BATCH_UNIT_DTYPE.itemsize, _INDEX_ENTRY_DTYPE.itemsize) != (46, 20):
-    raise ImportError("a batch consume queue unit must have 46 bytes, an index entry 20")
 
 _BLOCK_SIZE = 1 << 20
 _EXT_SIZE = struct.Struct(">h")
@@ -123,7 +113,7 @@ def read_hash_slot_count(property_files: Iterable[Path]) -> int:
             if not re.fullmatch(r"[1-9][0-9]{0,9}", text, re.ASCII):
                 raise UsageError(f"maxHashSlotNum in {path} is {text!r}; it must be a number")
             return int(text)
-    return DEFAULT_HASH_SLOT_COUNT
+    return DEFAULT_MAX_HASH_SLOT_NUM
 
 
 def compare_stores(
@@ -131,7 +121,7 @@ def compare_stores(
     right: Path,
     kinds: Collection[str] = KINDS,
     topics: Collection[str] | None = None,
-    hash_slot_count: int = DEFAULT_HASH_SLOT_COUNT,
+    hash_slot_count: int = DEFAULT_MAX_HASH_SLOT_NUM,
 ) -> Comparison:
     """Compare what stands below two stores' roots, or other outputs'.
 
@@ -327,8 +317,8 @@ def _describe_unit(reader: _Reader, start: int, at: int) -> Entry:
 
 
 def _describe_batch_unit(reader: _Reader, start: int, at: int) -> Entry:
-    size = _BATCH_UNIT_DTYPE.itemsize
-    sides = _both(reader, at // size * size, _BATCH_UNIT_DTYPE)
+    size = BATCH_UNIT_DTYPE.itemsize
+    sides = _both(reader, at // size * size, BATCH_UNIT_DTYPE)
     return f"unit {(start + at) // size}", *sides
 
 

@@ -14,6 +14,7 @@ from reput.cli import options, render
 from sinks.consumequeue import OnQueueGap
 from store.compare import DIRECTORY_KINDS
 from store.errors import UsageError
+from store.indexfile import INDEX_DIRECTORY
 from streaming.config import DispatcherConfig
 from streaming.jvm import started
 
@@ -60,9 +61,12 @@ def rebuild(
     if drop_old:
         _drop_old(root, as_json)
         return
+    kinds = options.kinds_option(only, DIRECTORY_KINDS)
     config = DispatcherConfig(
         store=store,
         output=root,
+        # the slowest of all is not built where it would not be swapped in
+        index=None if INDEX_DIRECTORY in kinds and not topic else False,
         broker_conf=broker_conf,
         on_queue_gap=on_queue_gap,
         verify_crc=verify_crc,
@@ -72,7 +76,6 @@ def rebuild(
         ),
         spark_conf=options.spark_conf(conf or []),
     )
-    kinds = options.kinds_option(only, DIRECTORY_KINDS)
     _show(_rebuild(config, kinds, topic, dry_run, as_json), root, dry_run, as_json)
 
 
