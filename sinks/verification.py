@@ -35,10 +35,12 @@ from store.consumequeue import (
     topic_directory,
 )
 from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, MAX_ADDR, ConsumeQueueExtFiles
-from store.dispatch import DispatchBatch
+from store.dispatch import DispatchBatch, Run
 from store.errors import QueueFileError
 from store.ledger import Ledger
 from store.unsynced import Unsynced, UnsyncedFiles
+
+_NOWHERE = 1 << 63
 
 
 class Damage(StrEnum):
@@ -94,10 +96,10 @@ class ComparedFiles(ConsumeQueueFiles):
         directory: Path,
         file_size: int,
         log: LogRange,
-        first: NDArray[np.void] | None,
+        first: Run | None,
         ext: ConsumeQueueExtFiles,
     ) -> None:
-        """``first``: UNIT_DTYPE[n], the queue's first messages in the log; None without one.
+        """``first``: the queue's first messages in the log; None without one.
         ``ext``: of the same queue, if it has any."""
         self.sizes: dict[int, int] = {}
         """Bytes of each file, by its start."""
@@ -137,17 +139,24 @@ class ComparedFiles(ConsumeQueueFiles):
             done += len(part)
         return data
 
-    def _find_first(self, first: NDArray[np.void]) -> int | None:
+    def _find_first(self, first: Run) -> int | None:
         """Byte position of the queue's first message in the log, by the units that are there; None
-        where the log is whole, or no unit tells: then its queue offset says where it belongs."""
+        where the log is whole, or no unit tells: then its queue offset says where it belongs.
+
+        A message stands at its queue offset, or before it where gaps were closed up; only offset 0
+        is placed anywhere.
+        """
         if self._log.start == 0:
             return None
+        offsets = first.units["offset"]
         for start in self.starts:
             units = self._units(start)
-            found = np.flatnonzero(np.isin(units["offset"], first["offset"]) & (units["size"] > 0))
+            found = np.flatnonzero(np.isin(units["offset"], offsets) & (units["size"] > 0))
             if len(found):
-                index = int(np.searchsorted(first["offset"], units["offset"][found[0]]))
-                position = start + (int(found[0]) - index) * CQ_STORE_UNIT_SIZE
+                index = int(found[0] - np.searchsorted(offsets, units["offset"][found[0]]))
+                position = start + index * CQ_STORE_UNIT_SIZE
+                if first.first_queue_offset > 0:
+                    position = min(position, first.first_queue_offset * CQ_STORE_UNIT_SIZE)
                 return position if position >= 0 else None
         return None
 
@@ -225,7 +234,7 @@ class ComparedFiles(ConsumeQueueFiles):
         first, begin, end = self._bounds()
         for start, size in sorted(self.sizes.items()):
             belongs = start % self.file_size == 0 and first < start + self.file_size
-            if not belongs or (start >= end and not self._is_live(self._units(start)).any()):
+            if not belongs or (start >= end and not self._goes_on(start, end)):
                 self._strays.append(start)
                 self._note(Damage.FILE, start, 0, (size,))
             elif size != self.file_size:
@@ -234,7 +243,7 @@ class ComparedFiles(ConsumeQueueFiles):
         for start in self.starts:
             is_compared = begin <= start and start + self.file_size <= end
             if start not in self._strays and not is_compared:
-                units = self._units(start)
+                units = self._units(start, least=begin - start)
                 at = start + CQ_STORE_UNIT_SIZE * np.arange(len(units))
                 is_unit = (units["size"] > 0) & (units["offset"] >= 0)
                 is_gone = is_unit & (units["offset"] + units["size"] <= self._log.start)
@@ -243,6 +252,14 @@ class ComparedFiles(ConsumeQueueFiles):
                 is_zero = units == np.zeros(1, UNIT_DTYPE)
                 is_stray = (at >= end) & ~is_zero & ~self._is_live(units)
                 self._note_wrong(Damage.STRAY, start, units, is_stray)
+
+    def _goes_on(self, start: int, end: int) -> bool:
+        """Whether a file behind the last unit follows the one before it, and has units of messages
+        behind the watermark."""
+        before = start - self.file_size
+        follows = before < end or (before in self.sizes and before not in self._strays)
+        begins = self._begin is None and start == self.starts[0]
+        return (follows or begins) and bool(self._is_live(self._units(start)).any())
 
     def _note_wrong(
         self, damage: Damage, start: int, units: NDArray[np.void], wrong: NDArray[np.bool_]
@@ -272,13 +289,13 @@ class ComparedFiles(ConsumeQueueFiles):
                 return start + (int(used[-1]) + 1) * CQ_STORE_UNIT_SIZE
         return 0
 
-    def _units(self, start: int) -> NDArray[np.void]:
-        """Units of a file, without the zeros that the file system knows of at its end."""
+    def _units(self, start: int, least: int = 0) -> NDArray[np.void]:
+        """Units of a file, ``least`` bytes or more; without the zeros that the file system knows
+        of at its end."""
         with self.path(start).open("rb", buffering=0) as file:
-            end = min(_data_end(file.fileno()), self.file_size)
-        return self.bytes_at(start, -(-end // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE).view(
-            UNIT_DTYPE
-        )
+            end = min(max(_data_end(file.fileno()), least), self.file_size)
+        size = -(-end // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE
+        return self.bytes_at(start, size).view(UNIT_DTYPE)
 
     def _is_live(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
         """Which units are of messages behind the watermark, to be written anew."""
@@ -287,10 +304,9 @@ class ComparedFiles(ConsumeQueueFiles):
             (offsets >= self._log.end) & (sizes > 0) & (offsets <= self._log.sealed_end - sizes)
         )
 
-    def heal(self, root: Path) -> None:
-        """Give files their size, remove what does not belong, blank out what cannot be known, and
-        cut the queue at the first unit that the log can give again. Raises OutputError, SyncError.
-        """
+    def remove_strays(self, root: Path) -> None:
+        """Heal what costs no message: give files their size, remove what does not belong, put units
+        of some message that is gone where they cannot be known. Raises OutputError, SyncError."""
         for start in self._strays:
             fsops.unlink(self.path(start))
         for start in self._wrong_sizes:
@@ -300,22 +316,33 @@ class ComparedFiles(ConsumeQueueFiles):
                 fsops.sync(fd, self.path(start))
             finally:
                 os.close(fd)
-        if self.directory.is_dir():
-            fsops.sync_directory(self.directory)
         files = ConsumeQueueFiles(self.directory, self.file_size)
         unsynced = UnsyncedFiles()
-        cuts = []
-        for difference in self.differences:
-            position = difference.queue_offset * CQ_STORE_UNIT_SIZE
-            if difference.damage is Damage.EXPIRED:
-                blanks = PRE_BLANK.tobytes() * difference.unit_count
-                unsynced.add(files.write(position, blanks, root))
-            elif difference.damage in (Damage.UNIT, Damage.STRAY):
-                cuts.append(position)
+        # no blanks: a queue that is cut behind them would be taken to end before them
+        gone = np.array([(self._log.start - 1, 1, 0)], UNIT_DTYPE).tobytes()
+        for found in self.differences:
+            if found.damage is Damage.EXPIRED:
+                position = found.queue_offset * CQ_STORE_UNIT_SIZE
+                unsynced.add(files.write(position, gone * found.unit_count, root))
         unsynced.sync()
-        if cuts:
+        strays = self._positions(Damage.STRAY)
+        files.clear_from(min(strays, default=_NOWHERE))
+
+    def cut(self) -> None:
+        """Cut the queue at its first wrong unit, which the log can give again. Raises OutputError,
+        SyncError."""
+        positions = self._positions(Damage.UNIT)
+        if positions:
+            files = ConsumeQueueFiles(self.directory, self.file_size)
             # without a message left, what remains is blank: the queue begins anew
-            files.clear_from(min(cuts) if files.last_unit(min(cuts)) else 0)
+            files.clear_from(min(positions) if files.last_unit(min(positions)) else 0)
+
+    def _positions(self, damage: Damage) -> list[int]:
+        return [
+            found.queue_offset * CQ_STORE_UNIT_SIZE
+            for found in self.differences
+            if found.damage is damage
+        ]
 
 
 class ConsumeQueueVerifier:
@@ -339,7 +366,7 @@ class ConsumeQueueVerifier:
         self._file_size = file_size
         self._ext_file_size = ext_file_size
         self._log = log
-        self._first: dict[QueueKey, NDArray[np.void]] = {}
+        self._first: dict[QueueKey, Run] = {}
         self._queues: dict[QueueKey, ComparedFiles] = {}
         self._check_file_size()
         self._dispatcher = ConsumeQueueDispatcher(
@@ -379,7 +406,7 @@ class ConsumeQueueVerifier:
         for run in batch.runs:
             name = topic_directory(run.topic)
             if name is not None:
-                self._first.setdefault(QueueKey(name, run.queue_id), run.units)
+                self._first.setdefault(QueueKey(name, run.queue_id), run)
         self._dispatcher.dispatch(batch)
 
     def finish(self) -> list[Difference]:
@@ -406,11 +433,17 @@ class ConsumeQueueVerifier:
         """Units compared with the log."""
         return sum(files.compared for files in self._queues.values())
 
-    def heal(self) -> None:
-        """Cut what is wrong. The watermark must be at or before ``replay_from`` by then."""
+    def remove_strays(self) -> None:
+        """Heal what costs no message. Raises OutputError, SyncError."""
         for files in self._by_key():
             if files.differences:
-                files.heal(self._output)
+                files.remove_strays(self._output)
+
+    def cut(self) -> None:
+        """Cut queues at their first wrong units. The watermark must be at or before
+        ``replay_from`` by then. Raises OutputError, SyncError."""
+        for files in self._by_key():
+            files.cut()
 
 
 def replay_from(differences: Iterable[Difference]) -> int | None:

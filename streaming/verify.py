@@ -1,8 +1,9 @@
 """An output's consume queues compared with the log, and cut for a repair. No Spark, no JVM.
 
-A repair lowers the watermark to the first message that lacks a unit, then cuts the damaged queues:
-the next run dispatches from there, queues that are whole find all of it built. In this order, so
-that whatever stops it, what lacks a unit is behind the watermark.
+A repair removes what no message needs, lowers the watermark to the first message that lacks a
+unit, then cuts the damaged queues: the next run dispatches from there and finds all built in queues
+that are whole. In this order, so that whatever stops it, what lacks a unit is behind the watermark,
+and what is behind the watermark and not written over is gone.
 """
 
 from __future__ import annotations
@@ -83,10 +84,11 @@ def verify(
         _compare(verifier, log, scope, settings, ledger, verify_crc)
         differences = tuple(verifier.finish())
         first = replay_from(differences)
-        if repair and differences:
+        if repair:
+            verifier.remove_strays()
             if first is not None:
                 _lower_watermark(state, first)
-            verifier.heal()
+                verifier.cut()
     return Verification(
         scope.start, scope.end, verifier.queue_count, verifier.unit_count, differences, first
     )

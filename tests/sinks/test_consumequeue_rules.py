@@ -244,3 +244,25 @@ def test_a_queue_cut_wholly_may_begin_earlier(tmp_path: Path) -> None:
         output.close()
     assert again.ledger_lines() == []
     assert again.queues() == new.model.tree()
+
+
+def test_a_queue_with_a_missing_file_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Nor one with a file at an odd place; removed from its front it is whole."""
+    log = made(tuple(range(17)))
+    setup = log.setup(tmp_path, 100)
+    Output(setup).run(log.borders()[16])
+    directory = setup.root / "consumequeue" / "T" / "0"
+    (directory / f"{0:020}").unlink()
+    Output(setup).run(log.borders()[17])
+    before = setup.queues()
+    for damage in (
+        (directory / f"{200:020}").unlink,
+        lambda: (directory / f"{420:020}").write_bytes(bytes(100)),
+    ):
+        damage()
+        with pytest.raises(QueueFileError, match="reput verify --repair"):
+            Output(setup).dispatch(log.plain.end, start=log.borders()[16])
+        for path in directory.iterdir():
+            path.unlink()
+        for name, data in before.items():
+            (setup.root / "consumequeue" / name).write_bytes(data)

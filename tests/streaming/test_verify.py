@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpoints.expiry import expire
 from checkpoints.ownership import Ownership
 from checkpoints.watermark import read_watermark
 from sinks.consumequeue import OnQueueGap
@@ -240,16 +241,25 @@ def test_units_behind_the_watermark_are_let_be(ram_path: Path) -> None:
     assert setup.queues() == log.model.tree()
 
 
-@pytest.mark.parametrize(("name", "file_size"), [("plain", 200), ("mixed", 6000)])
-def test_a_log_that_lost_its_front(ram_path: Path, seed: int, name: str, file_size: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "file_size", "expired"),
+    [("plain", 200, False), ("wide", 200, True), ("mixed", 6000, True)],
+)
+def test_a_log_that_lost_its_front(
+    ram_path: Path, seed: int, name: str, file_size: int, expired: bool
+) -> None:
     """Damage on both sides of the log's first byte: messages that are there get their units back
-    where they were; what is gone becomes blank, or goes."""
+    where they were; what is gone stays gone."""
     built, rng = build(name, file_size, ram_path), random.Random(seed)
     files = sorted((built.store / "commitlog").iterdir())
     for path in files[: len(files) // 2]:
         path.unlink()
     built.setup.log.refresh()
     log_min = built.setup.log.min_offset
+    if expired:
+        assert bool(expire(built.settings, built.setup.root, apply=True).files) is (
+            file_size == 200
+        )
     assert built.verify().differences == ()
     whole = built.setup.queues()
     for case in range(10):
