@@ -193,6 +193,26 @@ def test_messages_without_keys_ask_for_files(tmp_path: Path) -> None:
     dispatcher.close()
 
 
+def test_a_torn_entry_that_the_log_confirms_is_none(tmp_path: Path) -> None:
+    """In a file behind the watermark, half of an entry makes it the first message's."""
+    log = write_log(tmp_path / "log", [(1, (5,)), (1, (7,)), (1, (9,)), (1, (5,))])
+    output = IndexOutput(tmp_path / "output", IndexLayout(3, 2), log)
+    dispatcher = output.dispatcher(0)
+    dispatcher.dispatch(batch_of(log.messages))
+    dispatcher.close()
+    with output.paths()[3].open("r+b") as out:
+        out.seek(output.layout.entry_position(1) + 4)
+        out.write(bytes(8))
+    dispatcher = output.dispatcher(log.messages[2].offset)
+    assert [content.entries for content in output.contents()[:2]] == [
+        content.entries for content in output.model(2)
+    ]
+    assert [content.entries for content in output.contents()[2:]] == [[]]
+    dispatcher.dispatch(batch_of(log.messages[2:]))
+    dispatcher.close()
+    assert output.contents() == output.model()
+
+
 def test_where_the_log_forgot_a_message_the_file_says_when(tmp_path: Path) -> None:
     """No record at an offset any more: the header's begin, and the last entry's second."""
     log = write_log(tmp_path / "log", [(1_000_700 + 700 * at, (at,)) for at in range(20)])
@@ -255,7 +275,7 @@ def test_a_full_disk_stops_between_entries_and_goes_on(
     log = write_log(ram_path / "log", [(1, rng.choices((1, 2, 8), k=n % 6)) for n in range(30)])
     output, messages = IndexOutput(ram_path / "output", IndexLayout(5, 4), log), log.messages
     dispatcher, failures = output.dispatcher(0), 0
-    while True:
+    for _ in range(200):
         fail_at(monkeypatch, f"{operation}:2=ENOSPC" if failures else f"{operation}:1=ENOSPC")
         try:
             dispatcher.dispatch(batch_of(messages))
@@ -264,6 +284,8 @@ def test_a_full_disk_stops_between_entries_and_goes_on(
             assert not list(ram_path.glob("**/*.tmp"))
         else:
             break
+    else:
+        pytest.fail("it comes no further")
     assert failures >= (1 if operation == "mkdir" else 3)
     dispatcher.close()
     assert output.contents() == output.model()
