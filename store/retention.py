@@ -2,9 +2,10 @@
 
 What goes is planned by reading alone, a function for each kind of file (RocketMQ 5.3.3
 ``MappedFileQueue.deleteExpiredFileByOffset``, ``ConsumeQueueExt.truncateByMinAddress``,
-``ConsumeQueueStore.cleanExpired``; format.md §5, §6). It is removed from the oldest on, so that a
-crash in between leaves a shorter queue without a hole. What a reader then takes for a queue's min
-offset follows from the log, not from the files: ``ConsumeQueueFiles.min_queue_offset``.
+``ConsumeQueueStore.cleanExpired``, ``IndexService.deleteExpiredFile``; format.md §5, §6, §8). It is
+removed from the oldest on, so that a crash in between leaves a shorter queue without a hole. What a
+reader then takes for a queue's min offset follows from the log, not from the files:
+``ConsumeQueueFiles.min_queue_offset``.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from store import fsops
+from store.batchconsumequeue import open_batch_queues
 from store.config import StoreSettings
 from store.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     ConsumeQueueFiles,
+    QueueFiles,
     QueueKey,
     open_queues,
 )
 from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
+from store.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout, read_header
 
 _SYSTEM_TOPICS = frozenset(
     (
@@ -43,8 +47,9 @@ def is_system_topic(topic: str) -> bool:
 class ExpiredFile:
     """One file that goes."""
 
-    topic: str
-    queue_id: int
+    topic: str | None
+    """None for an index file."""
+    queue_id: int | None
     path: Path
     size: int
     """Bytes; files are sparse, so that the disk may gain less."""
@@ -67,10 +72,27 @@ def expired_files(
             end = end or files.find_end(durable_end)
             for start in expired_ext_files(ext, files, end, log_min_offset):
                 yield _expired(key, ext.path(start), ext.file_size)
+    for key, batches in open_batch_queues(output, settings.mapper_file_size_batch_consume_queue):
+        end = batches.find_end(durable_end) if len(batches.starts) > 1 else 0
+        for start in expired_queue_files(batches, end, log_min_offset):
+            yield _expired(key, batches.path(start), batches.file_size)
+    yield from _expired_index_files(output, settings, log_min_offset)
 
 
-def expired_queue_files(files: ConsumeQueueFiles, end: int, log_min_offset: int) -> list[int]:
-    """Starts of consume queue files to remove, oldest first; ``end``: behind the last unit.
+def _expired_index_files(
+    output: Path, settings: StoreSettings, log_min_offset: int
+) -> Iterator[ExpiredFile]:
+    """From the oldest on while a file's last message lies before the log, never the last file
+    (``IndexService.deleteExpiredFile``)."""
+    layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+    for path in IndexFiles(output / INDEX_DIRECTORY, layout).paths()[:-1]:
+        if read_header(path).end_phy_offset >= log_min_offset:
+            return
+        yield ExpiredFile(None, None, path, layout.file_size)
+
+
+def expired_queue_files(files: QueueFiles, end: int, log_min_offset: int) -> list[int]:
+    """Starts of queue files to remove, oldest first; ``end``: behind the last unit.
 
     From the oldest on while a file's last unit lies before the log, never the one that holds the
     queue's last unit, from which the next position follows. A blank unit counts for the message

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,8 @@ import numpy as np
 import pytest
 
 from sinks.consumequeue import OnQueueGap
-from store.config import StoreSettings
+from store.batchconsumequeue import BATCH_CQ_STORE_UNIT_SIZE, BATCH_UNIT_DTYPE
+from store.config import StoreSettings, read_store_settings
 from store.consumequeue import ConsumeQueueFiles, QueueKey
 from store.consumequeueext import ConsumeQueueExtFiles, place
 from store.retention import (
@@ -178,7 +180,7 @@ def test_ext_files_go_with_the_units_that_point_to_them(ram_path: Path) -> None:
     for first in range(count + 1):
         output = ram_path / str(first)
         ext = ConsumeQueueExtFiles(output / "consumequeue_ext" / "T" / "0", ext_size)
-        for fd in ext.write(placed, output):
+        for fd, _ in ext.write(placed, output).files:
             os.close(fd)
         queue = ConsumeQueueFiles(output / "consumequeue" / "T" / "0", file_size)
         units = [UNIT.pack(100 * at, 100, int(placed.addresses[at])) for at in range(count)]
@@ -235,3 +237,33 @@ def test_unused_queues_are_found_and_removed_with_their_directories(tmp_path: Pa
 def test_system_topics(topic: str, is_system: bool) -> None:
     """As RocketMQ's TopicValidator says."""
     assert is_system_topic(topic) is is_system
+
+
+def test_index_files_go_oldest_first_and_never_the_last(golden: Callable[[str], Path]) -> None:
+    """RocketMQ's own three files, at every place around their last messages."""
+    store = golden("mixed")
+    paths = sorted((store / "index").iterdir())
+    ends = [int.from_bytes(path.read_bytes()[24:32], "big") for path in paths]
+    assert len(ends) == 3
+    settings = read_store_settings(store)
+    for log_min in (0, *ends, *(end + 1 for end in ends), ends[-1] + 10**9):
+        planned = [file.path for file in expired_files(store, settings, log_min, 0)]
+        gone = [path for path, end in zip(paths[:-1], ends, strict=False) if end < log_min]
+        assert [path for path in planned if path.parent.name == "index"] == gone, log_min
+
+
+def test_batch_queue_files_go_by_the_rule_of_queue_files(tmp_path: Path) -> None:
+    """Three units a file, a batch of 100 bytes each: every place where the log may begin."""
+    size = 3 * BATCH_CQ_STORE_UNIT_SIZE
+    directory = tmp_path / "batchconsumequeue" / "T" / "0"
+    directory.mkdir(parents=True)
+    units = np.zeros(8, BATCH_UNIT_DTYPE)
+    units["offset"], units["size"] = np.arange(8) * 100, 100
+    units["msg_base_offset"], units["batch_size"] = np.arange(8) * 5, 5
+    for start in range(0, 3 * size, size):
+        data = units.tobytes()[start : start + size].ljust(size, b"\0")
+        (directory / file_name(start)).write_bytes(data)
+    settings = replace(settings_of(tmp_path, 100), mapper_file_size_batch_consume_queue=size)
+    for log_min in range(0, 1000, 50):
+        gone = [int(f.path.name) for f in expired_files(tmp_path, settings, log_min, 800)]
+        assert gone == [start for start, last in ((0, 200), (size, 500)) if last < log_min]
