@@ -5,6 +5,7 @@ Order: ext and consume queues first, then batch queues, then the index (design.m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,12 +15,14 @@ from sinks.index import IndexDispatcher
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.dispatch import CommitLogDispatcher
-from store.indexfile import IndexLayout
+from store.indexfile import INDEX_DIRECTORY, IndexLayout
 from store.ledger import Ledger
 from store.queuetype import check_queue_types, read_batch_topics
 from store.record import Record
 from store.scan import Wanted
 from streaming.config import DispatcherConfig
+
+logger = logging.getLogger("reput")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,11 @@ class Derived:
                 )
             )
         if self.index:
+            has_index = (config.output / INDEX_DIRECTORY).is_dir()
+            if not has_index and durable_end is not None and durable_end > log.min_offset:
+                logger.warning(
+                    "the index begins at %d: replay from earliest to have older keys", durable_end
+                )
             found.append(
                 IndexDispatcher(
                     config.output,

@@ -6,6 +6,7 @@ batch, in many, and stopped between batches, each time with what was not durable
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,3 +70,17 @@ def test_stopped_between_batches_and_replayed(
     check_equal(output, full, index=True)
     dispatch(store, output, replay_from="earliest", max_bytes_per_trigger=150_000)
     check_equal(output, full, index=True)
+
+
+def test_an_index_that_is_switched_on_later(
+    golden: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says where it begins; a replay adds the older keys, and then it is as if always on."""
+    caplog.set_level(logging.WARNING, "reput")
+    store, output = golden("plain"), tmp_path / "output"
+    dispatch(store, output, index=False)
+    assert not (output / "index").exists()
+    end = dispatch(store, output).end_offset
+    assert f"the index begins at {end}" in caplog.text
+    dispatch(store, output, replay_from="earliest", max_bytes_per_trigger=300_000)
+    check_equal(output, store, index=True)
