@@ -96,7 +96,8 @@ def test_rebuild_says_what_differed_and_what_it_kept(changed: tuple[Path, Path])
     done = reput_json("rebuild", copy)
     assert (done["messages"], done["replaced"], done["equal"]) == (3170, True, False)
     assert done["kept"] == [
-        str(copy / f"{name}.replaced-1") for name in ("consumequeue", "checkpoint", "reput")
+        str(copy / f"{name}.replaced-1")
+        for name in ("consumequeue", "index", "checkpoint", "reput")
     ]
     assert reput("diff", store, copy, "--only", "consumequeue,index").returncode == 0
     assert sorted(reput_json("rebuild", copy, "--drop-old")["removed"]) == sorted(done["kept"])
