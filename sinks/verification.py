@@ -98,8 +98,11 @@ class ComparedFiles(ConsumeQueueFiles):
         log: LogRange,
         first: Run | None,
         ext: ConsumeQueueExtFiles,
+        *,
+        blank_gaps: bool,
     ) -> None:
-        """``first``: the queue's first messages in the log; None without one.
+        """``first``: the queue's first messages in the log; None without one. ``blank_gaps``: there
+        may be blank units behind a message, not only before the first one.
         ``ext``: of the same queue, if it has any."""
         self.sizes: dict[int, int] = {}
         """Bytes of each file, by its start."""
@@ -110,6 +113,7 @@ class ComparedFiles(ConsumeQueueFiles):
         """Units."""
         self._log = log
         self._ext = ext
+        self._blank_gaps = blank_gaps
         self._anchor = None if first is None else self._find_first(first)
         self._begin: int | None = None
         self._end = 0
@@ -248,6 +252,8 @@ class ComparedFiles(ConsumeQueueFiles):
                 is_unit = (units["size"] > 0) & (units["offset"] >= 0)
                 is_gone = is_unit & (units["offset"] + units["size"] <= self._log.start)
                 is_blank = units == PRE_BLANK
+                if not self._blank_gaps:
+                    is_blank = np.logical_and.accumulate(is_blank) & (start == first)
                 self._note_wrong(Damage.EXPIRED, start, units, (at < begin) & ~is_gone & ~is_blank)
                 is_zero = units == np.zeros(1, UNIT_DTYPE)
                 is_stray = (at >= end) & ~is_zero & ~self._is_live(units)
@@ -365,6 +371,7 @@ class ConsumeQueueVerifier:
         self._root = output / CONSUME_QUEUE_DIRECTORY
         self._file_size = file_size
         self._ext_file_size = ext_file_size
+        self._on_queue_gap = on_queue_gap
         self._log = log
         self._first: dict[QueueKey, Run] = {}
         self._queues: dict[QueueKey, ComparedFiles] = {}
@@ -396,6 +403,7 @@ class ConsumeQueueVerifier:
         files = ComparedFiles(
             directory, file_size, self._log, self._first.get(key),
             ConsumeQueueExtFiles(ext, self._ext_file_size),
+            blank_gaps=self._on_queue_gap is OnQueueGap.BLANK,
         )  # fmt: skip
         self._queues[key] = files
         return files
