@@ -362,8 +362,10 @@ class ConsumeQueueVerifier:
         log: LogRange,
         ext_file_size: int,
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
+        batch_topics: frozenset[bytes] = frozenset(),
     ) -> None:
-        """``ledger`` is read only; ``on_queue_gap``: as the queues were built.
+        """``ledger`` is read only; ``on_queue_gap``: as the queues were built; ``batch_topics``
+        have no consume queues.
 
         Raises QueueFileError where not one file has ``file_size`` bytes: that is not damage.
         """
@@ -383,6 +385,7 @@ class ConsumeQueueVerifier:
             durable_end=None,
             queue_offset_at=lambda _offset, _size: None,
             on_queue_gap=on_queue_gap,
+            batch_topics=batch_topics,
             open_files=self._open,
         )
 

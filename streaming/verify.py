@@ -24,7 +24,8 @@ from store.cursor import BadRange, LogTail
 from store.dispatch import DispatchBatch
 from store.errors import CommitLogError, UsageError
 from store.ledger import Ledger, LedgerEntry
-from store.scan import PackedChunk, runs_of, scan
+from store.queuetype import read_batch_topics
+from store.scan import PackedChunk, Wanted, runs_of, scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ def verify(
         verifier = ConsumeQueueVerifier(
             output, settings.mapped_file_size_consume_queue, ledger, scope,
             settings.mapped_file_size_consume_queue_ext, on_queue_gap,
+            read_batch_topics(settings.root),
         )  # fmt: skip
         _compare(verifier, log, scope, settings, ledger, verify_crc)
         differences = tuple(verifier.finish())
@@ -106,6 +108,7 @@ def _compare(
         log, scope.start, scope.end,
         delay_levels_ms=settings.message_delay_levels_ms, verify_crc=verify_crc,
         fail_on_data_loss=False,
+        wanted=Wanted(multi_dispatch=settings.enable_multi_dispatch, lmq=settings.enable_lmq),
     ):  # fmt: skip
         if isinstance(item, PackedChunk):
             runs = list(runs_of(item))

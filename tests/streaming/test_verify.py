@@ -29,7 +29,7 @@ from store.config import StoreSettings, read_store_settings
 from store.errors import CommitLogError, OwnershipError, QueueFileError, UsageError
 from streaming.verify import Verification, verify
 from tests.support.cli import reput
-from tests.support.golden import GOLDEN_NAMES, relaid_queues, tree, unpack_golden
+from tests.support.golden import ALL_GOLDEN_NAMES, relaid_queues, tree, unpack_golden
 from tests.support.outputs import Output, QueueLog, Setup, random_queue_offsets
 from tests.support.processes import is_killed_at
 from tests.support.queue_damage import DAMAGES
@@ -136,7 +136,7 @@ def test_every_single_damage_is_found_and_healed(
         check_damages(built, expected, seed, case, 1)
 
 
-@pytest.mark.parametrize("name", [*GOLDEN_NAMES, "ext"])
+@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
 def test_rocketmqs_own_queues_are_what_the_log_says(golden: Golden, name: str) -> None:
     """Without a watermark the whole log counts; ext addresses stand for their units' tags. No byte
     changes, and they are not ours to repair."""
