@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -153,16 +154,19 @@ class ComparedFiles(ConsumeQueueFiles):
         if self._log.start == 0:
             return None
         offsets = first.units["offset"]
+        votes: Counter[int] = Counter()
         for start in self.starts:
             units = self._units(start)
             found = np.flatnonzero(np.isin(units["offset"], offsets) & (units["size"] > 0))
-            if len(found):
-                index = int(found[0] - np.searchsorted(offsets, units["offset"][found[0]]))
-                position = start + index * CQ_STORE_UNIT_SIZE
-                if first.first_queue_offset > 0:
-                    position = min(position, first.first_queue_offset * CQ_STORE_UNIT_SIZE)
-                return position if position >= 0 else None
-        return None
+            indexes = found - np.searchsorted(offsets, units["offset"][found])
+            votes.update((start // CQ_STORE_UNIT_SIZE + indexes).tolist())
+        if not votes:
+            return None
+        # most of them: a single unit may have been moved
+        queue_offset = votes.most_common(1)[0][0]
+        if first.first_queue_offset > 0:
+            queue_offset = min(queue_offset, first.first_queue_offset)
+        return queue_offset * CQ_STORE_UNIT_SIZE if queue_offset >= 0 else None
 
     def find_end(self, end_offset: int | None) -> int:
         """Where the first message in the log belongs; the dispatcher begins there."""
