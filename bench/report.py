@@ -47,9 +47,9 @@ def about(context: Context) -> dict[str, Any]:
 
 
 def write_json(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> None:
-    """Replace the result file."""
-    told = {"about": machine, "rows": [row.as_json() for row in rows]}
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    """Replace the result file; paths in it are relative to the project."""
+    told = json.dumps({"about": machine, "rows": [row.as_json() for row in rows]}, indent=1)
+    path.write_text(told.replace(f"{Path(__file__).parent.parent}/", "") + "\n")
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
