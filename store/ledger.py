@@ -1,8 +1,9 @@
 """The quarantine ledger: every byte of the log that got no entry, with the reason.
 
 One JSON object a line in ``reput/quarantine.jsonl`` of the output, appended and synced before the
-watermark moves, so that nothing is lost unsaid. Entries are keyed by their physical offset and
-reason: a replay lists nothing twice. A torn last line (a crash) is cut when the file is opened.
+watermark moves, so that nothing is lost unsaid. Entries are keyed by their physical offset, reason
+and queue (a message goes into light queues besides its own): a replay lists nothing twice. A torn
+last line (a crash) is cut when the file is opened.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Ledger:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
-        self._seen: set[tuple[int, str]] = set()
+        self._seen: set[tuple[int, str, str | None, int | None]] = set()
         self._size = 0
         self._pending: list[str] = []
         if self.path.exists():
@@ -57,14 +58,15 @@ class Ledger:
             for line in kept.splitlines():
                 try:
                     found = json.loads(line)
-                    self._seen.add((found["physical_offset"], found["reason"]))
+                    place = (found["physical_offset"], found["reason"])
+                    self._seen.add((*place, found.get("topic"), found.get("queue_id")))
                 except (ValueError, KeyError, TypeError):
                     # a damaged line stays for people to see; its range may be listed again
                     continue
 
     def add(self, entry: LedgerEntry) -> bool:
         """Note an entry for the next ``sync``; False where it is listed already."""
-        key = (entry.physical_offset, entry.reason)
+        key = (entry.physical_offset, entry.reason, entry.topic, entry.queue_id)
         if key in self._seen:
             return False
         self._seen.add(key)

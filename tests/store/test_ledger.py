@@ -64,6 +64,22 @@ def test_a_range_is_listed_once_for_a_reason(tmp_path: Path) -> None:
     assert len(lines(tmp_path)) == 4
 
 
+def test_a_message_is_listed_for_each_of_its_queues(tmp_path: Path) -> None:
+    """Its own and light queues, whose ids may be equal; after a restart none of them again."""
+    entries = [
+        LedgerEntry(0, 50, "queue_offset_seen_before", topic, queue_id)
+        for topic in ("T", "%LMQ%a")
+        for queue_id in (0, 1)
+    ]
+    for expected in (True, False):
+        ledger = Ledger(tmp_path)
+        assert [ledger.add(entry) for entry in entries] == [expected] * len(entries)
+        ledger.sync()
+    assert [(line["topic"], line["queue_id"]) for line in lines(tmp_path)] == [
+        (entry.topic, entry.queue_id) for entry in entries
+    ]
+
+
 def test_a_torn_last_line_is_cut_and_listed_again(tmp_path: Path) -> None:
     """A crash anywhere inside the last line: the next run ends with the same file."""
     ledger = Ledger(tmp_path)
