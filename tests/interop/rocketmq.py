@@ -105,6 +105,8 @@ class BootResult(TypedDict):
     confirm_offset: int
     topics: dict[str, dict[str, BootedQueue]]
     """By topic, then by queue id."""
+    dispatched: int
+    """Messages that the store gave its dispatchers: 0 where it found everything built."""
     clean: bool
     """Whether the store removed its abort file when it shut down."""
 
@@ -340,6 +342,16 @@ def boot(store: Path, **settings: Setting) -> BootResult:
     """
     process, _ = _spawn(["boot", str(store), *_pairs(settings)], heap="512m")
     return cast(BootResult, json.loads(_finish(process, CALL_TIMEOUT_SECONDS)))
+
+
+def ask_store(store: Path, lines: Sequence[str], **settings: Setting) -> tuple[list[str], int]:
+    """RocketMQ's store asked as clients ask (AskCommand): an answer for each line, and how many
+    messages it dispatched. Opens the store as `boot` does: give it a copy.
+    """
+    process, _ = _spawn(["ask", str(store), *_pairs(settings)], heap="512m", stdin=subprocess.PIPE)
+    text = "".join(line + "\n" for line in lines)
+    *answers, last = _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+    return answers, int(last.removeprefix("dispatched "))
 
 
 def _spawn(

@@ -16,6 +16,7 @@ public final class Harness {
                Harness send NAMESRV TOPIC COUNT SEED [RATE]
                Harness drain NAMESRV TOPIC [AT_LEAST TIMEOUT_SECONDS]
                Harness boot STORE_DIR [key=value...]
+               Harness ask STORE_DIR [key=value...]
                Harness strings
                Harness filter
                Harness ext DIRECTORY FILE_SIZE
@@ -58,6 +59,7 @@ public final class Harness {
             case "send" -> count < 4 || count > 5 ? null : SendCommand.parse(rest, protocol);
             case "drain" -> count != 2 && count != 4 ? null : DrainCommand.parse(rest, protocol);
             case "boot" -> count < 1 ? null : BootCommand.parse(rest, protocol);
+            case "ask" -> count < 1 ? null : AskCommand.parse(rest, protocol);
             case "strings" -> count != 0 ? null : new StringsCommand(protocol);
             case "filter" -> count != 0 ? null : new FilterCommand(protocol);
             case "ext" -> count != 2 ? null : ExtCommand.parse(rest, protocol);

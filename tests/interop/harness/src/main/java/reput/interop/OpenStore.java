@@ -1,0 +1,100 @@
+package reput.interop;
+
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentMap;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.broker.BrokerController;
+import org.apache.rocketmq.broker.BrokerPathConfigHelper;
+import org.apache.rocketmq.broker.filter.CommitLogDispatcherCalcBitMap;
+import org.apache.rocketmq.broker.filter.ConsumerFilterManager;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.config.StorePathConfigHelper;
+import org.apache.rocketmq.store.stats.BrokerStatsManager;
+
+/**
+ * RocketMQ's {@link DefaultMessageStore} alone, loaded, started and with its whole log dispatched.
+ *
+ * <p>Loading recovers: what RocketMQ would truncate or dispatch again, it does here too.
+ *
+ * @param filters the consumers' expressions; null for a store without bit maps
+ * @param dispatched how many messages the store gave its dispatchers since it was loaded
+ */
+record OpenStore(DefaultMessageStore store, ConsumerFilterManager filters, AtomicLong dispatched) {
+    private static final Duration DISPATCH_LIMIT = Duration.ofSeconds(120);
+
+    static OpenStore open(StoreSettings settings) throws Exception {
+        MessageStoreConfig storeConfig = settings.storeConfig();
+        BrokerConfig brokerConfig = settings.brokerConfig();
+        ConsumerFilterManager filters = readFilters(brokerConfig, storeConfig);
+        DefaultMessageStore store = new DefaultMessageStore(
+            storeConfig,
+            new BrokerStatsManager(brokerConfig.getBrokerClusterName(), false),
+            (topic, queueId, offset, tagsCode, storeTime, bitMap, properties) -> { },
+            brokerConfig,
+            readTopics(storeConfig.getStorePathRootDir()));
+        if (filters != null) {
+            store.getDispatcherList()
+                .addFirst(new CommitLogDispatcherCalcBitMap(brokerConfig, filters));
+        }
+        AtomicLong dispatched = new AtomicLong();
+        store.getDispatcherList().addFirst(request -> dispatched.incrementAndGet());
+        boolean loaded = store.load();
+        if (!loaded) {
+            throw new IllegalStateException("the store does not load");
+        }
+        store.start();
+        Waiting.until(
+            "dispatch of the whole commit log",
+            DISPATCH_LIMIT,
+            () -> store.dispatchBehindBytes() == 0);
+        return new OpenStore(store, filters, dispatched);
+    }
+
+    /** Returns whether the store removed its abort file when it shut down. */
+    boolean close() {
+        store.shutdown();
+        Path abort = Path.of(StorePathConfigHelper.getAbortFile(
+            store.getMessageStoreConfig().getStorePathRootDir()));
+        return !Files.exists(abort);
+    }
+
+    /** The store asks its topics' attributes: a BatchCQ topic has another kind of queue. */
+    private static ConcurrentMap<String, TopicConfig> readTopics(String root) throws Exception {
+        Path file = Path.of(BrokerPathConfigHelper.getTopicConfigPath(root));
+        if (!Files.exists(file)) {
+            return new ConcurrentHashMap<>();
+        }
+        String text = Files.readString(file, StandardCharsets.UTF_8);
+        return TopicConfigSerializeWrapper.fromJson(text, TopicConfigSerializeWrapper.class)
+            .getTopicConfigTable();
+    }
+
+    /**
+     * Reads the consumers' expressions when the store keeps their bit maps; null when it does not.
+     *
+     * <p>They come out of a broker that is never started, because only it sizes the Bloom filter by
+     * its settings (and tells the store the size).
+     */
+    private static ConsumerFilterManager readFilters(
+        BrokerConfig brokerConfig, MessageStoreConfig storeConfig) {
+        if (!brokerConfig.isEnableCalcFilterBitMap()) {
+            return null;
+        }
+        BrokerController unstarted = new BrokerController(
+            brokerConfig, new NettyServerConfig(), null, storeConfig);
+        ConsumerFilterManager filters = unstarted.getConsumerFilterManager();
+        if (!filters.load()) {
+            throw new IllegalStateException("the consumers' filters do not load");
+        }
+        return filters;
+    }
+}

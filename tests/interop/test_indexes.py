@@ -1,0 +1,161 @@
+"""A store whose every index is ours, opened by RocketMQ and asked as clients ask.
+
+Aim: whatever RocketMQ answers from its own golden files it must answer from ours, and it must take
+ours as they are: no message is dispatched again, no byte changes.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from store import record
+from store.record import Record
+from tests.interop.rocketmq import Setting, ask_store, require_maven
+from tests.streaming.test_golden import dispatch
+from tests.support.golden import tree
+from tests.support.wire import read_log
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+ROCKETMQ_WRITES = ("checkpoint", "lock", "abort.bak", "compaction/", "config/")
+"""What a broker that only opens and closes a store leaves."""
+KEYS = 300
+EVER = (0, 1 << 60)
+MAX_RESULTS = 64
+"""RocketMQ's maxMsgsNumBatch."""
+GROUPS = {"Topic_0": ("g1", "g2"), "Topic_1": ("g3",)}
+"""Whose SQL92 expressions stand in golden store ext's consumerFilter.json."""
+
+
+@pytest.fixture(autouse=True)
+def _maven() -> None:
+    require_maven()
+
+
+def log_records(store: Path) -> list[Record]:
+    decoded = (
+        record.decode(data, offset, offset + len(data) + 8)
+        for offset, data in read_log(store / "commitlog")
+    )
+    return [found for found in decoded if isinstance(found, Record)]
+
+
+def line(*words: object) -> str:
+    return "\t".join(map(str, words))
+
+
+def key_questions(rng: random.Random, found: Sequence[Record]) -> Iterator[tuple[str, int | None]]:
+    """A question by key or unique key, and the physical offset that must be among its answers."""
+    for message in rng.choices(found, k=KEYS):
+        topic, time = message.topic.decode(), message.store_timestamp
+        names = message.property_map.get(b"KEYS", b"").decode().split()
+        for name in names:
+            begin = time + rng.randrange(-3000, 3000)
+            span = (begin, begin + rng.randrange(6000))
+            yield line("key", topic, name, rng.choice((1, 3, MAX_RESULTS)), *span), None
+            yield line("key", topic + "x", name, MAX_RESULTS, *EVER), None
+        unique = message.property_map.get(b"UNIQ_KEY")
+        if unique is not None:
+            offset = message.physical_offset if message.transaction_type != 12 else None
+            yield line("key", topic, unique.decode(), MAX_RESULTS, *EVER), offset
+            yield line("key", topic, unique.decode()[::-1], MAX_RESULTS, *EVER), None
+
+
+def queue_questions(
+    rng: random.Random, found: Sequence[Record], queues: Sequence[tuple[str, str]], groups: bool
+) -> Iterator[str]:
+    """Bounds, times and messages of every queue, with consumers' filters where there are some."""
+    times = sorted(message.store_timestamp for message in found)
+    for topic, queue in queues:
+        yield line("bounds", topic, queue)
+        for time in (0, times[0] - 1, times[-1] + 1, *rng.choices(times, k=8)):
+            for boundary in ("LOWER", "UPPER"):
+                yield line("time", topic, queue, time, boundary)
+        for offset in (0, 1000, *rng.sample(range(200), 4)):
+            yield line("get", topic, queue, offset, rng.choice((1, 8, 32)), "-")
+        for group in GROUPS.get(topic, ()) if groups else ():
+            for offset in range(0, 200, 10):
+                yield line("get", topic, queue, offset, 32, group)
+
+
+def build(theirs: Path, ours: Path) -> Path:
+    """A store of the same log, with our indexes alone."""
+    for part in ("commitlog", "config"):
+        shutil.copytree(theirs / part, ours / part)
+    shutil.copy(theirs / "broker.conf", ours)
+    dispatch(ours, ours)
+    return ours
+
+
+def ask_both(
+    ours: Path, theirs: Path, asked: Sequence[str], **settings: Setting
+) -> tuple[list[str], int]:
+    """The answers, which are equal, and how many messages were dispatched from our store."""
+    with ThreadPoolExecutor() as pool:
+        opened = [pool.submit(ask_store, store, asked, **settings) for store in (ours, theirs)]
+    (answers, dispatched), (expected, _) = (future.result() for future in opened)
+    for question, answer, wanted in zip(asked, answers, expected, strict=True):
+        assert answer == wanted, question
+    return answers, dispatched
+
+
+def check_found(keyed: Sequence[tuple[str, int | None]], answers: Sequence[str]) -> None:
+    """Each message was found by its unique key."""
+    for (question, offset), answer in zip(keyed, answers, strict=False):
+        if offset is not None:
+            assert str(offset) in answer.split(" ")[2].split(","), question
+
+
+@pytest.mark.parametrize("name", ["plain", "mixed", "ext", "lmq", "batch"])
+def test_rocketmq_answers_from_our_indexes_as_from_its_own(
+    golden: Callable[[str], Path], tmp_path: Path, seed: int, name: str
+) -> None:
+    """Hundreds of seeded questions; the golden ext store was written for 64 expected consumers."""
+    rng, theirs = random.Random(seed), golden(name)
+    ours = build(theirs, tmp_path / "ours")
+    found = log_records(theirs)
+    queues = [path.parts[-2:] for path in sorted(theirs.glob("*consumequeue/*/*"))]
+    keyed = list(key_questions(rng, found))
+    asked = [question for question, _ in keyed]
+    asked += queue_questions(rng, found, queues, groups=name == "ext")
+    settings: dict[str, Setting] = {"expectConsumerNumUseFilter": 64} if name == "ext" else {}
+    before = tree(ours)
+
+    answers, dispatched = ask_both(ours, theirs, asked, **settings)
+    assert dispatched == 0
+    after = tree(ours)
+    changed = {path for path in before | after if before.get(path) != after.get(path)}
+    assert {path for path in changed if not path.startswith(ROCKETMQ_WRITES)} == set()
+
+    check_found(keyed, answers)
+    pulled = [answer.split(" ") for answer in answers if answer.startswith("FOUND")]
+    assert len(pulled) >= 2 * len(queues)
+    ruled_out = sum(int(words[4]) for words in pulled)
+    assert ruled_out > 1000 if name == "ext" else not ruled_out
+
+
+def test_rocketmq_recovers_our_store_after_a_crash_as_its_own(
+    golden: Callable[[str], Path], tmp_path: Path, seed: int
+) -> None:
+    """An abort file: by our checkpoint RocketMQ keeps the index files that are full and builds the
+    last one again; the log of this store is shorter than its three seconds of distrust."""
+    theirs = golden("mixed")
+    ours = build(theirs, tmp_path / "ours")
+    for store in (ours, theirs):
+        (store / "abort").touch()
+    found = log_records(theirs)
+    keyed = list(key_questions(random.Random(seed), found))
+    queues = tree(ours / "consumequeue")
+    full = sorted((ours / "index").iterdir())[:-1]
+    answers, dispatched = ask_both(ours, theirs, [question for question, _ in keyed])
+    assert dispatched == len(found)
+    assert full
+    assert all(path.exists() for path in full)
+    assert tree(ours / "consumequeue") == queues
+    check_found(keyed, answers)

@@ -1,0 +1,255 @@
+"""Logs that no broker of today writes: RocketMQ and reput build the same from them.
+
+Aim: RocketMQ's own reput over a copy of the log decides, for queue offsets that jump, repeat and go
+backwards, and for records as RocketMQ 4 wrote them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.interop.rocketmq import HarnessError, boot, require_maven
+from tests.streaming.test_golden import dispatch
+from tests.streaming.test_golden_indexes import check_equal
+from tests.support.golden import difference, tree
+from tests.support.wire import UNIT, PlainLog
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+LOG_FILE_SIZE = 65536
+SETTINGS = {
+    "mappedFileSizeCommitLog": LOG_FILE_SIZE,
+    "mappedFileSizeConsumeQueue": 400,
+    "mappedFileSizeConsumeQueueExt": 49152,
+    "maxHashSlotNum": 100,
+    "maxIndexNum": 500,
+}
+MESSAGES = 1500
+STORED = 1_700_000_000_000
+PREPARED, COMMIT, ROLLBACK = 4, 8, 12
+TOPICS = ("A", "B", "订单")
+QUEUES = 3
+FAR = 100_000
+"""A queue offset beyond every other."""
+LIGHT_QUEUES = ("%LMQ%a", "%LMQ%b", "Side")
+
+
+@pytest.fixture(autouse=True)
+def _maven() -> None:
+    require_maven()
+
+
+def properties(values: Mapping[str, object], *, separator_at_end: bool = True) -> bytes:
+    text = "\x02".join(f"{name}\x01{value}" for name, value in values.items())
+    return (text + "\x02" * (separator_at_end and bool(values))).encode()
+
+
+def make_store(root: Path, log: PlainLog, **settings: bool) -> Path:
+    log.write(root / "commitlog")
+    switches = {name: str(value).lower() for name, value in settings.items()}
+    conf = "".join(f"{name}={value}\n" for name, value in {**SETTINGS, **switches}.items())
+    (root / "broker.conf").write_text(conf)
+    return root
+
+
+class UnevenOffsets:
+    """Queue offsets, by queue: mostly counting up, else a jump, a repeat, a step back, or 0."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._last: dict[object, int] = {}
+        self.moves: Counter[str] = Counter()
+
+    def next(self, queue: object) -> int:
+        last = self._last.get(queue)
+        if last is None:
+            offset = self._rng.choice((0, 0, 3, 20, 47))
+        else:
+            move = self._rng.choices(("up", "jump", "same", "back", "zero"), (20, 2, 1, 2, 1))[0]
+            self.moves[move] += 1
+            offset = {
+                "up": last + 1,
+                "jump": last + self._rng.randrange(2, 60),
+                "same": last,
+                "back": max(0, last - self._rng.randrange(1, 40)),
+                "zero": 0,
+            }[move]
+        self._last[queue] = offset
+        return offset
+
+
+Members = dict[tuple[str, int], list[int]]
+"""By (topic, queue id), the physical offsets of the messages that name the queue, or some of them.
+"""
+
+
+def uneven_log(rng: random.Random, *, light: bool) -> tuple[PlainLog, Members]:
+    """The last message of each queue gets a unit: where one that is dropped meets a full last file,
+    RocketMQ has made an empty one behind it, and then cannot load its own store."""
+    log, offsets, members = PlainLog(LOG_FILE_SIZE), UnevenOffsets(rng), Members()
+    last_of_each = [(topic, queue_id) for topic in TOPICS for queue_id in range(QUEUES)]
+    for index in range(MESSAGES):
+        last = index >= MESSAGES - len(last_of_each)
+        topic, queue_id = (
+            last_of_each[index - MESSAGES] if last else (rng.choice(TOPICS), rng.randrange(QUEUES))
+        )
+        values: dict[str, object] = {"KEYS": f"k{rng.randrange(200)}", "UNIQ_KEY": f"u{index}"}
+        if rng.randrange(3):
+            values["TAGS"] = f"Tag{rng.randrange(5)}"
+        queues = [(topic, queue_id)]
+        if light and (last or rng.randrange(2)):
+            names = rng.sample(LIGHT_QUEUES, 3 if last else rng.randrange(1, 4))
+            queues += [(name, 0 if name.startswith("%LMQ%") else queue_id) for name in names]
+        numbers = [FAR + index if last else offsets.next(queue) for queue in queues]
+        if len(queues) > 1:
+            values["INNER_MULTI_DISPATCH"] = ",".join(name for name, _ in queues[1:])
+            values["INNER_MULTI_QUEUE_OFFSET"] = ",".join(map(str, numbers[1:]))
+        offset = log.append(
+            topic=topic.encode(),
+            body=rng.randbytes(rng.randrange(200)),
+            properties=properties(values),
+            queue_id=queue_id,
+            queue_offset=numbers[0],
+            store_timestamp=STORED + index * 7,
+        )
+        for queue in queues:
+            members.setdefault(queue, []).append(offset)
+    assert len(log.image) > 3 * LOG_FILE_SIZE
+    assert min(offsets.moves[move] for move in ("jump", "same", "back", "zero")) > 10
+    return log, members
+
+
+def left_out(members: Members, store: Path) -> Members:
+    """Those that have no unit in a store's queues."""
+    found = Members()
+    for (topic, queue_id), offsets in members.items():
+        files = sorted((store / "consumequeue" / topic / str(queue_id)).iterdir())
+        data = b"".join(path.read_bytes() for path in files)
+        units = {unit[0] for unit in UNIT.iter_unpack(data) if 0 < unit[1] < 2147483647}
+        missing = [offset for offset in offsets if offset not in units]
+        if missing:
+            found[topic, queue_id] = missing
+    return found
+
+
+def listed(output: Path) -> Members:
+    """Those that the ledger lists as having no unit; it writes names with escapes."""
+    found = Members()
+    for line in (output / "reput" / "quarantine.jsonl").open():
+        entry = json.loads(line)
+        if entry["reason"] == "queue_offset_seen_before":
+            topic = entry["topic"].encode().decode("unicode_escape")
+            found.setdefault((topic, entry["queue_id"]), []).append(entry["physical_offset"])
+        else:
+            assert entry["reason"] == "queue_offset_gap"
+    return found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"enableConsumeQueueExt": True}, {"enableMultiDispatch": True, "enableLmq": True}],
+    ids=["plain", "ext", "light queues"],
+)
+def test_uneven_queue_offsets(tmp_path: Path, seed: int, settings: dict[str, bool]) -> None:
+    """Every tree is RocketMQ's, in one batch, in many, and replayed; each message that RocketMQ
+    leaves out of a queue is in the ledger with that queue, and no other is."""
+    log, members = uneven_log(random.Random(seed), light="enableLmq" in settings)
+    store = make_store(tmp_path / "store", log, **settings)
+    theirs = make_store(tmp_path / "theirs", log, **settings)
+    assert boot(theirs)["dispatched"] == MESSAGES
+    assert (theirs / "consumequeue_ext").is_dir() == ("enableConsumeQueueExt" in settings)
+    missing = left_out(members, theirs)
+    assert len(missing) == len(members)
+    for name, max_bytes, replay_from in (
+        ("whole", 1 << 30, None),
+        ("pieces", 100_000, None),
+        ("pieces", 1 << 30, "earliest"),
+    ):
+        output = tmp_path / name
+        dispatch(store, output, max_bytes_per_trigger=max_bytes, replay_from=replay_from)
+        check_equal(output, theirs, index=True)
+        assert listed(output) == missing
+
+
+def test_a_drop_at_a_full_file_leaves_no_empty_file(tmp_path: Path) -> None:
+    """The one known difference: RocketMQ makes the next file before it drops the message, and an
+    empty last file keeps it from loading the store. Ours it loads, as it is."""
+    log = PlainLog(LOG_FILE_SIZE)
+    full = SETTINGS["mappedFileSizeConsumeQueue"] // UNIT.size
+    for queue_id, queue_offset in [*((0, index) for index in range(full)), (0, 5), (1, 0)]:
+        log.append(queue_id=queue_id, queue_offset=queue_offset)
+    ours, theirs = make_store(tmp_path / "ours", log), make_store(tmp_path / "theirs", log)
+    with pytest.raises(HarnessError, match="newPosition < 0"):
+        boot(theirs)
+    dispatch(ours, ours)
+    empty = "Topic/0/00000000000000000400"
+    assert difference(ours / "consumequeue", theirs / "consumequeue") == [empty]
+    assert not any((theirs / "consumequeue" / empty).read_bytes())
+    assert listed(ours) == {("Topic", 0): [log.spans[full][0]]}
+    before = tree(ours / "consumequeue")
+    assert boot(ours)["dispatched"] == 0
+    assert tree(ours / "consumequeue") == before
+
+
+def old_log(rng: random.Random) -> PlainLog:
+    """As RocketMQ 4 wrote: half messages and rollbacks in their own topic, without a queue offset,
+    and (4.9.1 to 5.1.4) no separator behind the last property."""
+    log, next_offsets = PlainLog(LOG_FILE_SIZE), Counter[tuple[str, int]]()
+    half: list[tuple[str, int, int]] = []
+    for index in range(MESSAGES):
+        topic, queue_id, kind = rng.choice("AB"), rng.randrange(2), rng.choice((0, 0, 0, PREPARED))
+        prepared = 0
+        values: dict[str, object] = {"KEYS": f"k{rng.randrange(200)} k{index}"}
+        if half and not rng.randrange(4):
+            topic, queue_id, prepared = half.pop(rng.randrange(len(half)))
+            kind = rng.choice((COMMIT, COMMIT, ROLLBACK))
+        elif not kind and not rng.randrange(4):
+            topic, queue_id = "SCHEDULE_TOPIC_XXXX", rng.randrange(18)
+            values |= {"DELAY": queue_id + 1, "REAL_TOPIC": "A", "REAL_QID": 0}
+        if rng.randrange(3):
+            values["UNIQ_KEY"] = f"u{index}"
+        if rng.randrange(3):
+            values["TAGS"] = f"Tag{rng.randrange(5)}"
+        if not rng.randrange(9):
+            values = {}
+        in_queue = kind in (0, COMMIT) or index == MESSAGES - 1
+        kind = kind if in_queue == (kind in (0, COMMIT)) else 0
+        offset = log.append(
+            topic=topic.encode(),
+            body=rng.randbytes(rng.randrange(200)),
+            properties=properties(values, separator_at_end=rng.random() < 0.3),
+            queue_id=queue_id,
+            queue_offset=next_offsets[topic, queue_id] if in_queue else 0,
+            sys_flag=kind,
+            prepared_transaction_offset=prepared,
+            store_timestamp=STORED + index * 7,
+        )
+        next_offsets[topic, queue_id] += in_queue
+        if kind == PREPARED:
+            half.append((topic, queue_id, offset))
+    return log
+
+
+def test_logs_of_rocketmq_4(tmp_path: Path, seed: int) -> None:
+    """With a checkpoint of three longs; RocketMQ then starts on what we built, as it is."""
+    log = old_log(random.Random(seed))
+    ours, theirs = make_store(tmp_path / "ours", log), make_store(tmp_path / "theirs", log)
+    for store in (ours, theirs):
+        times = (STORED, STORED + 7, STORED - 7)
+        (store / "checkpoint").write_bytes(struct.pack(">qqq", *times).ljust(4096, b"\0"))
+    assert boot(theirs)["dispatched"] == MESSAGES
+    dispatch(ours, ours)
+    check_equal(ours, theirs, index=True)
+    before = {part: tree(ours / part) for part in ("commitlog", "consumequeue", "index")}
+    found = boot(ours)
+    assert found["dispatched"] == 0
+    assert found["max_physical_offset"] == log.end
+    assert found["clean"]
+    assert before == {part: tree(ours / part) for part in before}
