@@ -133,8 +133,8 @@ SWITCHES = {
     "enableLmq": False, "messageIndexEnable": True,
 }  # fmt: skip
 NUMBERS = {
-    "mappedFileSizeConsumeQueueExt": 50331648, "maxErrorRateOfBloomFilter": 20,
-    "expectConsumerNumUseFilter": 32, "mapperFileSizeBatchConsumeQueue": 13800000,
+    "mappedFileSizeConsumeQueueExt": 50331648, "maxErrorRateOfBloomFilter": None,
+    "expectConsumerNumUseFilter": None, "mapperFileSizeBatchConsumeQueue": 13800000,
     "maxHashSlotNum": 5000000, "maxIndexNum": 20000000, "fileReservedTime": 72,
 }  # fmt: skip
 """``MessageStoreConfig`` and ``BrokerConfig`` of RocketMQ 5.3.3: key -> default."""
@@ -148,7 +148,8 @@ def field_of(key: str) -> str:
 def test_what_decides_the_other_derived_files_has_rocketmqs_names_and_defaults(
     tmp_path: Path,
 ) -> None:
-    """Without a broker.conf the defaults; each key alone changes its field and no other."""
+    """Without a broker.conf the defaults; each key alone changes its field and no other. What the
+    Bloom filter's shape is, the filter file says where the settings do not."""
     root = make_store(tmp_path / "store")
     defaults = read_store_settings(root)
     for key, default in {**SWITCHES, **NUMBERS}.items():
