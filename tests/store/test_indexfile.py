@@ -173,10 +173,14 @@ def test_times_at_javas_limits(tmp_path: Path) -> None:
 
 
 def test_queries_find_what_a_scan_finds(ram_path: Path, seed: int) -> None:
-    """Newest first, whole seconds, both ends inclusive, 64 at most; a file at a time."""
+    """Newest first, whole seconds, both ends inclusive, 64 at most.
+
+    In one file: the first entry of a follow-up file has a wrong time (format.md §8), with which a
+    walk in time finds another end; tests/interop asks RocketMQ itself over several files.
+    """
     for case in range(30):
         rng = random.Random(f"{seed}:{case}")
-        layout = IndexLayout(rng.choice((1, 3, 50)), rng.choice((9, 50, 400)))
+        layout = IndexLayout(rng.choice((1, 3, 50)), 2000)
         directory = ram_path / str(case)
         log = random_log(directory / "log", rng, rng.choice((1, 30, 120)), sound_clock=True)
         output, messages = IndexOutput(directory / "output", layout, log), log.messages
@@ -192,11 +196,11 @@ def test_queries_find_what_a_scan_finds(ram_path: Path, seed: int) -> None:
             begin, end = sorted((rng.choice(times), rng.choice(times)))
             count = rng.choice((1, 5, 64, 1000))
             found = files.query_offset(b"T#" + key_with_hash(key_hash), count, begin, end)
-            expected: list[int] = []
-            for content in reversed(model):
-                expected += content.select(key_hash, begin, end)
-                if content.begin_timestamp < begin:
-                    break  # though a follow-up file's first entry looks later than it is
+            expected = [
+                offset
+                for content in reversed(model)
+                for offset in content.select(key_hash, begin, end)
+            ]
             place = f"seed={seed} case={case}"
             assert list(found.phy_offsets) == expected[: min(count, 64)], place
             assert found.index_last_update_timestamp == model[-1].end_timestamp
