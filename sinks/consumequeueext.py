@@ -116,11 +116,13 @@ def cut_exts(output: Path, file_size: int, queue_file_size: int) -> None:
 
 def _last_address(queue: ConsumeQueueFiles, end: int, *, all_units: bool) -> int | None:
     """The last ext address among a queue's units before byte ``end``, or among the last of them."""
+    seen = 0
     for codes in _tags_codes_backwards(queue, end):
         addresses = codes[codes <= MAX_ADDR]
         if len(addresses):
             return int(addresses[-1])
-        if not all_units:
+        seen += len(codes)
+        if not all_units and seen >= UNITS_AT_ONCE:
             return None
     return None
 

@@ -149,7 +149,7 @@ def test_container_runs_reput_itself_as_an_ordinary_user() -> None:
 def test_documented_commands_are_accepted() -> None:
     """Every whole ``reput`` command of docs/operations.md, under spark-submit too."""
     text = OPERATIONS.read_text("utf-8").replace("\\\n", " ")
-    call = r"(?:\breput|reput_job\.py) ((?:run|status|inspect) [^`|\n]*\b(?:STORE|DIR)\b[^`|\n]*)"
+    call = r"(?:\breput|reput_job\.py) ((?:run|status|inspect) [^`|\n#]*\b(?:STORE|DIR)\b[^`|\n#]*)"
     found = re.findall(call, text)
     for command in found:
         words = [{"PHYSICAL_OFFSET": "0", "QUEUE": "0"}.get(w, w) for w in command.split()]
