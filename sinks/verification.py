@@ -328,15 +328,21 @@ class ComparedFiles(ConsumeQueueFiles):
                 os.close(fd)
         files = ConsumeQueueFiles(self.directory, self.file_size)
         unsynced = UnsyncedFiles()
-        # no blanks: a queue that is cut behind them would be taken to end before them
-        gone = np.array([(self._log.start - 1, 1, 0)], UNIT_DTYPE).tobytes()
         for found in self.differences:
             if found.damage is Damage.EXPIRED:
-                position = found.queue_offset * CQ_STORE_UNIT_SIZE
-                unsynced.add(files.write(position, gone * found.unit_count, root))
+                gone = self._gone_unit(files, found.queue_offset) * found.unit_count
+                unsynced.add(files.write(found.queue_offset * CQ_STORE_UNIT_SIZE, gone, root))
         unsynced.sync()
         strays = self._positions(Damage.STRAY)
         files.clear_from(min(strays, default=_NOWHERE))
+
+    def _gone_unit(self, files: ConsumeQueueFiles, queue_offset: int) -> bytes:
+        """A unit of the message before: offsets must not fall, nor may blanks stand there, behind
+        which a queue that is cut would be taken to end before them."""
+        before = files.read(max(queue_offset - 1, 0), 1)
+        last = int(before[0]["offset"]) if queue_offset and len(before) else 0
+        gone = (min(max(last, 0), self._log.start - 1), 1, 0)
+        return np.array([gone], UNIT_DTYPE).tobytes()
 
     def cut(self) -> None:
         """Cut the queue at its first wrong unit, which the log can give again. Raises OutputError,

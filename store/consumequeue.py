@@ -154,7 +154,7 @@ class QueueFiles(MappedFileQueue):
         if count < 2:
             return True
         before, last = self.units(start, count - 2, 2)
-        ascends = before["offset"] < last["offset"] or before["size"] == PRE_BLANK_SIZE
+        ascends = before["offset"] <= last["offset"] or before["size"] == PRE_BLANK_SIZE
         return bool(before["size"] > 0 and ascends)
 
     def _are_valid(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
