@@ -1,0 +1,69 @@
+"""A stop at the worst moment: a batch begins when the running one was the last."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from store.appender import Appender
+from store.workload import Workload
+from streaming import dispatcher
+from streaming.batch import BatchWriter
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from streaming.progress import Progress
+from tests.streaming.test_golden import dispatch
+from tests.support.golden import difference
+
+pytestmark = pytest.mark.usefixtures("spark")
+LONGEST_SECONDS = 60.0
+
+
+def test_a_batch_that_begins_during_a_stop_is_refused_and_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark cannot interrupt a batch that waits in our code, so that neither would ever end."""
+    store, output = tmp_path / "store", tmp_path / "output"
+    workload = Workload(2, 2, 100, seed=1)
+    with Appender(store, file_size=1 << 20) as appender:
+
+        def append() -> None:
+            appender.append_batch(workload.batch(0, 200, time.time_ns() // 1_000_000))
+
+        class StoppedTooLate(BatchWriter):
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                self.refused = threading.Event()
+
+            def __call__(self, frame: DataFrame, batch_id: int) -> None:
+                try:
+                    super().__call__(frame, batch_id)
+                finally:
+                    if self.refused_batch:
+                        self.refused.set()
+
+            def stop(self) -> None:
+                super().stop()
+                append()
+                assert self.refused.wait(LONGEST_SECONDS)
+
+        append()
+        first_end, stop = appender.end_offset, threading.Event()
+
+        def follow(progress: Progress) -> None:
+            if progress.end_offset == first_end:
+                stop.set()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(dispatcher, "BatchWriter", StoppedTooLate)
+            stopped = run_dispatcher(DispatcherConfig(store, output), stop, follow)
+        assert stopped.end_offset == first_end < appender.end_offset
+        again = dispatch(store, output)
+        assert (again.end_offset, again.counts.messages) == (appender.end_offset, 200)
+    dispatch(store, tmp_path / "undisturbed")
+    assert difference(output / "consumequeue", tmp_path / "undisturbed" / "consumequeue") == []
