@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from filters import consumers
 from filters.bitmaps import BitMapCalculator
 from filters.bloom import DEFAULT_ERROR_RATE, DEFAULT_EXPECTED_CONSUMERS, BloomFilter
-from store import configjson, java, properties
+from store import configjson, java
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.dispatch import Run
@@ -52,7 +52,7 @@ class BitMaps:
             found = self._log.record_at(int(unit["offset"]), int(unit["size"]))
             if not isinstance(found, Record):
                 raise StoreError(f"the record at {unit['offset']} changed while it was read")
-            values = {java.decode(k): v for k, v in properties.parse(found.properties).items()}
+            values = {java.decode(k): v for k, v in found.property_map.items()}
             wanted = {name: java.decode(values[name]) for name in names if name in values}
             maps.append(self._calculator.bit_map(topic, wanted) or b"")
         return np.frombuffer(b"".join(maps), np.uint8).reshape(len(maps), -1)
