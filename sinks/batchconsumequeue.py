@@ -84,12 +84,8 @@ class BatchConsumeQueueDispatcher:
         if self._batch != (batch.start, batch.end):
             self._batch = (batch.start, batch.end)
             self._done, self._counts = set(), DispatchCounts()
-        by_queue: dict[tuple[bytes, int], list[Run]] = {}
-        for run in batch.runs:
-            if run.topic in self._batch_topics:
-                by_queue.setdefault((run.topic, run.queue_id), []).append(run)
-        for identity, runs in by_queue.items():
-            if identity not in self._done:
+        for identity, runs in batch.runs_by_queue().items():
+            if identity[0] in self._batch_topics and identity not in self._done:
                 self._counts.add(self._dispatch_queue(*identity, _batch_units(runs)))
                 self._done.add(identity)
         self._batch = None

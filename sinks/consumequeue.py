@@ -131,12 +131,8 @@ class ConsumeQueueDispatcher:
         if (self._progress.start, self._progress.end) != (batch.start, batch.end):
             self._progress = _Progress(batch.start, batch.end)
         progress = self._progress
-        by_queue: dict[tuple[bytes, int], list[Run]] = {}
-        for run in batch.runs:
-            if run.topic not in self._batch_topics:
-                by_queue.setdefault((run.topic, run.queue_id), []).append(run)
-        for identity, runs in by_queue.items():
-            if identity not in progress.done:
+        for identity, runs in batch.runs_by_queue().items():
+            if identity[0] not in self._batch_topics and identity not in progress.done:
                 self._dispatch_queue(identity, runs, progress)
                 progress.done.add(identity)
         self._progress = _Progress(-1, -1)

@@ -139,6 +139,13 @@ class DispatchBatch:
     index_entries: Sequence[IndexEntries] = ()
     """By first physical offset; empty where no index is built."""
 
+    def runs_by_queue(self) -> dict[tuple[bytes, int], list[Run]]:
+        """(topic, queue id) -> its runs, in log order."""
+        found: dict[tuple[bytes, int], list[Run]] = {}
+        for run in self.runs:
+            found.setdefault((run.topic, run.queue_id), []).append(run)
+        return found
+
     @property
     def last_store_timestamp(self) -> int:
         """storeTimestamp of the last dispatched message in ms; 0 if there is none."""
