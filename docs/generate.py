@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer.main
 
-import sources.schemas
+import store.rowschema
 from reput.cli import app
 from sources.options import OPTIONS
 
@@ -38,9 +38,9 @@ def run_options() -> str:
 
 def row_columns() -> str:
     """The public schema, as the module that makes it documents it."""
-    found = re.search(r"^\| column.*?(?=\n\n)", sources.schemas.__doc__ or "", re.M | re.S)
+    found = re.search(r"^\| column.*?(?=\n\n)", store.rowschema.__doc__ or "", re.M | re.S)
     if found is None:
-        raise ValueError("sources.schemas has no table of columns")
+        raise ValueError("store.rowschema has no table of columns")
     return found[0]
 
 

@@ -10,7 +10,7 @@ import importlib.util
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-PACKAGES = ("store", "filters", "sources", "sinks", "checkpoints", "streaming")
+PACKAGES = ("store", "filters", "sources", "sinks", "readers", "checkpoints", "streaming")
 
 
 def foreign_packages() -> list[str]:

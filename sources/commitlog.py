@@ -155,8 +155,8 @@ class _LogReader:
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
         from sources.bitmaps import BitMaps  # noqa: PLC0415
-        from sources.rows import read_rows  # noqa: PLC0415
         from sources.runs import read_runs  # noqa: PLC0415
+        from store.rows import read_rows  # noqa: PLC0415
         from store.scan import Wanted  # noqa: PLC0415
 
         settings, log = self._store()

@@ -15,12 +15,12 @@ import numpy as np
 import pyspark.worker
 from pyspark.daemon import manager
 
-import sources.rows
 import sources.runs
+import store.rows
 from store import kernels
 from store.cursor import NO_LIMIT
 
-LOADED = (pyspark.worker, sources.rows, sources.runs)
+LOADED = (pyspark.worker, store.rows, sources.runs)
 
 
 def load() -> None:

@@ -1,4 +1,4 @@
-"""Messages as rows: the columns are in ``sources.schemas``."""
+"""Messages as rows: the columns are in ``store.rowschema``."""
 
 from __future__ import annotations
 
