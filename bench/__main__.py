@@ -43,7 +43,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--gib", type=float, help=f"size of the main logs ({FULL_GIB:g})")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--live-seconds", type=int, help=f"({FULL_LIVE_SECONDS})")
-    parser.add_argument("--json", type=Path, help="result file, written after every row")
+    parser.add_argument(
+        "--json", type=Path,
+        help="result file, written after every row; rows that it has of other runs stay",
+    )  # fmt: skip
     parser.add_argument("--plot", type=Path, help="picture, .svg or .png; needs matplotlib")
     chosen = parser.parse_args(arguments)
     default = suite.QUICK_ROWS if chosen.quick else suite.ROW_NAMES
@@ -109,7 +112,8 @@ def run(context: Context, chosen: argparse.Namespace, console: Console) -> list[
     finally:
         if rows:
             report.show(rows, console)
-    if chosen.plot and not report.plot(chosen.plot, machine, rows):
+    drawn = report.read_rows(chosen.json) if chosen.json else rows
+    if chosen.plot and not report.plot(chosen.plot, machine, drawn):
         console.print("no plot: none of the rows is a rate")
     return rows
 

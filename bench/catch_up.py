@@ -19,7 +19,7 @@ LIMIT_GOALS = {300: 0.30, 1200: 0.50}
 COLD_CACHE_GOAL = 0.90
 WHOLE_GOAL = 4.0
 ALL_DISPATCHERS_GOAL = 5.0
-ALL_DISPATCHERS_SHARE = 0.25
+ALL_DISPATCHERS_SHARE = 0.5
 """Of the log: RocketMQ takes minutes for the whole."""
 
 

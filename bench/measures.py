@@ -80,6 +80,15 @@ class Row:
             "notes": self.notes,
         }
 
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Row:
+        """The row that ``as_json`` told."""
+        figures = {
+            name: Figures(one["unit"], tuple(one["values"]))
+            for name, one in told["figures"].items()
+        }
+        return cls(**{**told, "figures": figures})
+
 
 def ratio(ours: Figures, other: Figures) -> float:
     """How many times the other's median ours is; both are rates."""

@@ -47,9 +47,31 @@ def about(context: Context) -> dict[str, Any]:
 
 
 def write_json(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> None:
-    """Replace the result file; paths in it are relative to the project."""
-    told = json.dumps({"about": machine, "rows": [row.as_json() for row in rows]}, indent=1)
+    """Add a run to the result file, or what it has measured since; paths are the project's own.
+
+    A row stands once, under the run that measured it last.
+    """
+    names = {row.name for row in rows}
+    runs = []
+    for run in _read_runs(path):
+        kept = [row for row in run["rows"] if row["name"] not in names]
+        if kept and run["about"] != machine:
+            runs.append({"about": run["about"], "rows": kept})
+    runs.append({"about": machine, "rows": [row.as_json() for row in rows]})
+    told = json.dumps(runs, indent=1)
     path.write_text(told.replace(f"{Path(__file__).parent.parent}/", "") + "\n")
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All rows of a result file, of older runs first."""
+    return [Row.from_json(row) for run in _read_runs(path) for row in run["rows"]]
+
+
+def _read_runs(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    runs: list[dict[str, Any]] = json.loads(path.read_text())
+    return runs
 
 
 def show(rows: Sequence[Row], console: Console) -> None:

@@ -30,6 +30,7 @@ _FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _EMPTY_HEADER = bytes(SIZE_MAGIC_LENGTH)
 # shared file systems keep times of a second or two, and two machines' clocks differ a little
 _SETTLED_NANOSECONDS = 3_000_000_000
+READ_AHEAD_BYTES = 128 << 20
 _OPEN_TRIES = 3
 _OPEN_RETRY_SECONDS = 0.01
 
@@ -201,6 +202,15 @@ class CommitLog:
                 f"cannot read commitlog file {segment.path} at {position + done}: {error.strerror}"
             ) from error
         return done
+
+    def will_need(self, offset: int, size: int) -> None:
+        """Let the disk read ``size`` bytes at ``offset``, 128 MiB of one file at the most, while
+        something else is done."""
+        segment = self.segment_at(offset)
+        if segment is not None and size > 0:
+            fd, position = self._descriptor(segment), offset - segment.start
+            size = min(size, READ_AHEAD_BYTES)
+            os.posix_fadvise(fd, position, size, os.POSIX_FADV_WILLNEED)
 
     def record_at(self, offset: int, size: int, *, verify_crc: bool = False) -> Record | Outcome:
         """What stands at ``offset`` and ``size``, where a queue's unit or a walk points.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from llvmlite import ir
 from numba import config, njit, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
@@ -75,6 +76,23 @@ i64 = _loader(types.int64, types.int64, True)
 le64 = _loader(types.uint64, types.uint64, False)
 put32 = _storer(types.int32)
 put64 = _storer(types.int64)
+
+
+@intrinsic
+def prefetch(_typing_context, buf, pos):
+    """Ask for the bytes at a position, which will be read and written soon."""
+
+    def codegen(context, builder, signature, args):
+        at = _word_at(context, builder, signature, args, types.uint8)
+        word = ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [at.type], ir.FunctionType(ir.VoidType(), [at.type, word, word, word])
+        )
+        write, every_level, data = word(1), word(3), word(1)
+        builder.call(function, [at, write, every_level, data])
+        return context.get_dummy_value()
+
+    return types.void(buf, pos), codegen
 
 
 @njit(inline="always")

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from store import record
-from store.kernelbase import find_byte, i16, i32, i64, kernel, u8, u32
+from store.kernelbase import find_byte, i16, i32, i64, kernel, le64, u8, u32
 from store.record import Status, SysFlag
 
 OK = int(Status.OK)
@@ -49,6 +49,11 @@ _STORE_V6 = SysFlag.STORE_HOST_V6
 _TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
 _COMMIT = SysFlag.COMMIT
 
+_NOT_ASCII = np.uint64(0x8080808080808080)
+_LANES_16 = np.uint64(0x00FF00FF00FF00FF)
+_LANES_32 = np.uint64(0x0000FFFF0000FFFF)
+_LOW_32 = np.uint64(0xFFFFFFFF)
+_POWER_8 = 31**8 & 0xFFFFFFFF
 _LONG_MIN_TENTH = -922337203685477580  # ten times this still fits in 64 bits
 
 
@@ -183,10 +188,25 @@ def _decode_char(buf, pos, end):
     return (first & 7) << 18 | (second & 0x3F) << 12 | (third & 0x3F) << 6 | fourth & 0x3F, 4
 
 
+@njit(inline="always")
+def _hash_of_word(word):
+    """``String.hashCode`` of eight ASCII characters, the first the lowest byte: neighbours are
+    added in pairs, fours and eights, where a loop waits for one multiplication a character."""
+    word = (word & _LANES_16) * np.uint64(31) + (word >> np.uint64(8) & _LANES_16)
+    word = (word & _LANES_32) * np.uint64(31**2) + (word >> np.uint64(16) & _LANES_32)
+    return np.int64((word & _LOW_32) * np.uint64(31**4) + (word >> np.uint64(32)))
+
+
 @kernel
 def hash_on(value, buf, pos, end):
     """The hash, 32 bits unsigned, of a text with hash ``value`` followed by ``buf[pos:end]``."""
     while pos < end:
+        if end - pos >= 8:
+            word = le64(buf, pos)
+            if word & _NOT_ASCII == 0:
+                value = (_POWER_8 * value + _hash_of_word(word)) & 0xFFFFFFFF
+                pos += 8
+                continue
         byte = u8(buf, pos)
         if byte < 0x80:
             value = (31 * value + byte) & 0xFFFFFFFF

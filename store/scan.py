@@ -229,6 +229,8 @@ def scan(
                 bad = bad_range(log, window, offset, Status(status))
                 yield bad
                 offset, loaded = bad.end, False
+    # the disk goes on while the next batch is planned; of a live end there is little to read
+    log.will_need(offset, offset - start)
     packed = chunk.pack()
     if packed is not None:
         yield packed

@@ -79,6 +79,7 @@ def run_dispatcher(
         try:
             _prepare_spark_directory(config, plan)
             writer.progress.log_end = log_end
+            log.will_need(plan.start, log_end - plan.start)
             with session(config.spark_conf, jvm) as spark:
                 try:
                     query = _start(spark, config, derived, plan, log_end, writer)

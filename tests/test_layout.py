@@ -31,7 +31,7 @@ OURS = {
 """Package -> packages of this project that it may import, besides itself."""
 
 FOREIGN = {
-    "store": frozenset({"numpy", "numba", "pyarrow"}),
+    "store": frozenset({"numpy", "numba", "llvmlite", "pyarrow"}),
     "filters": frozenset({"lark", "mmh3"}),
     "sources": frozenset({"pyspark", "pyarrow", "numpy"}),
     "sinks": frozenset({"numpy", "pyarrow"}),

@@ -115,12 +115,26 @@ def test_the_result_file_holds_everything(tmp_path: Path, monkeypatch: pytest.Mo
     rows = [Row("first", "a row", ">= 2x", "1.00x", False, {"reput": Figures("s", (3.0, 1.0))})]
     report.write_json(tmp_path / "out.json", report.about(context()), rows)
     text = (tmp_path / "out.json").read_text()
-    told = json.loads(text)
+    (told,) = json.loads(text)
     assert told["rows"][0]["figures"]["reput"]["values"] == [3.0, 1.0]
     assert told["rows"][0]["met"] is False
     assert told["about"]["cores"] >= 1
     assert told["about"]["command"] == "python -m bench --quick"
     assert str(Path(report.__file__).parent.parent) not in text
+
+
+def test_the_result_file_keeps_the_last_of_each_row(tmp_path: Path) -> None:
+    """Of an older run what the newer one did not measure; of the same run its last state."""
+    path = tmp_path / "out.json"
+    figures = {"reput": Figures("M messages/s", (3.0, 1.0))}
+    old = [Row(name, "old", "", "1", None, figures) for name in ("first", "second")]
+    new = [Row("second", "new", ">= 2x", "2", True, figures, {"a": 1}, ["note"])]
+    report.write_json(path, {"commit": "a"}, old)
+    report.write_json(path, {"commit": "b"}, new)
+    newer = [*new, Row("third", "new", "", "3", None)]
+    report.write_json(path, {"commit": "b"}, newer)
+    assert report.read_rows(path) == [old[0], *newer]
+    assert [run["about"]["commit"] for run in json.loads(path.read_text())] == ["a", "b"]
 
 
 def test_rows_and_sizes_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
