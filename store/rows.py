@@ -6,13 +6,15 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from store import java, properties
 from store.commitlog import CommitLog
 from store.cursor import BadRange, records
 from store.errors import CorruptRecordError
-from store.record import Record, SysFlag, tags_code
+from store.record import Outcome, Record, Status, SysFlag, tags_code
 
 ROWS_PER_BATCH = 4096
 BODY_BYTES_PER_BATCH = 16 << 20
@@ -69,6 +71,44 @@ def read_rows(
             columns = {name: [] for name in names}
             body_bytes = 0
     if columns["physicalOffset"]:
+        yield _batch(columns, schema)
+
+
+def rows_at(
+    log: CommitLog,
+    offsets: NDArray[np.int64],
+    sizes: NDArray[np.int32],
+    schema: pa.Schema,
+    *,
+    delay_levels_ms: tuple[int, ...],
+    max_inflated_bytes: int | None = None,
+    verify_crc: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The records to which units of a queue point, a row each, in the units' order.
+
+    Where no such record stands, the row is that of a damaged range: physicalOffset and storeSize
+    are the unit's, corruptReason says why (``segment_deleted`` where no file covers it). As many
+    rows as units, over one or more batches.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+    for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
+        found: Record | Outcome = Outcome(Status.SEGMENT_DELETED)
+        if log.segment_at(offset) is not None:
+            found = log.record_at(offset, max(size, 0), verify_crc=verify_crc)
+        if isinstance(found, Outcome):
+            zeros = found.status in (Status.EMPTY, Status.NEED_MORE)
+            status = Status.ZERO_HOLE if zeros else found.status
+            row: dict[str, Any] = {
+                "physicalOffset": offset, "storeSize": size, "corruptReason": status.name.lower(),
+            }  # fmt: skip
+        else:
+            row = _row(found, delay_levels_ms, max_inflated_bytes)
+        for name in schema.names:
+            columns[name].append(row.get(name))
+        if len(columns[schema.names[0]]) >= ROWS_PER_BATCH:
+            yield _batch(columns, schema)
+            columns = {name: [] for name in schema.names}
+    if columns[schema.names[0]]:
         yield _batch(columns, schema)
 
 
