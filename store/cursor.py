@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -353,6 +353,45 @@ def records(
             bad = bad_range(log, window, offset, found.status)
             yield bad
             offset, loaded = bad.end, False
+
+
+Decode = Callable[[Window, int, int, int], tuple[int, int]]
+"""(window, its file's end, position in the window, stop) to (status, position): takes records that
+start before log offset ``stop`` as far as it can."""
+
+
+def decode_windows(
+    log: CommitLog, start: int, end: int, decode: Decode, fail_on_data_loss: bool
+) -> Iterator[tuple[int, Status | BadRange]]:
+    """Have [start, end) of the log decoded; ``start`` is a record or file start, as ``end`` is.
+
+    Yields (where the work goes on, what stopped it): after each call of ``decode`` its status, and
+    every range that holds no record. FULL asks for room before the iteration goes on.
+    Raises CommitLogDataLossError where a file is missing, unless told that this is a BadRange.
+    """
+    window = Window(log)
+    offset, loaded = start, False
+    while offset < end:
+        segment = log.segment_at(offset)
+        if segment is None:
+            bad = missing_range(log, offset, end, fail_on_data_loss)
+            offset, loaded = bad.end, False
+            yield offset, bad
+            continue
+        if not loaded:
+            window.load(offset)
+        file_end = segment.start + log.file_size
+        status, pos = decode(window, file_end, offset - window.base, min(end, file_end))
+        offset, loaded = window.base + pos, True
+        if status == Status.BLANK:
+            offset, loaded = file_end, False
+        yield offset, Status(status)
+        if status not in (Status.OK, Status.FULL, Status.BLANK):
+            more = status == Status.NEED_MORE and window.load(offset, stated_size(window, offset))
+            if not more:
+                bad = bad_range(log, window, offset, Status(status))
+                offset, loaded = bad.end, False
+                yield offset, bad
 
 
 def missing_range(log: CommitLog, offset: int, end: int, fail: bool) -> BadRange:

@@ -125,6 +125,15 @@ def find_byte(buf, pos, end, byte):
     return end if found == 0 else np.int64(found - start)
 
 
+_memcpy = types.ExternalFunction("memcpy", types.uintp(types.uintp, types.uintp, types.uintp))
+
+
+@njit(inline="always")
+def copy_bytes(out, at, source, pos, count):
+    """``count`` bytes of ``source`` at ``pos`` to ``out`` at ``at``."""
+    _memcpy(out.ctypes.data + np.uint64(at), source.ctypes.data + np.uint64(pos), np.uint64(count))
+
+
 @kernel
 def crc32(tables, buf, start, end):
     """CRC-32 & 0x7FFFFFFF of ``buf[start:end]``."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from store import record
+from store import properties, record
 from store.kernelbase import find_byte, i16, i32, i64, kernel, le64, u8, u32
 from store.record import Status, SysFlag
 
@@ -154,7 +154,7 @@ def find_record(buf, length, base, file_end, pos):
 
 
 @kernel
-def _decode_char(buf, pos, end):
+def decode_char(buf, pos, end):
     """``store.java._decode_one``: (code point, bytes consumed)."""
     first = u8(buf, pos)
     left = end - pos
@@ -212,7 +212,7 @@ def hash_on(value, buf, pos, end):
             value = (31 * value + byte) & 0xFFFFFFFF
             pos += 1
             continue
-        code_point, consumed = _decode_char(buf, pos, end)
+        code_point, consumed = decode_char(buf, pos, end)
         pos += consumed
         if code_point > 0xFFFF:
             value = (31 * value + (0xD800 | (code_point - 0x10000) >> 10)) & 0xFFFFFFFF
@@ -264,10 +264,49 @@ def starts_with(buf, pos, stop, name):
     return True
 
 
-_TAGS = np.frombuffer(b"TAGS\x01", np.uint8)
-_DELAY = np.frombuffer(b"DELAY\x01", np.uint8)
-_INNER_NUM = np.frombuffer(b"INNER_NUM\x01", np.uint8)
-_INNER_BASE = np.frombuffer(b"INNER_BASE\x01", np.uint8)
+@njit(inline="always")
+def topic_starts_with(buf, topic, topic_length, prefix):
+    """Whether the topic at ``topic`` begins with, or is, ``prefix``."""
+    if topic_length < len(prefix):
+        return False
+    for index in range(len(prefix)):
+        if buf[np.uint64(topic + index)] != prefix[index]:
+            return False
+    return True
+
+
+@njit(inline="always")
+def is_schedule_topic(buf, topic, topic_length):
+    """Whether messages of the topic are delayed ones."""
+    return topic_length == len(_SCHEDULE_TOPIC) and topic_starts_with(
+        buf, topic, topic_length, _SCHEDULE_TOPIC
+    )
+
+
+@njit(inline="always")
+def find_two(buf, pos, end, one, two):
+    """(start, end, start, end) of the values of two properties; start -1 where there is none."""
+    one_pos = one_end = two_pos = two_end = np.int64(-1)
+    while pos < end:
+        stop = find_byte(buf, pos, end, 2)
+        if starts_with(buf, pos, stop, one):
+            one_pos, one_end = pos + len(one), stop
+        elif starts_with(buf, pos, stop, two):
+            two_pos, two_end = pos + len(two), stop
+        pos = stop + 1
+    return one_pos, one_end, two_pos, two_end
+
+
+def property_name(name):
+    """A name as ``starts_with`` and ``find_two`` take it."""
+    return np.frombuffer(name + properties.NAME_VALUE_SEPARATOR, np.uint8)
+
+
+_SCHEDULE_TOPIC = np.frombuffer(record.SCHEDULE_TOPIC, np.uint8)
+_TAGS = property_name(properties.TAGS)
+_DELAY = property_name(properties.DELAY)
+_INNER_NUM = property_name(properties.INNER_NUM)
+_INNER_BASE = property_name(properties.INNER_BASE)
 
 
 @njit(inline="always")

@@ -226,11 +226,11 @@ def _decode_whole(view: memoryview, magic: int) -> Record | None:
     if body_position + topic_length_size + _SHORT.size > total_size:
         return None
     position = BORN_HOST_POSITION
-    born_host = _decode_host(view[position : position + born_length])
+    born_host = decode_host(view[position : position + born_length])
     position += born_length
     (store_timestamp,) = _LONG.unpack_from(view, position)
     position += _LONG.size
-    store_host = _decode_host(view[position : position + store_length])
+    store_host = decode_host(view[position : position + store_length])
     position += store_length
     reconsume_times, prepared_offset, body_length = _TAIL.unpack_from(view, position)
     topic_position = body_position + body_length
@@ -270,7 +270,8 @@ def _decode_whole(view: memoryview, magic: int) -> Record | None:
     )
 
 
-def _decode_host(data: memoryview) -> tuple[str, int]:
+def decode_host(data: bytes | memoryview) -> tuple[str, int]:
+    """Address and port of 8 or 20 stored bytes."""
     address = ipaddress.ip_address(bytes(data[:-4]))
     return str(address), _PORT.unpack(data[-4:])[0]
 

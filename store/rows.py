@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store import java, properties
+from store import record, rowkernel
 from store.commitlog import CommitLog
-from store.cursor import BadRange, records
+from store.cursor import BUFFER_SIZE, BadRange, Window, decode_windows
 from store.errors import CorruptRecordError
-from store.record import Outcome, Record, Status, SysFlag, tags_code
+from store.kernelbase import CRC_TABLES
+from store.record import Status
+from store.rowcolumns import RowBuilder
 
-ROWS_PER_BATCH = 4096
-BODY_BYTES_PER_BATCH = 16 << 20
-_MAX_TIMESTAMP_MS = 253402300799999  # 9999-12-31T23:59:59.999Z
-_MIN_TIMESTAMP_MS = -62135596800000  # 0001-01-01T00:00:00Z
-_TRANSACTION_TYPES = {
-    0: "none",
-    SysFlag.PREPARED: "prepared",
-    SysFlag.COMMIT: "commit",
-    SysFlag.ROLLBACK: "rollback",
-}
-# no type bits with the compressed bit set is zlib, as written before 4.9.4
-_COMPRESSIONS = {
-    0: "zlib",
-    SysFlag.COMPRESSION_LZ4: "lz4",
-    SysFlag.COMPRESSION_ZSTD: "zstd",
-    SysFlag.COMPRESSION_ZLIB: "zlib",
-}
+ROWS_PER_BATCH = 1 << 15
+GAP_BYTES = 16 << 10
+"""Bytes between two wanted records that are read along: less than a read of its own costs."""
 
 
 def read_rows(
@@ -44,34 +30,35 @@ def read_rows(
     delay_levels_ms: tuple[int, ...],
     fail_on_corrupt: bool,
     max_inflated_bytes: int | None,
-    **iteration: Any,
+    verify_crc: bool = False,
+    fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """[start, end) of the log as rows. Raises CorruptRecordError if told to."""
-    names = schema.names
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    body_bytes = 0
-    for found in records(log, start, end, **iteration):
+    """[start, end) of the log as rows, in its order; ``schema`` is some fields of ROWS_SCHEMA.
+
+    Bodies are inflated where ``max_inflated_bytes`` says how far. Raises CorruptRecordError and
+    CommitLogDataLossError if told to: otherwise what cannot be read is a row with corruptReason.
+    """
+    levels = np.array(delay_levels_ms, np.int64)
+    builder = RowBuilder(schema, ROWS_PER_BATCH, max_inflated_bytes)
+
+    def decode(window: Window, file_end: int, pos: int, stop: int) -> tuple[int, int]:
+        status, pos, count = rowkernel.decode_range(
+            window.data, window.length, window.base, file_end, pos, stop, verify_crc, CRC_TABLES,
+            levels, builder.finds_names, builder.count, builder.numbers, builder.slices,
+        )  # fmt: skip
+        builder.take(window.data, count)
+        return status, pos
+
+    for _, found in decode_windows(log, start, end, decode, fail_on_data_loss):
         if isinstance(found, BadRange):
             if fail_on_corrupt:
                 segment = log.segment_at(found.start)
                 place = str(segment.path) if segment else "the commitlog"
                 raise CorruptRecordError(place, found.start, found.end, found.status.name)
-            row: dict[str, Any] = {
-                "physicalOffset": found.start,
-                "storeSize": found.end - found.start,
-                "corruptReason": found.status.name.lower(),
-            }
-        else:
-            row = _row(found, delay_levels_ms, max_inflated_bytes)
-            body_bytes += len(row["body"])
-        for name in names:
-            columns[name].append(row.get(name))
-        if len(columns["physicalOffset"]) >= ROWS_PER_BATCH or body_bytes >= BODY_BYTES_PER_BATCH:
-            yield _batch(columns, schema)
-            columns = {name: [] for name in names}
-            body_bytes = 0
-    if columns["physicalOffset"]:
-        yield _batch(columns, schema)
+            builder.add_damaged(found.start, found.end - found.start, found.status)
+        if builder.is_full:
+            yield from builder.batches()
+    yield from builder.batches()
 
 
 def rows_at(
@@ -90,106 +77,63 @@ def rows_at(
     are the unit's, corruptReason says why (``segment_deleted`` where no file covers it). As many
     rows as units, over one or more batches.
     """
-    columns: dict[str, list[Any]] = {name: [] for name in schema.names}
-    for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
-        found: Record | Outcome = Outcome(Status.SEGMENT_DELETED)
-        if log.segment_at(offset) is not None:
-            found = log.record_at(offset, max(size, 0), verify_crc=verify_crc)
-        if isinstance(found, Outcome):
-            zeros = found.status in (Status.EMPTY, Status.NEED_MORE)
-            status = Status.ZERO_HOLE if zeros else found.status
-            row: dict[str, Any] = {
-                "physicalOffset": offset, "storeSize": size, "corruptReason": status.name.lower(),
-            }  # fmt: skip
-        else:
-            row = _row(found, delay_levels_ms, max_inflated_bytes)
-        for name in schema.names:
-            columns[name].append(row.get(name))
-        if len(columns[schema.names[0]]) >= ROWS_PER_BATCH:
-            yield _batch(columns, schema)
-            columns = {name: [] for name in schema.names}
-    if columns[schema.names[0]]:
-        yield _batch(columns, schema)
+    levels = np.array(delay_levels_ms, np.int64)
+    units = _Units(log, offsets, sizes)
+    builder = RowBuilder(schema, min(ROWS_PER_BATCH, max(len(offsets), 1)), max_inflated_bytes)
+    first = 0
+    while first < len(offsets):
+        count = units.load(first, min(len(builder.slices) - builder.count, len(offsets) - first))
+        rowkernel.decode_units(
+            units.data, units.offsets, units.sizes, first, count, units.statuses, units.positions,
+            units.available, verify_crc, CRC_TABLES, levels, builder.finds_names, builder.count,
+            builder.numbers, builder.slices,
+        )  # fmt: skip
+        builder.take(units.data, count)
+        first += count
+        if builder.is_full:
+            yield from builder.batches()
+    yield from builder.batches()
 
 
-def _batch(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.array(columns[field.name], field.type) for field in schema], schema=schema
-    )
+class _Units:
+    """The bytes to which units point, many of them in a buffer at a time."""
 
+    def __init__(
+        self, log: CommitLog, offsets: NDArray[np.int64], sizes: NDArray[np.int32]
+    ) -> None:
+        self._log = log
+        self.offsets = np.ascontiguousarray(offsets, np.int64)
+        self.sizes = np.ascontiguousarray(sizes, np.int32)
+        self.data: NDArray[np.uint8] = np.empty(BUFFER_SIZE, np.uint8)
+        self.positions = np.empty(len(self.offsets), np.int64)
+        self.available = self.sizes.copy()
+        starts = np.array([-1, *(segment.start for segment in log.segments)], np.int64)
+        self._files = np.searchsorted(starts, self.offsets, "right") - 1
+        self.statuses = np.full(len(self.offsets), int(Status.OK), np.int64)
+        sound = (self.sizes >= record.MIN_RECORD_LENGTH) & (self.sizes <= record.MAX_RECORD_LENGTH)
+        self.statuses[~sound] = Status.BAD_SIZE
+        deleted = (self._files <= 0) | (self.offsets - starts[self._files] >= log.file_size)
+        self.statuses[deleted] = Status.SEGMENT_DELETED
 
-def _row(
-    found: Record, delay_levels_ms: tuple[int, ...], max_inflated: int | None
-) -> dict[str, Any]:
-    values = {java.decode(k): java.decode(v) for k, v in found.property_map.items()}
-    compression = _compression(found.sys_flag)
-    body = found.body
-    if max_inflated is not None and compression is not None:
-        inflated = inflate(body, compression, max_inflated)
-        if inflated is not None:
-            body, compression = inflated, None
-    return {
-        "topic": java.decode(found.topic),
-        "queueId": found.queue_id,
-        "queueOffset": found.queue_offset,
-        "physicalOffset": found.physical_offset,
-        "storeSize": found.total_size,
-        "tags": values.get(properties.TAGS.decode()),
-        "keys": values.get(properties.KEYS.decode()),
-        "tagsCode": tags_code(found, delay_levels_ms),
-        "sysFlag": found.sys_flag,
-        "flag": found.flag,
-        "reconsumeTimes": found.reconsume_times,
-        "preparedTransactionOffset": found.prepared_transaction_offset,
-        "transactionType": _TRANSACTION_TYPES[found.transaction_type],
-        "bornTimestamp": _timestamp_us(found.born_timestamp),
-        "storeTimestamp": _timestamp_us(found.store_timestamp),
-        "bornHost": _host(found.born_host),
-        "storeHost": _host(found.store_host),
-        "bodyCompression": compression,
-        "properties": values,
-        "body": body,
-    }
+    def load(self, first: int, limit: int) -> int:
+        """Read for units from ``first`` on; how many of at most ``limit`` the buffer took."""
+        pieces = np.empty((limit, 3), np.int64)
+        count, piece_count, size = rowkernel.plan_reads(
+            self.offsets, self.sizes, self._files, first, limit, self.statuses, GAP_BYTES,
+            BUFFER_SIZE, self.positions, pieces,
+        )  # fmt: skip
+        if size > len(self.data):
+            self.data = np.empty(size, np.uint8)
+        view = self.data.data
+        for offset, at, wanted in pieces[:piece_count].tolist():
+            found = self._log.read_into(offset, view[at : at + wanted])
+            if found < wanted:
+                self._cut(slice(first, first + count), at, at + wanted, at + found)
+        return count
 
-
-def _timestamp_us(milliseconds: int) -> int | None:
-    return milliseconds * 1000 if _MIN_TIMESTAMP_MS <= milliseconds <= _MAX_TIMESTAMP_MS else None
-
-
-def _host(host: tuple[str, int]) -> str:
-    return f"[{host[0]}]:{host[1]}" if ":" in host[0] else f"{host[0]}:{host[1]}"
-
-
-def _compression(sys_flag: int) -> str | None:
-    if not sys_flag & SysFlag.COMPRESSED:
-        return None
-    return _COMPRESSIONS.get(sys_flag & SysFlag.COMPRESSION_MASK, "unknown")
-
-
-def inflate(body: bytes, compression: str, limit: int) -> bytes | None:
-    """The plain body; None where it does not inflate, or not within ``limit`` bytes."""
-    inflaters: dict[str, Callable[[bytes, int], bytes]] = {
-        "zlib": _inflate_zlib,
-        "lz4": lambda data, most: _inflate_arrow(data, "lz4", most),
-        "zstd": lambda data, most: _inflate_arrow(data, "zstd", most),
-    }
-    if compression not in inflaters:
-        return None
-    try:
-        plain = inflaters[compression](body, limit + 1)
-    except (zlib.error, OSError, pa.ArrowException):
-        return None
-    return plain if len(plain) <= limit else None
-
-
-def _inflate_zlib(body: bytes, most: int) -> bytes:
-    inflater = zlib.decompressobj()
-    plain = inflater.decompress(body, most)
-    if not inflater.eof and len(plain) < most:
-        raise zlib.error("the stream is cut")
-    return plain
-
-
-def _inflate_arrow(body: bytes, codec: str, most: int) -> bytes:
-    with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
-        return bytes(stream.read(most))
+    def _cut(self, units: slice, start: int, stop: int, end: int) -> None:
+        """Of what ``units`` have in the buffer's [start, stop) only that before ``end`` came."""
+        positions = self.positions[units]
+        left = np.clip(end - positions, 0, self.sizes[units])
+        affected = (positions >= start) & (positions < stop)
+        self.available[units] = np.where(affected, left, self.available[units])

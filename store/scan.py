@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from store import record, scankernel
 from store.commitlog import CommitLog
 from store.consumequeue import UNIT_DTYPE
-from store.cursor import BadRange, Window, bad_range, missing_range, stated_size
+from store.cursor import BadRange, Window, decode_windows
 from store.dispatch import DETAIL_DTYPE, DispatchBatch, IndexEntries, Run, ScannedRange
 from store.kernelbase import CRC_TABLES
 from store.record import Status
@@ -196,39 +196,27 @@ def scan(
     """
     levels = np.array(delay_levels_ms, np.int64)
     chunk = _Chunk((end - start) // record.MIN_RECORD_LENGTH + 1, wanted)
-    window = Window(log)
-    message_count, offset, loaded = 0, start, False
-    while offset < end:
-        segment = log.segment_at(offset)
-        if segment is None:
-            bad = missing_range(log, offset, end, fail_on_data_loss)
-            yield bad
-            offset, loaded = bad.end, False
-            continue
-        if not loaded:
-            window.load(offset)
-        file_end = segment.start + log.file_size
+    message_count, offset = 0, start
+
+    def decode(window: Window, file_end: int, pos: int, stop: int) -> tuple[int, int]:
+        nonlocal message_count
         before = _message_count(chunk)
         status, pos = scankernel.scan_records(
-            window.data, window.length, window.base, file_end, offset - window.base,
-            min(end, file_end), verify_crc, CRC_TABLES, levels,
-            chunk.out(), chunk.state, chunk.details, chunk.keys, chunk.unusable, wanted.lmq,
+            window.data, window.length, window.base, file_end, pos, stop, verify_crc, CRC_TABLES,
+            levels, chunk.out(), chunk.state, chunk.details, chunk.keys, chunk.unusable, wanted.lmq,
         )  # fmt: skip
         message_count += _message_count(chunk) - before
-        offset, loaded = window.base + pos, True
-        if status == Status.FULL and not chunk.grow():
+        return status, pos
+
+    for reached, found in decode_windows(log, start, end, decode, fail_on_data_loss):
+        offset = reached
+        if isinstance(found, BadRange):
+            yield found
+        elif found is Status.FULL and not chunk.grow():
             packed = chunk.pack()
             if packed is None:
                 raise AssertionError("one record does not fit into an empty chunk")
             yield packed
-        elif status == Status.BLANK:
-            offset, loaded = file_end, False
-        elif status not in (Status.OK, Status.FULL):
-            more = status == Status.NEED_MORE and window.load(offset, stated_size(window, offset))
-            if not more:
-                bad = bad_range(log, window, offset, Status(status))
-                yield bad
-                offset, loaded = bad.end, False
     # the disk goes on while the next batch is planned; of a live end there is little to read
     log.will_need(offset, offset - start)
     packed = chunk.pack()

@@ -16,11 +16,14 @@ from store.kernels import (
     BAD_BODY_CRC,
     FULL,
     OK,
+    find_two,
     frame,
     hash_on,
+    is_schedule_topic,
     parse_integer,
-    starts_with,
+    property_name,
     tags_code,
+    topic_starts_with,
 )
 from store.record import SysFlag
 
@@ -29,7 +32,6 @@ _TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
 _COMMIT = SysFlag.COMMIT
 _ROLLBACK = SysFlag.ROLLBACK
 
-SCHEDULE_TOPIC = np.frombuffer(record.SCHEDULE_TOPIC, np.uint8)
 UNIT_SIZE = 20
 
 # columns of the table of runs that scan_records fills, one row a run
@@ -62,34 +64,16 @@ RUN_FIELDS = 10
 STATE_FIELDS = 9
 
 
-def _name(name):
-    return np.frombuffer(name + properties.NAME_VALUE_SEPARATOR, np.uint8)
-
-
-_KEYS = _name(properties.KEYS)
-_UNIQ_KEY = _name(properties.UNIQ_KEY)
-_INNER_NUM = _name(properties.INNER_NUM)
-_INNER_BASE = _name(properties.INNER_BASE)
-_MULTI_DISPATCH = _name(properties.INNER_MULTI_DISPATCH)
-_MULTI_QUEUE_OFFSET = _name(properties.INNER_MULTI_QUEUE_OFFSET)
+_KEYS = property_name(properties.KEYS)
+_UNIQ_KEY = property_name(properties.UNIQ_KEY)
+_INNER_NUM = property_name(properties.INNER_NUM)
+_INNER_BASE = property_name(properties.INNER_BASE)
+_MULTI_DISPATCH = property_name(properties.INNER_MULTI_DISPATCH)
+_MULTI_QUEUE_OFFSET = property_name(properties.INNER_MULTI_QUEUE_OFFSET)
 _RETRY_PREFIX = np.frombuffer(record.RETRY_GROUP_TOPIC_PREFIX, np.uint8)
 _SYSTEM_PREFIX = np.frombuffer(record.SYSTEM_TOPIC_PREFIX, np.uint8)
 _LMQ_PREFIX = np.frombuffer(record.LMQ_PREFIX, np.uint8)
 _NO_LISTS = (0, 0, 0, 0, 0)
-
-
-@njit(inline="always")
-def _find_two(buf, pos, end, one, two):
-    """(start, end, start, end) of the values of two properties; start -1 where there is none."""
-    one_pos = one_end = two_pos = two_end = np.int64(-1)
-    while pos < end:
-        stop = find_byte(buf, pos, end, 2)
-        if starts_with(buf, pos, stop, one):
-            one_pos, one_end = pos + len(one), stop
-        elif starts_with(buf, pos, stop, two):
-            two_pos, two_end = pos + len(two), stop
-        pos = stop + 1
-    return one_pos, one_end, two_pos, two_end
 
 
 @njit(inline="always")
@@ -109,7 +93,7 @@ def _put_key(value, offset, store_timestamp, keys, state):
 @kernel
 def _index_record(buf, topic, topic_length, props, end, offset, store_timestamp, keys, state):
     """The hashes of a record's keys (``IndexService.buildIndex``); False where there is no room."""
-    pos, keys_end, unique, unique_end = _find_two(buf, props, end, _KEYS, _UNIQ_KEY)
+    pos, keys_end, unique, unique_end = find_two(buf, props, end, _KEYS, _UNIQ_KEY)
     if state[STATE_KEYS] + 2 + (keys_end - pos) // 2 > len(keys[0]):
         return False
     if state[STATE_FIRST_INDEXED] < 0:
@@ -125,16 +109,6 @@ def _index_record(buf, topic, topic_length, props, end, offset, store_timestamp,
             value = hash_on(topic_hash, buf, pos, stop)
             _put_key(value, offset, store_timestamp, keys, state)
         pos = stop + 1
-    return True
-
-
-@njit(inline="always")
-def _topic_starts_with(buf, topic, topic_length, prefix):
-    if topic_length < len(prefix):
-        return False
-    for index in range(len(prefix)):
-        if buf[np.uint64(topic + index)] != prefix[index]:
-            return False
     return True
 
 
@@ -163,15 +137,12 @@ def _multi_dispatch(buf, topic, topic_length, props, end):
     """(parts, names, their end, offsets, their end): ``MultiDispatchUtils``; parts 0: no light
     queue, -1: the lists cannot be used."""
     if (
-        _topic_starts_with(buf, topic, topic_length, _RETRY_PREFIX)
-        or _topic_starts_with(buf, topic, topic_length, _SYSTEM_PREFIX)
-        or (
-            topic_length == len(SCHEDULE_TOPIC)
-            and _topic_starts_with(buf, topic, topic_length, SCHEDULE_TOPIC)
-        )
+        topic_starts_with(buf, topic, topic_length, _RETRY_PREFIX)
+        or topic_starts_with(buf, topic, topic_length, _SYSTEM_PREFIX)
+        or is_schedule_topic(buf, topic, topic_length)
     ):
         return _NO_LISTS
-    names, names_end, offsets, offsets_end = _find_two(
+    names, names_end, offsets, offsets_end = find_two(
         buf, props, end, _MULTI_DISPATCH, _MULTI_QUEUE_OFFSET
     )
     if _is_blank(buf, names, names_end) or _is_blank(buf, offsets, offsets_end):
@@ -325,7 +296,7 @@ def _add_light(
         stop = find_byte(buf, name, names_end, 0x2C)
         number_stop = find_byte(buf, number, numbers_end, 0x2C)
         if find_byte(buf, name, stop, 0x2F) == stop:
-            is_lmq = lmq and _topic_starts_with(buf, name, stop - name, _LMQ_PREFIX)
+            is_lmq = lmq and topic_starts_with(buf, name, stop - name, _LMQ_PREFIX)
             _, queue_offset = parse_integer(buf, number, number_stop, 64)
             index = _add(
                 buf, name, stop - name, np.int64(0) if is_lmq else queue_id, queue_offset,
@@ -357,7 +328,7 @@ def _has_room(parts, size, out, state, unusable):
 def _detail_record(buf, props, end, index, store_timestamp, queue_offset, details):
     """DETAIL_DTYPE of a record's own unit (``DispatchRequest.batchSize`` and ``msgBaseOffset``)."""
     base_offset, batch_size = queue_offset, np.int64(1)
-    num, num_end, inner, inner_end = _find_two(buf, props, end, _INNER_NUM, _INNER_BASE)
+    num, num_end, inner, inner_end = find_two(buf, props, end, _INNER_NUM, _INNER_BASE)
     if num >= 0 and inner >= 0:
         _, batch_size = parse_integer(buf, num, num_end, 16)
         _, base_offset = parse_integer(buf, inner, inner_end, 64)
@@ -390,9 +361,7 @@ def scan_records(
             if crc32(crc_tables, buf, body, body + body_length) != i32(buf, pos + 8):
                 return BAD_BODY_CRC, pos
         store_timestamp, offset, end = i64(buf, stored), base + pos, pos + size
-        scheduled = topic_length == len(SCHEDULE_TOPIC) and _topic_starts_with(
-            buf, topic, topic_length, SCHEDULE_TOPIC
-        )
+        scheduled = is_schedule_topic(buf, topic, topic_length)
         status, code = tags_code(buf, props, end, store_timestamp, scheduled, delay_levels_ms)
         if status != OK:
             return status, pos

@@ -1,5 +1,5 @@
 """What can be done once for an installation, so that no start has to: kernels compiled, Spark's
-classes archived. A small log is dispatched for it, as a run would."""
+classes archived. A small log is dispatched and read for it, as a run and a reader would."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
+
 from store.appender import Appender
+from store.commitlog import CommitLog
+from store.record import DEFAULT_DELAY_LEVELS_MS
+from store.rows import read_rows, rows_at
+from store.rowschema import ROWS_SCHEMA
 from store.workload import Workload
 from streaming import jvm
 from streaming.config import DispatcherConfig
@@ -31,6 +37,7 @@ def prepare() -> Path | None:
         workload = Workload(topic_count=4, queue_count=4, body_size=300, seed=1)
         with Appender(store, file_size=FILE_SIZE) as appender:
             appender.append_batch(workload.batch(0, MESSAGES, time.time_ns() // 1_000_000))
+        _read(store)
         config = DispatcherConfig(store, output, once=True)
         started = jvm.start(config.spark_conf, make_archive=True)
         try:
@@ -39,3 +46,19 @@ def prepare() -> Path | None:
             if started is not None:
                 started.end()
     return started.making.keep() if started is not None and started.making else None
+
+
+def _read(store: Path) -> None:
+    """Every message as a row, by its place in the log and as a queue's unit points to it."""
+    log = CommitLog([store / "commitlog"])
+    levels = DEFAULT_DELAY_LEVELS_MS
+    end = log.segments[-1].start
+    for batch in read_rows(
+        log, 0, end, ROWS_SCHEMA,
+        delay_levels_ms=levels, fail_on_corrupt=True, max_inflated_bytes=None,
+    ):  # fmt: skip
+        offsets = batch.column("physicalOffset").to_numpy()
+        sizes = batch.column("storeSize").to_numpy().astype(np.int32)
+        for _ in rows_at(log, offsets, sizes, ROWS_SCHEMA, delay_levels_ms=levels):
+            pass
+    log.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,9 @@ from store import java
 from store.commitlog import CommitLog
 from store.config import read_store_settings
 from store.cursor import LogTail, records
-from store.record import Record, SysFlag, tags_code
+from store.record import Record, SysFlag
 from tests.support.golden import GOLDEN_NAMES
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TYPES = {0: "none", SysFlag.PREPARED: "prepared", SysFlag.COMMIT: "commit"}
-CODECS = {0: "zlib", SysFlag.COMPRESSION_LZ4: "lz4", SysFlag.COMPRESSION_ZSTD: "zstd"}
+from tests.support.plain_rows import CODECS, TRANSACTION_TYPES, plain_row
 
 
 def read(spark: SparkSession, store: Path, **options: object) -> DataFrame:
@@ -48,36 +44,10 @@ def reference(store: Path) -> list[Record]:
 
 def expected_row(record: Record) -> tuple[Any, ...]:
     """A record as a row, in the order of the public schema."""
-    values = {java.decode(k): java.decode(v) for k, v in record.property_map.items()}
-    compressed = record.sys_flag & SysFlag.COMPRESSED
-    codec = CODECS.get(record.sys_flag & SysFlag.COMPRESSION_MASK, "zlib") if compressed else None
-    return (
-        java.decode(record.topic),
-        record.queue_id,
-        record.queue_offset,
-        record.physical_offset,
-        record.total_size,
-        values.get("TAGS"),
-        values.get("KEYS"),
-        tags_code(record),
-        record.sys_flag,
-        record.flag,
-        record.reconsume_times,
-        record.prepared_transaction_offset,
-        TYPES.get(record.transaction_type, "rollback"),
-        EPOCH + timedelta(milliseconds=record.born_timestamp),
-        EPOCH + timedelta(milliseconds=record.store_timestamp),
-        _host(record.born_host),
-        _host(record.store_host),
-        codec,
-        values,
-        bytearray(record.body),
-        None,
+    row = plain_row(record)
+    return tuple(
+        {**row, "properties": dict(row["properties"]), "body": bytearray(row["body"])}.values()
     )
-
-
-def _host(host: tuple[str, int]) -> str:
-    return f"[{host[0]}]:{host[1]}" if ":" in host[0] else f"{host[0]}:{host[1]}"
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
@@ -103,7 +73,7 @@ def test_counts_by_topic_and_type_equal_the_reference(
     store = golden("mixed")
     found = read(spark, store).groupBy("topic", "transactionType").count().collect()
     wanted = Counter(
-        (java.decode(record.topic), TYPES.get(record.transaction_type, "rollback"))
+        (java.decode(record.topic), TRANSACTION_TYPES[record.transaction_type])
         for record in reference(store)
     )
     assert {(row.topic, row.transactionType): row["count"] for row in found} == dict(wanted)
@@ -130,7 +100,7 @@ def test_bodies_stay_as_stored_unless_inflated(
     for row in plain.select("physicalOffset", "body", "bodyCompression").collect():
         record = stored[row.physicalOffset]
         assert row.bodyCompression is None
-        codec = CODECS.get(record.sys_flag & SysFlag.COMPRESSION_MASK, "zlib")
+        codec = CODECS[record.sys_flag & SysFlag.COMPRESSION_MASK]
         if codec == "zlib":
             assert bytes(row.body) == zlib.decompress(record.body)
         else:

@@ -28,11 +28,17 @@ from store.record import Record, Status
 from tests.support import wire
 from tests.support.damage import damage
 from tests.support.golden import GOLDEN_NAMES
+from tests.support.small_logs import (
+    FILE_SIZE,
+    FILES,
+    Damage,
+    SmallLogs,
+    none,
+    random_log,
+    randomize,
+)
 
 LEVELS = record.DEFAULT_DELAY_LEVELS_MS
-FILE_SIZE = 2048
-FILES = 3
-STARTS = (0, FILE_SIZE * 5, FILE_SIZE << 21, (1 << 61) // FILE_SIZE * FILE_SIZE)
 
 Message = tuple[bytes, int, int, bytes]
 """Topic, queue id, queue offset, the 20 bytes of its unit."""
@@ -104,30 +110,17 @@ def by_kernels(
     return messages, bad, ranges[0].message_count, ranges[0].last_record_offset
 
 
-class Arena:
-    """One log directory whose bytes change from case to case."""
+class Arena(SmallLogs):
+    """Logs, and the sizes with which they are scanned."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._directory = directory
+        super().__init__(directory)
         self._monkeypatch = monkeypatch
-        self._logs: dict[int, CommitLog] = {}
-
-    def log_of(self, image: bytearray, start: int) -> CommitLog:
-        directory = self._directory / str(start)
-        directory.mkdir(exist_ok=True)
-        for at in range(0, len(image), FILE_SIZE):
-            path = directory / wire.file_name(start + at)
-            with path.open("r+b" if path.exists() else "wb") as file:
-                file.write(image[at : at + FILE_SIZE])
-        if start not in self._logs:
-            self._logs[start] = CommitLog([directory])
-        return self._logs[start]
 
     def limit(self, rng: random.Random) -> None:
         """Windows and chunks of any size, down to those that hold less than a record."""
         size = rng.choice((36, 64, 100, 333, 1000, 1 << 20))
-        for module in (cursor, scan):
-            self._monkeypatch.setattr(module, "Window", lambda log: Window(log, size))
+        self._monkeypatch.setattr(cursor, "Window", lambda log: Window(log, size))
         self._monkeypatch.setattr(scan, "CHUNK_RECORDS", rng.choice((1, 2, 3, 7, 1 << 18)))
         self._monkeypatch.setattr(scan, "CHUNK_RUNS", rng.choice((1, 2, 3, 1 << 10)))
         self._monkeypatch.setattr(scan, "_ARENA_BYTES", rng.choice((260, 300, 1000)))
@@ -138,39 +131,6 @@ class Arena:
 @pytest.fixture
 def arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
     yield Arena(tmp_path, monkeypatch)
-
-
-def random_log(rng: random.Random) -> wire.PlainLog:
-    log = wire.PlainLog(FILE_SIZE, rng.choice(STARTS))
-    while True:
-        fields = wire.random_fields(rng)
-        body = fields["body"]
-        assert isinstance(body, bytes)
-        if (log.end - log.start) % FILE_SIZE + 600 > FILE_SIZE:
-            fields["body"] = body[:8]  # small ones come near the end of the file
-        log.append(**fields)
-        if log.end - log.start > (FILES - 1) * FILE_SIZE + 800:
-            return log
-
-
-Damage = Callable[[random.Random, wire.PlainLog], None]
-
-
-def none(_rng: random.Random, _log: wire.PlainLog) -> None:
-    """A sound log."""
-
-
-def randomize(rng: random.Random, log: wire.PlainLog) -> None:
-    """Random bytes, with magics and sizes sprinkled in."""
-    log.image[:] = rng.randbytes(len(log.image))
-    for at in range(0, len(log.image) - 120, rng.choice((40, 97, 130))):
-        magic = rng.choice((wire.V1_MAGIC, wire.V2_MAGIC, wire.BLANK_MAGIC))
-        head = rng.randrange(88, 200).to_bytes(4, "big") + magic.to_bytes(4, "big")
-        log.image[at : at + 8] = head
-        if rng.random() < 0.8:
-            log.image[at + 28 : at + 36] = (log.start + at).to_bytes(8, "big")
-        if rng.random() < 0.8:
-            log.image[at + 36 : at + 100] = bytes(64)
 
 
 def check_case(arena: Arena, seed: int, case: int, harm: Damage) -> list[Status]:

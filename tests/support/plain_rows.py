@@ -1,0 +1,113 @@
+"""Rows of a log, made one by one with the plain decoder: what the kernels are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from store import java
+from store.commitlog import CommitLog
+from store.cursor import BadRange, records
+from store.record import DEFAULT_DELAY_LEVELS_MS, Outcome, Record, Status, SysFlag, tags_code
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TRANSACTION_TYPES = {0: "none", 4: "prepared", 8: "commit", 12: "rollback"}
+CODECS = {0: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
+
+Inflate = Callable[[bytes, str], bytes | None]
+"""(body, codec) to the plain body; None where it stays as stored."""
+
+
+def stored(_body: bytes, _codec: str) -> None:
+    """Inflates nothing."""
+
+
+def plain_row(record: Record, inflate: Inflate = stored) -> dict[str, Any]:
+    """The columns of a record by name."""
+    values = {java.decode(k): java.decode(v) for k, v in record.property_map.items()}
+    codec, body = None, record.body
+    if record.sys_flag & SysFlag.COMPRESSED:
+        codec = CODECS.get(record.sys_flag & SysFlag.COMPRESSION_MASK, "unknown")
+        inflated = inflate(body, codec)
+        if inflated is not None:
+            codec, body = None, inflated
+    return {
+        "topic": java.decode(record.topic),
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "physicalOffset": record.physical_offset,
+        "storeSize": record.total_size,
+        "tags": values.get("TAGS"),
+        "keys": values.get("KEYS"),
+        "tagsCode": tags_code(record, DEFAULT_DELAY_LEVELS_MS),
+        "sysFlag": record.sys_flag,
+        "flag": record.flag,
+        "reconsumeTimes": record.reconsume_times,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        "transactionType": TRANSACTION_TYPES[record.transaction_type],
+        "bornTimestamp": timestamp(record.born_timestamp),
+        "storeTimestamp": timestamp(record.store_timestamp),
+        "bornHost": host(record.born_host),
+        "storeHost": host(record.store_host),
+        "bodyCompression": codec,
+        "properties": list(values.items()),
+        "body": body,
+        "corruptReason": None,
+    }
+
+
+def timestamp(milliseconds: int) -> datetime | None:
+    """None where Python, as Spark, has no such time."""
+    try:
+        return EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
+
+
+def host(address: tuple[str, int]) -> str:
+    """IPv6 addresses in brackets."""
+    return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+
+
+def damaged_row(offset: int, size: int, status: Status) -> dict[str, Any]:
+    """The columns of a range that is no record; those that are left out are null."""
+    return {"physicalOffset": offset, "storeSize": size, "corruptReason": status.name.lower()}
+
+
+def plain_rows(
+    log: CommitLog, start: int, end: int, inflate: Inflate = stored, **iteration: Any
+) -> Iterator[dict[str, Any]]:
+    """[start, end) of the log."""
+    for found in records(log, start, end, **iteration):
+        if isinstance(found, BadRange):
+            yield damaged_row(found.start, found.end - found.start, found.status)
+        else:
+            yield plain_row(found, inflate)
+
+
+def plain_rows_at(
+    log: CommitLog, units: Iterable[tuple[int, int]], *, verify_crc: bool = False
+) -> Iterator[dict[str, Any]]:
+    """What stands at (offset, size) of each unit."""
+    for offset, size in units:
+        if log.segment_at(offset) is None:
+            yield damaged_row(offset, size, Status.SEGMENT_DELETED)
+        elif not 91 <= size <= 64 << 20:
+            yield damaged_row(offset, size, Status.BAD_SIZE)
+        else:
+            found = log.record_at(offset, size, verify_crc=verify_crc)
+            if isinstance(found, Outcome):
+                zeros = found.status in (Status.EMPTY, Status.NEED_MORE)
+                yield damaged_row(offset, size, Status.ZERO_HOLE if zeros else found.status)
+            else:
+                yield plain_row(found)
+
+
+def as_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as columns."""
+    listed = list(rows)
+    columns = [pa.array([row.get(field.name) for row in listed], field.type) for field in schema]
+    return pa.table(columns, schema=schema)
