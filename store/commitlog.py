@@ -191,7 +191,7 @@ class CommitLog:
         view = buffer[: self.file_size - position]
         done = 0
         try:
-            fd = self._descriptor(segment)
+            fd = self.descriptor(segment)
             while done < len(view):
                 count = os.preadv(fd, [view[done:]], position + done)
                 if count == 0:
@@ -225,7 +225,8 @@ class CommitLog:
             return Outcome(Status.BAD_SIZE, found.total_size)
         return found
 
-    def _descriptor(self, segment: Segment) -> int:
+    def descriptor(self, segment: Segment) -> int:
+        """The open file, for reads by position. It stays this object's. Raises OSError."""
         fd = self._descriptors.get(segment.start)
         if fd is None:
             fd = self._descriptors[segment.start] = _open_with_retries(segment.path)
@@ -237,7 +238,7 @@ class CommitLog:
         if segment is None:
             return offset
         try:
-            found = os.lseek(self._descriptor(segment), offset - segment.start, os.SEEK_DATA)
+            found = os.lseek(self.descriptor(segment), offset - segment.start, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return segment.start + self.file_size

@@ -134,6 +134,17 @@ def copy_bytes(out, at, source, pos, count):
     _memcpy(out.ctypes.data + np.uint64(at), source.ctypes.data + np.uint64(pos), np.uint64(count))
 
 
+_pread = types.ExternalFunction(
+    "pread", types.intp(types.int32, types.uintp, types.uintp, types.int64)
+)
+
+
+@njit(inline="always")
+def read_bytes(fd, offset, out, at, count):
+    """``os.pread`` of ``count`` bytes to ``out`` at ``at``: bytes read, -1 for an error."""
+    return np.int64(_pread(np.int32(fd), out.ctypes.data + np.uint64(at), np.uint64(count), offset))
+
+
 @kernel
 def crc32(tables, buf, start, end):
     """CRC-32 & 0x7FFFFFFF of ``buf[start:end]``."""

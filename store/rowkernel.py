@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from store import properties, record
-from store.kernelbase import copy_bytes, crc32, find_byte, i32, i64, kernel, le64, u8
+from store.kernelbase import copy_bytes, crc32, find_byte, i32, i64, kernel, le64, read_bytes, u8
 from store.kernels import (
     BAD_BODY_CRC,
     BAD_SIZE,
@@ -51,6 +51,10 @@ NUMBER_FIELDS = 12
 # end next to it; row i is the i-th record of the last call
 TOPIC, BODY, PROPERTIES, BORN_HOST, STORE_HOST, TAGS, KEYS = range(0, 14, 2)
 SLICE_FIELDS = 14
+
+# columns of the table of pieces to read
+PIECE_OFFSET, PIECE_POSITION, PIECE_SIZE, PIECE_FILE = range(4)
+PIECE_FIELDS = 4
 
 HOST_TEXT_LENGTH = len("255.255.255.255:-2147483648")
 MIN_PROPERTY_LENGTH = 4
@@ -192,9 +196,9 @@ def decode_units(
 def plan_reads(offsets, sizes, files, first, limit, statuses, gap, room, positions, pieces):
     """Which pieces of the log to read for units from ``first`` on, neighbours in one piece.
 
-    Fills ``positions`` and ``pieces`` (int64[limit, 3]: log offset, buffer position, bytes); units
-    without OK in ``statuses`` need nothing. Takes up to ``limit`` units, those that ``room`` bytes
-    hold, one at least. Returns (units, pieces, bytes).
+    Fills ``positions`` and ``pieces``, int64[limit, PIECE_FIELDS]; units without OK in ``statuses``
+    need nothing. Takes up to ``limit`` units, those that ``room`` bytes hold, one at least.
+    Returns (units, pieces, bytes).
     """
     piece = np.int64(-1)
     start = stop = at = used = total = file = np.int64(0)
@@ -215,12 +219,27 @@ def plan_reads(offsets, sizes, files, first, limit, statuses, gap, room, positio
         else:
             piece += 1
             start, stop, at, file = offset, offset + size, used, files[unit]
-            pieces[piece, 0] = start
-            pieces[piece, 1] = at
+            pieces[piece, PIECE_OFFSET] = start
+            pieces[piece, PIECE_POSITION] = at
+            pieces[piece, PIECE_FILE] = file
         used = needed
-        pieces[piece, 2] = used - at
+        pieces[piece, PIECE_SIZE] = used - at
         positions[unit] = at + offset - start
     return limit, piece + 1, used
+
+
+@kernel
+def read_pieces(pieces, first, count, descriptors, starts, buf):
+    """Read pieces from ``first`` on; the first that did not come whole, or ``count``.
+
+    ``descriptors`` and ``starts``: open file and log offset of its first byte, by file.
+    """
+    for piece in range(first, count):
+        file, size = pieces[piece, PIECE_FILE], pieces[piece, PIECE_SIZE]
+        offset = pieces[piece, PIECE_OFFSET] - starts[file]
+        if read_bytes(descriptors[file], offset, buf, pieces[piece, PIECE_POSITION], size) != size:
+            return piece
+    return count
 
 
 @njit(inline="always")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from store.record import Status
 from store.rowcolumns import RowBuilder
 
 ROWS_PER_BATCH = 1 << 15
-GAP_BYTES = 16 << 10
+GAP_BYTES = 4 << 10
 """Bytes between two wanted records that are read along: less than a read of its own costs."""
 
 
@@ -107,33 +108,49 @@ class _Units:
         self.data: NDArray[np.uint8] = np.empty(BUFFER_SIZE, np.uint8)
         self.positions = np.empty(len(self.offsets), np.int64)
         self.available = self.sizes.copy()
-        starts = np.array([-1, *(segment.start for segment in log.segments)], np.int64)
-        self._files = np.searchsorted(starts, self.offsets, "right") - 1
+        self._segments = log.segments
+        # file 0 is none
+        self._starts = np.array([-1, *(segment.start for segment in self._segments)], np.int64)
+        self._descriptors = np.full(len(self._starts), -1, np.int32)
+        self._files = np.searchsorted(self._starts, self.offsets, "right") - 1
         self.statuses = np.full(len(self.offsets), int(Status.OK), np.int64)
         sound = (self.sizes >= record.MIN_RECORD_LENGTH) & (self.sizes <= record.MAX_RECORD_LENGTH)
         self.statuses[~sound] = Status.BAD_SIZE
-        deleted = (self._files <= 0) | (self.offsets - starts[self._files] >= log.file_size)
+        deleted = (self._files <= 0) | (self.offsets - self._starts[self._files] >= log.file_size)
         self.statuses[deleted] = Status.SEGMENT_DELETED
 
     def load(self, first: int, limit: int) -> int:
         """Read for units from ``first`` on; how many of at most ``limit`` the buffer took."""
-        pieces = np.empty((limit, 3), np.int64)
+        pieces = np.empty((limit, rowkernel.PIECE_FIELDS), np.int64)
         count, piece_count, size = rowkernel.plan_reads(
             self.offsets, self.sizes, self._files, first, limit, self.statuses, GAP_BYTES,
             BUFFER_SIZE, self.positions, pieces,
         )  # fmt: skip
         if size > len(self.data):
             self.data = np.empty(size, np.uint8)
-        view = self.data.data
-        for offset, at, wanted in pieces[:piece_count].tolist():
-            found = self._log.read_into(offset, view[at : at + wanted])
-            if found < wanted:
-                self._cut(slice(first, first + count), at, at + wanted, at + found)
-        return count
+        self._open(pieces[:piece_count])
+        piece = 0
+        while piece < piece_count:
+            piece = rowkernel.read_pieces(
+                pieces, piece, piece_count, self._descriptors, self._starts, self.data
+            )
+            if piece < piece_count:
+                self._read_again(pieces[piece], slice(first, first + count))
+                piece += 1
+        return int(count)
 
-    def _cut(self, units: slice, start: int, stop: int, end: int) -> None:
-        """Of what ``units`` have in the buffer's [start, stop) only that before ``end`` came."""
+    def _open(self, pieces: NDArray[np.int64]) -> None:
+        for file in np.unique(pieces[:, rowkernel.PIECE_FILE]).tolist():
+            # asked for each time: the log may have been refreshed, and closed a file
+            self._descriptors[file] = -1
+            with suppress(OSError):
+                self._descriptors[file] = self._log.descriptor(self._segments[file - 1])
+
+    def _read_again(self, piece: NDArray[np.int64], units: slice) -> None:
+        """Read a piece that did not come whole: its units get what there is, or an error tells."""
+        offset, start, size, _ = piece.tolist()
+        found = self._log.read_into(offset, self.data.data[start : start + size])
         positions = self.positions[units]
-        left = np.clip(end - positions, 0, self.sizes[units])
-        affected = (positions >= start) & (positions < stop)
+        left = np.clip(start + found - positions, 0, self.sizes[units])
+        affected = (positions >= start) & (positions < start + size)
         self.available[units] = np.where(affected, left, self.available[units])
