@@ -4,12 +4,15 @@ Code only, and no JVM. What it describes lives in the output's ``reput`` directo
 
     reput/owner.lock      held while a dispatcher runs
     reput/owner.json      who holds it, for the error that the second one gets
-    reput/watermark       the durable position (``checkpoints.watermark``)
+    reput/watermark       the durable position (``store.watermark``)
     reput/quarantine.jsonl   what got no entry (``store.ledger``)
     reput/spool/          units on their way from Spark's tasks (``store.spool``)
     reput/spark/          Spark's checkpoint, unless ``--checkpoint`` names another place
 """
 
-STATE_DIRECTORY = "reput"
+from store.watermark import STATE_DIRECTORY
+
+__all__ = ["SPARK_DIRECTORY", "SPOOL_DIRECTORY", "STATE_DIRECTORY"]
+
 SPARK_DIRECTORY = "spark"
 SPOOL_DIRECTORY = "spool"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import watermark_of
-from checkpoints.watermark import Watermark
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.consumequeue import QueueKey
 from store.errors import UsageError
 from store.retention import ExpiredFile, expired_files, remove_files, remove_queue, unused_queues
+from store.watermark import Watermark
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 from checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
 from checkpoints.spark_checkpoint import DamagedCheckpointError, read_position
-from checkpoints.watermark import read_watermark
 from store import java
 from store.commitlog import CommitLog
 from store.config import StoreSettings
@@ -31,6 +30,7 @@ from store.record import (
     tags_code,
 )
 from store.storecheckpoint import StoreCheckpoint
+from store.watermark import read_watermark
 
 BODY_PREVIEW_BYTES = 64
 

@@ -14,13 +14,14 @@ from pathlib import Path
 
 from checkpoints import STATE_DIRECTORY, spark_checkpoint
 from checkpoints.spark_checkpoint import DamagedCheckpointError, SparkPosition
-from checkpoints.watermark import Watermark, fingerprint, new_store_id, read_watermark
+from checkpoints.watermark import fingerprint, new_store_id
 from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueueFiles, QueueKey, topic_directory
 from store.cursor import Window, walk
 from store.errors import CommitLogError, UsageError
 from store.lightqueues import light_queues
 from store.record import Outcome, Record
+from store.watermark import Watermark, read_watermark
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoints import STATE_DIRECTORY
-from checkpoints.watermark import read_watermark
 from store.brokerlock import broker_pid
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.consumequeue import CQ_STORE_UNIT_SIZE, open_queues
 from store.cursor import LogTail, Window, walk
+from store.watermark import read_watermark
 
 MAX_COUNTED_LAG = 1 << 30
 """Bytes of lag up to which the messages in it are counted."""

@@ -21,7 +21,6 @@ from checkpoints import spark_checkpoint
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import Plan, make_plan
 from checkpoints.swap import finish_swap
-from checkpoints.watermark import read_watermark
 from sources.commitlog import CommitLogDataSource
 from store import errors
 from store.commitlog import CommitLog
@@ -30,6 +29,7 @@ from store.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues, open_queues
 from store.cursor import LogTail
 from store.errors import ReputError, StoreError, UsageError
 from store.logoffset import parse_offset
+from store.watermark import read_watermark
 from streaming.batch import BatchWriter
 from streaming.config import DispatcherConfig
 from streaming.dispatchers import Derived

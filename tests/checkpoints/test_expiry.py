@@ -14,11 +14,12 @@ import pytest
 
 from checkpoints.expiry import expire
 from checkpoints.ownership import Ownership
-from checkpoints.watermark import Watermark, WatermarkFile
+from checkpoints.watermark import WatermarkFile
 from store.commitlog import CommitLog
 from store.config import StoreSettings, read_store_settings
 from store.consumequeue import QueueKey
 from store.errors import CommitLogError, OwnershipError, UsageError
+from store.watermark import Watermark
 from tests.support.cli import reput, reput_json
 from tests.support.golden import relaid_queues, tree
 from tests.support.outputs import STORE_ID, Output, QueueLog, Setup

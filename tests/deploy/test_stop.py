@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from checkpoints import STATE_DIRECTORY
-from checkpoints.watermark import read_watermark
+from store.watermark import read_watermark
 from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
 
 START_TIMEOUT = 120.0

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.watermark import read_watermark
 from sinks.consumequeue import OnQueueGap
 from store import fsops
 from store.dispatch import DispatchCounts
 from store.errors import NoSpaceError, SyncError
+from store.watermark import read_watermark
 from tests.support.outputs import Output, QueueLog, Setup, random_queue_offsets
 from tests.support.processes import is_killed_at
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.watermark import Watermark
 from sinks.consumequeue import MAX_BLANK_UNITS, OnQueueGap
 from store.dispatch import DispatchCounts
 from store.errors import QueueFileError, QueueGapError
 from store.unsynced import MAX_OPEN_FILES
+from store.watermark import Watermark
 from tests.support.outputs import STORE_ID, Output, QueueLog
 from tests.support.wire import PRE_BLANK, UNIT
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from checkpoints.ownership import Ownership
-from checkpoints.watermark import read_watermark
 from store import fsops
 from store.brokerlock import BrokerLock
 from store.errors import NoSpaceError, OutputError, OwnershipError, StoreError, UsageError
 from store.storecheckpoint import StoreCheckpoint
+from store.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.rebuild import Rebuilt, drop_old, rebuild

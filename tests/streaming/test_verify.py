@@ -21,12 +21,12 @@ import pytest
 
 from checkpoints.expiry import expire
 from checkpoints.ownership import Ownership
-from checkpoints.watermark import read_watermark
 from sinks.consumequeue import OnQueueGap
 from sinks.verification import Damage
 from store.commitlog import CommitLog
 from store.config import StoreSettings, read_store_settings
 from store.errors import CommitLogError, OwnershipError, QueueFileError, UsageError
+from store.watermark import read_watermark
 from streaming.verify import Verification, verify
 from tests.support.cli import reput
 from tests.support.golden import ALL_GOLDEN_NAMES, relaid_queues, tree, unpack_golden

@@ -7,13 +7,14 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpoints.watermark import Watermark, WatermarkFile, read_watermark
+from checkpoints.watermark import WatermarkFile
 from sinks.consumequeue import ConsumeQueueDispatcher, OnQueueGap
 from store import fsops, record
 from store.commitlog import CommitLog
 from store.dispatch import DispatchBatch, DispatchCounts
 from store.ledger import FILE_NAME, Ledger
 from store.scan import scan_in_one_piece
+from store.watermark import Watermark, read_watermark
 from tests.support.ext_model import Message, with_details
 from tests.support.golden import tree
 from tests.support.queue_model import ModelQueues

@@ -1,0 +1,86 @@
+"""The watermark: everything before it is dispatched and durable. Readers trust what is below.
+
+One file of two 4096-byte slots, written in turn, so that a torn write leaves the other whole. The
+valid slot with the higher sequence counts.
+
+OFFSET  SIZE  FIELD (big-endian)
+     0     8  magic "REPUTWM1"
+     8    16  uuid of the output's dispatch, made at first start; Spark's offsets carry it
+    24     8  epoch: one more for each owner, and when the log shrank
+    32     8  sequence of writes
+    40     8  end offset: the watermark
+    48     8  start of the last record before it, -1 if unknown
+    56     4  CRC-32 of that record's first 88 bytes: tells a log that was cut and written anew
+    60     8  storeTimestamp of the last dispatched message, ms
+    68     4  CRC-32 of the 68 bytes before
+
+Writer: the output's owner (``checkpoints.watermark``); here it is only read.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+STATE_DIRECTORY = "reput"
+"""Below an output: what a dispatcher knows of it."""
+FILE_NAME = "watermark"
+SLOT_SIZE = 4096
+_MAGIC = b"REPUTWM1"
+_FIELDS = struct.Struct(">8s16sqqqqIq")
+_CRC = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """One durable position."""
+
+    store_id: str
+    """uuid as 32 hex digits."""
+    end_offset: int
+    """Exclusive: the physical offset behind the last dispatched byte of the log."""
+    epoch: int = 0
+    sequence: int = 0
+    last_record_offset: int = -1
+    last_record_crc: int = 0
+    last_store_timestamp: int = 0
+
+    def pack(self) -> bytes:
+        """The slot's used bytes."""
+        fields = _FIELDS.pack(
+            _MAGIC,
+            bytes.fromhex(self.store_id),
+            self.epoch,
+            self.sequence,
+            self.end_offset,
+            self.last_record_offset,
+            self.last_record_crc,
+            self.last_store_timestamp,
+        )
+        return fields + _CRC.pack(zlib.crc32(fields))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Watermark | None:
+        """The watermark in a slot; None where it is torn, damaged or was never written."""
+        if len(data) < _FIELDS.size + _CRC.size:
+            return None
+        fields = data[: _FIELDS.size]
+        if _CRC.unpack_from(data, _FIELDS.size)[0] != zlib.crc32(fields):
+            return None
+        magic, store_id, epoch, sequence, end, last, crc, timestamp = _FIELDS.unpack(fields)
+        if magic != _MAGIC:
+            return None
+        return cls(store_id.hex(), end, epoch, sequence, last, crc, timestamp)
+
+
+def read_watermark(directory: Path) -> Watermark | None:
+    """The watermark of an output's state directory; None where there is no valid one."""
+    try:
+        data = (directory / FILE_NAME).read_bytes()
+    except OSError:
+        return None
+    slots = (Watermark.unpack(data[at : at + SLOT_SIZE]) for at in (0, SLOT_SIZE))
+    valid = [slot for slot in slots if slot is not None]
+    return max(valid, key=lambda slot: slot.sequence, default=None)
