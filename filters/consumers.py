@@ -16,6 +16,8 @@ from filters import sql92
 from filters.bloom import BloomFilter, has_bits, set_bits
 
 SQL92 = "SQL92"
+CONSUMER_FILTER_FILE = "config/consumerFilter.json"
+"""Below a store's root."""
 
 
 class FilterDataError(ValueError):

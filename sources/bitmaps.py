@@ -18,8 +18,6 @@ from store.dispatch import Run
 from store.errors import StoreError, UsageError
 from store.record import Record
 
-CONSUMER_FILTER_FILE = "config/consumerFilter.json"
-
 
 class BitMaps:
     """Bit maps of runs; reads the properties of those messages whose topic has a filter."""
@@ -27,7 +25,7 @@ class BitMaps:
     def __init__(self, log: CommitLog, settings: StoreSettings) -> None:
         """Raises UsageError where the filter file is no broker's, or contradicts the settings."""
         self._log = log
-        path = settings.root / CONSUMER_FILTER_FILE
+        path = settings.root / consumers.CONSUMER_FILTER_FILE
         try:
             found = consumers.from_json(configjson.read(path), _bloom(settings))
         except (consumers.FilterDataError, ValueError) as error:

@@ -1,4 +1,8 @@
-"""Compressed bodies: which codec sysFlag names, and inflating within a bound."""
+"""Bodies that a client compressed, made plain again, and never beyond a limit.
+
+A few KB may inflate to gigabytes, and bodies come from anybody. Source: RocketMQ 5.3.3
+``MessageSysFlag``, ``CompressionType``, ``CompressorFactory``; format.md §2.
+"""
 
 from __future__ import annotations
 

@@ -89,12 +89,19 @@ def list_queues(root: Path) -> Iterator[QueueKey]:
     # scandir and no Path of each: there are 100,000 of them
     for topic in sorted(os.scandir(root), key=lambda entry: entry.name):
         if topic.is_dir():
-            for queue_id in sorted(
-                int(entry.name)
-                for entry in os.scandir(topic)
-                if _QUEUE_ID.match(entry.name) and entry.is_dir()
-            ):
+            for queue_id in list_queue_ids(Path(topic.path)):
                 yield QueueKey(topic.name, queue_id)
+
+
+def list_queue_ids(topic: Path) -> list[int]:
+    """Queues of one topic's directory, sorted; none where there is no such directory."""
+    if not topic.is_dir():
+        return []
+    return sorted(
+        int(entry.name)
+        for entry in os.scandir(topic)
+        if _QUEUE_ID.match(entry.name) and entry.is_dir()
+    )
 
 
 class QueueFiles(MappedFileQueue):

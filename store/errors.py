@@ -9,6 +9,7 @@ ReputError
     ├── QueueGapError      queue offsets jump and ``onQueueGap=fail``
     ├── QueueFileError     a consume queue file is not what RocketMQ would have made
     ├── IndexFileError     an index file is not what its settings say
+    ├── MessageBodyError   a message's body cannot be made plain
     ├── OwnershipError     somebody else writes here
     └── OutputError        the output cannot be written
         ├── NoSpaceError   the disk is full: nothing advanced, a retry may succeed
@@ -71,6 +72,10 @@ class QueueFileError(StoreError):
 
 class IndexFileError(StoreError):
     """An index file has a size that its settings do not allow."""
+
+
+class MessageBodyError(StoreError):
+    """A body does not inflate, or is no inner batch: its message names itself as one."""
 
 
 class OwnershipError(StoreError):

@@ -47,7 +47,6 @@ DEFAULT_MAX_HASH_SLOT_NUM = 5_000_000
 DEFAULT_MAX_INDEX_NUM = 20_000_000
 MAX_MSGS_NUM_BATCH = 64
 """``maxMsgsNumBatch``: no query finds more."""
-KEY_SEPARATOR = b" "
 TOPIC_KEY_SEPARATOR = b"#"
 
 _HEADER = struct.Struct(">qqqqii")
@@ -79,7 +78,7 @@ def index_keys(record: Record) -> list[bytes]:
         return []
     found = record.property_map
     uniq_key = found.get(properties.UNIQ_KEY, b"")
-    keys = [uniq_key, *found.get(properties.KEYS, b"").split(KEY_SEPARATOR)]
+    keys = [uniq_key, *found.get(properties.KEYS, b"").split(properties.KEY_SEPARATOR)]
     return [record.topic + TOPIC_KEY_SEPARATOR + key for key in keys if key]
 
 
@@ -257,12 +256,18 @@ class IndexFiles:
         return sorted(self.directory.iterdir()) if self.directory.is_dir() else []
 
     def query_offset(
-        self, key: bytes, max_num: int, begin_ms: int, end_ms: int
+        self,
+        key: bytes,
+        max_num: int,
+        begin_ms: int,
+        end_ms: int,
+        end_offset: int | None = None,
     ) -> QueryOffsetResult:
         """Messages with ``topic#key`` and a store time of [begin, end], both inclusive.
 
-        At most ``max_num`` and MAX_MSGS_NUM_BATCH (``IndexService.queryOffset``). Times are whole
-        seconds after a file's first entry. Raises IndexFileError as ``paths``.
+        At most ``max_num`` and MAX_MSGS_NUM_BATCH (``IndexService.queryOffset``), none at or behind
+        ``end_offset`` of the log. Times are whole seconds after a file's first entry. Raises
+        IndexFileError as ``paths``.
         """
         key_hash = index_key_hash(key)
         max_num = min(max_num, MAX_MSGS_NUM_BATCH)
@@ -276,7 +281,8 @@ class IndexFiles:
                     if len(found) >= max_num or entry.time_diff < 0:
                         break
                     time = header.begin_timestamp + entry.time_diff * 1000
-                    if entry.key_hash == key_hash and begin_ms <= time <= end_ms:
+                    is_readable = end_offset is None or entry.phy_offset < end_offset
+                    if is_readable and entry.key_hash == key_hash and begin_ms <= time <= end_ms:
                         found.append(entry.phy_offset)
                     if time < begin_ms:
                         break

@@ -1,0 +1,223 @@
+"""Pulling messages from a queue: which status, which ones, where to go on.
+
+Source: RocketMQ 5.3.3 ``DefaultMessageStore.getMessage``, of a master with its default
+``travelCqFileNumWhenGetMessage`` (a pull never leaves the file of its first unit), and what the
+client does with it, ``PullAPIWrapper.processPullResult``; format.md §10. Not done here: compacted
+topics, whose messages RocketMQ keeps in files of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from readers.messagefilter import MessageFilter
+from readers.messages import Message
+from readers.queues import CqUnit, LogView, QueueReader
+from store.errors import MessageBodyError
+from store.record import Record
+
+MAX_PULL_MSG_SIZE = 128 << 20
+MIN_PULL_MSG_SIZE = 100
+DEFAULT_MAX_MSG_NUMS = 32
+DEFAULT_IN_MEMORY_RATIO = 0.4
+
+
+def in_memory_bytes(ratio: float = DEFAULT_IN_MEMORY_RATIO) -> int:
+    """How much of the log's end RocketMQ takes for cached: a share of this machine's memory
+    (``accessMessageInMemoryMaxRatio``)."""
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * ratio)
+
+
+class GetMessageStatus(StrEnum):
+    """How a pull ended."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    """The filter wants none of those looked at; go on at the next offset."""
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    """Those looked at are gone from the log, or damaged there."""
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    """A file of the queue is missing."""
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    """All was read; ask again later."""
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    """No store can have such a queue."""
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    """It is empty, or there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullLimits:
+    """What bounds one pull besides the caller's limits (``MessageStoreConfig``)."""
+
+    max_transfer_bytes_in_memory: int = 262_144
+    max_transfer_count_in_memory: int = 32
+    max_transfer_bytes_on_disk: int = 65_536
+    max_transfer_count_on_disk: int = 8
+    max_filter_message_size: int = 16_000
+    """Bytes of units that are looked at."""
+    in_memory_bytes: int = field(default_factory=in_memory_bytes)
+    """Messages so near to the log's end have the limits of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetMessageResult:
+    """What a pull gave."""
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    """Queue offset to go on at."""
+    min_offset: int
+    max_offset: int
+    messages: tuple[Message, ...] = ()
+    """What a client hands to its listener: inner batches taken apart, tags compared by text. May be
+    empty though the status is FOUND."""
+    found: tuple[Message, ...] = ()
+    """What a broker sends, a message for each record."""
+    queue_offsets: tuple[int, ...] = ()
+    """Places of ``found`` in this queue."""
+    damaged: tuple[int, ...] = ()
+    """Physical offsets at which the queue has a message and the log none that is sound."""
+
+
+@dataclass(slots=True)
+class _Pull:
+    """One pull under way."""
+
+    max_count: int
+    max_bytes: int
+    limits: PullLimits
+    status: GetMessageStatus = GetMessageStatus.NO_MATCHED_MESSAGE
+    found: list[Message] = field(default_factory=list)
+    queue_offsets: list[int] = field(default_factory=list)
+    damaged: list[int] = field(default_factory=list)
+    byte_count: int = 0
+    message_count: int = 0
+    lost_before: int = 0
+    """Physical offset up to which the log is known to be gone."""
+
+    def is_full(self, unit: CqUnit, is_in_memory: bool) -> bool:
+        """Whether ``unit`` is too much (``isTheBatchFull``); the first one never is."""
+        if not self.found:
+            return False
+        limits, byte_count = self.limits, self.byte_count + unit.size
+        if self.message_count + unit.batch_num > self.max_count or byte_count > self.max_bytes:
+            return True
+        if is_in_memory:
+            most, count = limits.max_transfer_bytes_in_memory, limits.max_transfer_count_in_memory
+        else:
+            most, count = limits.max_transfer_bytes_on_disk, limits.max_transfer_count_on_disk
+        return byte_count > most or self.message_count >= count
+
+    def look_at(
+        self,
+        unit: CqUnit,
+        view: LogView,
+        message_filter: MessageFilter | None,
+        max_body_bytes: int,
+    ) -> None:
+        """Take a unit's message if it is there and wanted."""
+        if unit.physical_offset < self.lost_before:
+            return
+        if message_filter and not message_filter.is_matched_by_consume_queue(
+            unit.tags_code, unit.ext
+        ):
+            self._note(GetMessageStatus.NO_MATCHED_MESSAGE)
+            return
+        if view.log.segment_at(unit.physical_offset) is None:
+            self._note(GetMessageStatus.MESSAGE_WAS_REMOVING)
+            file_size = view.log.file_size
+            self.lost_before = unit.physical_offset + file_size - unit.physical_offset % file_size
+            return
+        record = view.log.record_at(unit.physical_offset, unit.size)
+        if not isinstance(record, Record):
+            self._note(GetMessageStatus.MESSAGE_WAS_REMOVING)
+            self.damaged.append(unit.physical_offset)
+            return
+        message = Message.of(record, max_body_bytes)
+        if message_filter and not message_filter.is_matched_by_commit_log(message.properties):
+            self._note(GetMessageStatus.NO_MATCHED_MESSAGE)
+            return
+        self.found.append(message)
+        self.queue_offsets.append(unit.queue_offset)
+        self.byte_count += unit.size
+        self.message_count += unit.batch_num
+        self.status = GetMessageStatus.FOUND
+        self.lost_before = 0
+
+    def _note(self, status: GetMessageStatus) -> None:
+        if not self.found:
+            self.status = status
+
+
+def get_message(
+    queue: QueueReader,
+    view: LogView,
+    offset: int,
+    max_count: int,
+    *,
+    max_bytes: int,
+    message_filter: MessageFilter | None,
+    limits: PullLimits,
+    max_body_bytes: int,
+) -> GetMessageResult:
+    """Pull from queue offset ``offset`` on; ``MessageStore.get_message`` says what each means."""
+    low, high = queue.min_offset, queue.max_offset
+    outside = _outside(offset, low, high)
+    if outside is not None:
+        return GetMessageResult(*outside, low, high)
+    looked_at = max(limits.max_filter_message_size, max_count * queue.unit_size)
+    # one more: the first of a batch queue may begin before the offset
+    units = queue.units_from(offset, -(-looked_at // queue.unit_size) + 1)
+    if units is None:
+        next_offset = queue.roll_next_file(offset)
+        return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, next_offset, low, high)
+    pull = _Pull(max_count, min(max(max_bytes, MIN_PULL_MSG_SIZE), MAX_PULL_MSG_SIZE), limits)
+    next_offset = offset
+    for unit in units:
+        is_in_memory = view.end - unit.physical_offset <= limits.in_memory_bytes
+        is_far = (unit.queue_offset - offset) * queue.unit_size >= looked_at
+        if is_far or pull.is_full(unit, is_in_memory):
+            break
+        next_offset = unit.queue_offset + unit.batch_num
+        pull.look_at(unit, view, message_filter, max_body_bytes)
+    return GetMessageResult(
+        pull.status,
+        next_offset,
+        low,
+        high,
+        tuple(_delivered(pull.found, message_filter)),
+        tuple(pull.found),
+        tuple(pull.queue_offsets),
+        tuple(pull.damaged),
+    )
+
+
+def _outside(offset: int, low: int, high: int) -> tuple[GetMessageStatus, int] | None:
+    """Status and next offset for an offset at which the queue has no message."""
+    if high == 0:
+        return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0
+    if offset < low:
+        return GetMessageStatus.OFFSET_TOO_SMALL, low
+    if offset == high:
+        return GetMessageStatus.OFFSET_OVERFLOW_ONE, offset
+    if offset > high:
+        return GetMessageStatus.OFFSET_OVERFLOW_BADLY, high
+    return None
+
+
+def _delivered(found: Iterable[Message], message_filter: MessageFilter | None) -> Iterator[Message]:
+    for outer in found:
+        try:
+            inner = outer.unwrap()
+        except MessageBodyError:
+            # as RocketMQ's client, which hands over the batch as it is
+            inner = [outer]
+        for message in inner:
+            if message_filter is None or message_filter.is_delivered(message.properties):
+                yield message

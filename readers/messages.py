@@ -1,0 +1,173 @@
+"""A message as a consumer sees it: decoded names, a plain body, the messages of an inner batch.
+
+An inner batch's body is made of
+OFFSET  SIZE  FIELD
+     0    12  totalSize, magic and bodyCRC; no reader looks at them
+    12     4  flag
+    16     4  bodyLength; body
+           2  propertiesLength; properties
+Source: RocketMQ 5.3.3 ``MessageDecoder``, ``PullAPIWrapper.processPullResult``; format.md §2. A
+body is inflated or taken apart on demand only.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+
+from store import java, properties, record
+from store.compression import compression, inflate
+from store.errors import MessageBodyError
+from store.record import Record, SysFlag
+
+DEFAULT_MAX_BODY_BYTES = record.MAX_RECORD_LENGTH
+
+_INNER_HEAD = struct.Struct(">12xii")
+_PROPERTIES_LENGTH = struct.Struct(">h")
+_MESSAGE_ID = struct.Struct(">q")
+_WRAPPED = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+_COMPRESSION = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message; what is not decoded here is in ``record``."""
+
+    record: Record
+    """As stored. Of a message out of an inner batch: the batch's, with its own flag, queue offset,
+    properties and body."""
+    topic: str
+    properties: dict[str, str]
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    """No body is inflated beyond."""
+
+    @classmethod
+    def of(cls, found: Record, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> Message:
+        """The message of a decoded record."""
+        values = {java.decode(k): java.decode(v) for k, v in found.property_map.items()}
+        return cls(found, java.decode(found.topic), values, max_body_bytes)
+
+    @property
+    def queue_id(self) -> int:
+        """Of the message's own queue, also where a light queue led to it."""
+        return self.record.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        """As stored: behind a jump of queue offsets it is not the place in the queue."""
+        return self.record.queue_offset
+
+    @property
+    def physical_offset(self) -> int:
+        """Of the record in the log; messages of one inner batch share it."""
+        return self.record.physical_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of the record."""
+        return self.record.total_size
+
+    @property
+    def born_timestamp(self) -> int:
+        """ms."""
+        return self.record.born_timestamp
+
+    @property
+    def store_timestamp(self) -> int:
+        """ms."""
+        return self.record.store_timestamp
+
+    @property
+    def tags(self) -> str | None:
+        """The whole TAGS value."""
+        return self.properties.get(properties.TAGS.decode())
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys in KEYS."""
+        keys = self.properties.get(properties.KEYS.decode(), "")
+        return tuple(filter(None, keys.split(properties.KEY_SEPARATOR.decode())))
+
+    @property
+    def unique_key(self) -> str | None:
+        """UNIQ_KEY, which clients show as the message's id."""
+        return self.properties.get(properties.UNIQ_KEY.decode())
+
+    @property
+    def offset_message_id(self) -> str:
+        """Store host and physical offset: the id that a broker gives."""
+        host = record.encode_host(self.record.store_host)
+        return (host + _MESSAGE_ID.pack(self.physical_offset)).hex().upper()
+
+    def body(self) -> bytes:
+        """The body, inflated. Raises MessageBodyError where that fails, or takes more than
+        ``max_body_bytes``."""
+        codec = compression(self.record.sys_flag)
+        if codec is None:
+            return self.record.body
+        plain = inflate(self.record.body, codec, self.max_body_bytes)
+        if plain is None:
+            raise MessageBodyError(
+                f"the body of the message at physical offset {self.physical_offset} ({codec}, "
+                f"{len(self.record.body)} bytes) does not inflate to at most "
+                f"{self.max_body_bytes} bytes; raise the limit, or take the body as stored"
+            )
+        return plain
+
+    def unwrap(self) -> list[Message]:
+        """The messages of an inner batch; any other message is alone. Raises MessageBodyError."""
+        if self.record.sys_flag & _WRAPPED != _WRAPPED:
+            return [self]
+        inner = _inner_messages(self.body())
+        if inner is None:
+            raise MessageBodyError(
+                f"the body of the message at physical offset {self.physical_offset} is no inner "
+                "batch, though its sysFlag says so; take the body as stored"
+            )
+        return [self._inner(index, *parts) for index, parts in enumerate(inner)]
+
+    def _inner(self, index: int, flag: int, body: bytes, block: bytes) -> Message:
+        found = replace(
+            self.record,
+            flag=flag,
+            body=body,
+            properties=block,
+            property_map=properties.parse(block),
+            queue_offset=self.queue_offset + index,
+            sys_flag=self.record.sys_flag & ~(_WRAPPED | _COMPRESSION),
+        )
+        return Message.of(found, self.max_body_bytes)
+
+
+def decode_message_id(message_id: str) -> tuple[tuple[str, int], int] | None:
+    """(store host, physical offset) of an ``offset_message_id``; None for any other text."""
+    try:
+        data = bytes.fromhex(message_id)
+    except ValueError:
+        return None
+    host = data[: -_MESSAGE_ID.size]
+    if len(host) not in (record.HOST_V4_LENGTH, record.HOST_V6_LENGTH):
+        return None
+    return record.decode_host(memoryview(host)), _MESSAGE_ID.unpack(data[len(host) :])[0]
+
+
+def _inner_messages(data: bytes) -> list[tuple[int, bytes, bytes]] | None:
+    """(flag, body, properties) of each; None where the lengths do not add up."""
+    found = []
+    position = 0
+    while position < len(data):
+        if position + _INNER_HEAD.size > len(data):
+            return None
+        flag, length = _INNER_HEAD.unpack_from(data, position)
+        position += _INNER_HEAD.size
+        body = data[position : position + length]
+        position += length
+        if length < 0 or position + _PROPERTIES_LENGTH.size > len(data):
+            return None
+        (length,) = _PROPERTIES_LENGTH.unpack_from(data, position)
+        position += _PROPERTIES_LENGTH.size
+        if length < 0 or position + length > len(data):
+            return None
+        found.append((flag, body, data[position : position + length]))
+        position += length
+    return found

@@ -1,0 +1,345 @@
+"""A store as its consumers see it: messages by queue, by time, by key, by id, without a broker.
+
+What may be read ends at the watermark of our dispatcher. A store that RocketMQ built has none:
+there it ends with the log's last whole record, and the queues with the units up to it. Nothing is
+written, so that a broker and a dispatcher may be at work meanwhile; ``refresh`` looks how far they
+are. Source: RocketMQ 5.3.3 ``DefaultMessageStore``, ``ConsumeQueueStore``, and for queries by key
+its client's ``MQAdminImpl``; format.md §10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from filters import consumers
+from readers.getmessage import (
+    DEFAULT_MAX_MSG_NUMS,
+    MAX_PULL_MSG_SIZE,
+    GetMessageResult,
+    GetMessageStatus,
+    PullLimits,
+    get_message,
+)
+from readers.messagefilter import ConsumerGroupFilter, MessageFilter
+from readers.messages import DEFAULT_MAX_BODY_BYTES, Message, decode_message_id
+from readers.queues import (
+    NO_TIME,
+    BatchConsumeQueueReader,
+    ConsumeQueueReader,
+    LogView,
+    QueueReader,
+)
+from store import configjson, record
+from store.batchconsumequeue import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BatchConsumeQueueFiles,
+    BoundaryType,
+)
+from store.commitlog import CommitLog
+from store.config import read_store_settings
+from store.consumequeue import (
+    CONSUME_QUEUE_DIRECTORY,
+    ConsumeQueueFiles,
+    QueueKey,
+    list_queue_ids,
+    list_queues,
+    topic_directory,
+)
+from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
+from store.cursor import LogTail
+from store.errors import UsageError
+from store.indexfile import (
+    INDEX_DIRECTORY,
+    MAX_MSGS_NUM_BATCH,
+    TOPIC_KEY_SEPARATOR,
+    IndexFiles,
+    IndexLayout,
+)
+from store.queuetype import read_batch_topics
+from store.record import Record
+from store.watermark import STATE_DIRECTORY, read_watermark
+
+UNIQUE_KEY_MAX_COUNT = 32
+"""A query by unique key looks at no more."""
+MAX_TIMESTAMP_MS = (1 << 63) - 1
+
+_T = TypeVar("_T")
+_NO_QUEUE = GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+
+
+class MessageStore:
+    """One store, or a store's log and another output's indexes; a context manager.
+
+    Offsets in queues and in the log are exclusive ends; times are ms. A queue that is not there is
+    an empty one, as with RocketMQ, which makes it when it is asked. Not thread-safe. Any question
+    raises a StoreError where a file is not what the store's settings say.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        output: Path | None = None,
+        broker_conf: Path | None = None,
+        limits: PullLimits | None = None,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+    ) -> None:
+        """``output``: where the indexes are, if not in the store at ``root``.
+
+        ``max_body_bytes``: of no message will more be inflated. Raises UsageError where ``root`` is
+        no store, or its settings cannot be read.
+        """
+        self._output = output or root
+        self._settings = settings = read_store_settings(root, broker_conf)
+        self._limits = limits or PullLimits()
+        self._max_body_bytes = max_body_bytes
+        self._batch_topics = read_batch_topics(root)
+        log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+        self._tail = LogTail(log)
+        layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+        self._index = IndexFiles(self._output / INDEX_DIRECTORY, layout)
+        self._queues: dict[QueueKey, QueueReader] = {}
+        self._watermark = read_watermark(self._output / STATE_DIRECTORY)
+        end = self._watermark.end_offset if self._watermark else self._tail.settled()
+        self._view = LogView(log, end)
+
+    def refresh(self) -> None:
+        """See what was dispatched, and what was removed, since. Where nothing was it costs two
+        small reads. Without a watermark the log's last record may take one refresh more."""
+        log = self._view.log
+        before = (self._watermark, self._view.end, log.min_offset)
+        log.refresh()
+        self._watermark = read_watermark(self._output / STATE_DIRECTORY)
+        if self._watermark:
+            end = self._watermark.end_offset
+        else:
+            end = self._tail.poll(self._view.end)
+        if (self._watermark, end, log.min_offset) != before:
+            self._view = LogView(log, end)
+            self._queues.clear()
+
+    def close(self) -> None:
+        """Close the log's files."""
+        self._view.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def min_physical_offset(self) -> int:
+        """Of the log."""
+        return self._view.log.min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Up to which the log may be read."""
+        return self._view.end
+
+    def topics(self) -> list[str]:
+        """Topics that have queues, sorted."""
+        roots = (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
+        return sorted({key.topic for root in roots for key in list_queues(self._output / root)})
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """A topic's queues, sorted."""
+        name = topic_directory(topic.encode())
+        if name is None:
+            return []
+        return list_queue_ids(self._output / self._directory_kind(name) / name)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Of the first message that is still in the log, the max offset without one; 0 without a
+        queue, -1 without a batch queue."""
+        return self._ask(topic, queue_id, lambda queue: queue.min_offset, 0)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Behind the last message; 0 without a queue."""
+        return self._ask(topic, queue_id, lambda queue: queue.max_offset, 0)
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = DEFAULT_MAX_MSG_NUMS,
+        *,
+        max_bytes: int = MAX_PULL_MSG_SIZE,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult:
+        """Messages from ``offset`` on, at most ``max_count`` of at most ``max_bytes`` in all.
+
+        The first one comes whatever its size. How many units are looked at is bounded too, so that
+        a filter that wants none of them gives NO_MATCHED_MESSAGE, and where to go on.
+        """
+
+        def ask(queue: QueueReader) -> GetMessageResult:
+            return get_message(
+                queue, self._view, offset, max_count, max_bytes=max_bytes,
+                message_filter=message_filter, limits=self._limits,
+                max_body_bytes=self._max_body_bytes,
+            )  # fmt: skip
+
+        return self._ask(topic, queue_id, ask, _NO_QUEUE)
+
+    def consumer_filter(self, topic: str, group: str) -> ConsumerGroupFilter | None:
+        """The SQL92 filter that a consumer group registered with the broker; None without one.
+
+        Raises UsageError where the broker's file cannot be used.
+        """
+        path = self._settings.root / consumers.CONSUMER_FILTER_FILE
+        try:
+            found = consumers.from_json(configjson.read(path))
+        except consumers.FilterDataError as error:
+            raise UsageError(f"cannot use {path}: {error}") from error
+        if found.problem:
+            raise UsageError(f"cannot use {path}: {found.problem}")
+        consumer = found.find(topic, group)
+        return ConsumerGroupFilter(consumer) if consumer else None
+
+    def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: BoundaryType = BoundaryType.LOWER,
+    ) -> int:
+        """Queue offset by store time, within the queue's bounds (``ConsumeQueueReader``)."""
+
+        def ask(queue: QueueReader) -> int:
+            found = queue.offset_by_time(timestamp_ms, boundary)
+            return min(max(found, queue.min_offset), queue.max_offset)
+
+        return self._ask(topic, queue_id, ask, 0)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Of the message at ``offset``; -1 without one."""
+
+        def ask(queue: QueueReader) -> int:
+            for unit in queue.units_from(offset, 1) or ():
+                return self._view.store_time(unit.physical_offset, unit.size)
+            return NO_TIME
+
+        return self._ask(topic, queue_id, ask, NO_TIME)
+
+    def earliest_message_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the queue's first message; -1 without one."""
+        return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def earliest_time(self) -> int:
+        """Store time of the log's first record; -1 without one."""
+        return self._view.store_time(self.min_physical_offset, record.MIN_RECORD_LENGTH)
+
+    def message_at(self, physical_offset: int) -> Message | None:
+        """The message whose record begins there; None where none does."""
+        log = self._view.log
+        if not log.min_offset <= physical_offset < self._view.end:
+            return None
+        size = int.from_bytes(log.read(physical_offset, 4), "big")
+        if physical_offset + size > self._view.end:
+            return None
+        found = log.record_at(physical_offset, size)
+        return Message.of(found, self._max_body_bytes) if isinstance(found, Record) else None
+
+    def message_by_id(self, offset_message_id: str) -> Message | None:
+        """The message with the id that a broker gave it; None for another broker's.
+
+        Raises UsageError for what is no such id.
+        """
+        decoded = decode_message_id(offset_message_id)
+        if decoded is None:
+            raise UsageError(
+                f"{offset_message_id!r} is no offset message id, which has 32 or 56 hexadecimal "
+                "digits; for an id that a client made query by unique key"
+            )
+        host, physical_offset = decoded
+        found = self.message_at(physical_offset)
+        return found if found and found.record.store_host == host else None
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = MAX_MSGS_NUM_BATCH,
+        begin_ms: int = 0,
+        end_ms: int = MAX_TIMESTAMP_MS,
+    ) -> list[Message]:
+        """Messages of a topic with ``key`` among their keys, by physical offset.
+
+        Of the newest ``max_count`` (at most MAX_MSGS_NUM_BATCH) with the key's hash and a store
+        time of [begin, end], to the second.
+        """
+        found = self._indexed(topic, key, max_count, begin_ms, end_ms)
+        return [message for message in found if message.topic == topic and key in message.keys]
+
+    def query_unique_key(
+        self, topic: str, unique_key: str, *, begin_ms: int = 0, end_ms: int = MAX_TIMESTAMP_MS
+    ) -> list[Message]:
+        """Messages of a topic with a unique key, by physical offset: a message that was sent again
+        has the same one."""
+        found = self._indexed(topic, unique_key, UNIQUE_KEY_MAX_COUNT, begin_ms, end_ms)
+        return [m for m in found if m.topic == topic and m.unique_key == unique_key]
+
+    def _indexed(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[Message]:
+        """Every message with the hash of ``topic#key``, by physical offset."""
+        whole = topic.encode() + TOPIC_KEY_SEPARATOR + key.encode()
+        found = self._index.query_offset(whole, max_count, begin_ms, end_ms, self._view.end)
+        messages = map(self.message_at, sorted(set(found.phy_offsets)))
+        return [message for message in messages if message is not None]
+
+    def _ask(
+        self, topic: str, queue_id: int, question: Callable[[QueueReader], _T], without: _T
+    ) -> _T:
+        """A queue's answer; ``without`` where no store can have such a queue."""
+        name = topic_directory(topic.encode())
+        if name is None or queue_id < 0:
+            return without
+        key = QueueKey(name, queue_id)
+        try:
+            return question(self._queue(key))
+        except FileNotFoundError:
+            # removed with its messages since it was opened
+            self._view.log.refresh()
+            self._queues.clear()
+            return question(self._queue(key))
+
+    def _queue(self, key: QueueKey) -> QueueReader:
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = self._open(key)
+        return queue
+
+    def _open(self, key: QueueKey) -> QueueReader:
+        settings, path = self._settings, key.relative_path
+        kind = self._directory_kind(key.topic)
+        if kind == BATCH_CONSUME_QUEUE_DIRECTORY:
+            batch_size = settings.mapper_file_size_batch_consume_queue
+            batch_files = BatchConsumeQueueFiles(self._output / kind / path, batch_size)
+            return BatchConsumeQueueReader(batch_files, self._view)
+        files = ConsumeQueueFiles(
+            self._output / kind / path, settings.mapped_file_size_consume_queue
+        )
+        ext_directory = self._output / CONSUME_QUEUE_EXT_DIRECTORY / path
+        ext = ConsumeQueueExtFiles(ext_directory, settings.mapped_file_size_consume_queue_ext)
+        return ConsumeQueueReader(files, ext, self._view)
+
+    def _directory_kind(self, topic: str) -> str:
+        """Below which directory a topic's queues are: what the disk has, then what the broker
+        declares."""
+        if (self._output / BATCH_CONSUME_QUEUE_DIRECTORY / topic).is_dir():
+            return BATCH_CONSUME_QUEUE_DIRECTORY
+        declared = topic.encode() in self._batch_topics
+        return BATCH_CONSUME_QUEUE_DIRECTORY if declared else CONSUME_QUEUE_DIRECTORY

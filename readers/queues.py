@@ -1,0 +1,203 @@
+"""One queue as it stands at one moment: bounds, units from an offset on, search by time.
+
+Both kinds of queue answer the same questions. Offsets are queue offsets, ends exclusive; times are
+ms. What lies behind ``end``, the byte position that the log's trusted end gives, is not there. A
+queue whose files are removed meanwhile raises FileNotFoundError: it must be opened again. Source:
+RocketMQ 5.3.3 ``ConsumeQueue``, ``BatchConsumeQueue``, ``MappedFileQueue``; format.md §5 and §7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from store import record
+from store.batchconsumequeue import (
+    BATCH_CQ_STORE_UNIT_SIZE,
+    BatchConsumeQueueFiles,
+    BoundaryType,
+)
+from store.commitlog import CommitLog
+from store.consumequeue import CQ_STORE_UNIT_SIZE, ConsumeQueueFiles
+from store.consumequeueext import ConsumeQueueExtFiles, ExtUnit, is_ext_addr
+
+NO_TIME = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CqUnit:
+    """What a queue says of one message, or of one inner batch (``CqUnit``)."""
+
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int | None
+    """None where the queue holds the address of an ext unit that is gone."""
+    ext: ExtUnit | None = None
+    batch_num: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """The part of the log that may be read."""
+
+    log: CommitLog
+    end: int
+    """Exclusive; physical offset."""
+
+    def store_time(self, offset: int, size: int) -> int:
+        """storeTimestamp of the record at ``offset``, NO_TIME where there is none
+        (``CommitLog.pickupStoreTimestamp``)."""
+        if offset < self.log.min_offset or offset + size > self.end:
+            return NO_TIME
+        head = self.log.read(offset, record.STORE_TIMESTAMP_END_MAX)
+        if len(head) < record.STORE_TIMESTAMP_END_MAX:
+            return NO_TIME
+        return record.store_timestamp(head)
+
+
+class QueueReader(Protocol):
+    """What both kinds of queue answer."""
+
+    unit_size: int
+    """Bytes."""
+    min_offset: int
+    max_offset: int
+
+    def units_from(self, offset: int, count: int) -> Iterator[CqUnit] | None:
+        """Units from the one that holds ``offset`` on, at most ``count`` and to the end of its
+        file; None where no file holds it."""
+        ...
+
+    def roll_next_file(self, offset: int) -> int:
+        """The first offset of the file behind the one of ``offset``."""
+        ...
+
+    def offset_by_time(self, timestamp: int, boundary: BoundaryType) -> int:
+        """Where a search by store time ends, not yet clamped to the queue's bounds."""
+        ...
+
+
+class ConsumeQueueReader:
+    """A consume queue, or a light queue."""
+
+    unit_size = CQ_STORE_UNIT_SIZE
+
+    def __init__(self, files: ConsumeQueueFiles, ext: ConsumeQueueExtFiles, view: LogView) -> None:
+        self._files = files
+        self._ext = ext
+        self._view = view
+        self._end = files.find_end(view.end)
+        self.max_offset = self._end // CQ_STORE_UNIT_SIZE
+        self.min_offset = files.min_queue_offset(self._end, view.log.min_offset)
+
+    def units_from(self, offset: int, count: int) -> Iterator[CqUnit] | None:
+        """As the protocol says."""
+        position = offset * CQ_STORE_UNIT_SIZE
+        start = position - position % self._files.file_size
+        if start not in self._files.starts or not self.min_offset <= offset < self.max_offset:
+            return None
+        first = (position - start) // CQ_STORE_UNIT_SIZE
+        units = self._files.units(start, first, min(count, self._count(start) - first))
+        return (self._unit(offset + index, *unit) for index, unit in enumerate(units.tolist()))
+
+    def _count(self, start: int) -> int:
+        """Units of the file that starts at byte ``start``."""
+        return min(self._end - start, self._files.file_size) // CQ_STORE_UNIT_SIZE
+
+    def _unit(self, queue_offset: int, offset: int, size: int, tags_code: int) -> CqUnit:
+        if not is_ext_addr(tags_code):
+            return CqUnit(queue_offset, offset, size, tags_code)
+        ext = self._ext.read(tags_code)
+        return CqUnit(queue_offset, offset, size, ext.tags_code if ext else None, ext)
+
+    def roll_next_file(self, offset: int) -> int:
+        """As the protocol says."""
+        per_file = self._files.file_size // CQ_STORE_UNIT_SIZE
+        return offset + per_file - offset % per_file
+
+    def offset_by_time(self, timestamp: int, boundary: BoundaryType) -> int:
+        """LOWER: the first message at or behind the time; UPPER: the last one at or before it.
+
+        Behind the last message that is the max offset and the last one; before the first one it is
+        the min offset for both. Where times do not ascend it is what RocketMQ's binary search
+        (``binarySearchInQueueByTime``) meets.
+        """
+        start = self._file_by_time(timestamp, boundary)
+        if start is None:
+            return 0
+        first = start // CQ_STORE_UNIT_SIZE
+        floor, ceiling = max(0, self.min_offset - first), self._count(start) - 1
+        is_lower = boundary is BoundaryType.LOWER
+        if self._time(start, ceiling) < timestamp:
+            return first + ceiling + is_lower
+        if self._time(start, floor) > timestamp:
+            return first if is_lower else 0
+        low, high, left, right = floor, ceiling, -1, -1
+        while low <= high:
+            middle = (low + high) // 2
+            time = self._time(start, middle)
+            if time < 0:
+                return 0
+            if time == timestamp:
+                step, last = (-1, floor) if is_lower else (1, ceiling)
+                while middle != last and self._time(start, middle + step) == timestamp:
+                    middle += step
+                return first + middle
+            if time > timestamp:
+                high, right = middle - 1, middle
+            else:
+                low, left = middle + 1, middle
+        return max(0, first + (right if is_lower else left))
+
+    def _file_by_time(self, timestamp: int, boundary: BoundaryType) -> int | None:
+        """Start of the file to search (``getConsumeQueueMappedFileByTime``)."""
+        starts = [start for start in self._files.starts if start < self._end]
+        if boundary is BoundaryType.UPPER:
+            began = (s for s in reversed(starts) if self._time(s, 0) <= timestamp)
+            return next(began, None)
+        for start in starts[:-1]:
+            if self._time(start, self._count(start) - 1) >= timestamp:
+                return start
+        return starts[-1] if starts else None
+
+    def _time(self, start: int, index: int) -> int:
+        unit = self._files.units(start, index, 1)[0]
+        return self._view.store_time(int(unit["offset"]), int(unit["size"]))
+
+
+class BatchConsumeQueueReader:
+    """A batch consume queue: a unit for each inner batch."""
+
+    unit_size = BATCH_CQ_STORE_UNIT_SIZE
+
+    def __init__(self, files: BatchConsumeQueueFiles, view: LogView) -> None:
+        self._files = files
+        self._end = files.find_end(view.end)
+        self.max_offset = files.max_offset_in_queue(self._end)
+        self.min_offset = files.min_offset_in_queue(self._end, view.log.min_offset)
+
+    def units_from(self, offset: int, count: int) -> Iterator[CqUnit] | None:
+        """As the protocol says; the first may begin before ``offset``, and where offsets jump also
+        end before it."""
+        index = self._files.find_unit(offset, self._end)
+        if index is None:
+            return None
+        position = index * BATCH_CQ_STORE_UNIT_SIZE
+        file_end = position - position % self._files.file_size + self._files.file_size
+        left = (min(self._end, file_end) - position) // BATCH_CQ_STORE_UNIT_SIZE
+        return map(_batch_unit, self._files.read(index, min(count, left)).tolist())
+
+    def roll_next_file(self, offset: int) -> int:
+        """Always 0, as RocketMQ's."""
+        return 0
+
+    def offset_by_time(self, timestamp: int, boundary: BoundaryType) -> int:
+        """``BatchConsumeQueueFiles.offset_in_queue_by_time``."""
+        return self._files.offset_in_queue_by_time(timestamp, boundary, self._end)
+
+
+def _batch_unit(unit: tuple[int, ...]) -> CqUnit:
+    offset, size, tags_code, _, base, batch_num, *_ = unit
+    return CqUnit(base, offset, size, tags_code, None, batch_num)
