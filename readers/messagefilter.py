@@ -2,13 +2,13 @@
 
 The first two are a broker's: by what stands in the queue it rules messages out without reading
 them. The third is the client's, which compares the texts whose hashes the broker compared. Source:
-RocketMQ 5.3.3 ``MessageFilter``, ``ExpressionMessageFilter``, ``PullAPIWrapper``; format.md §10.
+RocketMQ 5.3.3 ``ExpressionMessageFilter``, ``PullAPIWrapper.processPullResult``; format.md §10.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
 
 from filters import sql92, tags
 from filters.consumers import ConsumerFilter
@@ -16,82 +16,45 @@ from store import properties
 from store.consumequeueext import ExtUnit
 
 
-class MessageFilter(Protocol):
-    """One consumer's wish."""
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """One consumer's wish: tags, or an expression over properties."""
+
+    tags: tags.TagFilter | None = None
+    selector: sql92.Selector | None = None
+    consumer: ConsumerFilter | None = None
+    """Who registered the expression: bit maps in the queue say something about him."""
+
+    @classmethod
+    def by_tags(cls, expression: str) -> MessageFilter:
+        """Tags joined by ``||``, or ``*``. Raises ValueError where RocketMQ refuses it."""
+        return cls(tags=tags.parse(expression))
+
+    @classmethod
+    def by_sql(cls, expression: str) -> MessageFilter:
+        """An SQL92 expression. Raises ``sql92.ExpressionError``, a ValueError."""
+        return cls(selector=sql92.parse(expression))
+
+    @classmethod
+    def of_consumer(cls, consumer: ConsumerFilter) -> MessageFilter:
+        """A registered SQL92 expression; one that RocketMQ cannot use stops no message."""
+        return cls(selector=consumer.selector, consumer=consumer)
 
     def is_matched_by_consume_queue(self, tags_code: int | None, ext: ExtUnit | None) -> bool:
         """Whether a message may be wanted, by its unit; false is certain.
 
-        ``tags_code`` is None where the queue holds the address of an ext unit that is gone.
+        ``tags_code`` is None where the unit has the address of an ext unit that is gone.
         """
-        ...
+        if self.tags is not None and not self.tags.matches_code(tags_code):
+            return False
+        if self.consumer is None or ext is None:
+            return True
+        return self.consumer.may_match(ext.bit_map, ext.msg_store_time)
 
     def is_matched_by_commit_log(self, values: Mapping[str, str]) -> bool:
         """Whether a broker sends a message with these properties."""
-        ...
+        return self.selector is None or self.selector.matches(values)
 
     def is_delivered(self, values: Mapping[str, str]) -> bool:
         """Whether a client hands a message with these properties to its listener."""
-        ...
-
-
-class TagFilter:
-    """Tags joined by ``||``, or ``*``."""
-
-    def __init__(self, expression: str) -> None:
-        """Raises ValueError for an expression that RocketMQ refuses (``filters.tags``)."""
-        self._filter = tags.parse(expression)
-
-    def is_matched_by_consume_queue(self, tags_code: int | None, ext: ExtUnit | None) -> bool:
-        """By hash."""
-        return self._filter.matches_code(tags_code)
-
-    def is_matched_by_commit_log(self, values: Mapping[str, str]) -> bool:
-        """A broker does not look again."""
-        return True
-
-    def is_delivered(self, values: Mapping[str, str]) -> bool:
-        """By text."""
-        return self._filter.matches_tags(values.get(properties.TAGS.decode()))
-
-
-class SqlFilter:
-    """An SQL92 expression over properties."""
-
-    def __init__(self, expression: str) -> None:
-        """Of somebody whom the store does not know: no bit map says anything about it.
-
-        Raises ``filters.sql92.ExpressionError``, a ValueError.
-        """
-        self._selector = sql92.parse(expression)
-
-    def is_matched_by_consume_queue(self, tags_code: int | None, ext: ExtUnit | None) -> bool:
-        """Any message may be."""
-        return True
-
-    def is_matched_by_commit_log(self, values: Mapping[str, str]) -> bool:
-        """By the expression."""
-        return self._selector.matches(values)
-
-    def is_delivered(self, values: Mapping[str, str]) -> bool:
-        """A client does not look again."""
-        return True
-
-
-class ConsumerGroupFilter:
-    """The SQL92 expression that a consumer group registered with the store's broker."""
-
-    def __init__(self, consumer: ConsumerFilter) -> None:
-        self._consumer = consumer
-
-    def is_matched_by_consume_queue(self, tags_code: int | None, ext: ExtUnit | None) -> bool:
-        """By the bit map in the unit's ext."""
-        return ext is None or self._consumer.may_match(ext.bit_map, ext.msg_store_time)
-
-    def is_matched_by_commit_log(self, values: Mapping[str, str]) -> bool:
-        """By the expression."""
-        return self._consumer.matches(values)
-
-    def is_delivered(self, values: Mapping[str, str]) -> bool:
-        """A client does not look again."""
-        return True
+        return self.tags is None or self.tags.matches_tags(values.get(properties.TAGS.decode()))

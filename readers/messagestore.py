@@ -23,7 +23,7 @@ from readers.getmessage import (
     PullLimits,
     get_message,
 )
-from readers.messagefilter import ConsumerGroupFilter, MessageFilter
+from readers.messagefilter import MessageFilter
 from readers.messages import DEFAULT_MAX_BODY_BYTES, Message, decode_message_id
 from readers.queues import (
     NO_TIME,
@@ -113,10 +113,7 @@ class MessageStore:
         before = (self._watermark, self._view.end, log.min_offset)
         log.refresh()
         self._watermark = read_watermark(self._output / STATE_DIRECTORY)
-        if self._watermark:
-            end = self._watermark.end_offset
-        else:
-            end = self._tail.poll(self._view.end)
+        end = self._watermark.end_offset if self._watermark else self._tail.poll(self._view.end)
         if (self._watermark, end, log.min_offset) != before:
             self._view = LogView(log, end)
             self._queues.clear()
@@ -192,7 +189,7 @@ class MessageStore:
 
         return self._ask(topic, queue_id, ask, _NO_QUEUE)
 
-    def consumer_filter(self, topic: str, group: str) -> ConsumerGroupFilter | None:
+    def consumer_filter(self, topic: str, group: str) -> MessageFilter | None:
         """The SQL92 filter that a consumer group registered with the broker; None without one.
 
         Raises UsageError where the broker's file cannot be used.
@@ -205,7 +202,7 @@ class MessageStore:
         if found.problem:
             raise UsageError(f"cannot use {path}: {found.problem}")
         consumer = found.find(topic, group)
-        return ConsumerGroupFilter(consumer) if consumer else None
+        return MessageFilter.of_consumer(consumer) if consumer else None
 
     def offset_by_time(
         self,

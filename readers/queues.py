@@ -70,7 +70,7 @@ class QueueReader(Protocol):
         file; None where no file holds it."""
         ...
 
-    def roll_next_file(self, offset: int) -> int:
+    def roll_next_file(self, offset: int, /) -> int:
         """The first offset of the file behind the one of ``offset``."""
         ...
 
@@ -112,7 +112,7 @@ class ConsumeQueueReader:
         ext = self._ext.read(tags_code)
         return CqUnit(queue_offset, offset, size, ext.tags_code if ext else None, ext)
 
-    def roll_next_file(self, offset: int) -> int:
+    def roll_next_file(self, offset: int, /) -> int:
         """As the protocol says."""
         per_file = self._files.file_size // CQ_STORE_UNIT_SIZE
         return offset + per_file - offset % per_file
@@ -189,7 +189,7 @@ class BatchConsumeQueueReader:
         left = (min(self._end, file_end) - position) // BATCH_CQ_STORE_UNIT_SIZE
         return map(_batch_unit, self._files.read(index, min(count, left)).tolist())
 
-    def roll_next_file(self, offset: int) -> int:
+    def roll_next_file(self, _offset: int, /) -> int:
         """Always 0, as RocketMQ's."""
         return 0
 

@@ -54,6 +54,7 @@ SYS_FLAG_POSITION = 36
 BORN_HOST_POSITION = _HEAD.size
 HOST_V4_LENGTH = 8
 HOST_V6_LENGTH = 20
+STORE_TIMESTAMP_END_MAX = BORN_HOST_POSITION + HOST_V6_LENGTH + _LONG.size
 # the fixed part without hosts; what the longest fixed part (two IPv6 hosts) needs to be decoded
 FIXED_LENGTH = _HEAD.size + _LONG.size + _TAIL.size
 MAX_FIXED_LENGTH = FIXED_LENGTH + 2 * HOST_V6_LENGTH
@@ -293,6 +294,14 @@ def _numbers_are_numbers(record: Record) -> bool:
             and java.parse_integer(found[properties.INNER_BASE], 64) is not None
         )
     return True
+
+
+def store_timestamp(head: bytes) -> int:
+    """ms, of the first STORE_TIMESTAMP_END_MAX bytes of a record."""
+    is_v6 = int.from_bytes(head[SYS_FLAG_POSITION:][:4], "big") & SysFlag.BORN_HOST_V6
+    length = HOST_V6_LENGTH if is_v6 else HOST_V4_LENGTH
+    timestamp: int = _LONG.unpack_from(head, BORN_HOST_POSITION + length)[0]
+    return timestamp
 
 
 def body_crc(body: bytes) -> int:
