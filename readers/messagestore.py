@@ -63,7 +63,7 @@ from store.record import Record
 from store.watermark import STATE_DIRECTORY, read_watermark
 
 UNIQUE_KEY_MAX_COUNT = 32
-"""A query by unique key looks at no more."""
+"""What a broker looks at for a unique key."""
 MAX_TIMESTAMP_MS = (1 << 63) - 1
 
 _T = TypeVar("_T")
@@ -281,11 +281,17 @@ class MessageStore:
         return [message for message in found if message.topic == topic and key in message.keys]
 
     def query_unique_key(
-        self, topic: str, unique_key: str, *, begin_ms: int = 0, end_ms: int = MAX_TIMESTAMP_MS
+        self,
+        topic: str,
+        unique_key: str,
+        *,
+        max_count: int = UNIQUE_KEY_MAX_COUNT,
+        begin_ms: int = 0,
+        end_ms: int = MAX_TIMESTAMP_MS,
     ) -> list[Message]:
         """Messages of a topic with a unique key, by physical offset: a message that was sent again
         has the same one."""
-        found = self._indexed(topic, unique_key, UNIQUE_KEY_MAX_COUNT, begin_ms, end_ms)
+        found = self._indexed(topic, unique_key, max_count, begin_ms, end_ms)
         return [m for m in found if m.topic == topic and m.unique_key == unique_key]
 
     def _indexed(

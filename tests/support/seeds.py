@@ -10,10 +10,15 @@ import pytest
 SEED_VARIABLE = "REPUT_TEST_SEED"
 
 
+def choose_seed() -> int:
+    """A fresh seed, or the one asked for."""
+    asked = os.environ.get(SEED_VARIABLE)
+    return int(asked) if asked else random.SystemRandom().randrange(1 << 32)
+
+
 @pytest.fixture
 def seed() -> int:
-    """A fresh seed, or the one asked for; pytest shows the printed line with a failure."""
-    asked = os.environ.get(SEED_VARIABLE)
-    chosen = int(asked) if asked else random.SystemRandom().randrange(1 << 32)
+    """``choose_seed``; pytest shows the printed line with a failure."""
+    chosen = choose_seed()
     print(f"seed={chosen}")
     return chosen

@@ -2,16 +2,24 @@ package reput.interop;
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.TreeMap;
 import java.util.concurrent.Callable;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Collectors;
+import java.util.stream.IntStream;
+import java.util.zip.CRC32;
 import org.apache.rocketmq.broker.filter.ConsumerFilterData;
 import org.apache.rocketmq.broker.filter.ConsumerFilterManager;
 import org.apache.rocketmq.broker.filter.ExpressionMessageFilter;
 import org.apache.rocketmq.common.BoundaryType;
+import org.apache.rocketmq.common.filter.ExpressionType;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.filter.FilterAPI;
+import org.apache.rocketmq.remoting.protocol.heartbeat.SubscriptionData;
 import org.apache.rocketmq.store.ConsumeQueueExt;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.GetMessageResult;
@@ -22,11 +30,22 @@ import org.apache.rocketmq.store.SelectMappedBufferResult;
 /**
  * Asks a store what clients ask: one line each, words separated by tabs, one answer per line.
  *
- * <p>{@code bounds TOPIC QUEUE} answers the least and the greatest offset; {@code time TOPIC QUEUE
- * TIME LOWER|UPPER} an offset; {@code key TOPIC KEY MAX BEGIN END} the index's end and the physical
- * offsets found; {@code get TOPIC QUEUE OFFSET MAX GROUP} status, bounds, physical offsets and how
- * many messages the bit maps alone ruled out, by GROUP's expression, or without a filter for "-".
- * The last line is {@code dispatched} and how many messages the store dispatched.
+ * <ul>
+ * <li>{@code bounds TOPIC QUEUE}: the least and the greatest offset.
+ * <li>{@code time TOPIC QUEUE TIME LOWER|UPPER}: an offset.
+ * <li>{@code stored TOPIC QUEUE OFFSET}: the store time of a message.
+ * <li>{@code earliest TOPIC QUEUE}: of the first one; of the log's first one without words.
+ * <li>{@code key TOPIC KEY MAX BEGIN END}: the index's end and the messages found.
+ * <li>{@code get TOPIC QUEUE OFFSET MAX BYTES FILTER}: status, next offset, bounds, how many
+ *     messages were ruled out by their units alone, and the messages. FILTER is {@code -}, {@code
+ *     tags:EXPRESSION}, {@code sql:EXPRESSION}, or {@code group:NAME} for a registered one.
+ * <li>{@code message OFFSET}: id, CRC of the plain body and of the properties.
+ * <li>{@code memory PERCENT}: how much of the machine's memory the log's end may be taken to be in
+ *     from now on.
+ * </ul>
+ *
+ * A message is its physical offset, size and the CRC of its bytes; a pulled one has its place in
+ * the queue before. The last line is {@code dispatched} and how many messages the store dispatched.
  */
 record AskCommand(OpenStore open, Protocol protocol) implements Callable<Void> {
     static Callable<Void> parse(List<String> arguments, Protocol protocol) {
@@ -50,17 +69,25 @@ record AskCommand(OpenStore open, Protocol protocol) implements Callable<Void> {
 
     private String answer(String[] words) throws Exception {
         DefaultMessageStore store = open.store();
-        String topic = words[1];
         return switch (words[0]) {
-            case "bounds" -> store.getMinOffsetInQueue(topic, Integer.parseInt(words[2])) + " "
-                + store.getMaxOffsetInQueue(topic, Integer.parseInt(words[2]));
+            case "bounds" -> store.getMinOffsetInQueue(words[1], Integer.parseInt(words[2])) + " "
+                + store.getMaxOffsetInQueue(words[1], Integer.parseInt(words[2]));
             case "time" -> String.valueOf(store.getOffsetInQueueByTime(
-                topic, Integer.parseInt(words[2]), Long.parseLong(words[3]),
+                words[1], Integer.parseInt(words[2]), Long.parseLong(words[3]),
                 BoundaryType.valueOf(words[4])));
-            case "key" -> query(topic, words[2], Integer.parseInt(words[3]),
+            case "stored" -> String.valueOf(store.getMessageStoreTimeStamp(
+                words[1], Integer.parseInt(words[2]), Long.parseLong(words[3])));
+            case "earliest" -> String.valueOf(words.length == 1 ? store.getEarliestMessageTime()
+                : store.getEarliestMessageTime(words[1], Integer.parseInt(words[2])));
+            case "key" -> query(words[1], words[2], Integer.parseInt(words[3]),
                 Long.parseLong(words[4]), Long.parseLong(words[5]));
-            case "get" -> get(topic, Integer.parseInt(words[2]), Long.parseLong(words[3]),
-                Integer.parseInt(words[4]), words[5]);
+            case "get" -> get(words);
+            case "message" -> message(Long.parseLong(words[1]));
+            case "memory" -> {
+                int percent = Integer.parseInt(words[1]);
+                store.getMessageStoreConfig().setAccessMessageInMemoryMaxRatio(percent);
+                yield words[1];
+            }
             default -> throw new IllegalArgumentException(words[0]);
         };
     }
@@ -68,31 +95,49 @@ record AskCommand(OpenStore open, Protocol protocol) implements Callable<Void> {
     private String query(String topic, String key, int max, long begin, long end) {
         QueryMessageResult found = open.store().queryMessage(topic, key, max, begin, end);
         String answer = found.getIndexLastUpdateTimestamp() + " "
-            + found.getIndexLastUpdatePhyoffset() + " " + offsets(found.getMessageMapedList());
+            + found.getIndexLastUpdatePhyoffset() + " "
+            + found.getMessageMapedList().stream()
+                .map(AskCommand::identity).collect(Collectors.joining(","));
         found.release();
         return answer;
     }
 
-    private String get(String topic, int queueId, long offset, int max, String group)
-        throws Exception {
+    private String get(String[] words) throws Exception {
         AtomicInteger ruledOut = new AtomicInteger();
-        MessageFilter filter = group.equals("-") ? null : filter(topic, group, ruledOut);
-        GetMessageResult found =
-            open.store().getMessage(group, topic, queueId, offset, max, filter);
+        GetMessageResult found = open.store().getMessage(
+            "group", words[1], Integer.parseInt(words[2]), Long.parseLong(words[3]),
+            Integer.parseInt(words[4]), Integer.parseInt(words[5]),
+            filter(words[1], words[6], ruledOut));
+        List<SelectMappedBufferResult> messages = found.getMessageMapedList();
         String answer = found.getStatus() + " " + found.getNextBeginOffset() + " "
             + found.getMinOffset() + " " + found.getMaxOffset() + " " + ruledOut + " "
-            + offsets(found.getMessageMapedList());
+            + IntStream.range(0, messages.size())
+                .mapToObj(i -> found.getMessageQueueOffset().get(i) + ":"
+                    + identity(messages.get(i)))
+                .collect(Collectors.joining(","));
         found.release();
         return answer;
     }
 
-    /** The group's own filter, which counts what it rules out before it reads a message. */
-    private MessageFilter filter(String topic, String group, AtomicInteger ruledOut)
+    /** A broker's filter, which counts what it rules out before it reads a message. */
+    private MessageFilter filter(String topic, String words, AtomicInteger ruledOut)
         throws Exception {
-        ConsumerFilterManager filters = open.filters();
-        ConsumerFilterData data = filters.get(topic, group);
-        return new ExpressionMessageFilter(
-            FilterAPI.build(topic, data.getExpression(), data.getExpressionType()), data, filters) {
+        if (words.equals("-")) {
+            return null;
+        }
+        String[] parts = words.split(":", 2);
+        ConsumerFilterManager filters =
+            open.filters() == null ? new ConsumerFilterManager() : open.filters();
+        ConsumerFilterData data = switch (parts[0]) {
+            case "group" -> filters.get(topic, parts[1]);
+            case "sql" -> ConsumerFilterManager.build(
+                topic, "group", parts[1], ExpressionType.SQL92, 1);
+            default -> null;
+        };
+        SubscriptionData subscription = data == null
+            ? FilterAPI.build(topic, parts[1], ExpressionType.TAG)
+            : FilterAPI.build(topic, data.getExpression(), data.getExpressionType());
+        return new ExpressionMessageFilter(subscription, data, filters) {
             @Override
             public boolean isMatchedByConsumeQueue(
                 Long tagsCode, ConsumeQueueExt.CqExtUnit unit) {
@@ -105,9 +150,26 @@ record AskCommand(OpenStore open, Protocol protocol) implements Callable<Void> {
         };
     }
 
-    private static String offsets(List<SelectMappedBufferResult> found) {
-        return found.stream()
-            .map(message -> Long.toString(message.getStartOffset()))
-            .collect(Collectors.joining(","));
+    private String message(long offset) {
+        SelectMappedBufferResult found = open.store().selectOneMessageByOffset(offset);
+        MessageExt message = MessageDecoder.decode(found.getByteBuffer(), true, true);
+        found.release();
+        String properties = new TreeMap<>(message.getProperties()).entrySet().stream()
+            .map(entry -> entry.getKey() + "=" + entry.getValue() + "\n")
+            .collect(Collectors.joining());
+        byte[] body = message.getBody() == null ? new byte[0] : message.getBody();
+        return message.getMsgId() + " " + crc(ByteBuffer.wrap(body)) + " "
+            + crc(StandardCharsets.UTF_8.encode(properties));
+    }
+
+    private static String identity(SelectMappedBufferResult message) {
+        return message.getStartOffset() + ":" + message.getSize() + ":"
+            + crc(message.getByteBuffer().slice());
+    }
+
+    private static long crc(ByteBuffer data) {
+        CRC32 crc = new CRC32();
+        crc.update(data);
+        return crc.getValue();
     }
 }

@@ -1,0 +1,68 @@
+"""Stores for these tests, bytes written plainly: a log, and the queues that belong to it."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.wire import UNIT, PlainLog, file_name
+
+LOG_FILE_SIZE = 4096
+QUEUE_FILE_SIZE = 200
+"""Ten units."""
+
+
+@dataclass
+class SmallStore:
+    """A store of one topic, as a broker would have it."""
+
+    root: Path
+    topic: bytes = b"Topic"
+    log: PlainLog = field(default_factory=lambda: PlainLog(LOG_FILE_SIZE))
+    units: dict[int, list[bytes]] = field(default_factory=dict)
+    """By queue id; positions are queue offsets."""
+
+    def append(self, tags_code: int = 0, queue_id: int = 0, **fields: object) -> int:
+        """A message and its unit; the physical offset."""
+        units = self.units.setdefault(queue_id, [])
+        given = {"topic": self.topic, "queue_id": queue_id, "queue_offset": len(units), **fields}
+        offset = self.log.append(**given)
+        start, end = self.log.spans[-1]
+        units.append(UNIT.pack(offset, end - start, tags_code))
+        return offset
+
+    def write(self) -> Path:
+        """Write all of it, over what is there; the root."""
+        self.log.write(self.root / "commitlog")
+        conf = f"mappedFileSizeConsumeQueue={QUEUE_FILE_SIZE}\nmaxHashSlotNum=1\nmaxIndexNum=16\n"
+        (self.root / "broker.conf").write_text(conf)
+        for queue_id, units in self.units.items():
+            directory = self.root / "consumequeue" / self.topic.decode() / str(queue_id)
+            directory.mkdir(parents=True, exist_ok=True)
+            data = b"".join(units)
+            for start in range(0, len(data), QUEUE_FILE_SIZE):
+                part = data[start : start + QUEUE_FILE_SIZE].ljust(QUEUE_FILE_SIZE, b"\0")
+                (directory / file_name(start)).write_bytes(part)
+        return self.root
+
+    def write_index(self, keys: list[tuple[str, int]]) -> None:
+        """An index file with one slot: (``topic#key``, physical offset) of every entry, at time 0."""
+        count = len(keys)
+        header = struct.pack(">qqqqii", 0, 0, keys[0][1], keys[-1][1], 1, count + 1)
+        entries = [
+            struct.pack(">iqii", abs(java_hash(key)), offset, 0, number)
+            for number, (key, offset) in enumerate(keys)
+        ]
+        data = header + struct.pack(">i", count) + bytes(20) + b"".join(entries)
+        directory = self.root / "index"
+        directory.mkdir()
+        (directory / "20261121073730214").write_bytes(data.ljust(40 + 4 + 16 * 20, b"\0"))
+
+
+def java_hash(text: str) -> int:
+    """``String.hashCode`` of ASCII."""
+    value = 0
+    for char in text:
+        value = (31 * value + ord(char)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value

@@ -1,0 +1,290 @@
+"""What a store's consumers see: everything, once, up to where it may be read, and nothing else.
+
+That the answers are RocketMQ's is in tests/interop/test_readers.py. Here is what needs no broker:
+what the golden stores are known to hold, following a store that grows, and damage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from checkpoints.watermark import WatermarkFile
+from readers.getmessage import GetMessageResult, GetMessageStatus
+from readers.messages import Message
+from readers.messagestore import MessageStore
+from store import record
+from store.batchconsumequeue import BoundaryType
+from store.errors import QueueFileError, UsageError
+from store.record import Record
+from store.watermark import Watermark
+from tests.readers.stores import SmallStore
+from tests.support.golden import ALL_GOLDEN_NAMES, tree
+from tests.support.wire import PRE_BLANK, read_log
+
+ORDERS_SHA256 = "810099c39d292309b7dc4e743490099d943cbefb9624cdbf5b845a8681258e75"
+"""What a RocketMQ client drained from golden store broker (tests/golden/README.md)."""
+
+
+def drained(
+    store: MessageStore, topic: str, queue_id: int, offset: int | None = None
+) -> Iterator[Message]:
+    """Every message of a queue, from an offset or the first one on, as a consumer pulls them."""
+    next_offset = store.min_offset(topic, queue_id) if offset is None else offset
+    while True:
+        pulled = store.get_message(topic, queue_id, next_offset)
+        yield from pulled.found
+        if pulled.status != GetMessageStatus.FOUND:
+            assert pulled.next_begin_offset == next_offset == pulled.max_offset
+            return
+        assert pulled.next_begin_offset > next_offset
+        next_offset = pulled.next_begin_offset
+
+
+def everything(store: MessageStore) -> set[tuple[str, int, int]]:
+    """(topic, queue id, physical offset) of every message in a queue, none of them twice."""
+    found = [
+        (topic, queue_id, message.physical_offset)
+        for topic in store.topics()
+        for queue_id in store.queue_ids(topic)
+        for message in drained(store, topic, queue_id)
+    ]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def log_records(root: Path) -> list[Record]:
+    decoded = (
+        record.decode(data, offset, offset + len(data) + 8)
+        for offset, data in read_log(root / "commitlog")
+    )
+    return [found for found in decoded if isinstance(found, Record)]
+
+
+def expected(root: Path, end: int | None = None) -> set[tuple[str, int, int]]:
+    """The same by the log alone, up to a physical offset; light queues by their lists."""
+    found = set()
+    for message in log_records(root):
+        if message.transaction_type in (record.SysFlag.PREPARED, record.SysFlag.ROLLBACK):
+            continue
+        if end is not None and message.physical_offset + message.total_size > end:
+            continue
+        found.add((message.topic.decode(), message.queue_id, message.physical_offset))
+        light = message.property_map.get(b"INNER_MULTI_DISPATCH", b"").decode()
+        found |= {(name, 0, message.physical_offset) for name in light.split(",") if name}
+    return found
+
+
+def write_watermark(root: Path, end: int) -> None:
+    state = root / "reput"
+    state.mkdir(exist_ok=True)
+    file = WatermarkFile(state)
+    file.advance(Watermark("0" * 32, end))
+    file.close()
+
+
+def pull(store: MessageStore, offset: int, **limits: int) -> GetMessageResult:
+    return store.get_message("Topic", 0, offset, **limits)
+
+
+@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+def test_every_message_of_a_golden_store_is_pulled_once(
+    golden: Callable[[str], Path], name: str
+) -> None:
+    """And nothing is written; the log says what there is."""
+    root = golden(name)
+    before = tree(root)
+    with MessageStore(root) as store:
+        assert everything(store) == expected(root)
+        assert store.max_physical_offset == sum(map(len_at, read_log(root / "commitlog")[-1:]))
+    assert tree(root) == before
+
+
+def len_at(found: tuple[int, bytes]) -> int:
+    return found[0] + len(found[1])
+
+
+def test_draining_gives_what_a_rocketmq_client_drained(golden: Callable[[str], Path]) -> None:
+    """The bodies of 6,000 orders and their places."""
+    placed = {}
+    with MessageStore(golden("broker")) as store:
+        for queue_id in store.queue_ids("Orders"):
+            for message in drained(store, "Orders", queue_id):
+                placed[f"{queue_id:03d}-{message.queue_offset:012d}"] = message.body()
+    assert len(placed) == 6000
+    digest = hashlib.sha256()
+    for key in sorted(placed):
+        digest.update(key.encode() + placed[key])
+    assert digest.hexdigest() == ORDERS_SHA256
+
+
+@pytest.mark.parametrize("name", ["mixed", "lmq", "batch"])
+def test_nothing_behind_the_watermark_is_seen(
+    golden: Callable[[str], Path], seed: int, name: str
+) -> None:
+    """A store that is followed while the watermark goes up, by random steps, is read whole."""
+    rng, root = random.Random(seed), golden(name)
+    ends = [start + len(data) for start, data in read_log(root / "commitlog")]
+    steps = [0, *sorted(rng.sample(ends[:-1], 4)), ends[-1]]
+    write_watermark(root, 0)
+    with MessageStore(root) as store:
+        positions = {(t, q): 0 for t in store.topics() for q in store.queue_ids(t)}
+        seen: set[tuple[str, int, int]] = set()
+        for end in steps:
+            write_watermark(root, end)
+            store.refresh()
+            for (topic, queue_id), position in positions.items():
+                for message in drained(store, topic, queue_id, position):
+                    seen.add((topic, queue_id, message.physical_offset))
+                positions[topic, queue_id] = store.max_offset(topic, queue_id)
+            assert seen == expected(root, end)
+            assert store.message_at(end) is None
+            by_key = [
+                found.physical_offset
+                for message in rng.sample(log_records(root), 50)
+                if (key := message.property_map.get(b"UNIQ_KEY"))
+                for found in store.query_unique_key(message.topic.decode(), key.decode())
+            ]
+            assert max(by_key, default=-1) < end
+            assert by_key or end < ends[-1]
+
+
+def test_a_log_that_grows_is_followed_without_a_watermark(tmp_path: Path) -> None:
+    """As beside a running broker: units that are there before their message's bytes are not seen,
+    and the log's last record is believed when two looks saw the same."""
+    small = SmallStore(tmp_path)
+    for _ in range(30):
+        small.append()
+    with MessageStore(small.write()) as store:
+        assert [m.queue_offset for m in drained(store, "Topic", 0)] == list(range(30))
+        last = small.append(body=b"torn" * 20)
+        small.write()
+        path = tmp_path / "commitlog" / f"{last - last % 4096:020d}"
+        whole = path.read_bytes()
+        path.write_bytes(whole[: last % 4096 + 60].ljust(4096, b"\0"))
+        for _ in range(3):
+            store.refresh()
+            assert pull(store, 30).status == GetMessageStatus.OFFSET_OVERFLOW_ONE
+        path.write_bytes(whole)
+        while store.max_physical_offset <= last:
+            store.refresh()
+        assert [m.body() for m in pull(store, 30).messages] == [b"torn" * 20]
+
+
+def test_a_queue_whose_first_files_go_while_it_is_read_goes_on(tmp_path: Path) -> None:
+    """Expiry removes the log's first file, then queue files: the reader opens them again."""
+    small = SmallStore(tmp_path)
+    offsets = [small.append() for _ in range(100)]
+    with MessageStore(small.write()) as store:
+        assert store.min_offset("Topic", 0) == 0
+        (tmp_path / "commitlog" / f"{0:020d}").unlink()
+        first = next(index for index, offset in enumerate(offsets) if offset >= 4096)
+        queue = tmp_path / "consumequeue" / "Topic" / "0"
+        for start in range(0, first // 10 * 10, 10):
+            (queue / f"{start * 20:020d}").unlink()
+        assert store.offset_by_time("Topic", 0, 0) == first
+        assert store.min_offset("Topic", 0) == first
+        pulled = pull(store, 0)
+        assert (pulled.status, pulled.next_begin_offset) == ("OFFSET_TOO_SMALL", first)
+
+
+def test_missing_files_are_told_apart(tmp_path: Path) -> None:
+    """A hole in the queue, and one in the log, of which only the messages in it are lost."""
+    small = SmallStore(tmp_path)
+    offsets = [small.append() for _ in range(100)]
+    small.write()
+    (tmp_path / "consumequeue" / "Topic" / "0" / f"{10 * 20:020d}").unlink()
+    (tmp_path / "commitlog" / f"{4096:020d}").unlink()
+    with MessageStore(tmp_path) as store:
+        pulled = pull(store, 15)
+        assert (pulled.status, pulled.next_begin_offset) == ("OFFSET_FOUND_NULL", 20)
+        lost = [index for index, at in enumerate(offsets) if 4096 <= at < 8192]
+        pulled = pull(store, lost[0])
+        assert pulled.status == GetMessageStatus.MESSAGE_WAS_REMOVING
+        assert pulled.next_begin_offset == lost[0] // 10 * 10 + 10
+        assert [m.queue_offset for m in pull(store, 0).found] == list(range(10))
+
+
+def test_a_damaged_record_stops_nothing(tmp_path: Path) -> None:
+    """It is listed, and the messages around it come; alone it gives no message."""
+    small = SmallStore(tmp_path)
+    offsets = [small.append() for _ in range(10)]
+    small.log.put(offsets[4] + 4, b"\0\0\0\0")
+    with MessageStore(small.write()) as store:
+        pulled = pull(store, 0)
+        assert pulled.damaged == (offsets[4],)
+        assert [m.queue_offset for m in pulled.messages] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+        assert store.message_at(offsets[4]) is None
+
+
+def test_blank_units_are_no_messages(tmp_path: Path) -> None:
+    """A queue that begins with blank units in a log that begins at 0. RocketMQ takes the blanks for
+    messages after a restart and answers MESSAGE_WAS_REMOVING (format.md §14, 7)."""
+    small = SmallStore(tmp_path)
+    small.units[0] = [PRE_BLANK] * 7
+    times = [1000, 2000, 2000, 3000, 4000]
+    for time in times:
+        small.append(store_timestamp=time)
+    with MessageStore(small.write()) as store:
+        assert store.min_offset("Topic", 0) == 7
+        assert pull(store, 3).status == GetMessageStatus.OFFSET_TOO_SMALL
+        assert [m.queue_offset for m in pull(store, 7).messages] == [7, 8, 9]
+        found = [
+            [store.offset_by_time("Topic", 0, time, boundary) for time in (0, 2000, 2500, 9000)]
+            for boundary in (BoundaryType.LOWER, BoundaryType.UPPER)
+        ]
+        assert found == [[7, 8, 10, 12], [7, 9, 9, 11]]
+        assert store.earliest_message_time("Topic", 0) == 1000
+        assert store.earliest_time() == 1000
+
+
+def test_what_no_store_has(tmp_path: Path) -> None:
+    """Names that are no directories never become paths; what is not there is empty."""
+    small = SmallStore(tmp_path / "store")
+    small.append()
+    with MessageStore(small.write()) as store:
+        for topic, queue_id in (("../store", 0), ("..", 0), ("", 0), ("Topic", -1)):
+            assert store.get_message(topic, queue_id, 0).status == "NO_MATCHED_LOGIC_QUEUE"
+            assert store.queue_ids("../consumequeue/Topic") == []
+        for topic, queue_id in (("Nothing", 0), ("Topic", 99)):
+            assert store.get_message(topic, queue_id, 5).status == "NO_MESSAGE_IN_QUEUE"
+            assert (store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)) == (0, 0)
+            assert store.store_time(topic, queue_id, 0) == -1
+            assert store.earliest_message_time(topic, queue_id) == -1
+        assert store.topics() == ["Topic"]
+        assert store.queue_ids("Topic") == [0]
+        assert store.query("Topic", "nothing") == []
+
+
+def test_ids_lead_to_their_messages_only(golden: Callable[[str], Path]) -> None:
+    """Of IPv4 and IPv6 brokers; an id of another broker, or of no record, to none."""
+    root = golden("wide")
+    found = log_records(root)
+    hosts = {len(record.encode_host(message.store_host)) for message in found}
+    assert hosts == {8, 20}
+    with MessageStore(root) as store:
+        for message in found:
+            host = record.encode_host(message.store_host)
+            place = message.physical_offset.to_bytes(8, "big")
+            got = store.message_by_id((host + place).hex())
+            assert got is not None
+            assert got.record == message
+            elsewhere = bytes([host[0] ^ 1]) + host[1:]
+            assert store.message_by_id((elsewhere + place).hex()) is None
+            assert store.message_at(message.physical_offset + 1) is None
+        for text in ("", "zz", "00" * 15, found[0].property_map[b"UNIQ_KEY"].decode() + "0"):
+            with pytest.raises(UsageError, match="no offset message id"):
+                store.message_by_id(text)
+
+
+def test_settings_that_do_not_fit_are_named(golden: Callable[[str], Path]) -> None:
+    """Instead of reading units at wrong places."""
+    root = golden("plain")
+    conf = root / "broker.conf"
+    conf.write_text(conf.read_text().replace("ConsumeQueue=6000", "ConsumeQueue=4000"))
+    with MessageStore(root) as store, pytest.raises(QueueFileError, match="6000"):
+        store.get_message("Topic_0", 0, 0)
