@@ -119,7 +119,7 @@ class Message:
         if self.record.sys_flag & _WRAPPED != _WRAPPED:
             return [self]
         inner = _inner_messages(self.body())
-        if inner is None:
+        if not inner:
             raise MessageBodyError(
                 f"the body of the message at physical offset {self.physical_offset} is no inner "
                 "batch, though its sysFlag says so; take the body as stored"

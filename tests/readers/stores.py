@@ -47,7 +47,7 @@ class SmallStore:
         return self.root
 
     def write_index(self, keys: list[tuple[str, int]]) -> None:
-        """An index file with one slot: (``topic#key``, physical offset) of every entry, at time 0."""
+        """An index file with one slot, of (``topic#key``, physical offset) at time 0."""
         count = len(keys)
         header = struct.pack(">qqqqii", 0, 0, keys[0][1], keys[-1][1], 1, count + 1)
         entries = [

@@ -15,7 +15,10 @@ from tests.readers.stores import SmallStore
 
 COMPRESSED, NEED_UNWRAP, INNER_BATCH = 0x1, 0x40, 0x80
 ZLIB = 0x300
-TWO_MESSAGES = bytes.fromhex("")
+TWO_MESSAGES = bytes.fromhex(
+    "0000002e00000000000000000000000700000005666972737400134b455953016b31206b32025441475301416102"
+    "0000001e0000000000000000ffffffff0000000000085441475301424202"
+)
 """``MessageDecoder.encodeMessages`` of RocketMQ 5.3.3, of two messages: flag 7, body ``first``,
 TAGS Aa and KEYS k1 k2; flag -1, empty body, TAGS BB."""
 SAME_HASH = ("Aa", "BB")
@@ -68,7 +71,7 @@ def test_an_inner_batch_is_taken_apart(tmp_path: Path, compressed: bool) -> None
         assert store.get_message("Topic", 0, 0, message_filter=wanted).messages == (first,)
 
 
-@pytest.mark.parametrize("cut", [1, 19, 21, 30, -1])
+@pytest.mark.parametrize("cut", [0, 1, 19, 21, 30, -1])
 def test_what_is_no_inner_batch_comes_as_it_is(tmp_path: Path, cut: int) -> None:
     """RocketMQ's client logs an error and hands the batch over."""
     small = SmallStore(tmp_path)

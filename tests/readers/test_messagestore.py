@@ -30,11 +30,9 @@ ORDERS_SHA256 = "810099c39d292309b7dc4e743490099d943cbefb9624cdbf5b845a8681258e7
 """What a RocketMQ client drained from golden store broker (tests/golden/README.md)."""
 
 
-def drained(
-    store: MessageStore, topic: str, queue_id: int, offset: int | None = None
-) -> Iterator[Message]:
+def drained(store: MessageStore, topic: str, queue_id: int, offset: int = 0) -> Iterator[Message]:
     """Every message of a queue, from an offset or the first one on, as a consumer pulls them."""
-    next_offset = store.min_offset(topic, queue_id) if offset is None else offset
+    next_offset = max(offset, store.min_offset(topic, queue_id))
     while True:
         pulled = store.get_message(topic, queue_id, next_offset)
         yield from pulled.found
@@ -122,14 +120,15 @@ def test_draining_gives_what_a_rocketmq_client_drained(golden: Callable[[str], P
     assert digest.hexdigest() == ORDERS_SHA256
 
 
-@pytest.mark.parametrize("name", ["mixed", "lmq", "batch"])
+@pytest.mark.parametrize("name", ["lmq", "batch"])
 def test_nothing_behind_the_watermark_is_seen(
     golden: Callable[[str], Path], seed: int, name: str
 ) -> None:
     """A store that is followed while the watermark goes up, by random steps, is read whole."""
     rng, root = random.Random(seed), golden(name)
-    ends = [start + len(data) for start, data in read_log(root / "commitlog")]
-    steps = [0, *sorted(rng.sample(ends[:-1], 4)), ends[-1]]
+    found = log_records(root)
+    ends = [message.physical_offset + message.total_size for message in found]
+    steps = [0, *sorted(rng.sample(ends[:-1], 3)), ends[-1]]
     write_watermark(root, 0)
     with MessageStore(root) as store:
         positions = {(t, q): 0 for t in store.topics() for q in store.queue_ids(t)}
@@ -144,10 +143,10 @@ def test_nothing_behind_the_watermark_is_seen(
             assert seen == expected(root, end)
             assert store.message_at(end) is None
             by_key = [
-                found.physical_offset
-                for message in rng.sample(log_records(root), 50)
+                keyed.physical_offset
+                for message in rng.sample(found, 20)
                 if (key := message.property_map.get(b"UNIQ_KEY"))
-                for found in store.query_unique_key(message.topic.decode(), key.decode())
+                for keyed in store.query_unique_key(message.topic.decode(), key.decode())
             ]
             assert max(by_key, default=-1) < end
             assert by_key or end < ends[-1]
@@ -260,10 +259,10 @@ def test_what_no_store_has(tmp_path: Path) -> None:
         assert store.query("Topic", "nothing") == []
 
 
-def test_ids_lead_to_their_messages_only(golden: Callable[[str], Path]) -> None:
+def test_ids_lead_to_their_messages_only(golden: Callable[[str], Path], seed: int) -> None:
     """Of IPv4 and IPv6 brokers; an id of another broker, or of no record, to none."""
     root = golden("wide")
-    found = log_records(root)
+    found = random.Random(seed).sample(log_records(root), 200)
     hosts = {len(record.encode_host(message.store_host)) for message in found}
     assert hosts == {8, 20}
     with MessageStore(root) as store:
@@ -276,7 +275,7 @@ def test_ids_lead_to_their_messages_only(golden: Callable[[str], Path]) -> None:
             elsewhere = bytes([host[0] ^ 1]) + host[1:]
             assert store.message_by_id((elsewhere + place).hex()) is None
             assert store.message_at(message.physical_offset + 1) is None
-        for text in ("", "zz", "00" * 15, found[0].property_map[b"UNIQ_KEY"].decode() + "0"):
+        for text in ("", "zz", "00" * 15, "0" * 34, "AC" * 16 + "é"):
             with pytest.raises(UsageError, match="no offset message id"):
                 store.message_by_id(text)
 
