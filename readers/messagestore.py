@@ -297,7 +297,7 @@ class MessageStore:
     def _indexed(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[Message]:
-        """Every message with the hash of ``topic#key``, by physical offset."""
+        """Messages with the hash of ``topic#key``, each once, by physical offset."""
         whole = topic.encode() + TOPIC_KEY_SEPARATOR + key.encode()
         found = self._index.query_offset(whole, max_count, begin_ms, end_ms, self._view.end)
         messages = map(self.message_at, sorted(set(found.phy_offsets)))

@@ -27,6 +27,7 @@ from store.batchconsumequeue import BoundaryType
 from store.record import Record
 from tests.interop.rocketmq import Setting, ask_store, require_maven
 from tests.interop.test_indexes import GROUPS, line, log_records
+from tests.support.batch_queue import BATCH_UNIT
 from tests.support.golden import ALL_GOLDEN_NAMES, unpack_golden
 from tests.support.seeds import choose_seed
 from tests.support.wire import PRE_BLANK, UNIT
@@ -49,6 +50,14 @@ EXPRESSIONS = (
     "TAGS IS NOT NULL AND a < 8",
     "nothing = 1",
 )
+STATUSES = {
+    "FOUND",
+    "NO_MATCHED_MESSAGE",
+    "NO_MESSAGE_IN_QUEUE",
+    "OFFSET_OVERFLOW_BADLY",
+    "OFFSET_OVERFLOW_ONE",
+    "OFFSET_TOO_SMALL",
+}
 JVMS = 3
 """At a time: one that opens or closes a store mostly waits."""
 
@@ -68,8 +77,9 @@ class Case:
 
 def questions(rng: random.Random, store: Path, found: Sequence[Record], name: str) -> Iterator[str]:
     """Everything that is asked of one store, in random places."""
-    queues = [path.parts[-2:] for path in sorted(store.glob("*consumequeue/*/*"))]
-    yield from pull_questions(rng, queues, found, name)
+    ends = {path.parts[-2:]: queue_end(path) for path in sorted(store.glob("*consumequeue/*/*"))}
+    queues = list(ends)
+    yield from pull_questions(rng, ends, found, name)
     times = sorted(message.store_timestamp for message in found)
     near = [time + step for time in times for step in (-1, 0, 1)]
     for _ in range(TIMES):
@@ -79,23 +89,36 @@ def questions(rng: random.Random, store: Path, found: Sequence[Record], name: st
         yield key_question(rng, message)
     for message in rng.choices(found, k=MESSAGES):
         yield line("message", message.physical_offset)
-    yield "earliest"
+    if found[0].sys_flag & record.SysFlag.BORN_HOST_V6 == 0:
+        # RocketMQ throws at a longer host than its own broker's
+        yield "earliest"
     for topic, queue in queues:
         yield line("bounds", topic, queue)
         yield line("earliest", topic, queue)
         yield line("stored", topic, queue, rng.randrange(400))
 
 
+def queue_end(directory: Path) -> int:
+    """A queue's max offset, by RocketMQ's files."""
+    data = b"".join(path.read_bytes() for path in sorted(directory.iterdir()))
+    if directory.parts[-3] == "consumequeue":
+        return sum(size > 0 for _, size, _ in UNIT.iter_unpack(data))
+    units = [unit for unit in BATCH_UNIT.iter_unpack(data) if unit[1] > 0]
+    return int(units[-1][4] + units[-1][5])
+
+
 def pull_questions(
-    rng: random.Random, queues: Sequence[Sequence[str]], found: Sequence[Record], name: str
+    rng: random.Random, ends: dict[tuple[str, ...], int], found: Sequence[Record], name: str
 ) -> Iterator[str]:
     """Pulls with every kind of offset, limit and filter; RocketMQ's limits of memory, then disk."""
     tags = sorted({t.decode() for m in found if (t := m.property_map.get(b"TAGS"))})
     for number in range(PULLS):
         if number % (PULLS // 2) == 0:
             yield line("memory", 0 if number else 40)
-        topic, queue = rng.choice(queues) if rng.random() < 0.97 else ("Nowhere", "0")
-        offset = rng.choice((-1, 0, 1, 1 << 40, *(rng.randrange(450) for _ in range(20))))
+        topic, queue = rng.choice([*ends, ("Nowhere", "0")])
+        end = ends.get((topic, queue), 0)
+        offset = rng.choice((-1, 0, end - 1, end, end + 1, 1 << 40, rng.randrange(end + 5)))
+        offset = rng.choice((offset, rng.randrange(end + 1)))
         count = rng.choice((1, 2, 7, 8, 9, 31, 32, 33, 100, 1000))
         size = rng.choice((0, 101, 5000, 1 << 20, 1 << 30))
         filters = ["-", "tags:*", "tags:" + "||".join(rng.choices((*tags, "None"), k=2))]
@@ -291,17 +314,20 @@ def blank_queues(case: Case) -> dict[tuple[str, str], BlankQueue]:
 
 
 def filtered(case: Case, question: str, answer: str, name: bytes) -> list[str]:
-    """What RocketMQ's client leaves of a query's answer: those that have the key, by its text."""
+    """What RocketMQ's client leaves of a query's answer: those that have the key, by its text.
+
+    A message that has a key twice is in the index, and comes, twice; with ours once.
+    """
     _, topic, key, *_ = question.split("\t")
     by_offset = {r.physical_offset: r for r in case.records}
-    kept = []
+    kept = {}
     for message in filter(None, answer.split(" ")[2].split(",")):
         found = by_offset[int(message.partition(":")[0])]
         has = found.property_map.get(name, b"").decode()
         keys = has.split(" ") if name == b"KEYS" else [has]
         if found.topic.decode() == topic and key in keys:
-            kept.append(message)
-    return kept
+            kept[message] = found
+    return list(kept)
 
 
 def expected(
@@ -327,8 +353,8 @@ def test_readers_answer_as_rocketmq(cases: dict[str, Case], name: str) -> None:
     answers, dispatched = case.answers.result()
     assert dispatched == (len(case.records) if name in (BLANK, "killed") else 0)
     reader, blank = Reader(case.store), blank_queues(case)
-    assert len(blank) == (6 if name == "lmq" else 0)
+    assert bool(blank) == (name == "lmq")
     for question, answer in zip(case.asked, answers, strict=True):
         assert reader.answer(question) == expected(case, blank, question, answer), question
     statuses = {answer.split(" ")[0] for answer in answers}
-    assert {"FOUND", "NO_MATCHED_MESSAGE", "OFFSET_OVERFLOW_ONE"} <= statuses
+    assert statuses >= STATUSES

@@ -259,6 +259,15 @@ def test_what_no_store_has(tmp_path: Path) -> None:
         assert store.query("Topic", "nothing") == []
 
 
+def test_the_first_store_time_of_a_log_with_long_hosts(golden: Callable[[str], Path]) -> None:
+    """RocketMQ throws where the first message came over IPv6 and the broker has an IPv4 address."""
+    root = golden("wide")
+    first = log_records(root)[0]
+    assert first.sys_flag & record.SysFlag.BORN_HOST_V6
+    with MessageStore(root) as store:
+        assert store.earliest_time() == first.store_timestamp
+
+
 def test_ids_lead_to_their_messages_only(golden: Callable[[str], Path], seed: int) -> None:
     """Of IPv4 and IPv6 brokers; an id of another broker, or of no record, to none."""
     root = golden("wide")
