@@ -208,7 +208,7 @@ class CommitLog:
         something else is done."""
         segment = self.segment_at(offset)
         if segment is not None and size > 0:
-            fd, position = self._descriptor(segment), offset - segment.start
+            fd, position = self.descriptor(segment), offset - segment.start
             size = min(size, READ_AHEAD_BYTES)
             os.posix_fadvise(fd, position, size, os.POSIX_FADV_WILLNEED)
 
