@@ -12,6 +12,7 @@ import numpy as np
 
 from store.appender import Appender
 from store.commitlog import CommitLog
+from store.cursor import LogTail
 from store.record import DEFAULT_DELAY_LEVELS_MS
 from store.rows import read_rows, rows_at
 from store.rowschema import ROWS_SCHEMA
@@ -52,9 +53,8 @@ def _read(store: Path) -> None:
     """Every message as a row, by its place in the log and as a queue's unit points to it."""
     log = CommitLog([store / "commitlog"])
     levels = DEFAULT_DELAY_LEVELS_MS
-    end = log.segments[-1].start
     for batch in read_rows(
-        log, 0, end, ROWS_SCHEMA,
+        log, 0, LogTail(log).settled(), ROWS_SCHEMA,
         delay_levels_ms=levels, fail_on_corrupt=True, max_inflated_bytes=None,
     ):  # fmt: skip
         offsets = batch.column("physicalOffset").to_numpy()
