@@ -14,12 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from store import record
 from store.record import Record
 from tests.interop.rocketmq import Setting, ask_store, require_maven
 from tests.streaming.test_golden import dispatch
-from tests.support.golden import tree
-from tests.support.wire import read_log
+from tests.support.golden import log_records, tree
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -37,14 +35,6 @@ GROUPS = {"Topic_0": ("g1", "g2"), "Topic_1": ("g3",)}
 @pytest.fixture(autouse=True)
 def _maven() -> None:
     require_maven()
-
-
-def log_records(store: Path) -> list[Record]:
-    decoded = (
-        record.decode(data, offset, offset + len(data) + 8)
-        for offset, data in read_log(store / "commitlog")
-    )
-    return [found for found in decoded if isinstance(found, Record)]
 
 
 def line(*words: object) -> str:

@@ -26,9 +26,9 @@ from store import record
 from store.batchconsumequeue import BoundaryType
 from store.record import Record
 from tests.interop.rocketmq import Setting, ask_store, require_maven
-from tests.interop.test_indexes import GROUPS, line, log_records
+from tests.interop.test_indexes import GROUPS, line
 from tests.support.batch_queue import BATCH_UNIT
-from tests.support.golden import ALL_GOLDEN_NAMES, unpack_golden
+from tests.support.golden import ALL_GOLDEN_NAMES, log_records, unpack_golden
 from tests.support.seeds import choose_seed
 from tests.support.wire import PRE_BLANK, UNIT
 
@@ -291,10 +291,9 @@ class BlankQueue:
             return f"OFFSET_TOO_SMALL {self.blanks} {self.blanks} {end} "
         if kind == "get":
             status, next_offset, _, _, found = answer.split(" ")
-            is_small = status == "OFFSET_TOO_SMALL"
-            return (
-                f"{status} {self.blanks if is_small else next_offset} {self.blanks} {end} {found}"
-            )
+            if status == "OFFSET_TOO_SMALL":
+                next_offset = str(self.blanks)
+            return f"{status} {next_offset} {self.blanks} {end} {found}"
         return answer
 
 
@@ -354,7 +353,11 @@ def test_readers_answer_as_rocketmq(cases: dict[str, Case], name: str) -> None:
     assert dispatched == (len(case.records) if name in (BLANK, "killed") else 0)
     reader, blank = Reader(case.store), blank_queues(case)
     assert bool(blank) == (name == "lmq")
+    corrected = 0
     for question, answer in zip(case.asked, answers, strict=True):
-        assert reader.answer(question) == expected(case, blank, question, answer), question
+        right = expected(case, blank, question, answer)
+        assert reader.answer(question) == right, question
+        corrected += question.startswith(("time", "bounds")) and right != answer
+    assert bool(corrected) == (name in ("lmq", "batch"))
     statuses = {answer.split(" ")[0] for answer in answers}
     assert statuses >= STATUSES

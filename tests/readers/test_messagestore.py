@@ -20,10 +20,9 @@ from readers.messagestore import MessageStore
 from store import record
 from store.batchconsumequeue import BoundaryType
 from store.errors import QueueFileError, UsageError
-from store.record import Record
 from store.watermark import Watermark
 from tests.readers.stores import SmallStore
-from tests.support.golden import ALL_GOLDEN_NAMES, tree
+from tests.support.golden import ALL_GOLDEN_NAMES, log_records, tree
 from tests.support.wire import PRE_BLANK, read_log
 
 ORDERS_SHA256 = "810099c39d292309b7dc4e743490099d943cbefb9624cdbf5b845a8681258e75"
@@ -53,14 +52,6 @@ def everything(store: MessageStore) -> set[tuple[str, int, int]]:
     ]
     assert len(found) == len(set(found))
     return set(found)
-
-
-def log_records(root: Path) -> list[Record]:
-    decoded = (
-        record.decode(data, offset, offset + len(data) + 8)
-        for offset, data in read_log(root / "commitlog")
-    )
-    return [found for found in decoded if isinstance(found, Record)]
 
 
 def expected(root: Path, end: int | None = None) -> set[tuple[str, int, int]]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
+from store import record
+from store.record import Record
+from tests.support.wire import read_log
+
 GOLDEN_DIRECTORY = Path(__file__).parent.parent / "golden"
 GOLDEN_NAMES = ("plain", "mixed", "wide", "killed", "broker")
 """Those whose consume queues hold nothing but each message's own unit."""
@@ -16,6 +20,15 @@ def unpack_golden(name: str, into: Path) -> Path:
     with tarfile.open(GOLDEN_DIRECTORY / f"{name}.tar.gz") as archive:
         archive.extractall(into, filter="data")
     return into / name
+
+
+def log_records(store: Path) -> list[Record]:
+    """Every record of a store's sound log."""
+    decoded = (
+        record.decode(data, offset, offset + len(data) + record.END_FILE_MIN_BLANK_LENGTH)
+        for offset, data in read_log(store / "commitlog")
+    )
+    return [found for found in decoded if isinstance(found, Record)]
 
 
 def tree(root: Path) -> dict[str, bytes]:
