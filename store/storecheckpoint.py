@@ -6,7 +6,8 @@ OFFSET  SIZE  FIELD
     16     8  indexMsgTimestamp, ms
     24     8  masterFlushedOffset
     32     8  confirmPhyOffset
-The rest of the 4096 bytes is zero. Files of 4.x have three longs and the same length.
+The rest of the 4096 bytes is zero. 4.x writes the first three fields, 5.0.0 and 5.1.0 the first
+four (format.md §13). RocketMQ maps the whole page over a file that is shorter.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ class StoreCheckpoint:
 
     @classmethod
     def read(cls, root: Path) -> StoreCheckpoint | None:
-        """The checkpoint of a store; None where there is none or it is too short."""
+        """The checkpoint of a store, zeros for what its file is too short for; None without one."""
         try:
             data = (root / FILE_NAME).read_bytes()
         except OSError:
             return None
-        return cls(*_FIELDS.unpack_from(data)) if len(data) >= _FIELDS.size else None
+        return cls(*_FIELDS.unpack_from(data.ljust(_FIELDS.size, b"\0")))
 
     def write(self, root: Path) -> None:
         """Write in place, as RocketMQ does, and sync. Raises OutputError."""
