@@ -265,11 +265,14 @@ class ComparedFiles(ConsumeQueueFiles):
 
     def _goes_on(self, start: int, end: int) -> bool:
         """Whether a file behind the last unit follows the one before it, and has units of messages
-        behind the watermark."""
-        before = start - self.file_size
+        behind the watermark; or none at all, where RocketMQ made it for a message that it dropped.
+        """
+        before, units = start - self.file_size, self._units(start)
+        if start == end and before in self.sizes and not units.view(np.uint8).any():
+            return True
         follows = before < end or (before in self.sizes and before not in self._strays)
         begins = self._begin is None and start == self.starts[0]
-        return (follows or begins) and bool(self._is_live(self._units(start)).any())
+        return (follows or begins) and bool(self._is_live(units).any())
 
     def _note_wrong(
         self, damage: Damage, start: int, units: NDArray[np.void], wrong: NDArray[np.bool_]

@@ -3,7 +3,8 @@
 Files are compared block by block as bytes; only where two differ are the entry's bounds looked up
 and its fields decoded, in RocketMQ's terms. Holes of both files are skipped: a store of 100,000
 queues is 600 GB of mostly empty files. Space that was never written (zeros) equals space that is
-not there; a file or queue that one side lacks is a difference.
+not there; a file or queue that one side lacks is a difference, but for an empty file that RocketMQ
+leaves at a queue's end.
 
 Consume queues, ext and batch queues are matched by topic, queue and file name, index files in
 order, since their names are times. Reads only, with ``preadv``: a file that is cut meanwhile is
@@ -270,6 +271,8 @@ def _compare_queues(
 
 def _compare_files(reader: _Reader, left: str, right: str, describe: Describe) -> Entry | None:
     on_left, on_right = (_file_names(directory, is_mapped_file_name) for directory in (left, right))
+    if on_left != on_right and describe is _describe_unit:
+        on_left, on_right = _without_spare(left, on_left), _without_spare(right, on_right)
     for name in on_left if on_left == on_right else sorted({*on_left, *on_right}):
         if name not in on_right:
             return f"file {name}", {"bytes": Path(left, name).stat().st_size}, None
@@ -280,6 +283,16 @@ def _compare_files(reader: _Reader, left: str, right: str, describe: Describe) -
         if at is not None:
             return describe(reader, int(name), at)
     return None
+
+
+def _without_spare(directory: str, names: list[str]) -> list[str]:
+    """Without a last file that RocketMQ made behind a full one for a message that it then dropped,
+    and that nothing was written to (format.md §5, step b)."""
+    if len(names) < 2:
+        return names
+    before, last = (Path(directory, name).read_bytes() for name in names[-2:])
+    is_spare = any(before[-UNIT_DTYPE.itemsize :]) and not last.strip(b"\0")
+    return names[:-1] if is_spare else names
 
 
 def _file_names(directory: str, is_ours: Callable[[str], bool]) -> list[str]:

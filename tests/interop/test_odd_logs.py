@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from store.compare import compare_stores
+from store.config import read_store_settings
+from streaming.verify import verify
 from tests.interop.rocketmq import HarnessError, boot, require_maven
 from tests.streaming.test_golden import dispatch
 from tests.streaming.test_golden_indexes import check_equal
@@ -196,6 +199,16 @@ def test_a_drop_at_a_full_file_leaves_no_empty_file(tmp_path: Path) -> None:
     before = tree(ours / "consumequeue")
     assert boot(ours)["dispatched"] == 0
     assert tree(ours / "consumequeue") == before
+    # a store that has such a file is as good as one without
+    for sides in ((ours, theirs), (theirs, ours)):
+        assert compare_stores(*sides, ["consumequeue"]).is_equal
+    assert verify(read_store_settings(theirs), theirs).differences == ()
+    log.append(queue_id=0, queue_offset=full)
+    for store in (ours, theirs):
+        log.write(store / "commitlog")
+        dispatch(store, store, adopt=store is theirs)
+    assert difference(ours / "consumequeue", theirs / "consumequeue") == []
+    assert boot(theirs)["dispatched"] == 0
 
 
 def old_log(rng: random.Random) -> PlainLog:
