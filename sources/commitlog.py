@@ -157,7 +157,6 @@ class _LogReader:
         from sources.bitmaps import BitMaps  # noqa: PLC0415
         from sources.runs import read_runs  # noqa: PLC0415
         from store.rows import read_rows  # noqa: PLC0415
-        from store.scan import Wanted  # noqa: PLC0415
 
         settings, log = self._store()
         options, schema = self.options, to_arrow_schema(self._schema, timezone="UTC")
@@ -168,14 +167,8 @@ class _LogReader:
         }
         if options["mode"] == "runs":
             spool = Path(options["spool"]) if options["spool"] else None
-            gathered = options["gather"]
-            wanted = Wanted(
-                index="index" in gathered,
-                details="details" in gathered,
-                multi_dispatch="multiDispatch" in gathered,
-                lmq="lmq" in gathered,
-            )
-            bit_maps = BitMaps(log, settings) if "bitMaps" in gathered else None
+            wanted = options["gather"]
+            bit_maps = BitMaps(log, settings) if wanted.bit_maps else None
             yield from read_runs(
                 log, partition.start, partition.end, schema, spool, bit_maps,
                 wanted=wanted, **common,

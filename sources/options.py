@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from store.dispatch import Wanted
 from store.errors import UsageError
 
 EARLIEST, LATEST, RESUME = "earliest", "latest", "resume"
 MODES = ("rows", "runs")
-GATHERED = ("index", "details", "bitMaps", "multiDispatch", "lmq")
 _SIZE = re.compile(r"([0-9]{1,15})([kmgt]?)b?\Z", re.ASCII | re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -48,16 +48,6 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
         if text.strip().lower() not in allowed:
             raise ValueError(f"must be one of {', '.join(allowed)}")
         return text.strip().lower()
-
-    return parse
-
-
-def _some_of(*allowed: str) -> Callable[[str], tuple[str, ...]]:
-    def parse(text: str) -> tuple[str, ...]:
-        parts = tuple(part.strip() for part in text.split(",") if part.strip())
-        if not set(parts) <= set(allowed):
-            raise ValueError(f"must be some of {', '.join(allowed)}, with commas between")
-        return parts
 
     return parse
 
@@ -138,7 +128,7 @@ OPTIONS: tuple[Option, ...] = (
            "mappedFileSizeCommitLog, above the property file"),
     Option("spool", None, _text, "both",
            "`runs`: a directory that driver and tasks share; units go through it, not Spark"),
-    Option("gather", "", _some_of(*GATHERED), "both",
+    Option("gather", "{}", Wanted.from_text, "both",
            "`runs`: what dispatchers besides that of the consume queue want of a message"),
     Option("storeId", None, _text, "both",
            "the identity that offsets carry; give the old one after a store was moved"),

@@ -8,8 +8,9 @@ the pieces join without gap or overlap) and what could not be dispatched (for th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Protocol
 
@@ -64,6 +65,37 @@ DETAIL_DTYPE = np.dtype(
 """What of a message the ext and batch queues want besides its unit (format.md §3): msgBaseOffset
 and batchSize are the queue offset and 1 without an inner batch; ``is_light`` marks a unit that a
 message has in a light queue (INNER_MULTI_DISPATCH), beside the one in its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is gathered of a message besides its unit, for the dispatchers that are on."""
+
+    index: bool = False
+    """Hashes of its keys."""
+    details: bool = False
+    """DETAIL_DTYPE."""
+    bit_maps: bool = False
+    """filterBitMaps, by the source; they need details."""
+    multi_dispatch: bool = False
+    """enableMultiDispatch: units in light queues."""
+    lmq: bool = False
+    """enableLmq."""
+
+    def to_text(self) -> str:
+        """For the source's option ``gather``."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Wanted:
+        """What ``to_text`` gave. Raises ValueError."""
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise ValueError("must be the JSON of Wanted's fields") from error
+
+
+UNITS_ONLY = Wanted()
 
 
 @dataclass(frozen=True, slots=True)

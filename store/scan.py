@@ -14,7 +14,15 @@ from store import record, scankernel
 from store.commitlog import CommitLog
 from store.consumequeue import UNIT_DTYPE
 from store.cursor import BadRange, Window, decode_windows
-from store.dispatch import DETAIL_DTYPE, DispatchBatch, IndexEntries, Run, ScannedRange
+from store.dispatch import (
+    DETAIL_DTYPE,
+    UNITS_ONLY,
+    DispatchBatch,
+    IndexEntries,
+    Run,
+    ScannedRange,
+    Wanted,
+)
 from store.kernelbase import CRC_TABLES
 from store.record import Status
 
@@ -30,23 +38,6 @@ KEYS_PER_RECORD = 4
 MIN_LIST_ROOM = 1 << 16
 """More than a block of properties can list keys or light queues: one record always fits."""
 _UNUSABLE_ROOM = 1 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is gathered of a message besides its unit, for the dispatchers that are on."""
-
-    index: bool = False
-    """Hashes of its keys."""
-    details: bool = False
-    """DETAIL_DTYPE."""
-    multi_dispatch: bool = False
-    """enableMultiDispatch: units in light queues."""
-    lmq: bool = False
-    """enableLmq."""
-
-
-UNITS_ONLY = Wanted()
 
 
 @dataclass(frozen=True, slots=True)

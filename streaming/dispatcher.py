@@ -154,7 +154,7 @@ def _start(
         # what retention took is listed as a lost range, as a broker moves on to the log's start
         "failOnDataLoss": "false",
         "verifyCrc": str(config.verify_crc).lower(),
-        "gather": derived.gather,
+        "gather": derived.wanted.to_text(),
     }
     if str(spark.sparkContext.master).startswith("local"):
         options["spool"] = str(config.spool_directory.resolve())

@@ -14,12 +14,11 @@ from sinks.consumequeue import ConsumeQueueDispatcher
 from sinks.index import IndexDispatcher
 from store.commitlog import CommitLog
 from store.config import StoreSettings
-from store.dispatch import CommitLogDispatcher
+from store.dispatch import CommitLogDispatcher, Wanted
 from store.indexfile import INDEX_DIRECTORY, IndexLayout
 from store.ledger import Ledger
 from store.queuetype import check_queue_types, read_batch_topics
 from store.record import Record
-from store.scan import Wanted
 from streaming.config import DispatcherConfig
 
 logger = logging.getLogger("reput")
@@ -49,28 +48,10 @@ class Derived:
         return Wanted(
             index=self.index,
             details=settings.enable_consume_queue_ext or bool(self.batch_topics),
+            bit_maps=settings.enable_consume_queue_ext and settings.enable_calc_filter_bit_map,
             multi_dispatch=settings.enable_multi_dispatch,
             lmq=settings.enable_multi_dispatch and settings.enable_lmq,
         )
-
-    @property
-    def bit_maps(self) -> bool:
-        """Whether ext units have filterBitMaps."""
-        settings = self.settings
-        return settings.enable_consume_queue_ext and settings.enable_calc_filter_bit_map
-
-    @property
-    def gather(self) -> str:
-        """The source's option of this name."""
-        wanted = self.wanted
-        parts = {
-            "index": wanted.index,
-            "details": wanted.details,
-            "bitMaps": self.bit_maps,
-            "multiDispatch": wanted.multi_dispatch,
-            "lmq": wanted.lmq,
-        }
-        return ",".join(name for name, on in parts.items() if on)
 
     def dispatchers(
         self,

@@ -21,11 +21,11 @@ from sinks.verification import ConsumeQueueVerifier, Difference, LogRange, repla
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.cursor import BadRange, LogTail
-from store.dispatch import DispatchBatch
+from store.dispatch import DispatchBatch, Wanted
 from store.errors import CommitLogError, UsageError
 from store.ledger import Ledger, LedgerEntry
 from store.queuetype import read_batch_topics
-from store.scan import PackedChunk, Wanted, runs_of, scan
+from store.scan import PackedChunk, runs_of, scan
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from store import cursor, properties, record, scan
 from store.appender import Appender
 from store.commitlog import CommitLog
 from store.cursor import BadRange
-from store.dispatch import DispatchBatch
+from store.dispatch import DispatchBatch, Wanted
 from store.lightqueues import light_queues
 from store.record import Record, Status, SysFlag
 
-WANTED = scan.Wanted(index=True, details=True, multi_dispatch=True, lmq=True)
+WANTED = Wanted(index=True, details=True, multi_dispatch=True, lmq=True)
 TOPICS = (b"Orders", b"%RETRY%group", b"rmq_sys_x", b"SCHEDULE_TOPIC_XXXX", "价格".encode(), b"a")
 NAMES = (b"%LMQ%one", b"%LMQ%two", b"plain", b"Orders", b"with/slash", b"", b"a")
 NUMBERS = (b"0", b"7", b"12345678901", b"x", b"", b"+5")
@@ -140,3 +140,13 @@ def test_a_scan_gathers_what_the_plain_rules_give(
         assert run.details is not None
         for unit, detail in zip(run.units, run.details, strict=True):
             assert detail["store_timestamp"] == timestamps[int(unit["offset"])]
+
+
+def test_what_is_wanted_as_a_text() -> None:
+    """As the source's option."""
+    for wanted in (Wanted(), WANTED, Wanted(lmq=True)):
+        assert Wanted.from_text(wanted.to_text()) == wanted
+    assert Wanted.from_text("{}") == Wanted()
+    for text in ("", "index", "[]", '{"indexes": true}'):
+        with pytest.raises(ValueError, match="must be the JSON"):
+            Wanted.from_text(text)
