@@ -81,17 +81,22 @@ class Wanted:
     """enableMultiDispatch: units in light queues."""
     lmq: bool = False
     """enableLmq."""
+    batch_topics: frozenset[bytes] = frozenset()
+    """Their messages go into no light queue."""
 
     def to_text(self) -> str:
         """For the source's option ``gather``."""
-        return json.dumps(asdict(self))
+        topics = sorted(topic.decode() for topic in self.batch_topics)
+        return json.dumps({**asdict(self), "batch_topics": topics})
 
     @classmethod
     def from_text(cls, text: str) -> Wanted:
         """What ``to_text`` gave. Raises ValueError."""
         try:
-            return cls(**json.loads(text))
-        except (TypeError, ValueError) as error:
+            values = json.loads(text)
+            topics = frozenset(topic.encode() for topic in values.pop("batch_topics", ()))
+            return cls(**values, batch_topics=topics)
+        except (AttributeError, TypeError, ValueError) as error:
             raise ValueError("must be the JSON of Wanted's fields") from error
 
 

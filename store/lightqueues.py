@@ -12,16 +12,20 @@ from store.record import Record
 LMQ_QUEUE_ID = 0
 
 
-def light_queues(found: Record, enable_lmq: bool) -> list[tuple[bytes, int, int]] | None:
+def light_queues(
+    found: Record, enable_lmq: bool, batch_topics: frozenset[bytes] = frozenset()
+) -> list[tuple[bytes, int, int]] | None:
     """(topic, queue id, queue offset) of each light queue that a message goes into.
 
     None where its lists cannot be used: RocketMQ skips lists of unequal length, and never gets past
     a message whose offset is no number. ``enable_lmq``: names that begin with %LMQ% have one queue.
+    ``batch_topics``: a batch queue puts its messages into no other.
     """
     if (
         not found.dispatched_to_queue
         or found.topic.startswith((record.RETRY_GROUP_TOPIC_PREFIX, record.SYSTEM_TOPIC_PREFIX))
         or found.topic == record.SCHEDULE_TOPIC
+        or found.topic in batch_topics
     ):
         return []
     values = found.property_map

@@ -186,6 +186,7 @@ def scan(
     missing, unless told that this is a BadRange.
     """
     levels = np.array(delay_levels_ms, np.int64)
+    batch_topics = _joined(sorted(wanted.batch_topics))
     chunk = _Chunk((end - start) // record.MIN_RECORD_LENGTH + 1, wanted)
     message_count, offset = 0, start
 
@@ -195,6 +196,7 @@ def scan(
         status, pos = scankernel.scan_records(
             window.data, window.length, window.base, file_end, pos, stop, verify_crc, CRC_TABLES,
             levels, chunk.out(), chunk.state, chunk.details, chunk.keys, chunk.unusable, wanted.lmq,
+            batch_topics,
         )  # fmt: skip
         message_count += _message_count(chunk) - before
         return status, pos
@@ -215,6 +217,12 @@ def scan(
         yield packed
     last_record_offset = int(chunk.state[scankernel.STATE_LAST_RECORD])
     yield ScannedRange(start, offset, end, message_count, last_record_offset)
+
+
+def _joined(names: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Names one behind the other, and where each begins and the last one ends."""
+    bounds = np.cumsum([0, *map(len, names)], dtype=np.int64)
+    return np.frombuffer(b"".join(names), np.uint8), bounds
 
 
 def _message_count(chunk: _Chunk) -> int:

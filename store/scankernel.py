@@ -133,13 +133,27 @@ def _count_parts(buf, pos, end):
 
 
 @kernel
-def _multi_dispatch(buf, topic, topic_length, props, end):
+def _is_among(buf, topic, topic_length, topics):
+    """Whether a topic is one of ``topics``: their names, and where each begins and ends there."""
+    names, bounds = topics
+    for index in range(len(bounds) - 1):
+        start = bounds[index]
+        if bounds[index + 1] - start == topic_length and _equal(
+            names, start, buf, topic, topic_length
+        ):
+            return True
+    return False
+
+
+@kernel
+def _multi_dispatch(buf, topic, topic_length, props, end, batch_topics):
     """(parts, names, their end, offsets, their end): ``MultiDispatchUtils``; parts 0: no light
     queue, -1: the lists cannot be used."""
     if (
         topic_starts_with(buf, topic, topic_length, _RETRY_PREFIX)
         or topic_starts_with(buf, topic, topic_length, _SYSTEM_PREFIX)
         or is_schedule_topic(buf, topic, topic_length)
+        or _is_among(buf, topic, topic_length, batch_topics)
     ):
         return _NO_LISTS
     names, names_end, offsets, offsets_end = find_two(
@@ -338,16 +352,17 @@ def _detail_record(buf, props, end, index, store_timestamp, queue_offset, detail
 @kernel
 def scan_records(
     buf, length, base, file_end, pos, stop, verify_crc, crc_tables, delay_levels_ms,
-    out, state, details, keys, unusable, lmq,
+    out, state, details, keys, unusable, lmq, batch_topics,
 ):  # fmt: skip
     """Parse records that start before log offset ``stop`` and sort them into runs.
 
     ``out``: offsets, sizes, tags, queue_offsets, run_ids (unit i stands at index i of each), runs,
     arena, slots; PREPARED and ROLLBACK are counted in ``state`` only. What is None is not gathered,
     and compiled away: ``details`` are the four columns of DETAIL_DTYPE, ``keys`` the three of
-    IndexEntries, ``unusable`` int64[n, 2] takes [start, end) of records whose light queues cannot
-    be told (``lmq``: enableLmq). Returns (status, pos): OK where ``stop`` is reached; with FULL
-    nothing of the record at ``pos`` was taken.
+    IndexEntries, ``unusable`` int64[n, 2] takes
+    [start, end) of records whose light queues cannot be told (``lmq``: enableLmq; those of
+    ``batch_topics``, as ``_is_among`` takes them, have none). Returns (status, pos): OK where
+    ``stop`` is reached; with FULL nothing of the record at ``pos`` was taken.
     """
     # here, not where it is used: unpacking counts references, in every turn of the loop
     offsets, sizes, tags, queue_offsets, run_ids, runs, arena, slots = out
@@ -370,7 +385,7 @@ def scan_records(
         if unusable is not None:
             lists = _NO_LISTS
             if dispatched:
-                lists = _multi_dispatch(buf, topic, topic_length, props, end)
+                lists = _multi_dispatch(buf, topic, topic_length, props, end, batch_topics)
             if not _has_room(lists[0], size, out, state, unusable):
                 return FULL, pos
         keys_before = state[STATE_KEYS]

@@ -51,6 +51,7 @@ class Derived:
             bit_maps=settings.enable_consume_queue_ext and settings.enable_calc_filter_bit_map,
             multi_dispatch=settings.enable_multi_dispatch,
             lmq=settings.enable_multi_dispatch and settings.enable_lmq,
+            batch_topics=self.batch_topics,
         )
 
     def dispatchers(

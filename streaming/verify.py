@@ -104,11 +104,15 @@ def _compare(
     ledger: Ledger,
     verify_crc: bool,
 ) -> None:
+    wanted = Wanted(
+        multi_dispatch=settings.enable_multi_dispatch,
+        lmq=settings.enable_lmq,
+        batch_topics=read_batch_topics(settings.root),
+    )
     for item in scan(
         log, scope.start, scope.end,
         delay_levels_ms=settings.message_delay_levels_ms, verify_crc=verify_crc,
-        fail_on_data_loss=False,
-        wanted=Wanted(multi_dispatch=settings.enable_multi_dispatch, lmq=settings.enable_lmq),
+        fail_on_data_loss=False, wanted=wanted,
     ):  # fmt: skip
         if isinstance(item, PackedChunk):
             runs = list(runs_of(item))

@@ -31,6 +31,7 @@ SETTINGS = {
     "mappedFileSizeCommitLog": LOG_FILE_SIZE,
     "mappedFileSizeConsumeQueue": 400,
     "mappedFileSizeConsumeQueueExt": 49152,
+    "mapperFileSizeBatchConsumeQueue": 4600,
     "maxHashSlotNum": 100,
     "maxIndexNum": 500,
 }
@@ -179,6 +180,52 @@ def test_uneven_queue_offsets(tmp_path: Path, seed: int, settings: dict[str, boo
         dispatch(store, output, max_bytes_per_trigger=max_bytes, replay_from=replay_from)
         check_equal(output, theirs, index=True)
         assert listed(output) == missing
+
+
+def test_messages_of_batch_topics_go_into_no_light_queue(tmp_path: Path, seed: int) -> None:
+    """A batch queue puts its messages nowhere else; lists of theirs that cannot be used are
+    nobody's loss."""
+    rng, log, batch_topic = random.Random(seed), PlainLog(LOG_FILE_SIZE), TOPICS[1]
+    next_offsets = Counter[tuple[str, int]]()
+    for index in range(300):
+        topic, queue_id = rng.choice(TOPICS), rng.randrange(QUEUES)
+        values: dict[str, object] = {"KEYS": f"k{index}"}
+        if topic == batch_topic and not rng.randrange(4):
+            values |= {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "none"}
+        elif rng.randrange(3):
+            names = rng.sample(LIGHT_QUEUES, rng.randrange(1, 4))
+            light = [(name, 0 if name.startswith("%LMQ%") else queue_id) for name in names]
+            values["INNER_MULTI_DISPATCH"] = ",".join(names)
+            values["INNER_MULTI_QUEUE_OFFSET"] = ",".join(str(next_offsets[key]) for key in light)
+            if topic != batch_topic:
+                next_offsets.update(light)
+        log.append(
+            topic=topic.encode(),
+            properties=properties(values),
+            queue_id=queue_id,
+            queue_offset=next_offsets[topic, queue_id],
+            store_timestamp=STORED + index,
+        )
+        next_offsets[topic, queue_id] += 1
+    ours, theirs = (
+        make_store(tmp_path / name, log, enableMultiDispatch=True, enableLmq=True)
+        for name in ("ours", "theirs")
+    )
+    for store in (ours, theirs):
+        (store / "config").mkdir()
+        table = {batch_topic: {"topicName": batch_topic, "attributes": {"queue.type": "BatchCQ"}}}
+        (store / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
+    assert boot(theirs)["dispatched"] == 300
+    assert (theirs / "batchconsumequeue" / batch_topic).is_dir()
+    assert {path.name for path in (theirs / "consumequeue").iterdir()} == {
+        *TOPICS, *LIGHT_QUEUES
+    } - {batch_topic}  # fmt: skip
+    progress = dispatch(ours, ours)
+    check_equal(ours, theirs, index=True)
+    assert progress.counts.quarantined_bytes == 0
+    found = verify(read_store_settings(theirs), theirs)
+    assert found.differences == ()
+    assert found.units > 300
 
 
 def test_a_drop_at_a_full_file_leaves_no_empty_file(tmp_path: Path) -> None:

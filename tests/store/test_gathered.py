@@ -21,8 +21,12 @@ from store.dispatch import DispatchBatch, Wanted
 from store.lightqueues import light_queues
 from store.record import Record, Status, SysFlag
 
-WANTED = Wanted(index=True, details=True, multi_dispatch=True, lmq=True)
-TOPICS = (b"Orders", b"%RETRY%group", b"rmq_sys_x", b"SCHEDULE_TOPIC_XXXX", "价格".encode(), b"a")
+BATCH_TOPICS = frozenset((b"Batch", b"Batch-of-8-bytes-and-more", b"b", b"Orders2"))
+WANTED = Wanted(index=True, details=True, multi_dispatch=True, lmq=True, batch_topics=BATCH_TOPICS)
+TOPICS = (
+    b"Orders", b"%RETRY%group", b"rmq_sys_x", b"SCHEDULE_TOPIC_XXXX", "价格".encode(), b"a", b"b",
+    b"Batch-of-8-bytes-and-more", b"Batch-of-8-bytes-or-more", b"Batc", b"Batch",
+)  # fmt: skip
 NAMES = (b"%LMQ%one", b"%LMQ%two", b"plain", b"Orders", b"with/slash", b"", b"a")
 NUMBERS = (b"0", b"7", b"12345678901", b"x", b"", b"+5")
 KEYS = (b"", b"k", b"one two", b"  a  b ", "钥匙 two".encode(), b"polygenelubricants")
@@ -85,7 +89,7 @@ def plain_units(log: CommitLog, end: int) -> tuple[dict[tuple[bytes, int], list[
         own = (found.topic, found.queue_id)
         unit = (*own, found.queue_offset, start, base, size, False)
         queues.setdefault(own, []).append(unit)
-        light = light_queues(found, True)
+        light = light_queues(found, True, BATCH_TOPICS)
         if light is None:
             unusable.append(start)
         for topic, queue_id, queue_offset in light or []:
@@ -143,10 +147,10 @@ def test_a_scan_gathers_what_the_plain_rules_give(
 
 
 def test_what_is_wanted_as_a_text() -> None:
-    """As the source's option."""
-    for wanted in (Wanted(), WANTED, Wanted(lmq=True)):
+    """As the source's option, names of topics included."""
+    for wanted in (Wanted(), WANTED, Wanted(lmq=True, batch_topics=frozenset(["价格".encode()]))):
         assert Wanted.from_text(wanted.to_text()) == wanted
     assert Wanted.from_text("{}") == Wanted()
-    for text in ("", "index", "[]", '{"indexes": true}'):
+    for text in ("", "index", "[]", '{"indexes": true}', '{"batch_topics": [1]}'):
         with pytest.raises(ValueError, match="must be the JSON"):
             Wanted.from_text(text)
