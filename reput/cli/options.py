@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,6 +47,23 @@ def store_settings(
         size_option("--commitlog-file-size", commit_log_file_size),
         size_option("--consume-queue-file-size", consume_queue_file_size),
     )
+
+
+def dispatcher_settings(
+    broker_conf: Path | None,
+    commit_log_file_size: str | None,
+    consume_queue_file_size: str | None,
+    conf: list[str] | None,
+) -> dict[str, Any]:
+    """What every command that dispatches tells ``DispatcherConfig`` alike. Raises UsageError."""
+    return {
+        "broker_conf": broker_conf,
+        "commit_log_file_size": size_option("--commitlog-file-size", commit_log_file_size),
+        "consume_queue_file_size": size_option(
+            "--consume-queue-file-size", consume_queue_file_size
+        ),
+        "spark_conf": spark_conf(conf or []),
+    }
 
 
 def kinds_option(text: str | None, known: Sequence[str]) -> Sequence[str]:

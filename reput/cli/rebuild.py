@@ -67,14 +67,11 @@ def rebuild(
         output=root,
         # the slowest of all is not built where it would not be swapped in
         index=None if INDEX_DIRECTORY in kinds and not topic else False,
-        broker_conf=broker_conf,
         on_queue_gap=on_queue_gap,
         verify_crc=verify_crc,
-        commit_log_file_size=options.size_option("--commitlog-file-size", commitlog_file_size),
-        consume_queue_file_size=options.size_option(
-            "--consume-queue-file-size", consume_queue_file_size
+        **options.dispatcher_settings(
+            broker_conf, commitlog_file_size, consume_queue_file_size, conf
         ),
-        spark_conf=options.spark_conf(conf or []),
     )
     _show(_rebuild(config, kinds, topic, dry_run, as_json), root, dry_run, as_json)
 

@@ -82,12 +82,9 @@ def run(
         replay_from=replay_from,
         index=index,
         retention=retention,
-        broker_conf=broker_conf,
-        commit_log_file_size=options.size_option("--commitlog-file-size", commitlog_file_size),
-        consume_queue_file_size=options.size_option(
-            "--consume-queue-file-size", consume_queue_file_size
+        **options.dispatcher_settings(
+            broker_conf, commitlog_file_size, consume_queue_file_size, conf
         ),
-        spark_conf=options.spark_conf(conf or []),
     )
     _run(config, as_json)
 
