@@ -223,15 +223,20 @@ class IndexDispatcher:
                 return index_count  # the log has forgotten it
             while first > 1 and file.entry(first - 1).phy_offset == offset:
                 first -= 1
-            found = self._record_at(offset)
-            hashes = [index_key_hash(key) for key in index_keys(found)] if found else []
-            if first == 1:
-                hashes = hashes[self._count_at_end(before, offset) :]
-            end = min(first + len(hashes), index_count)
-            if hashes and hashes == [file.entry(index).key_hash for index in range(first, end)]:
-                return end
+            in_files_before = self._count_at_end(before, offset) if first == 1 else 0
+            # tags may have been indexed or not when the message was dispatched
+            for index_tags in (True, False):
+                hashes = self._hashes_at(offset, index_tags)[in_files_before:]
+                end = min(first + len(hashes), index_count)
+                if hashes and hashes == [file.entry(index).key_hash for index in range(first, end)]:
+                    return end
             index_count = first
         return index_count
+
+    def _hashes_at(self, offset: int, index_tags: bool) -> list[int]:
+        found = self._record_at(offset)
+        keys = index_keys(found, index_tags=index_tags) if found else []
+        return [index_key_hash(key) for key in keys]
 
     def _count_at_end(self, paths: Sequence[Path], offset: int) -> int:
         """How many entries at the end of full files are of the message at ``offset``."""

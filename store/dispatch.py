@@ -73,6 +73,8 @@ class Wanted:
 
     index: bool = False
     """Hashes of its keys."""
+    index_tags: bool = False
+    """And of its tags."""
     details: bool = False
     """DETAIL_DTYPE."""
     bit_maps: bool = False

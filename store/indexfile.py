@@ -48,6 +48,7 @@ DEFAULT_MAX_INDEX_NUM = 20_000_000
 MAX_MSGS_NUM_BATCH = 64
 """``maxMsgsNumBatch``: no query finds more."""
 TOPIC_KEY_SEPARATOR = b"#"
+TAG_KEY_PREFIX = b"T#"
 
 _HEADER = struct.Struct(">qqqqii")
 _SLOT = struct.Struct(">i")
@@ -68,17 +69,20 @@ _NAME_DIGITS = 17
 _NAME = re.compile(rf"[0-9]{{{_NAME_DIGITS}}}\Z", re.ASCII)
 
 
-def index_keys(record: Record) -> list[bytes]:
+def index_keys(record: Record, *, index_tags: bool = False) -> list[bytes]:
     """What a message is indexed by, in order: ``topic#key`` (``IndexService.buildIndex``).
 
-    UNIQ_KEY first, then the parts of KEYS; duplicates stay. A ROLLBACK has none. As bytes, for
-    Java's decoding does not change where these join.
+    UNIQ_KEY first, then the parts of KEYS; duplicates stay. ``index_tags``: then ``T#`` and TAGS as
+    a whole, as RocketMQ 5.5 writes it. A ROLLBACK has none. As bytes, for Java's decoding does not
+    change where these join.
     """
     if record.transaction_type == SysFlag.ROLLBACK:
         return []
     found = record.property_map
     uniq_key = found.get(properties.UNIQ_KEY, b"")
     keys = [uniq_key, *found.get(properties.KEYS, b"").split(properties.KEY_SEPARATOR)]
+    if index_tags and properties.TAGS in found:
+        keys.append(TAG_KEY_PREFIX + found[properties.TAGS])
     return [record.topic + TOPIC_KEY_SEPARATOR + key for key in keys if key]
 
 

@@ -195,8 +195,8 @@ def scan(
         before = _message_count(chunk)
         status, pos = scankernel.scan_records(
             window.data, window.length, window.base, file_end, pos, stop, verify_crc, CRC_TABLES,
-            levels, chunk.out(), chunk.state, chunk.details, chunk.keys, chunk.unusable, wanted.lmq,
-            batch_topics,
+            levels, chunk.out(), chunk.state, chunk.details, chunk.keys, wanted.index_tags or None,
+            chunk.unusable, wanted.lmq, batch_topics,
         )  # fmt: skip
         message_count += _message_count(chunk) - before
         return status, pos

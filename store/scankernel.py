@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from store import properties, record
+from store.indexfile import TAG_KEY_PREFIX
 from store.kernelbase import crc32, find_byte, i32, i64, kernel, le64, put32, put64
 from store.kernels import (
     BAD_BODY_CRC,
@@ -66,6 +67,8 @@ STATE_FIELDS = 9
 
 _KEYS = property_name(properties.KEYS)
 _UNIQ_KEY = property_name(properties.UNIQ_KEY)
+_TAGS = property_name(properties.TAGS)
+_TAG_KEY_PREFIX = np.frombuffer(TAG_KEY_PREFIX, np.uint8)
 _INNER_NUM = property_name(properties.INNER_NUM)
 _INNER_BASE = property_name(properties.INNER_BASE)
 _MULTI_DISPATCH = property_name(properties.INNER_MULTI_DISPATCH)
@@ -91,10 +94,12 @@ def _put_key(value, offset, store_timestamp, keys, state):
 
 
 @kernel
-def _index_record(buf, topic, topic_length, props, end, offset, store_timestamp, keys, state):
+def _index_record(
+    buf, topic, topic_length, props, end, offset, store_timestamp, keys, index_tags, state
+):  # fmt: skip
     """The hashes of a record's keys (``IndexService.buildIndex``); False where there is no room."""
     pos, keys_end, unique, unique_end = find_two(buf, props, end, _KEYS, _UNIQ_KEY)
-    if state[STATE_KEYS] + 2 + (keys_end - pos) // 2 > len(keys[0]):
+    if state[STATE_KEYS] + 3 + (keys_end - pos) // 2 > len(keys[0]):
         return False
     if state[STATE_FIRST_INDEXED] < 0:
         state[STATE_FIRST_INDEXED] = offset
@@ -109,6 +114,12 @@ def _index_record(buf, topic, topic_length, props, end, offset, store_timestamp,
             value = hash_on(topic_hash, buf, pos, stop)
             _put_key(value, offset, store_timestamp, keys, state)
         pos = stop + 1
+    if index_tags is not None:
+        tags, tags_end, _, _ = find_two(buf, props, end, _TAGS, _TAGS)
+        if tags >= 0:
+            value = hash_on(topic_hash, _TAG_KEY_PREFIX, 0, len(_TAG_KEY_PREFIX))
+            value = hash_on(value, buf, tags, tags_end)
+            _put_key(value, offset, store_timestamp, keys, state)
     return True
 
 
@@ -352,14 +363,14 @@ def _detail_record(buf, props, end, index, store_timestamp, queue_offset, detail
 @kernel
 def scan_records(
     buf, length, base, file_end, pos, stop, verify_crc, crc_tables, delay_levels_ms,
-    out, state, details, keys, unusable, lmq, batch_topics,
+    out, state, details, keys, index_tags, unusable, lmq, batch_topics,
 ):  # fmt: skip
     """Parse records that start before log offset ``stop`` and sort them into runs.
 
     ``out``: offsets, sizes, tags, queue_offsets, run_ids (unit i stands at index i of each), runs,
     arena, slots; PREPARED and ROLLBACK are counted in ``state`` only. What is None is not gathered,
     and compiled away: ``details`` are the four columns of DETAIL_DTYPE, ``keys`` the three of
-    IndexEntries, ``unusable`` int64[n, 2] takes
+    IndexEntries (with ``index_tags`` those of TAGS too), ``unusable`` int64[n, 2] takes
     [start, end) of records whose light queues cannot be told (``lmq``: enableLmq; those of
     ``batch_topics``, as ``_is_among`` takes them, have none). Returns (status, pos): OK where
     ``stop`` is reached; with FULL nothing of the record at ``pos`` was taken.
@@ -391,8 +402,9 @@ def scan_records(
         keys_before = state[STATE_KEYS]
         if keys is not None:
             if transaction_type != _ROLLBACK and not _index_record(
-                buf, topic, topic_length, props, end, offset, store_timestamp, keys, state
-            ):
+                buf, topic, topic_length, props, end, offset, store_timestamp, keys, index_tags,
+                state,
+            ):  # fmt: skip
                 return FULL, pos
         if dispatched:
             queue_id, queue_offset = i32(buf, pos + 12), i64(buf, pos + 20)

@@ -37,6 +37,8 @@ class DispatcherConfig:
     """``earliest`` or a physical offset to dispatch again from."""
     index: bool | None = None
     """Build the index of keys; None: as messageIndexEnable says."""
+    index_tags: bool = False
+    """Index tags too, as RocketMQ 5.5 does and 5.3 does not."""
     retention: bool = False
     """Remove queue files whose messages the log has lost, as a broker does."""
     broker_conf: Path | None = None

@@ -31,6 +31,7 @@ class Derived:
     settings: StoreSettings
     batch_topics: frozenset[bytes]
     index: bool
+    index_tags: bool
 
     @classmethod
     def of(cls, config: DispatcherConfig, settings: StoreSettings) -> Derived:
@@ -39,7 +40,7 @@ class Derived:
         batch_topics = read_batch_topics(settings.root)
         check_queue_types(config.output, batch_topics)
         index = settings.message_index_enable if config.index is None else config.index
-        return cls(settings, batch_topics, index)
+        return cls(settings, batch_topics, index, config.index_tags)
 
     @property
     def wanted(self) -> Wanted:
@@ -47,6 +48,7 @@ class Derived:
         settings = self.settings
         return Wanted(
             index=self.index,
+            index_tags=self.index and self.index_tags,
             details=settings.enable_consume_queue_ext or bool(self.batch_topics),
             bit_maps=settings.enable_consume_queue_ext and settings.enable_calc_filter_bit_map,
             multi_dispatch=settings.enable_multi_dispatch,

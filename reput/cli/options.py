@@ -125,4 +125,7 @@ Index = Annotated[
         "--index/--no-index", help="Build the index of keys, or not; as messageIndexEnable says."
     ),
 ]
+IndexTags = Annotated[
+    bool, typer.Option("--index-tags", help="Index tags too, as RocketMQ 5.5 does.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines.")]

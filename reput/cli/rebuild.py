@@ -42,6 +42,7 @@ def rebuild(
     ] = False,
     on_queue_gap: options.OnQueueGapOption = OnQueueGap.ROCKETMQ,
     verify_crc: options.VerifyCrc = False,
+    index_tags: options.IndexTags = False,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
@@ -67,6 +68,7 @@ def rebuild(
         output=root,
         # the slowest of all is not built where it would not be swapped in
         index=None if INDEX_DIRECTORY in kinds and not topic else False,
+        index_tags=index_tags,
         on_queue_gap=on_queue_gap,
         verify_crc=verify_crc,
         **options.dispatcher_settings(

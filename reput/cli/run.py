@@ -55,6 +55,7 @@ def run(
         typer.Option(help="Dispatch again from here: `earliest` or a physical offset."),
     ] = None,
     index: options.Index = None,
+    index_tags: options.IndexTags = False,
     retention: options.Retention = False,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
@@ -81,6 +82,7 @@ def run(
         adopt=adopt,
         replay_from=replay_from,
         index=index,
+        index_tags=index_tags,
         retention=retention,
         **options.dispatcher_settings(
             broker_conf, commitlog_file_size, consume_queue_file_size, conf

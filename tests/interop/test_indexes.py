@@ -75,12 +75,12 @@ def queue_questions(
                 yield line("get", topic, queue, offset, 32, MAX_BYTES, f"group:{group}")
 
 
-def build(theirs: Path, ours: Path) -> Path:
+def build(theirs: Path, ours: Path, *, index_tags: bool = False) -> Path:
     """A store of the same log, with our indexes alone."""
     for part in ("commitlog", "config"):
         shutil.copytree(theirs / part, ours / part)
     shutil.copy(theirs / "broker.conf", ours)
-    dispatch(ours, ours)
+    dispatch(ours, ours, index_tags=index_tags)
     return ours
 
 
@@ -151,3 +151,24 @@ def test_rocketmq_recovers_our_store_after_a_crash_as_its_own(
     assert all(path.exists() for path in full)
     assert tree(ours / "consumequeue") == queues
     check_found(keyed, answers)
+
+
+def test_rocketmq_finds_messages_by_tag_where_tags_are_indexed(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """It takes the further entries of RocketMQ 5.5 for those of a key of that name."""
+    theirs = golden("mixed")
+    ours = build(theirs, tmp_path / "ours", index_tags=True)
+    tagged: dict[tuple[str, str], list[int]] = {}
+    for message in log_records(theirs):
+        tags = message.property_map.get(b"TAGS", b"").decode()
+        if tags and message.transaction_type != 12:
+            names = (message.topic.decode(), tags)
+            tagged.setdefault(names, []).append(message.physical_offset)
+    asked = [line("key", topic, f"T#{tags}", MAX_RESULTS, *EVER) for topic, tags in tagged]
+    answers, dispatched = ask_store(ours, asked)
+    assert dispatched == 0
+    assert len(tagged) > 10
+    for offsets, answer in zip(tagged.values(), answers, strict=True):
+        found = [int(offset) for offset in answer.split(" ")[2].split(",")]
+        assert found == offsets[-MAX_RESULTS:]

@@ -8,6 +8,8 @@ repeats a case; chunks are made small, so that every limit is met.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from store.appender import Appender
 from store.commitlog import CommitLog
 from store.cursor import BadRange
 from store.dispatch import DispatchBatch, Wanted
+from store.indexfile import index_key_hash, index_keys
 from store.lightqueues import light_queues
 from store.record import Record, Status, SysFlag
 
@@ -27,13 +30,16 @@ TOPICS = (
     b"Orders", b"%RETRY%group", b"rmq_sys_x", b"SCHEDULE_TOPIC_XXXX", "价格".encode(), b"a", b"b",
     b"Batch-of-8-bytes-and-more", b"Batch-of-8-bytes-or-more", b"Batc", b"Batch",
 )  # fmt: skip
+TAGS = (b"", b"TagA", b"a || b", "标签🙂".encode(), b"x" * 300)
 NAMES = (b"%LMQ%one", b"%LMQ%two", b"plain", b"Orders", b"with/slash", b"", b"a")
 NUMBERS = (b"0", b"7", b"12345678901", b"x", b"", b"+5")
 KEYS = (b"", b"k", b"one two", b"  a  b ", "钥匙 two".encode(), b"polygenelubricants")
 
 
 def drawn_properties(rng: random.Random) -> bytes:
-    found: list[tuple[bytes, bytes]] = [(properties.TAGS, b"TagA")]
+    found: list[tuple[bytes, bytes]] = []
+    if rng.random() < 0.8:
+        found.append((properties.TAGS, rng.choice(TAGS)))
     if rng.random() < 0.7:
         found.append((properties.KEYS, rng.choice(KEYS)))
     if rng.random() < 0.7:
@@ -118,9 +124,14 @@ def scanned_units(batch: DispatchBatch) -> dict[tuple[bytes, int], list[Unit]]:
     return queues
 
 
+@pytest.mark.parametrize("index_tags", [False, True])
 @pytest.mark.parametrize("chunk_records", [1 << 18, 50])
 def test_a_scan_gathers_what_the_plain_rules_give(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, chunk_records: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    chunk_records: int,
+    index_tags: bool,
 ) -> None:
     """In one chunk and in many; nothing is taken twice where a chunk is full."""
     monkeypatch.setattr(scan, "CHUNK_RECORDS", chunk_records)
@@ -129,7 +140,8 @@ def test_a_scan_gathers_what_the_plain_rules_give(
     end = cursor.LogTail(log).settled()
     batch = scan.scan_in_one_piece(
         log, 0, end,
-        delay_levels_ms=record.DEFAULT_DELAY_LEVELS_MS, verify_crc=True, wanted=WANTED,
+        delay_levels_ms=record.DEFAULT_DELAY_LEVELS_MS, verify_crc=True,
+        wanted=replace(WANTED, index_tags=index_tags),
     )  # fmt: skip
     assert batch is not None
     queues, unusable = plain_units(log, end)
@@ -144,6 +156,19 @@ def test_a_scan_gathers_what_the_plain_rules_give(
         assert run.details is not None
         for unit, detail in zip(run.units, run.details, strict=True):
             assert detail["store_timestamp"] == timestamps[int(unit["offset"])]
+    assert list(index_entries(batch)) == [
+        (item.physical_offset, index_key_hash(key), item.store_timestamp)
+        for item in found
+        if isinstance(item, Record)
+        for key in index_keys(item, index_tags=index_tags)
+    ]
+
+
+def index_entries(batch: DispatchBatch) -> Iterator[tuple[int, int, int]]:
+    for part in batch.index_entries:
+        yield from zip(
+            part.offsets.tolist(), part.hashes.tolist(), part.store_timestamps.tolist(), strict=True
+        )
 
 
 def test_what_is_wanted_as_a_text() -> None:

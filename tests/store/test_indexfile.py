@@ -53,6 +53,25 @@ def test_keys_are_those_of_build_index(found: dict[bytes, bytes], expected: list
 
 
 @pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({b"TAGS": b"TagA"}, [b"T#T#TagA"]),
+        ({b"KEYS": b"k", b"TAGS": b"a || b", b"UNIQ_KEY": b"u"}, [b"T#u", b"T#k", b"T#T#a || b"]),
+        ({b"KEYS": b"T#a", b"TAGS": b"a"}, [b"T#T#a", b"T#T#a"]),
+        ({b"KEYS": b"k"}, [b"T#k"]),
+    ],
+)
+def test_tags_are_the_last_key_where_asked(
+    found: dict[bytes, bytes], expected: list[bytes]
+) -> None:
+    """Whole, and after those of KEYS, as RocketMQ 5.5 does (format.md §8)."""
+    record = Record(b"T", property_map=found)
+    assert index_keys(record, index_tags=True) == expected
+    assert index_keys(replace(record, sys_flag=SysFlag.PREPARED), index_tags=True) == expected
+    assert index_keys(replace(record, sys_flag=SysFlag.ROLLBACK), index_tags=True) == []
+
+
+@pytest.mark.parametrize(
     ("key", "expected"),
     [
         (b"", 0),

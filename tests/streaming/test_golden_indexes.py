@@ -14,10 +14,12 @@ import pytest
 
 from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.indexfile import IndexLayout
+from store.cursor import records
+from store.indexfile import IndexLayout, index_key_hash, index_keys
+from store.record import Record
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import ALL_GOLDEN_NAMES, difference
-from tests.support.index_model import Content, read_content
+from tests.support.index_model import Content, Message, ModelIndex, read_content
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -84,3 +86,30 @@ def test_an_index_that_is_switched_on_later(
     assert f"the index begins at {end}" in caplog.text
     dispatch(store, output, replay_from="earliest", max_bytes_per_trigger=300_000)
     check_equal(output, store, index=True)
+
+
+def test_tags_are_indexed_where_asked(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """As RocketMQ 5.5 does. Switched on and off between runs: what was put stays, and the option
+    decides about new messages alone."""
+    full, store, output = golden("mixed"), tmp_path / "store", tmp_path / "output"
+    (store / "commitlog").mkdir(parents=True)
+    (store / "broker.conf").symlink_to(full / "broker.conf")
+    settings = read_store_settings(full)
+    model = ModelIndex(settings.max_hash_slot_num, settings.max_index_num)
+    log, start = CommitLog([full / "commitlog"]), 0
+    for number, segment in enumerate(log.segments):
+        index_tags = number % 3 != 1
+        copied = store / "commitlog" / segment.path.name
+        copied.write_bytes(segment.path.read_bytes())
+        end = dispatch(store, output, index_tags=index_tags).end_offset
+        for found in records(log, start, end):
+            assert isinstance(found, Record)
+            keys = index_keys(found, index_tags=index_tags)
+            hashes = tuple(index_key_hash(key) for key in keys)
+            offset = found.physical_offset
+            model.build_index(Message(offset, offset, found.store_timestamp, hashes))
+        start = end
+        layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+        assert index_contents(output, layout) == model.files
+    assert len(log.segments) > 3
+    assert difference(output / "consumequeue", full / "consumequeue") == []
