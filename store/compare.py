@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -29,7 +28,6 @@ from numpy.typing import NDArray
 from store import storecheckpoint
 from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
 from store.commitlog import is_mapped_file_name
-from store.config import parse_properties
 from store.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE, list_queues
 from store.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
@@ -96,25 +94,6 @@ class Comparison:
     def is_equal(self) -> bool:
         """Whether nothing differed."""
         return not self.differences
-
-
-def read_hash_slot_count(property_files: Iterable[Path]) -> int:
-    """maxHashSlotNum of the first file that says it, or RocketMQ's default; files need not exist.
-
-    Raises UsageError for a file that cannot be read, or a value that is no number of slots.
-    """
-    for path in property_files:
-        try:
-            text = parse_properties(path.read_text("utf-8")).get("maxHashSlotNum")
-        except FileNotFoundError:
-            continue
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read {path}: {error}") from error
-        if text is not None:
-            if not re.fullmatch(r"[1-9][0-9]{0,9}", text, re.ASCII):
-                raise UsageError(f"maxHashSlotNum in {path} is {text!r}; it must be a number")
-            return int(text)
-    return DEFAULT_MAX_HASH_SLOT_NUM
 
 
 def compare_stores(

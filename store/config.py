@@ -9,12 +9,14 @@ A value that cannot be read is an error, where RocketMQ takes the default withou
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from store.consumequeue import rounded_file_size
 from store.errors import UsageError
+from store.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, DEFAULT_MAX_INDEX_NUM
 from store.record import DEFAULT_DELAY_LEVELS_MS
 
 FILE_NAME = "broker.conf"
@@ -74,9 +76,9 @@ class StoreSettings:
     enable_lmq: bool = False
     """Whether light queues (%LMQ%) then have queue id 0."""
     message_index_enable: bool = True
-    max_hash_slot_num: int = 5_000_000
+    max_hash_slot_num: int = DEFAULT_MAX_HASH_SLOT_NUM
     """Slots of an index file."""
-    max_index_num: int = 20_000_000
+    max_index_num: int = DEFAULT_MAX_INDEX_NUM
     """Entries of an index file."""
     file_reserved_time: int = 72
     """Hours that files of the log are kept."""
@@ -102,12 +104,34 @@ def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSet
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory; give a store's root, which holds commitlog/")
     path = broker_conf or root / FILE_NAME
-    values: dict[str, str] = {}
-    if broker_conf is not None or path.is_file():
-        try:
-            values = parse_properties(path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read {path}: {error}") from error
+    values = _read_properties(path) if broker_conf is not None or path.is_file() else {}
+    directories = _commit_log_directories(root, values)
+    settings = StoreSettings(root, directories, **_stated(values, path))
+    return settings.with_overrides(None, settings.mapped_file_size_consume_queue)
+
+
+def read_hash_slot_count(property_files: Iterable[Path]) -> int:
+    """maxHashSlotNum of the first file that says it, or RocketMQ's default; files need not exist.
+
+    For outputs, which need not be stores. Raises UsageError as ``read_store_settings``.
+    """
+    for path in property_files:
+        if path.is_file():
+            count: int | None = _stated(_read_properties(path), path).get("max_hash_slot_num")
+            if count is not None:
+                return count
+    return DEFAULT_MAX_HASH_SLOT_NUM
+
+
+def _read_properties(path: Path) -> dict[str, str]:
+    try:
+        return parse_properties(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from error
+
+
+def _stated(values: dict[str, str], path: Path) -> dict[str, Any]:
+    """The fields of StoreSettings that a property file states, but for the log's directories."""
     # a field's type follows from the table that names it
     found: dict[str, Any] = {}
     for key, field in _SWITCHES.items():
@@ -118,8 +142,7 @@ def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSet
             found[field] = _number(key, values[key], smallest, largest, path)
     if delay_levels := values.get("messageDelayLevel"):
         found["message_delay_levels_ms"] = _delay_levels(delay_levels, path)
-    settings = StoreSettings(root, _commit_log_directories(root, values), **found)
-    return settings.with_overrides(None, settings.mapped_file_size_consume_queue)
+    return found
 
 
 def _commit_log_directories(root: Path, values: dict[str, str]) -> tuple[Path, ...]:

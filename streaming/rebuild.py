@@ -23,14 +23,7 @@ from checkpoints.swap import (
     swap_in,
 )
 from store import fsops
-from store.compare import (
-    CHECKPOINT_KIND,
-    DIRECTORY_KINDS,
-    Comparison,
-    compare_stores,
-    read_hash_slot_count,
-)
-from store.config import FILE_NAME as BROKER_CONF
+from store.compare import CHECKPOINT_KIND, DIRECTORY_KINDS, Comparison, compare_stores
 from store.config import read_store_settings
 from store.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
 from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
@@ -80,7 +73,7 @@ def rebuild(
     kinds, parts = _chosen(kinds, topics)
     output = config.output
     # a wrong call shall make no directory
-    read_store_settings(config.store, config.broker_conf)
+    settings = read_store_settings(config.store, config.broker_conf)
     with Ownership(output):
         finish_owned_swap(output)
         check_swappable(output, [*REPLACEABLE, *parts])
@@ -96,10 +89,10 @@ def rebuild(
                 raise StoreError("stopped before everything was built: nothing was replaced")
             written = [kind for kind in DIRECTORY_KINDS if (built / kind).is_dir()]
             _check_built(output, built, [kind for kind in kinds if kind in written], topics)
-            slots = read_hash_slot_count([config.broker_conf or config.store / BROKER_CONF])
             comparison = compare_stores(
-                output, built, [kind for kind in kinds if kind in written], topics, slots
-            )
+                output, built, [kind for kind in kinds if kind in written], topics,
+                settings.max_hash_slot_num,
+            )  # fmt: skip
         except BaseException:
             clear_aside(output)
             raise

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from reput.cli import options, render
-from store.compare import KINDS, compare_stores, read_hash_slot_count
-from store.config import FILE_NAME
+from store.compare import KINDS, compare_stores
+from store.config import FILE_NAME, read_hash_slot_count
 from store.errors import UsageError
 
 DIFFERENT = 1

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from store.compare import KINDS, Difference, compare_stores, read_hash_slot_count
+from store.compare import KINDS, Difference, compare_stores
+from store.config import read_hash_slot_count
 from store.errors import StoreError, UsageError
 
 GOLDEN_SLOTS = {"plain": 5000, "mixed": 1000, "ext": 5000, "batch": 5000}
