@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from bench.context import Context
 from bench.measures import RATE_UNIT, Figures, Row
 from bench.processes import ROOT
 from bench.reput import core_count
+from store.errors import StoreError
+from streaming.jvm import find_java
 
 
 def about(context: Context) -> dict[str, Any]:
@@ -181,11 +182,9 @@ def _cpu_model() -> str:
 
 
 def _java_version() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else "java"
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+        told = subprocess.run([find_java(), "-version"], capture_output=True, text=True, check=True)
+    except (StoreError, OSError, subprocess.CalledProcessError):
         return "none"
     return told.stderr.partition("\n")[0]
 

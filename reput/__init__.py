@@ -6,3 +6,6 @@ try:
     __version__ = version("reput")
 except PackageNotFoundError:
     __version__ = "0+source"
+
+INTERRUPTED = 130
+"""Exit code of a process that Ctrl-C ended."""

@@ -2,7 +2,7 @@
 
 import sys
 
-INTERRUPTED = 130
+from reput import INTERRUPTED
 
 
 def main() -> None:

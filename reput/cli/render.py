@@ -21,10 +21,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from reput import INTERRUPTED
 from store.compare import Comparison, Difference, Fields
 
 PLAIN_SECONDS = 5.0
-INTERRUPTED = 130
 
 
 class Shown(Protocol):
