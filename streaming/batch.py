@@ -117,6 +117,17 @@ class BatchWriter:
         if self._pending is not None and self._pending.done():
             self._pending.result()
 
+    def expire(self) -> None:
+        """Begin to remove expired files, for the log may lose some while no batch comes."""
+        if self._config.retention and self._busy.acquire(blocking=False):
+            # no batch begins meanwhile, and the next one waits for what is begun here
+            try:
+                if self._pending is None or self._pending.done():
+                    self.finish()
+                    self._pending = self._thread.submit(self._expire)
+            finally:
+                self._busy.release()
+
     def _collect(self, frame: DataFrame) -> DispatchBatch:
         if self.progress.first_batch is None:
             self.progress.first_batch = time.monotonic()

@@ -185,6 +185,7 @@ def _wait(
                 seen = parse_offset(last.sources[0].latestOffset, store_id)
                 writer.progress.log_end = seen if seen is not None else writer.progress.log_end
             writer.check()
+            writer.expire()
             show(writer.progress)
         if query.isActive:
             writer.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from store.cursor import LogTail, records
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress
-from tests.support.golden import GOLDEN_NAMES, difference, tree
+from tests.support.golden import GOLDEN_NAMES, difference, relaid_queues, tree
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -172,3 +173,32 @@ def test_retention_follows_the_log_and_a_restart_goes_on(
         gone = name != last_of_queue and int.from_bytes(data[-20:-12], "big") < log_min
         assert after.get(name) == (None if gone else data), name
     assert len(after) < len(before)
+
+
+def test_retention_follows_the_log_while_no_message_comes(
+    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker removes old files of an idle log; the queues follow, and the run goes on."""
+    monkeypatch.setattr("streaming.batch.RETENTION_SECONDS", 0.0)
+    store, output, stop = golden("plain"), tmp_path / "output", threading.Event()
+    files = sorted((store / "commitlog").iterdir())
+    end = dispatch(store, tmp_path / "other").end_offset
+    log_min = int(files[3].name)
+    kept = relaid_queues(store, 200, log_min)
+    deadline = time.monotonic() + 60
+
+    def show(progress: Progress) -> None:
+        if progress.end_offset == end and files[0].exists():
+            assert tree(output / "consumequeue") == relaid_queues(store, 200)
+            for path in files[:3]:
+                path.unlink()
+        # by their number: one may go while it is read
+        there = [path for path in (output / "consumequeue").rglob("*") if path.is_file()]
+        if (len(there) == len(kept) and not files[0].exists()) or time.monotonic() > deadline:
+            stop.set()
+
+    config = DispatcherConfig(store, output, consume_queue_file_size=200, retention=True)
+    progress = run_dispatcher(config, stop, show)
+    assert tree(output / "consumequeue") == kept
+    assert len(kept) < len(relaid_queues(store, 200))
+    assert (progress.batches, progress.end_offset) == (1, end)
