@@ -4,6 +4,8 @@ Code only, and no JVM. What it describes lives in the output's ``reput`` directo
 
     reput/owner.lock      held while a dispatcher runs
     reput/owner.json      who holds it, for the error that the second one gets
+    reput/abort           from a run's start to its clean end, as in RocketMQ: if it is there at a
+                          start, something may stand behind the watermark
     reput/watermark       the durable position (``store.watermark``)
     reput/quarantine.jsonl   what got no entry (``store.ledger``)
     reput/spool/          units on their way from Spark's tasks (``store.spool``)
@@ -12,7 +14,8 @@ Code only, and no JVM. What it describes lives in the output's ``reput`` directo
 
 from store.watermark import STATE_DIRECTORY
 
-__all__ = ["SPARK_DIRECTORY", "SPOOL_DIRECTORY", "STATE_DIRECTORY"]
+__all__ = ["ABORT_FILE", "SPARK_DIRECTORY", "SPOOL_DIRECTORY", "STATE_DIRECTORY"]
 
 SPARK_DIRECTORY = "spark"
 SPOOL_DIRECTORY = "spool"
+ABORT_FILE = "abort"

@@ -78,7 +78,7 @@ def make_plan(
         start = replay_from
         notes.append(f"replaying from {replay_from}")
     else:
-        spark, note = _spark_position(spark_directory, watermark, first, log_end)
+        spark, note = _spark_position(spark_directory, watermark, log, log_end)
         if spark is not None:
             start = spark.offset
         if note:
@@ -87,10 +87,11 @@ def make_plan(
 
 
 def _spark_position(
-    directory: Path, watermark: Watermark, first: int, log_end: int
+    directory: Path, watermark: Watermark, log: CommitLog, log_end: int
 ) -> tuple[SparkPosition | None, str]:
-    """The last position of Spark's that skips nothing and plans nothing behind the log's end, and
-    what to say about it if it is not simply where Spark stands."""
+    """The last position of Spark's that skips nothing and plans nothing behind the log's end, nor
+    up to where no record starts since the log went on otherwise; and what to say about it if it is
+    not simply where Spark stands."""
     try:
         positions = spark_checkpoint.read_positions(directory, watermark.store_id)
     except DamagedCheckpointError as error:
@@ -98,7 +99,10 @@ def _spark_position(
     if not positions:
         return None, "no spark checkpoint: resuming"
     for position in positions:
-        if first <= position.offset <= watermark.end_offset and position.planned_end <= log_end:
+        end = position.planned_end
+        if not log.min_offset <= position.offset <= watermark.end_offset or end > log_end:
+            continue
+        if end <= watermark.end_offset or _record_start(log, end, watermark.end_offset) == end:
             if position is positions[0]:
                 return position, ""
             return position, f"spark checkpoint is at {positions[0].offset}: rewound"
@@ -185,6 +189,14 @@ def _check_record_start(log: CommitLog, offset: int, end: int) -> None:
         raise UsageError(
             f"cannot replay from {offset}: the dispatched log is [{log.min_offset}, {end})"
         )
-    near = walk(log, Window(log), segment.start, offset).offset
+    near = _record_start(log, offset, log.min_offset)
     if near != offset:
         raise UsageError(f"cannot replay from {offset}: no record starts there, one does at {near}")
+
+
+def _record_start(log: CommitLog, offset: int, known: int) -> int:
+    """``offset`` where a record may start there, else the start of the one that it lies in;
+    ``known``: a record start before it."""
+    segment = log.segment_at(offset)
+    start = max(segment.start, known) if segment else offset
+    return walk(log, Window(log), start, offset).offset

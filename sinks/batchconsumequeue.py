@@ -170,7 +170,8 @@ class BatchConsumeQueueDispatcher:
     def truncate(self, end_offset: int) -> None:
         """Cut every queue behind the last message that ends at or before ``end_offset``."""
         for _, files in open_batch_queues(self._output, self._file_size):
-            files.clear_from(files.find_end(end_offset))
+            if not files.ends_by(end_offset):
+                files.clear_from(files.find_end(end_offset))
         self._queues.clear()
 
 

@@ -298,12 +298,13 @@ class ConsumeQueueDispatcher:
     def truncate(self, end_offset: int) -> None:
         """Cut every queue behind the last message that ends at or before ``end_offset``."""
         for _, files in open_queues(self._output, self._file_size):
-            end = files.find_end(end_offset)
-            # without a message left, what remains is blank: the queue may begin elsewhere
-            files.clear_from(end if files.last_unit(end) else 0)
+            if not files.ends_by(end_offset):
+                end = files.find_end(end_offset)
+                # without a message left, what remains is blank: the queue may begin elsewhere
+                files.clear_from(end if files.last_unit(end) else 0)
         self._queues.clear()
         if self._ext_file_size is not None:
-            cut_exts(self._output, self._ext_file_size, self._file_size)
+            cut_exts(self._output, self._ext_file_size, self._file_size, end_offset)
 
 
 def _queue_offset(run: Run, index: int) -> int:

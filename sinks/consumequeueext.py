@@ -106,12 +106,13 @@ def open_ext(
     return None if file_size is None else QueueExt(output, key, file_size, queue, end)
 
 
-def cut_exts(output: Path, file_size: int, queue_file_size: int) -> None:
-    """Cut every ext of an output behind the last unit that its queue points to."""
+def cut_exts(output: Path, file_size: int, queue_file_size: int, end_offset: int) -> None:
+    """Cut every ext of an output behind the last unit that its queue points to; the queues are cut
+    at ``end_offset``."""
     for key in list_queues(output / CONSUME_QUEUE_EXT_DIRECTORY):
         directory = output / CONSUME_QUEUE_DIRECTORY / key.relative_path
         queue = ConsumeQueueFiles(directory, queue_file_size)
-        QueueExt(output, key, file_size, queue, queue.find_end(None))
+        QueueExt(output, key, file_size, queue, queue.find_end(end_offset))
 
 
 def _last_address(queue: ConsumeQueueFiles, end: int, *, all_units: bool) -> int | None:

@@ -61,6 +61,8 @@ class IndexDispatcher:
         self._layout = layout
         self._log = log
         self._last: MappedIndexFile | None = None
+        self._cut_at: int | None = None
+        """Nothing was put since the files were cut there; None where something may have been."""
         self._next_offset = 0
         """All messages before it have their entries."""
         self._next_entries = 0
@@ -73,6 +75,7 @@ class IndexDispatcher:
 
         Raises NoSpaceError with what was put kept: the same batch may be given again.
         """
+        self._cut_at = None
         if batch.message_count and self._last is None:
             self._roll()
         for entries in batch.index_entries:
@@ -125,8 +128,9 @@ class IndexDispatcher:
 
     def truncate(self, end_offset: int) -> None:
         """Cut the entries of messages at and behind ``end_offset``."""
-        self._let_go()
-        self._open(end_offset)
+        if end_offset != self._cut_at:
+            self._let_go()
+            self._open(end_offset)
 
     def close(self) -> None:
         """Make all of the last file durable and let go of it. Raises SyncError."""
@@ -147,6 +151,7 @@ class IndexDispatcher:
         paths = files.paths()
         if end_offset is not None:
             paths = self._cut(paths, end_offset)
+            self._cut_at = end_offset
         elif paths:
             self._last = MappedIndexFile(paths[-1], self._layout)
         before = read_header(paths[-2]) if len(paths) > 1 else None

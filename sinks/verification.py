@@ -9,7 +9,6 @@ first message without a unit (``replay_from``) writes the rest again.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -39,6 +38,7 @@ from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, MAX_ADDR, Consume
 from store.dispatch import DispatchBatch, Run
 from store.errors import QueueFileError
 from store.ledger import Ledger
+from store.mappedfilequeue import data_end
 from store.unsynced import Unsynced, UnsyncedFiles
 
 _NOWHERE = 1 << 63
@@ -306,7 +306,7 @@ class ComparedFiles(ConsumeQueueFiles):
         """Units of a file, ``least`` bytes or more; without the zeros that the file system knows
         of at its end."""
         with self.path(start).open("rb", buffering=0) as file:
-            end = min(max(_data_end(file.fileno()), least), self.file_size)
+            end = min(max(data_end(file.fileno()), least), self.file_size)
         size = -(-end // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE
         return self.bytes_at(start, size).view(UNIT_DTYPE)
 
@@ -474,18 +474,6 @@ def replay_from(differences: Iterable[Difference]) -> int | None:
     """Start of the first message that a healed queue has no unit of; None where none lacks one."""
     offsets = [found.physical_offset for found in differences]
     return min((offset for offset in offsets if offset is not None), default=None)
-
-
-def _data_end(fd: int) -> int:
-    """Behind the last data of a sparse file."""
-    end = 0
-    while True:
-        try:
-            end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return end
-            raise
 
 
 def _stretches(indexes: NDArray[np.intp]) -> Iterator[tuple[int, int]]:

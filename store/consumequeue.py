@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.errors import QueueFileError
-from store.mappedfilequeue import MappedFileQueue
+from store.mappedfilequeue import MappedFileQueue, data_end
 from store.unsynced import Unsynced
 
 CONSUME_QUEUE_DIRECTORY = "consumequeue"
@@ -37,6 +37,7 @@ if CQ_STORE_UNIT_SIZE != 20:
 PRE_BLANK_SIZE = 2147483647
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], UNIT_DTYPE)
 
+_NEAR_BYTES = 8192
 _QUEUE_ID = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
 MAX_TOPIC_BYTES = 255
 _USUAL_TOPIC = frozenset(b"%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -137,6 +138,24 @@ class QueueFiles(MappedFileQueue):
             if count:
                 return start + count * self.unit_size
         return self.starts[0] if self.starts else 0
+
+    def ends_by(self, end_offset: int) -> bool:
+        """Whether the last bytes that are no zeros belong to a message that ends at or before
+        ``end_offset``: nothing of a later one stands anywhere. False where they are not found soon.
+        """
+        if not self.starts:
+            return True
+        with self.path(self.starts[-1]).open("rb", buffering=0) as file:
+            end = min(data_end(file.fileno()), self.file_size)
+            first = max(end - _NEAR_BYTES, 0) // self.unit_size
+            data = os.pread(file.fileno(), _NEAR_BYTES + self.unit_size, first * self.unit_size)
+        units = np.frombuffer(data[: len(data) // self.unit_size * self.unit_size], self.UNIT_DTYPE)
+        used = np.flatnonzero(units != np.zeros(1, self.UNIT_DTYPE))
+        if not len(used):
+            return False
+        last = units[used[-1]]
+        is_unit = 0 < last["size"] < PRE_BLANK_SIZE
+        return bool(is_unit and last["offset"] + last["size"] <= end_offset)
 
     def _valid_count(self, start: int, end_offset: int | None) -> int:
         if end_offset is None:

@@ -105,6 +105,18 @@ class MappedFileQueue:
             os.close(fd)
 
 
+def data_end(fd: int) -> int:
+    """Behind the last data of a sparse file."""
+    end = 0
+    while True:
+        try:
+            end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return end
+            raise
+
+
 def _used(fd: int, position: int) -> int:
     """Byte behind the last one from ``position`` on that is not zero, ``position`` without one.
 

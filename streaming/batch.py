@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from checkpoints.reconcile import Plan
 from checkpoints.watermark import WatermarkFile, fingerprint
 from sources.bitmaps import BitMaps
+from store import fsops
 from store.commitlog import CommitLog
 from store.cursor import BadRange
 from store.dispatch import CommitLogDispatcher, DispatchBatch, DispatchCounts, ScannedRange
@@ -77,9 +78,16 @@ class BatchWriter:
         self._take_over(plan)
 
     def _take_over(self, plan: Plan) -> None:
-        if plan.truncate_to is not None:
+        end_offset = plan.truncate_to
+        if end_offset is None and self._watermark.current and self._config.abort_file.exists():
+            # a batch was written in part: the log may have lost its messages and gone on with
+            # others, and nobody else would remove their units from queues that get no new ones
+            end_offset = plan.watermark.end_offset
+            logger.info("the last run was cut short: clearing what is behind %d", end_offset)
+        if end_offset is not None:
             for dispatcher in self.dispatchers:
-                dispatcher.truncate(plan.truncate_to)
+                dispatcher.truncate(end_offset)
+        fsops.replace_file(self._config.abort_file, b"")
         if plan.lost is not None:
             self._note_bad(BadRange(*plan.lost, Status.SEGMENT_DELETED), DispatchCounts())
             self._ledger.sync()
@@ -235,6 +243,11 @@ class BatchWriter:
                 "quarantined: physical_offset=%d bytes=%d reason=%s",
                 bad.start, bad.end - bad.start, reason,
             )  # fmt: skip
+
+    def end(self) -> None:
+        """The run is over, and all that it wrote is durable."""
+        self.write_store_checkpoint(final=True)
+        fsops.unlink(self._config.abort_file)
 
     def write_store_checkpoint(self, final: bool) -> None:
         """RocketMQ's checkpoint file, at most once a second, as a broker does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpoints import SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
+from checkpoints import ABORT_FILE, SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
 from sinks.consumequeue import OnQueueGap
 
 DEFAULT_TRIGGER_MS = 0
@@ -54,6 +54,11 @@ class DispatcherConfig:
     def state_directory(self) -> Path:
         """Where positions and the ledger live."""
         return self.output / STATE_DIRECTORY
+
+    @property
+    def abort_file(self) -> Path:
+        """There while a run goes on, and behind one that was cut short."""
+        return self.state_directory / ABORT_FILE
 
     @property
     def spool_directory(self) -> Path:

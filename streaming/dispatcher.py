@@ -90,7 +90,7 @@ def run_dispatcher(
                     writer.finish()
                 finally:
                     query.stop()
-            writer.write_store_checkpoint(final=True)
+            writer.end()
         finally:
             writer.close()
             log.close()

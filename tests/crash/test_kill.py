@@ -53,6 +53,7 @@ def _kill_catch_ups(tmp_path: Path, rounds: int, seed: int) -> None:
         try:
             _wait_for_batches(process, output, rng.randint(1, 3))
             time.sleep(rng.random() * 0.3)  # the moment is random, not an event
+            assert (output / STATE_DIRECTORY / "abort").exists()
         finally:
             kill_tree(process.pid)
             process.wait()
@@ -61,6 +62,7 @@ def _kill_catch_ups(tmp_path: Path, rounds: int, seed: int) -> None:
     assert difference(output / "consumequeue", plain / "consumequeue") == []
     assert not (output / STATE_DIRECTORY / "quarantine.jsonl").exists()
     assert list((output / STATE_DIRECTORY / "spool").iterdir()) == []
+    assert not (output / STATE_DIRECTORY / "abort").exists()
 
 
 def _kill_rounds(tmp_path: Path, rounds: int, seed: int) -> None:
