@@ -8,14 +8,22 @@ Code only, and no JVM. What it describes lives in the output's ``reput`` directo
                           start, something may stand behind the watermark
     reput/watermark       the durable position (``store.watermark``)
     reput/quarantine.jsonl   what got no entry (``store.ledger``)
+    reput/followers/      where tables and other followers stand (``checkpoints.followers``)
     reput/spool/          units on their way from Spark's tasks (``store.spool``)
     reput/spark/          Spark's checkpoint, unless ``--checkpoint`` names another place
 """
 
 from store.watermark import STATE_DIRECTORY
 
-__all__ = ["ABORT_FILE", "SPARK_DIRECTORY", "SPOOL_DIRECTORY", "STATE_DIRECTORY"]
+__all__ = [
+    "ABORT_FILE",
+    "FOLLOWERS_DIRECTORY",
+    "SPARK_DIRECTORY",
+    "SPOOL_DIRECTORY",
+    "STATE_DIRECTORY",
+]
 
 SPARK_DIRECTORY = "spark"
 SPOOL_DIRECTORY = "spool"
 ABORT_FILE = "abort"
+FOLLOWERS_DIRECTORY = "followers"

@@ -5,10 +5,11 @@ What is not known is None, never 0 (a zero lag looks healthy).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from checkpoints import STATE_DIRECTORY
+from checkpoints.followers import FollowerState, read_follower_states
 from store.brokerlock import broker_pid
 from store.commitlog import CommitLog
 from store.config import StoreSettings
@@ -31,6 +32,14 @@ class QueueStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowerStatus(FollowerState):
+    """One follower as it last said, beside the log as it is."""
+
+    lag_bytes: int | None = None
+    """From its position to the log's end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """One output and the log that it follows."""
 
@@ -43,6 +52,7 @@ class Status:
     writer_pid: int | None
     """Who holds the output's lock: a dispatcher, a broker or nobody."""
     queues: tuple[QueueStatus, ...]
+    followers: tuple[FollowerStatus, ...]
 
 
 def read_status(settings: StoreSettings, output: Path) -> Status:
@@ -68,7 +78,17 @@ def read_status(settings: StoreSettings, output: Path) -> Status:
         )
     status = Status(
         log.min_offset, log_end, watermark, lag_bytes, lag_messages, broker_pid(output),
-        tuple(queues),
+        tuple(queues), _follower_statuses(output, log_end),
     )  # fmt: skip
     log.close()
     return status
+
+
+def _follower_statuses(output: Path, log_end: int) -> tuple[FollowerStatus, ...]:
+    return tuple(
+        FollowerStatus(
+            **asdict(state),
+            lag_bytes=None if state.position is None else max(0, log_end - state.position),
+        )
+        for state in read_follower_states(output / STATE_DIRECTORY)
+    )

@@ -33,6 +33,7 @@ from store.spool import SpoolReader, empty_spool
 from store.storecheckpoint import StoreCheckpoint
 from streaming.config import DispatcherConfig
 from streaming.dispatchers import Derived
+from streaming.followers import Followers
 from streaming.packed import unpack
 from streaming.progress import Progress
 
@@ -49,12 +50,18 @@ class BatchWriter:
     """What happens with one batch on the driver. Owns the output's positions."""
 
     def __init__(
-        self, config: DispatcherConfig, derived: Derived, log: CommitLog, plan: Plan
+        self,
+        config: DispatcherConfig,
+        derived: Derived,
+        log: CommitLog,
+        plan: Plan,
+        followers: Followers,
     ) -> None:
         self._config = config
         self._derived = derived
         self._settings = derived.settings
         self._log = log
+        self._followers = followers
         self._stopping = threading.Event()
         self._busy = threading.Lock()
         self.failure: BaseException | None = None
@@ -87,6 +94,8 @@ class BatchWriter:
         if end_offset is not None:
             for dispatcher in self.dispatchers:
                 dispatcher.truncate(end_offset)
+        if plan.truncate_to is not None:
+            self._followers.truncate(plan.truncate_to)
         fsops.replace_file(self._config.abort_file, b"")
         if plan.lost is not None:
             self._note_bad(BadRange(*plan.lost, Status.SEGMENT_DELETED), DispatchCounts())
@@ -193,6 +202,7 @@ class BatchWriter:
                 last_store_timestamp=batch.last_store_timestamp or current.last_store_timestamp,
             )
             self._with_space(lambda: self._watermark.advance(advanced))
+            self._followers.advance(batch.end)
         self.write_store_checkpoint(final=False)
         if self._config.retention:
             self._expire()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from checkpoints import ABORT_FILE, SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
 from sinks.consumequeue import OnQueueGap
+from store.follower import FollowerTarget
 
 DEFAULT_TRIGGER_MS = 0
 DEFAULT_MAX_BYTES_PER_TRIGGER = 2 << 30
@@ -47,6 +48,8 @@ class DispatcherConfig:
     """Bytes; stands above the property file."""
     consume_queue_file_size: int | None = None
     """Bytes; stands above the property file."""
+    followers: tuple[FollowerTarget, ...] = ()
+    """Tables and other systems that get the messages, each at its own pace."""
     spark_conf: dict[str, str] = field(default_factory=dict)
     """Further Spark settings; they stand above ours."""
 

@@ -33,6 +33,7 @@ from store.watermark import read_watermark
 from streaming.batch import BatchWriter
 from streaming.config import DispatcherConfig
 from streaming.dispatchers import Derived
+from streaming.followers import Followers
 from streaming.jvm import Jvm
 from streaming.progress import Progress
 from streaming.session import first_line, session
@@ -75,8 +76,10 @@ def run_dispatcher(
         )  # fmt: skip
         for note in plan.notes:
             logger.info("%s", note)
-        writer = BatchWriter(config, derived, log, plan)
+        followers = Followers(config, settings, plan.watermark.store_id)
+        writer = BatchWriter(config, derived, log, plan, followers)
         try:
+            followers.start(plan.watermark.end_offset, log_end)
             _prepare_spark_directory(config, plan)
             writer.progress.log_end = log_end
             log.will_need(plan.start, log_end - plan.start)
@@ -91,7 +94,10 @@ def run_dispatcher(
                 finally:
                     query.stop()
             writer.end()
+            if config.once:
+                followers.catch_up(stop)
         finally:
+            followers.close()
             writer.close()
             log.close()
     return writer.progress

@@ -140,10 +140,9 @@ class ProgressDisplay:
 def _line(progress: Shown) -> str:
     messages, size = progress.rates()
     eta = progress.eta_seconds()
-    lag = "unknown" if progress.lag_bytes is None else human_bytes(progress.lag_bytes)
     return (
         f"{progress.summary()['messages']:,} messages, {messages:,.0f}/s, {human_bytes(size)}/s, "
-        f"lag {lag}, ETA {'unknown' if eta is None else f'{eta:.0f} s'}"
+        f"lag {lag_text(progress.lag_bytes)}, ETA {'unknown' if eta is None else f'{eta:.0f} s'}"
     )
 
 
@@ -154,6 +153,11 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def lag_text(lag_bytes: int | None) -> str:
+    """A lag for people."""
+    return "unknown" if lag_bytes is None else human_bytes(lag_bytes)
 
 
 def known(value: object) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import typer
 
-from checkpoints.status import read_status
+from checkpoints.status import FollowerStatus, read_status
 from reput.cli import options, render
 
 
@@ -27,13 +27,29 @@ def status(
     if as_json:
         typer.echo(json.dumps(asdict(found)))
         return
-    lag = "unknown" if found.lag_bytes is None else render.human_bytes(found.lag_bytes)
     typer.echo(f"log        [{found.log_min:,}, {found.log_end:,})")
     typer.echo(f"watermark  {render.known(found.watermark)}")
-    typer.echo(f"lag        {lag}, {render.known(found.lag_messages)} messages")
+    typer.echo(
+        f"lag        {render.lag_text(found.lag_bytes)}, {render.known(found.lag_messages)} messages"
+    )
     typer.echo(f"writer     {f'process {found.writer_pid}' if found.writer_pid else 'none'}")
+    if found.followers:
+        render.print_table(
+            "followers",
+            ("follower", "target", "position", "lag", "counts", "failing since", "last error"),
+            [_follower_row(follower) for follower in found.followers],
+        )
     render.print_table(
         "queues",
         ("topic", "queue", "min offset", "max offset"),
         [(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in found.queues],
     )
+
+
+def _follower_row(found: FollowerStatus) -> tuple[object, ...]:
+    counts = {"rows": found.rows, "lost bytes": found.lost_bytes, **found.counts}
+    return (
+        found.name, found.target, found.position, render.lag_text(found.lag_bytes),
+        ", ".join(f"{name} {count:,}" for name, count in counts.items() if count),
+        found.failing_since or "", found.error or "",
+    )  # fmt: skip

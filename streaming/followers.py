@@ -1,0 +1,329 @@
+"""Runs the followers of a log: a thread each, behind the durable watermark (design.md §5).
+
+A thread reads the log by itself, from the position that its target keeps up to the watermark, so
+that a batch costs no more than a notice, and a target that fails or is slow holds up nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.streaming.datasource import ReadMaxBytes
+
+from checkpoints.followers import (
+    FollowerState,
+    note_truncation,
+    read_follower_states,
+    write_follower_state,
+)
+from sources.offsets import limited_end
+from store.commitlog import CommitLog
+from store.config import StoreSettings
+from store.errors import OutputError, StoreError
+from store.follower import FollowerTarget
+from store.record import Status
+from store.rows import read_rows
+from store.rowschema import ROWS_SCHEMA
+from streaming.config import DispatcherConfig
+
+BYTES_PER_WRITE = 256 << 20
+"""Of log, at the most; one record at least."""
+FIRST_RETRY_SECONDS = 0.5
+LAST_RETRY_SECONDS = 30.0
+ATTEMPTS = 3
+"""Without progress, after which a run that shall end gives up."""
+SAVE_SECONDS = 1.0
+"""Least time between two writes of a follower's file, other than for news."""
+STOP_SECONDS = 10.0
+"""How long a stop waits for a write; it is abandoned then, and its target keeps what it had."""
+POLL_SECONDS = 0.25
+_LOST = Status.SEGMENT_DELETED.name.lower()
+
+logger = logging.getLogger("reput")
+
+
+class _StoppedError(Exception):
+    """The run is being stopped."""
+
+
+class _Signals:
+    """What the run tells its followers, and when to look again."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.watermark = 0
+        self.log_end = 0
+        """At the start of the run."""
+        self.draining = False
+        """Nothing more comes: write what there is, without waiting for more."""
+        self.stopping = False
+
+    def wait_for_work(self, position: int, due: float, until: float | None) -> int | None:
+        """The watermark, when there is something to be written: at ``due``, or sooner if it is
+        much or the last; None at ``until`` (monotonic times). Raises _StoppedError."""
+        with self.changed:
+            while True:
+                self.check()
+                now, behind = time.monotonic(), self.watermark - position
+                ready = self.draining or behind >= BYTES_PER_WRITE or now >= due
+                if behind > 0 and ready:
+                    return self.watermark
+                if until is not None and now >= until:
+                    return None
+                times = [*([due] if behind > 0 else []), *([until] if until is not None else [])]
+                self.changed.wait(min(times) - now if times else None)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep. Raises _StoppedError as soon as the run is stopped."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.stopping, seconds)
+        self.check()
+
+    def check(self) -> None:
+        """Raises _StoppedError where the run is stopped."""
+        if self.stopping:
+            raise _StoppedError
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What one write was given."""
+
+    rows: int = 0
+    lost_bytes: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        reasons = batch.column("corruptReason")
+        self.rows += batch.num_rows
+        if reasons.null_count < batch.num_rows:
+            lost = batch.filter(pc.equal(reasons, _LOST))
+            self.lost_bytes += pc.sum(lost.column("storeSize")).as_py() or 0
+
+
+class _FollowerThread(threading.Thread):
+    """One follower: asks for its position, writes behind the watermark, tries again."""
+
+    def __init__(
+        self,
+        target: FollowerTarget,
+        config: DispatcherConfig,
+        settings: StoreSettings,
+        store_id: str,
+        signals: _Signals,
+    ) -> None:
+        super().__init__(name=f"reput-{target.name}", daemon=True)
+        self._follower = target.open(store_id)
+        self._interval = target.interval_seconds
+        self._directory = config.state_directory
+        self._verify_crc = config.verify_crc
+        self._delay_levels_ms = settings.message_delay_levels_ms
+        self._log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+        self._signals = signals
+        self.position: int | None = None
+        """What the target holds, as it has said in this run."""
+        self.attempts = 0
+        """Failed ones since the target had all that there was, or the last write."""
+        known = {state.name: state for state in read_follower_states(self._directory)}
+        self.state = replace(
+            known.get(target.name, FollowerState(target.name, target.description)),
+            target=target.description,
+        )
+        self._counts_before = self.state.counts
+        self._saved: FollowerState | None = None
+        self._save_due = 0.0
+        self._read_error: BaseException | None = None
+
+    def run(self) -> None:
+        """Until the run is stopped."""
+        try:
+            while True:
+                try:
+                    self._follow()
+                # a panic of a library in Rust is no Exception
+                except BaseException as error:
+                    self._signals.check()
+                    self._failed(self._read_error or error)
+                delay = FIRST_RETRY_SECONDS * 2 ** min(self.attempts - 1, 10)
+                self._signals.pause(min(delay, LAST_RETRY_SECONDS))
+        except _StoppedError:
+            self._save()
+        finally:
+            self._follower.close()
+            self._log.close()
+
+    def _follow(self) -> None:
+        if self.state.truncate_to is not None:
+            self._follower.truncate(self.state.truncate_to)
+            self.state = replace(self.state, truncate_to=None)
+            write_follower_state(self._directory, self.state)
+        self._log.refresh()
+        found = self._follower.position()
+        position = self._log.min_offset if found is None else found
+        self._check_position(position)
+        if position >= self._signals.watermark:
+            self._at(position, _Tally())
+        due = 0.0
+        while True:
+            until = None if self.state == self._saved else self._save_due
+            end = self._signals.wait_for_work(position, due, until)
+            if end is None:
+                self._save()
+                continue
+            due = time.monotonic() + self._interval
+            position = self._write(position, end)
+
+    def _check_position(self, position: int) -> None:
+        if position > max(self._signals.log_end, self._signals.watermark):
+            raise StoreError(
+                f"it holds messages up to physical offset {position}, the log ended at "
+                f"{self._signals.log_end}: this is another log, or one that was cut and whose "
+                "output was made anew; give the log that was delivered, or another target"
+            )
+        if position > self._signals.watermark:
+            logger.warning(
+                "follower %s: holds messages up to %d, the queues are at %d: waiting for them",
+                self.state.name, position, self._signals.watermark,
+            )  # fmt: skip
+
+    def _write(self, start: int, end: int) -> int:
+        self._log.refresh()
+        end = limited_end(self._log, start, end, ReadMaxBytes(BYTES_PER_WRITE))
+        tally = _Tally()
+        self._follower.write(start, end, self._rows(start, end, tally))
+        if tally.lost_bytes:
+            logger.warning(
+                "follower %s: data loss: the log had lost %d bytes between %d and %d",
+                self.state.name, tally.lost_bytes, start, end,
+            )  # fmt: skip
+        self._at(end, tally)
+        return end
+
+    def _rows(self, start: int, end: int, tally: _Tally) -> Iterator[pa.RecordBatch]:
+        self._read_error = None
+        try:
+            for batch in read_rows(
+                self._log, start, end, ROWS_SCHEMA, delay_levels_ms=self._delay_levels_ms,
+                fail_on_corrupt=False, max_inflated_bytes=None, verify_crc=self._verify_crc,
+                fail_on_data_loss=False,
+            ):  # fmt: skip
+                self._signals.check()
+                tally.add(batch)
+                yield batch
+        except Exception as error:
+            # libraries make texts of their own of what they are given
+            self._read_error = error
+            raise
+
+    def _at(self, position: int, tally: _Tally) -> None:
+        """The target is at ``position``."""
+        if self.state.error is not None:
+            logger.info("follower %s: works again at %d", self.state.name, position)
+        counted = self._follower.counts()
+        with self._signals.changed:
+            self.position, self.attempts = position, 0
+            self.state = replace(
+                self.state,
+                position=position,
+                rows=self.state.rows + tally.rows,
+                lost_bytes=self.state.lost_bytes + tally.lost_bytes,
+                counts={k: n + self._counts_before.get(k, 0) for k, n in counted.items()},
+                error=None,
+                failing_since=None,
+            )
+            self._signals.changed.notify_all()
+        if time.monotonic() >= self._save_due:
+            self._save()
+
+    def _failed(self, error: BaseException) -> None:
+        text = "".join(c if c.isprintable() else " " for c in str(error))
+        text = " ".join(text.split()) or type(error).__name__
+        if text != self.state.error:
+            logger.error("follower %s: %s; trying again", self.state.name, text)
+        since = self.state.failing_since or datetime.now(UTC).isoformat(timespec="seconds")
+        with self._signals.changed:
+            self.attempts += 1
+            self.state = replace(self.state, error=text, failing_since=since)
+            self._signals.changed.notify_all()
+        self._save()
+
+    def _save(self) -> None:
+        self._save_due = time.monotonic() + SAVE_SECONDS
+        try:
+            write_follower_state(self._directory, self.state)
+        except OutputError as error:
+            # people see an old position, nothing depends on it
+            logger.warning("follower %s: %s", self.state.name, error)
+        self._saved = self.state
+
+
+class Followers:
+    """The followers of one run; without any it does nothing."""
+
+    def __init__(self, config: DispatcherConfig, settings: StoreSettings, store_id: str) -> None:
+        """Raises UsageError as ``FollowerTarget.open`` does."""
+        self._directory = config.state_directory
+        self._signals = _Signals()
+        self._threads = [
+            _FollowerThread(target, config, settings, store_id, self._signals)
+            for target in config.followers
+        ]
+
+    def truncate(self, end: int) -> None:
+        """The log was cut at ``end``: durable before the watermark falls. Raises OutputError."""
+        note_truncation(self._directory, end)
+
+    def start(self, watermark: int, log_end: int) -> None:
+        """Begin to follow; ``watermark`` is durable, ``log_end`` what the log has now."""
+        self._signals.watermark = watermark
+        self._signals.log_end = log_end
+        for thread in self._threads:
+            thread.start()
+
+    def advance(self, watermark: int) -> None:
+        """A higher watermark is durable."""
+        with self._signals.changed:
+            self._signals.watermark = watermark
+            self._signals.changed.notify_all()
+
+    def catch_up(self, stop: threading.Event) -> None:
+        """Wait until every follower is at the watermark, or ``stop`` is set.
+
+        Raises StoreError for followers that make no progress.
+        """
+        with self._signals.changed:
+            self._signals.draining = True
+            self._signals.changed.notify_all()
+            while behind := [thread for thread in self._threads if self._is_behind(thread)]:
+                if stop.is_set():
+                    return
+                if all(thread.attempts >= ATTEMPTS for thread in behind):
+                    break
+                self._signals.changed.wait(POLL_SECONDS)
+        if behind:
+            told = "; ".join(f"{thread.state.name}: {thread.state.error}" for thread in behind)
+            raise StoreError(
+                f"the queues are complete up to {self._signals.watermark}, what follows them is "
+                f"not: {told}; the next run goes on from there"
+            )
+
+    def _is_behind(self, thread: _FollowerThread) -> bool:
+        return thread.position is None or thread.position < self._signals.watermark
+
+    def close(self) -> None:
+        """Stop: a write that does not end is abandoned, its target keeps what it had."""
+        with self._signals.changed:
+            self._signals.stopping = True
+            self._signals.changed.notify_all()
+        deadline = time.monotonic() + STOP_SECONDS
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                logger.warning("follower %s: a write was abandoned", thread.state.name)
