@@ -7,9 +7,11 @@ fails or is slow, the queues and the other followers go on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    # the command line names followers long before anything reads a row
+    import pyarrow as pa
 
 
 class LogFollower(Protocol):

@@ -13,6 +13,7 @@ from sinks.consumequeue import OnQueueGap
 from sources.options import parse_size
 from store.config import StoreSettings, read_store_settings
 from store.errors import UsageError
+from store.follower import FollowerTarget
 
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m)\Z", re.ASCII)
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000}
@@ -77,6 +78,22 @@ def kinds_option(text: str | None, known: Sequence[str]) -> Sequence[str]:
     return kinds
 
 
+def followers(
+    delta: str | None, schema: Path | None, store_id: str | None, interval: str
+) -> tuple[FollowerTarget, ...]:
+    """What a run is told to follow the log with. Raises UsageError."""
+    interval_seconds = duration_option_ms("--delta-interval", interval) / 1000
+    if delta is None:
+        if schema is not None or store_id is not None:
+            raise UsageError("--delta-schema and --delta-store-id need --delta URL")
+        return ()
+    from sinks.delta import DeltaTarget  # noqa: PLC0415
+    from sinks.jsonbody import JsonColumns  # noqa: PLC0415
+
+    columns = JsonColumns.read(schema) if schema is not None else None
+    return (DeltaTarget(delta, columns, store_id, interval_seconds),)
+
+
 def spark_conf(pairs: list[str]) -> dict[str, str]:
     """Spark settings of ``key=value`` texts. Raises UsageError."""
     settings = {}
@@ -127,5 +144,19 @@ Index = Annotated[
 ]
 IndexTags = Annotated[
     bool, typer.Option("--index-tags", help="Index tags too, as RocketMQ 5.5 does.")
+]
+Delta = Annotated[
+    str | None,
+    typer.Option(help="Also a row a message into this Delta table: a path, `s3://...`, ..."),
+]
+DeltaSchema = Annotated[
+    Path | None, typer.Option(help="Columns of JSON bodies for `--delta`: a TOML or JSON file.")
+]
+DeltaStoreId = Annotated[
+    str | None,
+    typer.Option(help="The store's name in a table that several share, or that outlives OUTPUT."),
+]
+DeltaInterval = Annotated[
+    str, typer.Option(help="Least time between commits to the table while there is little.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines.")]

@@ -57,6 +57,10 @@ def run(
     index: options.Index = None,
     index_tags: options.IndexTags = False,
     retention: options.Retention = False,
+    delta: options.Delta = None,
+    delta_schema: options.DeltaSchema = None,
+    delta_store_id: options.DeltaStoreId = None,
+    delta_interval: options.DeltaInterval = "10s",
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
@@ -87,6 +91,7 @@ def run(
         **options.dispatcher_settings(
             broker_conf, commitlog_file_size, consume_queue_file_size, conf
         ),
+        followers=options.followers(delta, delta_schema, delta_store_id, delta_interval),
     )
     _run(config, as_json)
 

@@ -29,9 +29,8 @@ def status(
         return
     typer.echo(f"log        [{found.log_min:,}, {found.log_end:,})")
     typer.echo(f"watermark  {render.known(found.watermark)}")
-    typer.echo(
-        f"lag        {render.lag_text(found.lag_bytes)}, {render.known(found.lag_messages)} messages"
-    )
+    lag = render.lag_text(found.lag_bytes)
+    typer.echo(f"lag        {lag}, {render.known(found.lag_messages)} messages")
     typer.echo(f"writer     {f'process {found.writer_pid}' if found.writer_pid else 'none'}")
     if found.followers:
         render.print_table(

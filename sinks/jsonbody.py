@@ -1,0 +1,163 @@
+"""Columns of JSON bodies, as a file declares them per topic.
+
+The file is TOML, or JSON where its name ends so: topic -> column -> type, for example::
+
+    [Orders]
+    orderId = "long"
+    note = "string"
+
+A column is the body's key of that name. A key that is missing or null gives null; a body that is
+no JSON object, or holds a value of another type, is bad: all its columns are null. Types: string,
+integer (32 bits), long, double, boolean, and timestamp (ISO 8601; without a zone it is UTC).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from store.errors import UsageError
+from store.rows import inflate
+
+MAX_INFLATED_BYTES = 16 << 20
+"""A compressed body that is larger counts as bad."""
+_COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z", re.ASCII)
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    value.encode()  # half of a surrogate pair is no text
+    return value
+
+
+def _whole_number(bits: int) -> Callable[[object], int]:
+    def convert(value: object) -> int:
+        if type(value) is not int or not -(1 << bits - 1) <= value < 1 << bits - 1:
+            raise TypeError
+        return value
+
+    return convert
+
+
+def _double(value: object) -> float:
+    if type(value) not in (int, float):
+        raise TypeError
+    return float(value)  # type: ignore[arg-type]
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _timestamp(value: object) -> datetime:
+    found = datetime.fromisoformat(_string(value))
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+_TYPES: dict[str, tuple[pa.DataType, Callable[[object], object]]] = {
+    "string": (pa.string(), _string),
+    "integer": (pa.int32(), _whole_number(32)),
+    "long": (pa.int64(), _whole_number(64)),
+    "double": (pa.float64(), _double),
+    "boolean": (pa.bool_(), _boolean),
+    "timestamp": (pa.timestamp("us", tz="UTC"), _timestamp),
+}
+
+
+class JsonColumns:
+    """Columns declared per topic: one struct, in which every topic has its own or shared fields."""
+
+    def __init__(self, declared: Mapping[str, Mapping[str, str]]) -> None:
+        """``declared``: topic -> column -> type. Raises UsageError for what is no declaration."""
+        types: dict[str, str] = {}
+        spelled: dict[str, str] = {}
+        for topic, columns in declared.items():
+            if not isinstance(columns, Mapping) or not columns:
+                raise UsageError(f"topic {topic!r} must have columns: name = type")
+            for name, kind in columns.items():
+                _check_column(topic, name, kind)
+                # engines that read tables take names for equal that differ in case
+                if (known := spelled.setdefault(name.lower(), name)) != name:
+                    raise UsageError(f"columns {known!r} and {name!r} differ in nothing but case")
+                if types.setdefault(name, kind) != kind:
+                    raise UsageError(
+                        f"column {name!r} is {types[name]} in one topic and {kind} in {topic!r}; "
+                        "one name has one type"
+                    )
+        self.type = pa.struct([pa.field(name, _TYPES[types[name]][0]) for name in sorted(types)])
+        """The struct's type."""
+        self._converters = {
+            topic: [(name, _TYPES[kind][1]) for name, kind in columns.items()]
+            for topic, columns in declared.items()
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> JsonColumns:
+        """The declaration in a file. Raises UsageError."""
+        try:
+            text = path.read_text("utf-8")
+            declared = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+            if not isinstance(declared, dict) or not declared:
+                raise UsageError("it must declare topics")
+            return cls(declared)
+        except (OSError, ValueError, UsageError) as error:
+            raise UsageError(f"cannot take columns from {path}: {error}") from error
+
+    def of(self, rows: pa.RecordBatch) -> tuple[pa.StructArray, pa.BooleanArray]:
+        """(columns, whether the body is bad) of public rows: null where none are declared for the
+        topic; the columns of a bad body are null too."""
+        topics = rows.column("topic").to_pylist()
+        bodies, compressions = rows.column("body"), rows.column("bodyCompression")
+        values: list[dict[str, object] | None] = [None] * len(topics)
+        bad: list[bool | None] = [None] * len(topics)
+        for at, topic in enumerate(topics):
+            if topic in self._converters:
+                body, compression = bodies[at].as_py(), compressions[at].as_py()
+                values[at] = self._parse(self._converters[topic], body, compression)
+                bad[at] = values[at] is None
+        return pa.array(values, self.type), pa.array(bad, pa.bool_())
+
+    @staticmethod
+    def _parse(
+        converters: list[tuple[str, Callable[[object], object]]],
+        body: bytes,
+        compression: str | None,
+    ) -> dict[str, object] | None:
+        """The columns of one body; None where it is bad."""
+        plain = body if compression is None else inflate(body, compression, MAX_INFLATED_BYTES)
+        try:
+            found: Any = json.loads(plain or b"", parse_constant=_refuse)
+            if not isinstance(found, dict):
+                return None
+            return {
+                name: None if (value := found.get(name)) is None else convert(value)
+                for name, convert in converters
+            }
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            return None
+
+
+def _check_column(topic: str, name: str, kind: object) -> None:
+    if not _COLUMN_NAME.match(name):
+        raise UsageError(
+            f"column {name!r} of topic {topic!r} must be a name of letters, digits and _"
+        )
+    if kind not in _TYPES:
+        raise UsageError(
+            f"column {name!r} of topic {topic!r} is {kind!r}; it must be of {', '.join(_TYPES)}"
+        )
+
+
+def _refuse(constant: str) -> NoReturn:
+    """NaN and Infinity, which Python reads, are no JSON."""
+    raise ValueError(constant)

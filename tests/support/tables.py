@@ -1,0 +1,72 @@
+"""Delta tables read back, and the rows that a log stands for by the reference decoder."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from store import java
+from store.commitlog import CommitLog
+from store.config import read_store_settings
+from store.cursor import LogTail, records
+from store.record import Record
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def table_rows(path: Path, *columns: str) -> list[dict[str, Any]]:
+    """Rows of a table by store and physical offset; all columns if none are named."""
+    found = DeltaTable(path).to_pyarrow_table(columns=list(columns) or None)
+    order = [(name, "ascending") for name in ("physicalOffset",)]
+    rows: list[dict[str, Any]] = found.take(pc.sort_indices(found, order)).to_pylist()
+    return rows
+
+
+def log_end(store: Path) -> int:
+    """The sealed end of a store's log."""
+    log = CommitLog(read_store_settings(store).commit_log_directories)
+    try:
+        return LogTail(log).settled()
+    finally:
+        log.close()
+
+
+def plain_rows(store: Path) -> list[dict[str, Any]]:
+    """What of every message a table must hold, decoded record by record."""
+    log = CommitLog(read_store_settings(store).commit_log_directories)
+    found = []
+    for record in records(log, log.min_offset, log_end(store)):
+        assert isinstance(record, Record)
+        stored = EPOCH + timedelta(milliseconds=record.store_timestamp)
+        properties = {java.decode(k): java.decode(v) for k, v in record.property_map.items()}
+        found.append(
+            {
+                "topic": java.decode(record.topic),
+                "queueId": record.queue_id,
+                "queueOffset": record.queue_offset,
+                "physicalOffset": record.physical_offset,
+                "storeSize": record.total_size,
+                "tags": properties.get("TAGS"),
+                "keys": properties.get("KEYS"),
+                "storeTimestamp": stored,
+                "date": stored.date(),
+                "properties": sorted(properties.items()),
+                "body": record.body,
+                "corruptReason": None,
+            }
+        )
+    log.close()
+    return found
+
+
+def plain_columns(path: Path) -> list[dict[str, Any]]:
+    """The same columns of a table's rows."""
+    rows = table_rows(
+        path, "topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "tags", "keys",
+        "storeTimestamp", "date", "properties", "body", "corruptReason",
+    )  # fmt: skip
+    return [{**row, "properties": sorted(row["properties"] or ())} for row in rows]
