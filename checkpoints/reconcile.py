@@ -49,15 +49,16 @@ def make_plan(
     spark_directory: Path,
     queues: Iterable[tuple[QueueKey, ConsumeQueueFiles]],
     replay_from: int | None = None,
+    store_id: str | None = None,
 ) -> Plan:
     """Compare the positions. ``queues``: the output's, looked at where the log has shrunk;
-    ``replay_from``: a record start to dispatch again from.
+    ``replay_from``: a record start to dispatch again from; ``store_id``: of an output without one.
 
     Raises CommitLogError where the log below the watermark is not the one that was dispatched.
     """
     notes: list[str] = []
     first = log.min_offset
-    watermark = found or Watermark(new_store_id(), first)
+    watermark = found or Watermark(store_id or new_store_id(), first)
     truncate_to, lost = None, None
     if found is None:
         notes.append(f"no watermark: starting at the log's first byte, {first}")

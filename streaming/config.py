@@ -48,6 +48,8 @@ class DispatcherConfig:
     """Bytes; stands above the property file."""
     consume_queue_file_size: int | None = None
     """Bytes; stands above the property file."""
+    store_id: str | None = None
+    """Identity of an output that is made by this run, 32 hex digits; None for a new one."""
     followers: tuple[FollowerTarget, ...] = ()
     """Tables and other systems that get the messages, each at its own pace."""
     spark_conf: dict[str, str] = field(default_factory=dict)

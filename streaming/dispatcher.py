@@ -73,6 +73,7 @@ def run_dispatcher(
             log, log_end, found, config.spark_directory,
             open_queues(config.output, settings.mapped_file_size_consume_queue),
             _replay_from(config, log),
+            config.store_id,
         )  # fmt: skip
         for note in plan.notes:
             logger.info("%s", note)

@@ -22,6 +22,7 @@ from checkpoints.swap import (
     finish_owned_swap,
     swap_in,
 )
+from checkpoints.watermark import read_watermark
 from store import fsops
 from store.compare import CHECKPOINT_KIND, DIRECTORY_KINDS, Comparison, compare_stores
 from store.config import read_store_settings
@@ -127,7 +128,12 @@ def _chosen(kinds: Collection[str], topics: Collection[str] | None) -> tuple[lis
 
 
 def _aside(config: DispatcherConfig, built: Path) -> DispatcherConfig:
-    return replace(config, output=built, once=True, checkpoint=None, adopt=False, replay_from=None)
+    # the identity stays: followers know by it how far they are
+    found = read_watermark(config.state_directory)
+    return replace(
+        config, output=built, once=True, checkpoint=None, adopt=False, replay_from=None,
+        store_id=found.store_id if found else None, followers=(),
+    )  # fmt: skip
 
 
 def _check_built(

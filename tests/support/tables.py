@@ -19,10 +19,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def table_rows(path: Path, *columns: str) -> list[dict[str, Any]]:
-    """Rows of a table by store and physical offset; all columns if none are named."""
+    """Rows of a table by physical offset; all columns if none are named."""
     found = DeltaTable(path).to_pyarrow_table(columns=list(columns) or None)
-    order = [(name, "ascending") for name in ("physicalOffset",)]
-    rows: list[dict[str, Any]] = found.take(pc.sort_indices(found, order)).to_pylist()
+    order = pc.sort_indices(found, [("physicalOffset", "ascending")])
+    rows: list[dict[str, Any]] = found.take(order).to_pylist()
     return rows
 
 

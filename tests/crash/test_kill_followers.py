@@ -1,0 +1,145 @@
+"""kill -9 around the commits of a Delta table: every message once, whatever was cut short."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from store.appender import Appender
+from store.commitlog import CommitLog
+from store.cursor import Window, walk
+from store.workload import Workload
+from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
+from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
+
+POLL_SECONDS = 0.005
+COMMIT_TIMEOUT = 120.0
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+
+FOLLOW = """
+import sys, threading
+from pathlib import Path
+from sinks.delta import DeltaTarget
+from store.config import read_store_settings
+from streaming.config import DispatcherConfig
+from streaming.followers import Followers
+
+store, output, table = map(Path, sys.argv[1:4])
+ends = list(map(int, sys.argv[4:]))
+target = DeltaTarget(str(table), interval_seconds=0.0)
+config = DispatcherConfig(store, output, followers=(target,))
+followers = Followers(config, read_store_settings(store), "0" * 32)
+followers.start(0, ends[-1])
+position = target.open("0" * 32).position() or 0
+for end in [end for end in ends if end > position]:
+    # one commit each
+    followers.advance(end)
+    followers.catch_up(threading.Event())
+followers.close()
+"""
+
+
+def commits(table: Path) -> int:
+    """Files of the table's log."""
+    return len(list((table / "_delta_log").glob("*.json")))
+
+
+def wait_for_commits(process: subprocess.Popen[bytes], table: Path, wanted: int) -> bool:
+    """Until so many more are there; False where the process has ended by itself."""
+    before, deadline = commits(table), time.monotonic() + COMMIT_TIMEOUT
+    while commits(table) < before + wanted:
+        if process.poll() is not None:
+            return False
+        assert time.monotonic() < deadline, "no commit came"
+        time.sleep(POLL_SECONDS)  # polls a directory of another process
+    return True
+
+
+def test_killed_followers_leave_every_row_once(tmp_path: Path) -> None:
+    """Without Spark: a commit for every few messages, killed among them."""
+    seed = int(os.environ.get("REPUT_TEST_SEED", "20260105"))
+    print(f"seed={seed}")
+    rng = random.Random(seed)
+    store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
+    (output / "reput").mkdir(parents=True)
+    with Appender(store, file_size=1 << 20) as appender:
+        appender.append_batch(Workload(3, 2, 200, seed=1).batch(0, 6000, 1_700_000_000_000))
+    log, end = CommitLog([store / "commitlog"]), log_end(store)
+    cuts = [walk(log, Window(log), 0, end * part // 400).offset for part in range(1, 400)]
+    command = [sys.executable, "-c", FOLLOW, store, output, table, *cuts, end]
+    rounds = 0
+    while True:
+        process = subprocess.Popen([*map(str, command)], **QUIET)  # type: ignore[call-overload]
+        try:
+            running = wait_for_commits(process, table, rng.randint(1, 60))
+            time.sleep(rng.random() * 0.03)  # the moment is random, not an event
+        finally:
+            process.kill()
+            process.wait()
+        if not running:
+            assert process.returncode == 0
+            break
+        rounds += 1
+    assert rounds >= 5
+    assert plain_columns(table) == plain_rows(store)
+
+
+def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
+    """Whole runs beside a producer, killed at random moments, now and then without positions."""
+    print(f"seed={seed}")
+    rng = random.Random(seed)
+    store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
+    produce = [
+        *REPUT, "produce", str(store), "--rate", "2000", "--seconds", "100000",
+        "--commitlog-file-size", "8m", "--topics", "5", "--queues", "3",
+    ]  # fmt: skip
+    follow = [
+        "run", store, "--output", output, "--delta", table, "--delta-interval", "0ms",
+        "--max-bytes-per-trigger", "300k",
+    ]  # fmt: skip
+    command = [*REPUT, *map(str, follow)]
+    producer = subprocess.Popen(produce, **QUIET)  # type: ignore[call-overload]
+    try:
+        while not (store / "broker.conf").exists():
+            assert producer.poll() is None
+            time.sleep(POLL_SECONDS)
+        for _ in range(rounds):
+            process = subprocess.Popen(command, **QUIET)  # type: ignore[call-overload]
+            try:
+                assert wait_for_commits(process, table, rng.randint(1, 6)), "the run has ended"
+                time.sleep(rng.random() * 0.3)  # the moment is random, not an event
+            finally:
+                kill_tree(process.pid)
+                process.wait()
+            if rng.random() < 0.2:
+                subprocess.run(["rm", "-r", str(output / "reput" / "spark")], check=True)
+    finally:
+        producer.terminate()
+        producer.wait()
+    last = reput_json(*follow, "--once")
+    expected = plain_rows(store)
+    assert len(expected) > 0
+    assert last["end_offset"] == log_end(store)
+    assert plain_columns(table) == expected
+    queues: dict[tuple[str, int], list[int]] = {}
+    for row in table_rows(table, "topic", "queueId", "queueOffset", "physicalOffset"):
+        queues.setdefault((row["topic"], row["queueId"]), []).append(row["queueOffset"])
+    assert all(offsets == list(range(len(offsets))) for offsets in queues.values())
+
+
+def test_killed_runs_leave_every_row_once(tmp_path: Path) -> None:
+    """Two rounds of the command itself."""
+    _kill_runs(tmp_path, 2, int(os.environ.get("REPUT_TEST_SEED", "20260106")))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_hundred_killed_runs_leave_every_row_once(tmp_path: Path) -> None:
+    """The same, a hundred times."""
+    _kill_runs(tmp_path, 100, int(os.environ.get("REPUT_TEST_SEED", "20260107")))

@@ -1,0 +1,283 @@
+"""Followers behind a real run: at their own pace, whatever happens to their targets."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from checkpoints.followers import FollowerState, read_follower_states
+from checkpoints.status import read_status
+from sinks.delta import DeltaTarget
+from store.appender import Appender
+from store.config import read_store_settings
+from store.errors import StoreError
+from store.workload import Workload
+from streaming import followers
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from streaming.followers import Followers
+from streaming.progress import Progress
+from streaming.rebuild import rebuild
+from tests.streaming.test_golden import dispatch
+from tests.support.cli import reput
+from tests.support.golden import difference
+from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
+from tests.support.wire import PlainLog
+
+LONGEST_SECONDS = 60.0
+Golden = Callable[[str], Path]
+
+
+def delta(table: Path) -> tuple[DeltaTarget, ...]:
+    """A table, committed to without waiting."""
+    return (DeltaTarget(str(table), interval_seconds=0.0),)
+
+
+def state(output: Path) -> FollowerState:
+    """The one follower's file."""
+    (found,) = read_follower_states(output / "reput")
+    return found
+
+
+@pytest.mark.usefixtures("spark")
+def test_table_is_complete_after_every_run(golden: Golden, tmp_path: Path) -> None:
+    """In many batches; without Spark's checkpoint, dispatched again, rebuilt: never a row twice."""
+    store, output, table = golden("mixed"), tmp_path / "output", tmp_path / "table"
+    expected = plain_rows(store)
+    dispatch(store, output, followers=delta(table), max_bytes_per_trigger=256 << 10)
+    assert plain_columns(table) == expected
+    assert state(output).position == log_end(store)
+    assert state(output).rows == len(expected)
+    shutil.rmtree(output / "reput" / "spark")
+    dispatch(store, output, followers=delta(table), replay_from="earliest")
+    assert plain_columns(table) == expected
+    rebuild(DispatcherConfig(store, output), threading.Event())
+    dispatch(store, output, followers=delta(table))
+    assert plain_columns(table) == expected
+
+
+@pytest.mark.usefixtures("spark")
+def test_failing_target_does_not_hold_up_the_queues(tmp_path: Path) -> None:
+    """Its lag and error are shown, the run says so at its end, the next one catches up."""
+    store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
+    workload = Workload(2, 2, 100, seed=1)
+    with Appender(store, file_size=1 << 20) as appender:
+        appender.append_batch(workload.batch(0, 300, time.time_ns() // 1_000_000))
+        dispatch(store, output, followers=delta(table))
+        reached = appender.end_offset
+        appender.append_batch(workload.batch(300, 300, time.time_ns() // 1_000_000))
+        table.rename(tmp_path / "away")
+        table.write_text("no directory", "utf-8")
+        with pytest.raises(StoreError, match="the queues are complete"):
+            dispatch(store, output, followers=delta(table))
+    dispatch(store, tmp_path / "plain")
+    assert difference(output / "consumequeue", tmp_path / "plain" / "consumequeue") == []
+    (found,) = read_status(read_store_settings(store), output).followers
+    assert (found.position, found.lag_bytes) == (reached, log_end(store) - reached)
+    assert found.error is not None and found.failing_since is not None
+    shown = " ".join(reput("status", store, "--output", output).stdout.split())
+    assert f"{reached:,}" in shown and "delta" in shown
+    table.unlink()
+    (tmp_path / "away").rename(table)
+    dispatch(store, output, followers=delta(table))
+    assert plain_columns(table) == plain_rows(store)
+    assert state(output).error is None
+
+
+@pytest.mark.usefixtures("spark")
+def test_target_that_comes_back_is_caught_up_with_by_itself(tmp_path: Path) -> None:
+    """In one live run: the queues go on while it fails, twice, then it is filled."""
+    store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
+    workload, deadline = Workload(2, 2, 100, seed=1), time.monotonic() + LONGEST_SECONDS
+    table.write_text("no directory", "utf-8")
+    stop, ends = threading.Event(), list[int]()
+    with Appender(store, file_size=1 << 20) as appender:
+
+        def append() -> None:
+            at = 200 * len(ends)
+            appender.append_batch(workload.batch(at, 200, time.time_ns() // 1_000_000))
+            ends.append(appender.end_offset)
+
+        def watch(progress: Progress) -> None:
+            assert time.monotonic() < deadline
+            states = list(read_follower_states(output / "reput"))
+            if progress.end_offset != ends[-1] or not states:
+                return
+            if len(ends) < 3:
+                assert states[0].error is not None
+                append()
+            elif table.is_file():
+                table.unlink()
+            elif states[0].position == ends[-1]:
+                stop.set()
+
+        append()
+        config = DispatcherConfig(store, output, followers=delta(table))
+        assert run_dispatcher(config, stop, watch).end_offset == ends[-1]
+    assert plain_columns(table) == plain_rows(store)
+    assert (state(output).error, state(output).rows) == (None, 600)
+
+
+@pytest.mark.usefixtures("spark")
+def test_log_that_was_cut_and_written_anew(tmp_path: Path) -> None:
+    """As after a power loss of the broker: what it lost leaves the table, by the next run with
+    the follower."""
+    store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
+    bodies = [b"old%d" % number for number in range(40)]
+
+    def lay(kept: int, more: int) -> None:
+        log = PlainLog(1 << 20)
+        for at, body in enumerate([*bodies[:kept], *[b"new%d" % number for number in range(more)]]):
+            log.append(body=body, queue_offset=at)
+        log.write(store / "commitlog")
+
+    lay(40, 0)
+    dispatch(store, output, followers=delta(table))
+    lay(25, 0)
+    dispatch(store, output)
+    assert state(output).truncate_to == log_end(store)
+    assert len(table_rows(table)) == 40
+    lay(25, 30)
+    dispatch(store, output, followers=delta(table))
+    assert state(output).truncate_to is None
+    assert plain_columns(table) == plain_rows(store)
+
+
+@pytest.mark.usefixtures("spark")
+def test_log_that_was_lost_before_it_was_delivered(tmp_path: Path) -> None:
+    """Retention passed a follower that did not run: the range is counted, and a row says so."""
+    store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
+    log = PlainLog(4000)
+    for at in range(20):
+        log.append(body=b"b" * 50, queue_offset=at)
+    log.write(store / "commitlog")
+    dispatch(store, output, followers=delta(table))
+    reached, delivered = log.end, len(log.spans)
+    for at in range(20, 100):
+        log.append(body=b"b" * 50, queue_offset=at)
+    log.write(store / "commitlog")
+    dispatch(store, output)
+    for start in (0, 4000):
+        (store / "commitlog" / f"{start:020d}").unlink()
+    dispatch(store, output, followers=delta(table))
+    starts = [start for start, _ in log.spans]
+    expected = [*starts[:delivered], reached, *(start for start in starts if start >= 8000)]
+    assert [row["physicalOffset"] for row in table_rows(table)] == expected
+    assert state(output).lost_bytes == 8000 - reached > 0
+
+
+@dataclass
+class Held:
+    """A target that takes rows only while it is let; holds them in memory."""
+
+    name: str = "held"
+    description: str = "memory"
+    interval_seconds: float = 0.0
+    offsets: list[int] = field(default_factory=list)
+    end: int | None = None
+    begun: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def open(self, _store_id: str) -> Held:
+        """Itself."""
+        return self
+
+    def position(self) -> int | None:
+        """What it holds."""
+        return self.end
+
+    def write(self, _start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
+        """Take all rows or none."""
+        self.begun.set()
+        assert self.go_on.wait(LONGEST_SECONDS)
+        taken = [offset for batch in rows for offset in batch.column("physicalOffset").to_pylist()]
+        self.offsets += taken
+        self.end = end
+
+    def truncate(self, end: int) -> None:
+        """Not asked for here."""
+        raise AssertionError(end)
+
+    def counts(self) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def test_stop_does_not_wait_for_a_target(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hangs is left alone, and gets no row afterwards; the next run gives it all."""
+    monkeypatch.setattr(followers, "STOP_SECONDS", 0.01)
+    store, output, target = golden("plain"), tmp_path / "output", Held()
+    (output / "reput").mkdir(parents=True)
+    end = log_end(store)
+    config = DispatcherConfig(store, output, followers=(target,))
+    first = Followers(config, read_store_settings(store), "0" * 32)
+    first.start(0, end)
+    first.advance(end)
+    assert target.begun.wait(LONGEST_SECONDS)
+    first.close()
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "reput-held")
+    target.go_on.set()
+    thread.join(LONGEST_SECONDS)
+    assert not thread.is_alive()
+    assert target.offsets == []
+    second = Followers(config, read_store_settings(store), "0" * 32)
+    second.start(end, end)
+    second.catch_up(threading.Event())
+    second.close()
+    assert target.offsets == [row["physicalOffset"] for row in plain_rows(store)]
+
+
+def test_little_is_collected_for_a_while(golden: Golden, tmp_path: Path) -> None:
+    """Between two writes lies the target's interval, unless much has come or the run ends."""
+    store, output = golden("plain"), tmp_path / "output"
+    (output / "reput").mkdir(parents=True)
+    expected = [row["physicalOffset"] for row in plain_rows(store)]
+    middle, end = expected[50], log_end(store)
+    target = Held(interval_seconds=3600.0)
+    target.go_on.set()
+    config = DispatcherConfig(store, output, followers=(target,))
+    running = Followers(config, read_store_settings(store), "0" * 32)
+    running.start(0, end)
+    running.advance(middle)
+    assert target.begun.wait(LONGEST_SECONDS)
+    running.advance(end)
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while state_position(output) != middle:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # polls a file of another thread
+    assert target.end == middle
+    running.catch_up(threading.Event())
+    running.close()
+    assert (target.end, target.offsets) == (end, expected)
+
+
+def state_position(output: Path) -> int | None:
+    """As the follower's file says, if it is there."""
+    return next((found.position for found in read_follower_states(output / "reput")), None)
+
+
+def test_target_of_another_log_is_refused(golden: Golden, tmp_path: Path) -> None:
+    """It holds more than the log ever had: nothing is written over it, the run fails."""
+    store, output = golden("plain"), tmp_path / "output"
+    (output / "reput").mkdir(parents=True)
+    end = log_end(store)
+    target = Held(end=end + 1)
+    config = DispatcherConfig(store, output, followers=(target,))
+    running = Followers(config, read_store_settings(store), "0" * 32)
+    running.start(end, end)
+    with pytest.raises(StoreError, match="another log"):
+        running.catch_up(threading.Event())
+    running.close()
+    assert target.offsets == []
