@@ -115,7 +115,7 @@ class DeltaFollower:
 
     def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
         """One commit."""
-        from deltalake import DeltaTable, write_deltalake  # noqa: PLC0415
+        from deltalake import DeltaTable  # noqa: PLC0415
 
         table = self._table
         found = table.transaction_version(self._app_id) if table is not None else None
@@ -131,16 +131,7 @@ class DeltaFollower:
                     bad_bodies += made.column("badBody").true_count
                 yield made
 
-        write_deltalake(
-            # the version that the position was read from: whoever commits it anew meanwhile
-            # makes this commit fail
-            self._url if table is None else table,
-            pa.RecordBatchReader.from_batches(self._schema, columns()),
-            mode="error" if table is None else "append",
-            schema_mode=None if table is None else "merge",
-            partition_by=PARTITION_COLUMNS,
-            commit_properties=self._commit(end),
-        )
+        self._append(table, end, columns())
         self._bad_bodies += bad_bodies
         if table is None:
             self._table = DeltaTable(self._url)
@@ -154,6 +145,9 @@ class DeltaFollower:
             f"storeId = '{self._store_id}' and physicalOffset >= {end}",
             commit_properties=self._commit(end),
         )
+        if self.position() != end:
+            # a deletion of no row is no commit
+            self._append(self._table, end, iter(()))
 
     def counts(self) -> Mapping[str, int]:
         """Bad bodies, where columns are declared."""
@@ -161,6 +155,20 @@ class DeltaFollower:
 
     def close(self) -> None:
         """Nothing is open between writes."""
+
+    def _append(self, table: DeltaTable | None, end: int, rows: Iterator[pa.RecordBatch]) -> None:
+        """Rows and the position, to the version that the last position was read from: where that
+        was committed to by the same application meanwhile, this fails."""
+        from deltalake import write_deltalake  # noqa: PLC0415
+
+        write_deltalake(
+            self._url if table is None else table,
+            pa.RecordBatchReader.from_batches(self._schema, rows),
+            mode="error" if table is None else "append",
+            schema_mode=None if table is None else "merge",
+            partition_by=PARTITION_COLUMNS,
+            commit_properties=self._commit(end),
+        )
 
     def _commit(self, end: int) -> CommitProperties:
         from deltalake import CommitProperties, Transaction  # noqa: PLC0415

@@ -180,3 +180,29 @@ def test_unknown_option_is_a_usage_error() -> None:
     done = reput("run", "--onse")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_delta_without_its_package(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """What to install; nothing is begun."""
+    store, output = golden("plain"), tmp_path / "output"
+    script = (
+        "import sys; sys.modules['deltalake'] = None; sys.argv[0] = 'reput'; "
+        "from reput.cli import main; main()"
+    )
+    arguments = ["run", store, "--output", output, "--once", "--delta", tmp_path / "table"]
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert_one_line(done, 2, "pip install 'reput[delta]'")
+    assert not output.exists()
+
+
+def test_delta_options_that_do_not_fit(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Columns without a table, columns that are none, a duration that is none."""
+    columns = tmp_path / "columns.toml"
+    columns.write_text('[T]\na = "money"\n', "utf-8")
+    for arguments, parts in (
+        (("--delta-schema", columns), ("--delta URL",)),
+        (("--delta", tmp_path / "t", "--delta-schema", columns), (str(columns), "money", "double")),
+        (("--delta", tmp_path / "t", "--delta-interval", "soon"), ("--delta-interval", "soon")),
+    ):
+        assert_one_line(reput("run", golden("plain"), "--once", *arguments), 2, *parts)

@@ -69,15 +69,15 @@ def test_killed_followers_leave_every_row_once(tmp_path: Path) -> None:
     store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
     (output / "reput").mkdir(parents=True)
     with Appender(store, file_size=1 << 20) as appender:
-        appender.append_batch(Workload(3, 2, 200, seed=1).batch(0, 6000, 1_700_000_000_000))
+        appender.append_batch(Workload(3, 2, 200, seed=1).batch(0, 3000, 1_700_000_000_000))
     log, end = CommitLog([store / "commitlog"]), log_end(store)
-    cuts = [walk(log, Window(log), 0, end * part // 400).offset for part in range(1, 400)]
+    cuts = [walk(log, Window(log), 0, end * part // 150).offset for part in range(1, 150)]
     command = [sys.executable, "-c", FOLLOW, store, output, table, *cuts, end]
     rounds = 0
     while True:
         process = subprocess.Popen([*map(str, command)], **QUIET)  # type: ignore[call-overload]
         try:
-            running = wait_for_commits(process, table, rng.randint(1, 60))
+            running = wait_for_commits(process, table, rng.randint(1, 30))
             time.sleep(rng.random() * 0.03)  # the moment is random, not an event
         finally:
             process.kill()
@@ -96,14 +96,11 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
     rng = random.Random(seed)
     store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
     produce = [
-        *REPUT, "produce", str(store), "--rate", "2000", "--seconds", "100000",
+        *REPUT, "produce", str(store), "--rate", "500", "--seconds", "100000",
         "--commitlog-file-size", "8m", "--topics", "5", "--queues", "3",
     ]  # fmt: skip
-    follow = [
-        "run", store, "--output", output, "--delta", table, "--delta-interval", "0ms",
-        "--max-bytes-per-trigger", "300k",
-    ]  # fmt: skip
-    command = [*REPUT, *map(str, follow)]
+    follow = ["run", store, "--output", output, "--delta", table, "--delta-interval", "0ms"]
+    command = [*REPUT, *map(str, follow), "--max-bytes-per-trigger", "100k"]
     producer = subprocess.Popen(produce, **QUIET)  # type: ignore[call-overload]
     try:
         while not (store / "broker.conf").exists():
