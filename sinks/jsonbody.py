@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from store.compression import inflate
 from store.errors import UsageError
-from store.rows import inflate
 
 MAX_INFLATED_BYTES = 16 << 20
 """A compressed body that is larger counts as bad."""
