@@ -11,15 +11,18 @@ Columns besides the public ones:
 |---|---|---|
 | storeId | string | identity of the store; with physicalOffset it names one row |
 | date | date | of storeTimestamp, UTC; null where that is |
+| fullTopic | string | the topic's name where it can name no partition, else null |
 | json | struct | columns of a JSON body, where declared for the topic (``sinks.jsonbody``) |
 | badBody | boolean | whether the body did not fit the declaration; null without one |
 
 A damaged or lost range is a row too, with corruptReason, in the partition without topic and date.
-An empty topic name reads as null, by Delta's rule for partitions.
+A topic whose name is too long for a directory has its beginning and a digest in topic, an empty one
+(Delta reads an empty partition value as null) has null there; fullTopic has the name.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 
 DEFAULT_INTERVAL_SECONDS = 10.0
 PARTITION_COLUMNS = ["topic", "date"]
+LONGEST_DIRECTORY = 255 - len("topic=")
+"""Bytes of a topic's name as a directory: what local file systems take."""
 _STORE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z", re.ASCII)
 _PASSWORD = re.compile(r"//[^/@]*:[^/@]*@")
 
@@ -90,7 +95,11 @@ class DeltaFollower:
         self._app_id = f"reput:{self._store_id}"
         self._table: DeltaTable | None = None
         self._bad_bodies = 0
-        fields = [pa.field("storeId", pa.string()), pa.field("date", pa.date32())]
+        fields = [
+            pa.field("storeId", pa.string()),
+            pa.field("date", pa.date32()),
+            pa.field("fullTopic", pa.string()),
+        ]
         if self._json is not None:
             fields += [pa.field("json", self._json.type), pa.field("badBody", pa.bool_())]
         self._schema = pa.schema([*ROWS_SCHEMA, *fields])
@@ -176,10 +185,32 @@ class DeltaFollower:
         return CommitProperties(app_transactions=[Transaction(self._app_id, end)])
 
     def _with_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        topics, full_topics = _partition_topics(rows.column("topic"))
         added = [
             pa.repeat(pa.scalar(self._store_id), rows.num_rows),
             pc.cast(rows.column("storeTimestamp"), pa.date32()),
+            full_topics,
         ]
         if self._json is not None:
             added += self._json.of(rows)
-        return pa.RecordBatch.from_arrays([*rows.columns, *added], schema=self._schema)
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | {"topic": topics}
+        return pa.RecordBatch.from_arrays([*columns.values(), *added], schema=self._schema)
+
+
+def _partition_topics(topics: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """(what the partitions are named by, the names that these are not)."""
+    full_topics = pa.nulls(len(topics), pa.string())
+    for name in pc.unique(topics).to_pylist():
+        if name is None or 0 < _directory_length(name) <= LONGEST_DIRECTORY:
+            continue
+        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+        stands_for = f"{name[:16]}#{digest}" if name else None
+        rows = pc.equal(topics, name)
+        full_topics = pc.if_else(rows, name, full_topics)
+        topics = pc.if_else(rows, pa.scalar(stands_for, pa.string()), topics)
+    return topics, full_topics
+
+
+def _directory_length(name: str) -> int:
+    """At the most: what is neither letter nor digit is written as %XX."""
+    return sum(1 if chr(byte).isalnum() and byte < 128 else 3 for byte in name.encode())

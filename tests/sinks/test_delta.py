@@ -205,6 +205,24 @@ def test_table_of_others_is_not_added_to_unless_named(tmp_path: Path) -> None:
         DeltaTarget(str(table), store_id="a'b")
 
 
+def test_topics_that_can_name_no_directory(tmp_path: Path) -> None:
+    """Too long when written as a path, or empty; each still has its name, odd ones are theirs."""
+    long = ["订" * 28, "订" * 80, "订" * 79 + "单", "a" * 250, "%" * 84]
+    short = ["a" * 249, "%" * 83, "订" * 27, "..", "a/b", "a\0b\n=c", "null", "__HIVE__"]
+    log, table = PlainLog(1 << 20), tmp_path / "table"
+    for topic in [*long, "", *short]:
+        log.append(topic=topic.encode(), body=topic.encode())
+    source = plain_source(tmp_path, log)
+    follower = DeltaTarget(str(table)).open(STORE_ID)
+    assert follower.position() is None
+    source.write(follower, 0, log.end)
+    found = table_rows(table)
+    assert [row["body"].decode() for row in found] == [*long, "", *short]
+    assert [row["fullTopic"] for row in found] == [*long, "", *[None] * len(short)]
+    assert [row["topic"] for row in found[len(long) :]] == [None, *short]
+    assert len({row["topic"] for row in found}) == len(found)
+
+
 COLUMNS = {
     "Orders": {"id": "long", "price": "double", "at": "timestamp", "paid": "boolean"},
     "Notes": {"id": "long", "text": "string", "kind": "integer"},
