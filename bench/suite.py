@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import catch_up, live, scaling
+from bench import catch_up, live, scaling, tables
 from bench.context import Context
 from bench.measures import Row
 from bench.processes import BenchError
@@ -26,6 +26,7 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     (catch_up.measure_all_dispatchers, ("all-dispatchers-300",)),
     (scaling.measure_sizes, ("log-size", "peak-memory")),
     (scaling.measure_queues, ("queues-10000", "queues-100000")),
+    (tables.measure_delta, ("delta",)),
     (live.measure_latency, tuple(live.LATENCY_ROWS)),
     (live.measure_idle, ("idle",)),
 )

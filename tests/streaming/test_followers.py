@@ -49,7 +49,7 @@ def state(output: Path) -> FollowerState:
 @pytest.mark.usefixtures("spark")
 def test_table_is_complete_after_every_run(golden: Golden, tmp_path: Path) -> None:
     """In many batches; without Spark's checkpoint, dispatched again, rebuilt: never a row twice."""
-    store, output, table = golden("broker"), tmp_path / "output", tmp_path / "table"
+    store, output, table = golden("plain"), tmp_path / "output", tmp_path / "table"
     expected = plain_rows(store)
     dispatch(store, output, followers=delta(table), max_bytes_per_trigger=400 << 10)
     assert plain_columns(table) == expected

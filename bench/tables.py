@@ -1,0 +1,63 @@
+"""How fast the messages of a log become rows of a table."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench import logs
+from bench.context import Context
+from bench.logs import GIB, Log
+from bench.measures import Figures, Row
+from sinks.delta import DeltaTarget
+from store import fsops
+from store.config import read_store_settings
+from streaming.config import DispatcherConfig
+from streaming.followers import Followers
+
+BODY_SIZE = 300
+SIZE_SHARE = 0.125
+"""Of the main log's size: 1 GiB of 8."""
+
+
+def measure_delta(context: Context) -> Iterator[Row]:
+    """A follower alone, without the queues in front of it: from an empty table to the log's end.
+
+    The page cache is warm; the first pass, which loads kernels, is not counted.
+    """
+    with context.directory("delta") as directory:
+        with logs.log_writer(directory / "store", BODY_SIZE) as writer:
+            log = writer.grow(int(SIZE_SHARE * context.gib * GIB))
+        context.say(f"log: {log.title}")
+        logs.warm(log)
+        seconds = []
+        for number in range(context.rounds + 1):
+            seconds.append(_seconds(log, directory / f"table-{number}"))
+            context.say(f"round {number}/{context.rounds}: {seconds[-1]:.1f} s")
+            fsops.remove_tree(directory / f"table-{number}")
+    rates = Figures("messages/s", tuple(log.message_count / taken for taken in seconds[1:]))
+    yield Row(
+        name="delta",
+        title=f"a local Delta table, {BODY_SIZE} bytes, {log.end_offset / GIB:.2f} GiB of log",
+        goal="",
+        result=f"{rates.median:,.0f} messages/s",
+        met=None,
+        figures={"reput": rates},
+    )
+
+
+def _seconds(log: Log, directory: Path) -> float:
+    """One pass into a table of its own, all rows committed."""
+    output = directory / "output"
+    config = DispatcherConfig(log.store, output, followers=(DeltaTarget(str(directory / "rows")),))
+    fsops.make_directories(config.state_directory, directory)
+    followers = Followers(config, read_store_settings(log.store), "0" * 32)
+    began = time.perf_counter()
+    followers.start(log.end_offset, log.end_offset)
+    try:
+        followers.catch_up(threading.Event())
+        return time.perf_counter() - began
+    finally:
+        followers.close()
