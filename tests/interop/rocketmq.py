@@ -14,7 +14,6 @@ Not done here: reading stores, or anything that works without Java.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import queue
@@ -28,22 +27,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypedDict, cast
 
-import pytest
-from filelock import FileLock
+from tests.interop import maven
+from tests.interop.maven import HarnessError, tail
 
 HARNESS = Path(__file__).parent / "harness"
 MAIN_CLASS = "reput.interop.Harness"
-BUILD_TIMEOUT_SECONDS = 900.0
 READY_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 90.0
 CALL_TIMEOUT_SECONDS = 300.0
-ERROR_TAIL_LINES = 40
 
 Setting = str | int | bool
-
-
-class HarnessError(RuntimeError):
-    """A JVM of the harness, or its build, failed; the message carries the end of what it said."""
 
 
 class SendResult(TypedDict):
@@ -113,46 +106,12 @@ class BootResult(TypedDict):
 
 def require_maven() -> None:
     """Skip the calling test where Java or Maven is missing; on CI that is a failure instead."""
-    missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
-    if not missing:
-        return
-    reason = f"needs {' and '.join(missing)} on PATH to run a real RocketMQ broker"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    maven.require_maven("a real RocketMQ broker")
 
 
 def build_harness() -> Path:
-    """Build the Java side unless its jar is of these very sources; return the jar.
-
-    A lock makes parallel test processes wait for one build. Staleness goes by content, because a
-    checkout gives files any time stamp.
-    """
-    jar = HARNESS / "target" / "harness.jar"
-    stamp = HARNESS / "target" / "sources.sha256"
-    with FileLock(HARNESS / ".build.lock", timeout=BUILD_TIMEOUT_SECONDS):
-        digest = _sources_digest()
-        if jar.is_file() and stamp.is_file() and stamp.read_text() == digest:
-            return jar
-        stamp.unlink(missing_ok=True)
-        command = ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(HARNESS / "pom.xml")]
-        try:
-            done = subprocess.run(
-                [*command, "package"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=BUILD_TIMEOUT_SECONDS,
-                text=True,
-                errors="replace",
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise HarnessError(f"maven took over {BUILD_TIMEOUT_SECONDS:.0f} s") from error
-        if done.returncode != 0:
-            raise HarnessError(f"maven failed, exit {done.returncode}\n{_tail(done.stdout)}")
-        stamp.write_text(digest)
-    return jar
+    """Build the Java side unless its jar is of these very sources; return the jar."""
+    return maven.build(HARNESS) / "harness.jar"
 
 
 class Broker:
@@ -432,24 +391,10 @@ def _pairs(settings: Mapping[str, Setting]) -> list[str]:
     ]
 
 
-def _sources_digest() -> str:
-    digest = hashlib.sha256()
-    sources = [HARNESS / "pom.xml", *sorted((HARNESS / "src").rglob("*"))]
-    for path in sources:
-        if path.is_file():
-            digest.update(f"{path.relative_to(HARNESS)}\n".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 def _last_words(home: Path) -> str:
     parts = []
     for name in ("stderr.log", "console.log", "rocketmq.log"):
         path = home / name
         if path.is_file() and path.stat().st_size:
-            parts.append(f"--- {name}\n{_tail(path.read_text(errors='replace'))}")
+            parts.append(f"--- {name}\n{tail(path.read_text(errors='replace'))}")
     return "\n".join(parts)
-
-
-def _tail(text: str) -> str:
-    return "\n".join(text.splitlines()[-ERROR_TAIL_LINES:])

@@ -1,0 +1,354 @@
+"""Transactions on Kafka that carry their own position.
+
+One Kafka transaction holds messages and, in a compacted topic of one partition, a record with the
+end of the log that they reach. Both are committed or neither is, so that the last committed record
+of that topic is the position, whoever was killed and when. Each of these records also names the
+instance that wrote it: Kafka fences an older instance by the transactional id, and the older one
+learns from the record that it has been replaced and must not take over again.
+
+kafka-python is imported late: it is an extra.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sinks.kafkatopics import OWN_PREFIX
+from store.errors import OwnershipError, StoreError, UsageError
+
+DEFAULT_MAX_MESSAGE_BYTES = 32 << 20
+"""Twice the largest body that is inflated."""
+TRANSACTION_BYTES = 64 << 20
+TRANSACTION_SECONDS = 10.0
+"""A transaction with so much, or of such an age, is committed: until then it is in memory, and
+those who read what is committed wait for it."""
+WAIT_SECONDS = 30.0
+_REQUEST_MS = 10_000
+_TRANSACTION_TIMEOUT_MS = 120_000
+"""Longer than a transaction can last here; then Kafka aborts one whose writer is gone for good."""
+_POLL_SECONDS = 0.05
+_BATCH_BYTES = 256 << 10
+_LINGER_MS = 5
+_RECORD_OVERHEAD_BYTES = 300
+_IDENTITY = re.compile(r"[a-zA-Z0-9_-]{1,100}\Z")
+_POSITION_KEY = b"position"
+_REFUSALS = (
+    "MessageSizeTooLargeError", "RecordListTooLargeError", "InvalidTimestampError",
+    "InvalidRecordError",
+)  # fmt: skip
+
+
+class KafkaRecord(NamedTuple):
+    """One message on its way."""
+
+    topic: str
+    partition: int | None
+    """None: chosen by the key."""
+    key: bytes | None
+    value: bytes
+    headers: list[tuple[str, bytes]]
+    timestamp_ms: int
+    physical_offset: int
+    """In the commitlog."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """Where a target is, and what it is called there. Raises UsageError."""
+
+    bootstrap: str
+    """``host:port``, several with commas."""
+    identity: str
+    """Of the store; with the follower's name it names the position and the transactions."""
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    """Of a message with key and headers; max.message.bytes of topics that are created."""
+    client: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of kafka-python's clients, such as ``security_protocol``."""
+
+    def __post_init__(self) -> None:
+        require_kafka()
+        if not _IDENTITY.match(self.identity):
+            raise UsageError(
+                f"the identity on Kafka is {self.identity!r}; it must be 1 to 100 letters, digits, "
+                "_ or -"
+            )
+
+
+def require_kafka() -> None:
+    """Raises UsageError where kafka-python is missing."""
+    try:
+        import kafka  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise UsageError(
+            "Kafka needs a package that is not installed: pip install 'reput[kafka]'"
+        ) from error
+
+
+@dataclass(slots=True)
+class _Transaction:
+    began: float = field(default_factory=time.monotonic)
+    size: int = 0
+    sent: list[tuple[Any, KafkaRecord]] = field(default_factory=list)
+    """With kafka-python's future of each."""
+
+
+class KafkaTarget:
+    """The transactions of one follower.
+
+    Where brokers are away its methods raise kafka-python's errors after half a minute. After any
+    error ``abandon`` and ``recover`` come next.
+    """
+
+    def __init__(self, settings: KafkaSettings, name: str) -> None:
+        self._settings = settings
+        self._transactional_id = f"{OWN_PREFIX}{name}-{settings.identity}"
+        self.position_topic = f"{OWN_PREFIX}position-{name}-{settings.identity}"
+        self._instance = secrets.token_hex(8)
+        self._owned = False
+        self._producer: Any = None
+        self._transaction: _Transaction | None = None
+        self._partitions: dict[str, int] = {}
+
+    def recover(self) -> int | None:
+        """Take over from whoever wrote before; the committed position, None where there is none.
+
+        Raises OwnershipError where another instance has taken over from this one.
+        """
+        self.abandon()
+        if self._owned and self._last_position().get("instance") != self._instance:
+            raise OwnershipError(
+                f"another process has begun to write to Kafka as {self._transactional_id}; "
+                "stop one of the two, or give it another --kafka-id"
+            )
+        self._partitions.clear()
+        self.add_partitions({self.position_topic: 1})
+        self._start_producer()
+        # read only now: a commit that was under way has ended, everything else is aborted
+        end = self._last_position().get("end")
+        self.commit(end)
+        self._owned = True
+        return None if end is None else int(end)
+
+    def lacks(self, partitions: Mapping[str, int]) -> bool:
+        """Whether ``add_partitions`` has to be called for topics with so many partitions."""
+        return any(count > self._partitions.get(topic, 0) for topic, count in partitions.items())
+
+    def add_partitions(self, partitions: Mapping[str, int]) -> None:
+        """Let each topic have at least so many partitions; not within a transaction.
+
+        Raises StoreError where Kafka does not want it.
+        """
+        wanted = {
+            topic: count
+            for topic, count in partitions.items()
+            if count > self._partitions.get(topic, 0)
+        }
+        # a producer that knows a topic learns only minutes later of further partitions
+        reopen = self._producer is not None and not self._partitions.keys().isdisjoint(wanted)
+        with closing(self._admin()) as admin:
+            found = _partition_counts(admin, wanted)
+            missing = {
+                topic: self._new_topic(topic, wanted[topic]) for topic in wanted.keys() - found
+            }
+            if missing:
+                _check_done(admin.create_topics(missing, raise_errors=False)["topics"])
+            grown = {topic: wanted[topic] for topic in found if found[topic] < wanted[topic]}
+            if grown:
+                response = admin.create_partitions(grown, raise_errors=False)
+                _check_done(response.to_dict()["results"])
+            self._partitions |= _await_partitions(admin, wanted)
+        if reopen:
+            self.abandon()
+            self._start_producer()
+
+    def _new_topic(self, topic: str, partitions: int) -> dict[str, Any]:
+        if topic == self.position_topic:
+            configs = {"cleanup.policy": "compact"}
+        else:
+            configs = {
+                "max.message.bytes": str(self._settings.max_message_bytes),
+                # what a RocketMQ broker stored, it may have stored with a clock that is ahead
+                "message.timestamp.after.max.ms": str((1 << 63) - 1),
+            }
+        return {"num_partitions": partitions, "configs": configs}
+
+    def send(self, record: KafkaRecord) -> None:
+        """Add a message to the transaction, which begins with its first."""
+        if self._transaction is None:
+            self._producer.begin_transaction()
+            self._transaction = _Transaction()
+        future = self._producer.send(
+            record.topic, record.value, record.key, record.headers, record.partition,
+            record.timestamp_ms,
+        )  # fmt: skip
+        self._transaction.sent.append((future, record))
+        self._transaction.size += len(record.value) + _RECORD_OVERHEAD_BYTES
+
+    @property
+    def commit_is_due(self) -> bool:
+        """Whether the transaction is large or old enough."""
+        open_one = self._transaction
+        return open_one is not None and (
+            open_one.size >= TRANSACTION_BYTES
+            or time.monotonic() - open_one.began >= TRANSACTION_SECONDS
+        )
+
+    def commit(self, end: int | None) -> None:
+        """Make what was sent visible and ``end`` the position, both or neither."""
+        value = json.dumps({"end": end, "instance": self._instance}).encode()
+        now = int(time.time() * 1000)
+        self.send(KafkaRecord(self.position_topic, 0, _POSITION_KEY, value, [], now, -1))
+        assert self._transaction is not None
+        deadline = time.monotonic() + WAIT_SECONDS
+        for future, _ in self._transaction.sent:
+            # kafka-python commits a transaction whose records expired on their way
+            future.get(max(deadline - time.monotonic(), 0.0))
+        self._end_transaction()
+        self._transaction = None
+
+    def _end_transaction(self) -> None:
+        """``commit_transaction``, which waits for brokers without limit, with one."""
+        result = self._producer._transaction_manager.begin_commit()
+        self._producer._sender.wakeup()
+        if not result.wait(timeout_ms=WAIT_SECONDS * 1000):
+            raise _errors().KafkaTimeoutError(f"no answer to a commit in {WAIT_SECONDS:.0f} s")
+
+    def explained(self, error: BaseException, sending: KafkaRecord | None) -> BaseException:
+        """The error behind ``error``: the message that Kafka refuses, if it is one."""
+        sent = self._transaction.sent if self._transaction is not None else []
+        failed = [(future.exception, record) for future, record in sent if future.failed()]
+        if sending is not None:
+            failed.append((error, sending))
+        for cause, record in failed:
+            if type(cause).__name__ in _REFUSALS:
+                return StoreError(
+                    f"Kafka refuses the message at physical offset {record.physical_offset} for "
+                    f"topic {record.topic}, {len(record.value)} bytes: {cause}; raise "
+                    f"--kafka-max-message-bytes ({self._settings.max_message_bytes}), and "
+                    "max.message.bytes of the topic"
+                )
+        return error
+
+    def abandon(self) -> None:
+        """Let go of the connection; a transaction under way will be aborted."""
+        producer, self._producer, self._transaction = self._producer, None, None
+        if producer is None:
+            return
+        # close() alone would first try to send what is not sent
+        producer._sender.force_close()
+        producer._sender.join(_REQUEST_MS / 1000)
+        with suppress(_errors().KafkaTimeoutError):
+            producer.close(timeout=0)
+
+    def _start_producer(self) -> None:
+        from kafka import KafkaProducer  # noqa: PLC0415
+
+        self._producer = KafkaProducer(
+            **self._client(),
+            transactional_id=self._transactional_id,
+            transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
+            max_request_size=self._settings.max_message_bytes,
+            batch_size=_BATCH_BYTES,
+            linger_ms=_LINGER_MS,
+            delivery_timeout_ms=WAIT_SECONDS * 1000,
+            max_block_ms=WAIT_SECONDS * 1000,
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+        )
+        self._producer.init_transactions()
+
+    def _admin(self) -> Any:
+        from kafka import KafkaAdminClient  # noqa: PLC0415
+
+        return KafkaAdminClient(**self._client())
+
+    def _client(self) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self._settings.bootstrap.split(","),
+            "client_id": self._transactional_id,
+            "request_timeout_ms": _REQUEST_MS,
+            "bootstrap_timeout_ms": _REQUEST_MS,
+            **self._settings.client,
+        }
+
+    def _last_position(self) -> dict[str, Any]:
+        """The last committed record of the position topic; empty where there is none."""
+        from kafka import KafkaConsumer, TopicPartition  # noqa: PLC0415
+
+        place = TopicPartition(self.position_topic, 0)
+        consumer = KafkaConsumer(
+            **self._client(), group_id=None, enable_auto_commit=False,
+            isolation_level="read_committed",
+        )  # fmt: skip
+        with closing(consumer):
+            consumer.assign([place])
+            first = consumer.beginning_offsets([place])[place]
+            end = consumer.end_offsets([place])[place]
+            # the end of a transaction takes an offset too, and so does all of one that is aborted
+            back = 2
+            while True:
+                start = max(end - back, first)
+                found = _last_record(consumer, place, start, end)
+                if found is not None or start == first:
+                    return json.loads(found) if found is not None else {}
+                back *= 8
+
+
+def _errors() -> Any:
+    import kafka.errors  # noqa: PLC0415
+
+    return kafka.errors
+
+
+def _last_record(consumer: Any, place: Any, start: int, end: int) -> bytes | None:
+    """Value of the last committed record in [start, end) of a partition."""
+    last = None
+    consumer.seek(place, start)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while consumer.position(place) < end:
+        if time.monotonic() > deadline:
+            raise _errors().KafkaTimeoutError(f"{place.topic} was not read up to offset {end}")
+        for records in consumer.poll(timeout_ms=500).values():
+            last = records[-1].value
+    return last
+
+
+def _partition_counts(admin: Any, topics: Mapping[str, int]) -> dict[str, int]:
+    """Partitions with a leader of each of the topics that are there."""
+    return {
+        topic["name"]: sum(part["leader_id"] >= 0 for part in topic["partitions"])
+        for topic in admin.describe_topics(list(topics))
+        if topic["error_code"] == 0
+    }
+
+
+def _await_partitions(admin: Any, wanted: Mapping[str, int]) -> dict[str, int]:
+    """What there is, once it is as much as wanted."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        found = _partition_counts(admin, wanted)
+        if all(found.get(topic, 0) >= count for topic, count in wanted.items()):
+            return found
+        if time.monotonic() > deadline:
+            raise _errors().KafkaTimeoutError(f"topics are not ready: {', '.join(sorted(wanted))}")
+        time.sleep(_POLL_SECONDS)
+
+
+def _check_done(results: list[dict[str, Any]]) -> None:
+    errors = _errors()
+    # somebody else may have created it meanwhile
+    fine = (0, errors.TopicAlreadyExistsError.errno)
+    for result in results:
+        if result["error_code"] not in fine:
+            kind = errors.for_code(result["error_code"])
+            raise StoreError(
+                f"Kafka does not make the topic {result['name']}: "
+                f"{result['error_message'] or kind.__name__}"
+            )

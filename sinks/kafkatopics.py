@@ -1,0 +1,82 @@
+"""Which topics are mirrored to Kafka, and under which names."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from store.errors import UsageError
+from store.retention import is_system_topic
+
+OWN_PREFIX = "reput-"
+"""Of Kafka topics in which reput keeps something of its own."""
+MAX_NAME_LENGTH = 249
+DEFAULT_FORMAT = "{topic}"
+_PLACE = "{topic}"
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]*\Z")
+_ESCAPED = re.compile(rb"[^a-zA-Z0-9_-]|_(?=x[0-9a-f]{2})")
+_DIGEST_LENGTH = 40
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNames:
+    """Kafka's name for each topic: the same always, and no two topics under one.
+
+    Kafka allows letters, digits, ``.``, ``_`` and ``-``, and takes names for the same that differ
+    only in ``.`` and ``_``. Every other byte, and ``.``, becomes ``.x`` and two hexadecimal digits
+    (``%RETRY%g`` is ``.x25RETRY.x25g``), as does a ``_`` that would look like one. A name that is
+    too long is cut and ends in ``.h`` and a part of its SHA-256. Names that Kafka or reput keeps
+    for itself have their first character escaped.
+    """
+
+    template: str = DEFAULT_FORMAT
+    reserved: Collection[str] = field(default=frozenset())
+    """Kafka topics that hold something else."""
+
+    def __post_init__(self) -> None:
+        before, place, behind = self.template.partition(_PLACE)
+        literal = before + behind
+        if not place or not _LEGAL.match(literal) or len(literal) > MAX_NAME_LENGTH // 2:
+            raise UsageError(
+                f"the format of Kafka's topic names is {self.template!r}; it must hold {_PLACE} "
+                "once, and else letters, digits and . _ - alone, at most "
+                f"{MAX_NAME_LENGTH // 2} of them"
+            )
+
+    def of(self, topic: str) -> str:
+        """Kafka's name for ``topic``."""
+        name = self._filled(_ESCAPED.sub(_escape, topic.encode()).decode())
+        if name.startswith(("__", OWN_PREFIX)) or name in self.reserved:
+            data = topic.encode()
+            name = self._filled(f".x{data[:1].hex()}" + _ESCAPED.sub(_escape, data[1:]).decode())
+        if len(name) > MAX_NAME_LENGTH:
+            digest = hashlib.sha256(topic.encode()).hexdigest()[:_DIGEST_LENGTH]
+            tail = f".h{digest}"
+            name = name[: MAX_NAME_LENGTH - len(tail)] + tail
+        return name
+
+    def _filled(self, name: str) -> str:
+        return self.template.replace(_PLACE, name, 1)
+
+
+def _escape(found: re.Match[bytes]) -> bytes:
+    return b"".join(b".x%02x" % byte for byte in found[0])
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSelection:
+    """Chooses topics: by patterns (``*`` and ``?``, as in file names), or all but RocketMQ's own.
+
+    RocketMQ's own hold delayed messages until they are due and transactions until they are
+    committed; both then come again in their own topic.
+    """
+
+    patterns: tuple[str, ...] = ()
+
+    def __contains__(self, topic: str) -> bool:
+        if not self.patterns:
+            return not is_system_topic(topic)
+        return any(fnmatch.fnmatchcase(topic, pattern) for pattern in self.patterns)

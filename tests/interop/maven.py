@@ -1,0 +1,78 @@
+"""Java projects of the tests, built by Maven once for their sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+BUILD_TIMEOUT_SECONDS = 900.0
+ERROR_TAIL_LINES = 40
+
+
+class HarnessError(RuntimeError):
+    """A JVM of the tests, or its build, failed; the message carries the end of what it said."""
+
+
+def require_maven(purpose: str) -> None:
+    """Skip the calling test where Java or Maven is missing; on CI that is a failure instead."""
+    missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    if not missing:
+        return
+    reason = f"needs {' and '.join(missing)} on PATH to run {purpose}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def build(project: Path) -> Path:
+    """Package a project unless that was done for these very sources; return its ``target``.
+
+    A lock makes parallel test processes wait for one build. Staleness goes by content, because a
+    checkout gives files any time stamp.
+    """
+    target = project / "target"
+    stamp = target / "sources.sha256"
+    with FileLock(project / ".build.lock", timeout=BUILD_TIMEOUT_SECONDS):
+        digest = _sources_digest(project)
+        if stamp.is_file() and stamp.read_text() == digest:
+            return target
+        stamp.unlink(missing_ok=True)
+        command = ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(project / "pom.xml")]
+        try:
+            done = subprocess.run(
+                [*command, "package"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=BUILD_TIMEOUT_SECONDS,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise HarnessError(f"maven took over {BUILD_TIMEOUT_SECONDS:.0f} s") from error
+        if done.returncode != 0:
+            raise HarnessError(f"maven failed, exit {done.returncode}\n{tail(done.stdout)}")
+        target.mkdir(exist_ok=True)
+        stamp.write_text(digest)
+    return target
+
+
+def tail(text: str) -> str:
+    """The last lines of what a process said."""
+    return "\n".join(text.splitlines()[-ERROR_TAIL_LINES:])
+
+
+def _sources_digest(project: Path) -> str:
+    digest = hashlib.sha256()
+    for path in (project / "pom.xml", *sorted((project / "src").rglob("*"))):
+        if path.is_file():
+            digest.update(f"{path.relative_to(project)}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
