@@ -1,219 +1,269 @@
 """Followers whose target is Kafka: the mirror of messages, and notices of their arrival.
 
-Exactly once: ``sinks.kafkatarget``. Only what consumers of RocketMQ get is sent: no PREPARED and
-ROLLBACK, which are no messages, no damaged ranges, which the ledger lists, and, unless chosen, no
-topics of RocketMQ's own.
+Exactly once: ``sinks.kafkatransactions``. Only what consumers of RocketMQ get is sent: no PREPARED
+and ROLLBACK, which are no messages, no damaged ranges, which the ledger lists, and, unless chosen,
+no topics of RocketMQ's own.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from sinks.kafkatarget import KafkaRecord, KafkaSettings, KafkaTarget
 from sinks.kafkatopics import OWN_PREFIX, TopicNames, TopicSelection
+from sinks.kafkatransactions import KafkaRecord, KafkaSettings, KafkaTransactions
 from store import properties
+from store.rows import inflate
 
 DEFAULT_ARRIVALS_TOPIC = f"{OWN_PREFIX}arrivals"
+MAX_INFLATED_BYTES = 16 << 20
+"""A body that would be larger stays compressed."""
 MAX_PARTITIONS = 1024
 """Of a topic: a damaged queue id must not make a billion of them."""
 HEADER_PREFIX = "rocketmq."
 PROPERTY_PREFIX = f"{HEADER_PREFIX}property."
 """In front of a property whose own name begins with HEADER_PREFIX."""
 _DELIVERED = ("none", "commit")
+_KEYS = properties.KEYS.decode()
 _UNIQ_KEY = properties.UNIQ_KEY.decode()
+_HEADER_COLUMNS = (
+    "topic", "queueId", "queueOffset", "physicalOffset", "tags", "tagsCode", "sysFlag", "flag",
+    "reconsumeTimes", "bornHost",
+)  # fmt: skip
+
+logger = logging.getLogger("reput")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaMirrorTarget:
+    """Every message in the Kafka topic and partition of its own topic and queue, in their order."""
+
+    settings: KafkaSettings
+    chosen: TopicSelection = field(default_factory=TopicSelection)
+    names: TopicNames = field(default_factory=TopicNames)
+    name: str = "kafka"
+    interval_seconds: float = 0.25
+
+    @property
+    def description(self) -> str:
+        """Where to, for people."""
+        return f"{self.settings.bootstrap} {self.names.template}"
+
+    def open(self, store_id: str) -> KafkaMirror:
+        """The follower, not connected yet."""
+        transactions = KafkaTransactions(self.settings, store_id, self.name)
+        return KafkaMirror(transactions, self.chosen, self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaArrivalsTarget:
+    """A small record for every message, as RocketMQ tells its message-arriving listener."""
+
+    settings: KafkaSettings
+    chosen: TopicSelection = field(default_factory=TopicSelection)
+    topic: str = DEFAULT_ARRIVALS_TOPIC
+    name: str = "kafka-arrivals"
+    interval_seconds: float = 0.1
+
+    @property
+    def description(self) -> str:
+        """Where to, for people."""
+        return f"{self.settings.bootstrap} {self.topic}"
+
+    def open(self, store_id: str) -> KafkaArrivals:
+        """The follower, not connected yet."""
+        transactions = KafkaTransactions(self.settings, store_id, self.name)
+        return KafkaArrivals(transactions, self.chosen, self.topic)
 
 
 class KafkaFollower(ABC):
-    """A LogFollower; a write may take several transactions, each of which moves the position."""
+    """A LogFollower; a large write takes several transactions, each of which moves the position."""
 
-    def __init__(self, name: str, settings: KafkaSettings, chosen: TopicSelection) -> None:
-        self.name = name
-        self.messages = 0
-        """Sent and committed by this instance."""
+    def __init__(self, transactions: KafkaTransactions, chosen: TopicSelection) -> None:
+        self._transactions = transactions
         self._chosen = chosen
-        self._target = KafkaTarget(settings, name)
 
     def position(self) -> int | None:
         """End of what is committed in Kafka. Fences whoever wrote under this name before; raises
         OwnershipError where another has done so to this one."""
-        return self._target.recover()
+        return self._transactions.recover()
 
-    def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
+    def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:  # noqa: ARG002
         """Send [start, end). Raises StoreError for a message that Kafka refuses, kafka-python's
         errors otherwise."""
         sending: KafkaRecord | None = None
-        reached, sent = start, 0
+        to = self._transactions
         try:
             for batch in rows:
-                records = list(self._records(batch))
-                partitions = self._partitions(records)
-                if self._target.lacks(partitions):
-                    self._target.commit(reached)
-                    self._target.add_partitions(partitions)
-                for sending in records:
-                    self._target.send(sending)
+                messages = batch.filter(self._is_wanted(batch))
+                partitions = self._partitions(messages)
+                if to.lacks(partitions):
+                    to.commit(batch["physicalOffset"][0].as_py())
+                    to.add_partitions(partitions)
+                for sending in self._records(messages):
+                    if to.commit_is_due:
+                        to.commit(sending.physical_offset)
+                    to.send(sending)
                 sending = None
-                sent += len(records)
-                reached = _end_of(batch)
-                if self._target.commit_is_due:
-                    self._target.commit(reached)
-            self._target.commit(end)
+            to.commit(end)
         except BaseException as error:
-            explained = self._target.explained(error, sending)
-            self._target.abandon()
+            explained = to.explained(error, sending)
+            to.close()
             if explained is error:
                 raise
             raise explained from error
-        self.messages += sent
+
+    def truncate(self, end: int) -> None:
+        """Have the position at ``end`` at the most. Messages behind it stay in Kafka, which takes
+        nothing back."""
+        held = self._transactions.recover()
+        if held is not None and held > end:
+            logger.warning(
+                "the log was cut at %d, Kafka keeps the messages up to %d (%s)",
+                end, held, self._transactions.position_topic,
+            )  # fmt: skip
+            self._transactions.commit(end)
+
+    def counts(self) -> Mapping[str, int]:
+        """What was sent and committed."""
+        return {"messages": self._transactions.messages}
 
     def close(self) -> None:
         """Let go of the connection."""
-        self._target.abandon()
+        self._transactions.close()
 
-    def _records(self, batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
+    def _is_wanted(self, batch: pa.RecordBatch) -> pa.Array:
+        names = ("transactionType", "corruptReason", "topic")
+        columns = (batch[name].to_pylist() for name in names)
         wanted = [
             transaction in _DELIVERED and reason is None and topic in self._chosen
-            for transaction, reason, topic in zip(
-                batch["transactionType"].to_pylist(), batch["corruptReason"].to_pylist(),
-                batch["topic"].to_pylist(), strict=True,
-            )
-        ]  # fmt: skip
-        return self._of(batch.filter(pa.array(wanted, pa.bool_())))
+            for transaction, reason, topic in zip(*columns, strict=True)
+        ]
+        return pa.array(wanted, pa.bool_())
 
     @abstractmethod
-    def _of(self, batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
-        """What is sent for messages."""
+    def _partitions(self, messages: pa.RecordBatch) -> Mapping[str, int]:
+        """How many partitions the Kafka topics of messages need."""
 
     @abstractmethod
-    def _partitions(self, records: list[KafkaRecord]) -> Mapping[str, int]:
-        """How many partitions their topics need."""
+    def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecord]:
+        """What is sent for messages; one at a time, since a body may inflate to a lot."""
 
 
 class KafkaMirror(KafkaFollower):
-    """Every message in the topic and partition of its own topic and queue, in their order.
+    """The follower of a KafkaMirrorTarget.
 
-    Value: the body, inflated where the rows are. Key: KEYS, or else UNIQ_KEY. Timestamp: the
-    store's, which grows along a queue as Kafka's search by time expects; the born one is of each
-    producer's clock. Headers: the properties, then what else a message has, under HEADER_PREFIX.
+    Value: the body, inflated. Key: KEYS, or else UNIQ_KEY. Timestamp: the store's, which grows
+    along a queue as Kafka's search by time expects; the born one is by each producer's clock.
+    Headers: the properties, then what else a message has, under HEADER_PREFIX.
     """
 
     def __init__(
-        self,
-        settings: KafkaSettings,
-        chosen: TopicSelection | None = None,
-        names: TopicNames | None = None,
-        name: str = "kafka",
+        self, transactions: KafkaTransactions, chosen: TopicSelection, names: TopicNames
     ) -> None:
-        super().__init__(name, settings, chosen or TopicSelection())
-        self._names = names or TopicNames()
+        super().__init__(transactions, chosen)
+        self._names = names
         self._known: dict[str, str] = {}
-
-    def _of(self, batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
-        columns = [batch[name].to_pylist() for name in _MIRRORED]
-        store_times, born_times = (
-            _milliseconds(batch, "storeTimestamp"),
-            _milliseconds(batch, "bornTimestamp"),
-        )
-        for values, store_ms, born_ms in zip(
-            zip(*columns, strict=True), store_times, born_times, strict=True
-        ):
-            row = dict(zip(_MIRRORED, values, strict=True))
-            found = dict(row["properties"])
-            key = found.get(properties.KEYS.decode()) or found.get(_UNIQ_KEY)
-            yield KafkaRecord(
-                topic=self._topic(row["topic"]),
-                partition=row["queueId"] % MAX_PARTITIONS,
-                key=key.encode() if key is not None else None,
-                value=row["body"],
-                headers=_headers(found, row, born_ms, store_ms),
-                timestamp_ms=max(store_ms or 0, 0),
-                physical_offset=row["physicalOffset"],
-            )
 
     def _topic(self, topic: str) -> str:
         if topic not in self._known:
             self._known[topic] = self._names.of(topic)
         return self._known[topic]
 
-    def _partitions(self, records: list[KafkaRecord]) -> Mapping[str, int]:
+    def _partitions(self, messages: pa.RecordBatch) -> Mapping[str, int]:
         counts: dict[str, int] = {}
-        for record in records:
-            assert record.partition is not None
-            counts[record.topic] = max(counts.get(record.topic, 0), record.partition + 1)
+        queues = zip(messages["topic"].to_pylist(), messages["queueId"].to_pylist(), strict=True)
+        for topic, queue_id in set(queues):
+            name = self._topic(topic)
+            counts[name] = max(counts.get(name, 0), queue_id % MAX_PARTITIONS + 1)
         return counts
 
-
-_HEADER_COLUMNS = (
-    "topic", "queueId", "queueOffset", "physicalOffset", "tags", "tagsCode", "sysFlag", "flag",
-    "reconsumeTimes", "bornHost", "bodyCompression",
-)  # fmt: skip
-_MIRRORED = (*_HEADER_COLUMNS, "properties", "body")
-
-
-def _headers(
-    found: Mapping[str, str], row: Mapping[str, object], born_ms: int | None, store_ms: int | None
-) -> list[tuple[str, bytes]]:
-    headers = [
-        (PROPERTY_PREFIX + name if name.startswith(HEADER_PREFIX) else name, value.encode())
-        for name, value in found.items()
-    ]
-    own = [(name, row[name]) for name in _HEADER_COLUMNS]
-    own += [("bornTimestamp", born_ms), ("storeTimestamp", store_ms)]
-    headers += [
-        (HEADER_PREFIX + name, str(value).encode()) for name, value in own if value is not None
-    ]
-    return headers
+    def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecord]:
+        columns = (messages[name].to_pylist() for name in _HEADER_COLUMNS)
+        born, stored = (
+            _milliseconds(messages, name) for name in ("bornTimestamp", "storeTimestamp")
+        )
+        others = ("properties", "body", "bodyCompression")
+        rest = (messages[name] for name in others)
+        for fields, born_ms, stored_ms, pairs, stored_body, codec in zip(
+            zip(*columns, strict=True), born, stored, *rest, strict=True
+        ):
+            own = dict(zip(_HEADER_COLUMNS, fields, strict=True))
+            found = dict(pairs.as_py())
+            body, compression = _plain(stored_body.as_py(), codec.as_py())
+            own |= {
+                "bornTimestamp": born_ms, "storeTimestamp": stored_ms,
+                "bodyCompression": compression,
+            }  # fmt: skip
+            key = found.get(_KEYS) or found.get(_UNIQ_KEY)
+            yield KafkaRecord(
+                topic=self._topic(own["topic"]),
+                partition=own["queueId"] % MAX_PARTITIONS,
+                key=None if key is None else key.encode(),
+                value=body,
+                headers=_headers(found, own),
+                timestamp_ms=max(stored_ms or 0, 0),
+                physical_offset=own["physicalOffset"],
+            )
 
 
 class KafkaArrivals(KafkaFollower):
-    """A small record for every message, as RocketMQ tells its message-arriving listener.
+    """The follower of a KafkaArrivalsTarget.
 
     Key: topic and queue id; value: JSON with topic, queueId, maxOffset (exclusive), tagsCode and
     storeTimestamp (ms). All of a queue are in one partition, in order.
     """
 
-    def __init__(
-        self,
-        settings: KafkaSettings,
-        chosen: TopicSelection | None = None,
-        topic: str = DEFAULT_ARRIVALS_TOPIC,
-        name: str = "kafka-arrivals",
-    ) -> None:
-        super().__init__(name, settings, chosen or TopicSelection())
+    def __init__(self, transactions: KafkaTransactions, chosen: TopicSelection, topic: str) -> None:
+        super().__init__(transactions, chosen)
         self._topic = topic
 
-    def _of(self, batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
-        columns = [batch[name].to_pylist() for name in _NOTIFIED]
-        times = _milliseconds(batch, "storeTimestamp")
-        for (topic, queue_id, offset, code, position), store_ms in zip(
-            zip(*columns, strict=True), times, strict=True
+    def _partitions(self, messages: pa.RecordBatch) -> Mapping[str, int]:
+        return {self._topic: 1} if messages.num_rows else {}
+
+    def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecord]:
+        names = ("topic", "queueId", "queueOffset", "tagsCode", "physicalOffset")
+        columns = (messages[name].to_pylist() for name in names)
+        stored = _milliseconds(messages, "storeTimestamp")
+        for topic, queue_id, offset, code, position, stored_ms in zip(
+            *columns, stored, strict=True
         ):
             notice = {
-                "topic": topic,
-                "queueId": queue_id,
-                "maxOffset": offset + 1,
-                "tagsCode": code,
-                "storeTimestamp": store_ms,
-            }
+                "topic": topic, "queueId": queue_id, "maxOffset": offset + 1, "tagsCode": code,
+                "storeTimestamp": stored_ms,
+            }  # fmt: skip
             yield KafkaRecord(
                 topic=self._topic,
                 partition=None,
                 key=f"{topic}-{queue_id}".encode(),
                 value=json.dumps(notice, ensure_ascii=False, separators=(",", ":")).encode(),
                 headers=[],
-                timestamp_ms=max(store_ms or 0, 0),
+                timestamp_ms=max(stored_ms or 0, 0),
                 physical_offset=position,
             )
 
-    def _partitions(self, records: list[KafkaRecord]) -> Mapping[str, int]:
-        return {self._topic: 1} if records else {}
+
+def _headers(found: Mapping[str, str], own: Mapping[str, object]) -> list[tuple[str, bytes]]:
+    headers = [
+        (PROPERTY_PREFIX + name if name.startswith(HEADER_PREFIX) else name, value.encode())
+        for name, value in found.items()
+    ]
+    headers += [
+        (HEADER_PREFIX + name, str(value).encode())
+        for name, value in own.items()
+        if value is not None
+    ]
+    return headers
 
 
-_NOTIFIED = ("topic", "queueId", "queueOffset", "tagsCode", "physicalOffset")
+def _plain(body: bytes, compression: str | None) -> tuple[bytes, str | None]:
+    inflated = None if compression is None else inflate(body, compression, MAX_INFLATED_BYTES)
+    return (body, compression) if inflated is None else (inflated, None)
 
 
 def _milliseconds(batch: pa.RecordBatch, name: str) -> list[int | None]:
@@ -221,8 +271,3 @@ def _milliseconds(batch: pa.RecordBatch, name: str) -> list[int | None]:
         None if value is None else value // 1000
         for value in batch[name].cast(pa.int64()).to_pylist()
     ]
-
-
-def _end_of(batch: pa.RecordBatch) -> int:
-    """End (exclusive) of the last record or damaged range of a batch that is not empty."""
-    return int(batch["physicalOffset"][-1].as_py() + batch["storeSize"][-1].as_py())

@@ -16,6 +16,7 @@ OWN_PREFIX = "reput-"
 MAX_NAME_LENGTH = 249
 DEFAULT_FORMAT = "{topic}"
 _PLACE = "{topic}"
+_KEPT_PREFIXES = ("__", OWN_PREFIX)
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]*\Z")
 _ESCAPED = re.compile(rb"[^a-zA-Z0-9_-]|_(?=x[0-9a-f]{2})")
 _DIGEST_LENGTH = 40
@@ -38,22 +39,23 @@ class TopicNames:
 
     def __post_init__(self) -> None:
         before, place, behind = self.template.partition(_PLACE)
-        literal = before + behind
-        if not place or not _LEGAL.match(literal) or len(literal) > MAX_NAME_LENGTH // 2:
+        literal, most = before + behind, MAX_NAME_LENGTH // 2
+        kept = before.startswith(_KEPT_PREFIXES)
+        if not place or kept or not _LEGAL.match(literal) or len(literal) > most:
             raise UsageError(
                 f"the format of Kafka's topic names is {self.template!r}; it must hold {_PLACE} "
-                "once, and else letters, digits and . _ - alone, at most "
-                f"{MAX_NAME_LENGTH // 2} of them"
+                f"once, and else at most {most} letters, digits and . _ -, and not begin with "
+                f"{' or '.join(_KEPT_PREFIXES)}"
             )
 
     def of(self, topic: str) -> str:
         """Kafka's name for ``topic``."""
-        name = self._filled(_ESCAPED.sub(_escape, topic.encode()).decode())
-        if name.startswith(("__", OWN_PREFIX)) or name in self.reserved:
-            data = topic.encode()
-            name = self._filled(f".x{data[:1].hex()}" + _ESCAPED.sub(_escape, data[1:]).decode())
+        data = topic.encode()
+        name = self._filled(_escaped(data) or ".x")
+        if name.startswith(_KEPT_PREFIXES) or name in self.reserved:
+            name = self._filled(f".x{data[:1].hex()}{_escaped(data[1:])}")
         if len(name) > MAX_NAME_LENGTH:
-            digest = hashlib.sha256(topic.encode()).hexdigest()[:_DIGEST_LENGTH]
+            digest = hashlib.sha256(data).hexdigest()[:_DIGEST_LENGTH]
             tail = f".h{digest}"
             name = name[: MAX_NAME_LENGTH - len(tail)] + tail
         return name
@@ -62,8 +64,8 @@ class TopicNames:
         return self.template.replace(_PLACE, name, 1)
 
 
-def _escape(found: re.Match[bytes]) -> bytes:
-    return b"".join(b".x%02x" % byte for byte in found[0])
+def _escaped(name: bytes) -> str:
+    return _ESCAPED.sub(lambda found: b".x%02x" % found[0][0], name).decode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.kafka import Kafka, require_kafka
 from tests.support.seeds import seed
 
 __all__ = ["seed"]
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """One running broker for all tests, which keep apart by the names that they use."""
+    require_kafka()
+    broker = Kafka(tmp_path_factory.mktemp("kafka"))
+    broker.start()
+    yield broker
+    broker.kill()

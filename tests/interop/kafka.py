@@ -36,7 +36,7 @@ def require_kafka() -> None:
 
 
 class Kafka:
-    """One broker; a context manager. ``stop`` and ``kill`` leave its data for the next ``start``."""
+    """One broker; ``stop`` and ``kill`` leave its data for the next ``start``."""
 
     def __init__(self, home: Path) -> None:
         self._home = home

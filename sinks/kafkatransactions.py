@@ -65,30 +65,24 @@ class KafkaSettings:
 
     bootstrap: str
     """``host:port``, several with commas."""
-    identity: str
-    """Of the store; with the follower's name it names the position and the transactions."""
+    identity: str | None = None
+    """Under which the position is kept; None: the output's own."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     """Of a message with key and headers; max.message.bytes of topics that are created."""
     client: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of kafka-python's clients, such as ``security_protocol``."""
 
     def __post_init__(self) -> None:
-        require_kafka()
-        if not _IDENTITY.match(self.identity):
+        try:
+            import kafka  # noqa: F401, PLC0415
+        except ImportError as error:
             raise UsageError(
-                f"the identity on Kafka is {self.identity!r}; it must be 1 to 100 letters, digits, "
-                "_ or -"
+                "Kafka needs a package that is not installed: pip install 'reput[kafka]'"
+            ) from error
+        if self.identity is not None and not _IDENTITY.match(self.identity):
+            raise UsageError(
+                f"--kafka-id is {self.identity!r}; it must be 1 to 100 letters, digits, _ or -"
             )
-
-
-def require_kafka() -> None:
-    """Raises UsageError where kafka-python is missing."""
-    try:
-        import kafka  # noqa: F401, PLC0415
-    except ImportError as error:
-        raise UsageError(
-            "Kafka needs a package that is not installed: pip install 'reput[kafka]'"
-        ) from error
 
 
 @dataclass(slots=True)
@@ -99,17 +93,20 @@ class _Transaction:
     """With kafka-python's future of each."""
 
 
-class KafkaTarget:
+class KafkaTransactions:
     """The transactions of one follower.
 
     Where brokers are away its methods raise kafka-python's errors after half a minute. After any
-    error ``abandon`` and ``recover`` come next.
+    error ``close`` and ``recover`` come next.
     """
 
-    def __init__(self, settings: KafkaSettings, name: str) -> None:
+    def __init__(self, settings: KafkaSettings, store_id: str, name: str) -> None:
+        identity = settings.identity or store_id
         self._settings = settings
-        self._transactional_id = f"{OWN_PREFIX}{name}-{settings.identity}"
-        self.position_topic = f"{OWN_PREFIX}position-{name}-{settings.identity}"
+        self._transactional_id = f"{OWN_PREFIX}{name}-{identity}"
+        self.position_topic = f"{OWN_PREFIX}position-{name}-{identity}"
+        self.messages = 0
+        """Committed by this instance."""
         self._instance = secrets.token_hex(8)
         self._owned = False
         self._producer: Any = None
@@ -121,7 +118,7 @@ class KafkaTarget:
 
         Raises OwnershipError where another instance has taken over from this one.
         """
-        self.abandon()
+        self.close()
         if self._owned and self._last_position().get("instance") != self._instance:
             raise OwnershipError(
                 f"another process has begun to write to Kafka as {self._transactional_id}; "
@@ -165,7 +162,7 @@ class KafkaTarget:
                 _check_done(response.to_dict()["results"])
             self._partitions |= _await_partitions(admin, wanted)
         if reopen:
-            self.abandon()
+            self.close()
             self._start_producer()
 
     def _new_topic(self, topic: str, partitions: int) -> dict[str, Any]:
@@ -211,6 +208,7 @@ class KafkaTarget:
             # kafka-python commits a transaction whose records expired on their way
             future.get(max(deadline - time.monotonic(), 0.0))
         self._end_transaction()
+        self.messages += len(self._transaction.sent) - 1
         self._transaction = None
 
     def _end_transaction(self) -> None:
@@ -236,7 +234,7 @@ class KafkaTarget:
                 )
         return error
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         """Let go of the connection; a transaction under way will be aborted."""
         producer, self._producer, self._transaction = self._producer, None, None
         if producer is None:

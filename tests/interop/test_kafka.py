@@ -1,0 +1,448 @@
+"""The mirror and the arrivals on a real Kafka: contents, order, exactly once, fencing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+import sinks.kafka
+import sinks.kafkatransactions
+from sinks.kafka import KafkaArrivalsTarget
+from sinks.kafkatopics import TopicNames, TopicSelection
+from sinks.kafkatransactions import KafkaRecord, KafkaSettings, KafkaTransactions
+from store import java, properties
+from store.appender import Appender
+from store.errors import OwnershipError, StoreError
+from store.record import Record
+from store.retention import is_system_topic
+from store.rows import inflate
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from tests.interop.kafka import Kafka
+from tests.interop.mirroring import (
+    boundaries,
+    follow,
+    found_in,
+    mirror,
+    mirror_target,
+    open_log,
+    rows,
+)
+from tests.interop.test_harness import ORDERS, ORDERS_SHA256
+from tests.support.cli import ROOT
+
+Message = tuple[bytes | None, bytes, int, tuple[tuple[str, bytes], ...]]
+"""Key, value, timestamp, headers."""
+
+
+@pytest.fixture
+def identity(request: pytest.FixtureRequest) -> str:
+    """A name on Kafka that no other test has."""
+    return f"{request.node.originalname[5:40]}-{os.urandom(4).hex()}"
+
+
+def wanted(store: Path) -> dict[tuple[str, int], list[Message]]:
+    """What a mirror must hold, by topic and partition, told again from the decoder alone."""
+    found: dict[tuple[str, int], list[Message]] = {}
+    for item in found_in(store):
+        if isinstance(item, Record) and item.dispatched_to_queue:
+            topic = java.decode(item.topic)
+            if not is_system_topic(topic):
+                found.setdefault((topic, item.queue_id), []).append(message(item))
+    return found
+
+
+def message(item: Record) -> Message:
+    """One record as Kafka must have it."""
+    texts = {java.decode(k): java.decode(v) for k, v in item.property_map.items()}
+    body = item.body
+    if item.sys_flag & 1:
+        kind = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}[item.sys_flag >> 8 & 7]
+        body = inflate(body, kind, 1 << 24) or b""
+    host = item.born_host[0]
+    own: dict[str, Any] = {
+        "topic": java.decode(item.topic), "queueId": item.queue_id,
+        "queueOffset": item.queue_offset, "physicalOffset": item.physical_offset,
+    }  # fmt: skip
+    if "TAGS" in texts:
+        own["tags"] = texts["TAGS"]
+    own["tagsCode"] = java.hash_code(item.property_map.get(properties.TAGS, b""))
+    own |= {
+        "sysFlag": item.sys_flag, "flag": item.flag, "reconsumeTimes": item.reconsume_times,
+        "bornHost": f"{f'[{host}]' if ':' in host else host}:{item.born_host[1]}",
+        "bornTimestamp": item.born_timestamp, "storeTimestamp": item.store_timestamp,
+    }  # fmt: skip
+    headers = [(name, value.encode()) for name, value in texts.items()]
+    headers += [(f"rocketmq.{name}", str(value).encode()) for name, value in own.items()]
+    key = texts.get("KEYS") or texts.get("UNIQ_KEY")
+    return (key.encode() if key else None, body, item.store_timestamp, tuple(headers))
+
+
+def mirrored(kafka: Kafka, identity: str, topics: set[str]) -> dict[tuple[str, int], list[Message]]:
+    """What Kafka holds; partitions without a message are left out."""
+    names = TopicNames(f"{identity}.{{topic}}")
+    return {
+        (topic, partition): [
+            (record.key, record.value, record.timestamp, tuple(record.headers))
+            for record in records
+        ]
+        for topic in topics
+        for partition, records in kafka.read(names.of(topic)).items()
+        if records
+    }
+
+
+def assert_mirrored(kafka: Kafka, identity: str, store: Path) -> None:
+    """Everything once, in the order of its queue, and nothing else."""
+    expected = wanted(store)
+    topics = {topic for topic, _ in expected}
+    found = mirrored(kafka, identity, topics)
+    assert found.keys() == expected.keys()
+    for queue, messages in expected.items():
+        assert found[queue] == messages, queue
+    names = TopicNames(f"{identity}.{{topic}}")
+    ours = {name for name in kafka.topics() if name.startswith(f"{identity}.")}
+    assert ours == {names.of(topic) for topic in topics}
+
+
+def make_store(root: Path, count: int, **changes: Any) -> Path:
+    """A small store: ``count`` messages over two topics of three queues."""
+    with Appender(root, file_size=1 << 16) as appender:
+        for number in range(count):
+            fields = {
+                "topic": (b"Alpha", b"Beta")[number % 2],
+                "queue_id": number // 2 % 3,
+                "body": b"%06d" % number * 5,
+                "properties": properties.format_block(
+                    {b"KEYS": b"k%d" % number, b"TAGS": b"T%d" % (number % 3)}
+                ),
+                "born_timestamp": 1_700_000_000_000 + number,
+                "store_timestamp": 1_700_000_001_000 + number,
+            }
+            appender.append(Record(**(fields | changes)))
+    return root
+
+
+@pytest.mark.parametrize("name", ["mixed", "wide", "plain"])
+def test_a_mirror_of_a_golden_store_holds_its_messages(
+    kafka: Kafka, golden: Callable[[str], Path], identity: str, name: str
+) -> None:
+    """Bodies (three codecs), properties, keys, times and order; no half or delayed messages."""
+    store = golden(name)
+    mirror(mirror_target(kafka.bootstrap, identity), store, 500)
+    assert_mirrored(kafka, identity, store)
+
+
+def test_a_mirror_gives_what_rocketmqs_own_consumer_gets(
+    kafka: Kafka, golden: Callable[[str], Path], identity: str
+) -> None:
+    """The digest that a client drained from the real broker."""
+    mirror(mirror_target(kafka.bootstrap, identity, "Orders"), golden("broker"))
+    lines = []
+    for partition, records in kafka.read(f"{identity}.Orders").items():
+        offsets = [int(dict(record.headers)["rocketmq.queueOffset"]) for record in records]
+        assert offsets == list(range(len(records)))
+        lines += [
+            b"%03d-%012d" % (partition, offset) + record.value
+            for offset, record in zip(offsets, records, strict=True)
+        ]
+    assert len(lines) == ORDERS
+    assert hashlib.sha256(b"".join(sorted(lines))).hexdigest() == ORDERS_SHA256
+    assert {name for name in kafka.topics() if name.startswith(identity)} == {f"{identity}.Orders"}
+
+
+def test_stopped_and_started_again_nothing_comes_twice(
+    kafka: Kafka, tmp_path: Path, identity: str
+) -> None:
+    """A new instance for every part; the last finds nothing to do."""
+    store = make_store(tmp_path / "store", 300)
+    target = mirror_target(kafka.bootstrap, identity)
+    for part in range(2):
+        with closing(target.open("")) as follower:
+            steps = follow(follower, store, 70)
+            assert [next(steps), next(steps)] == boundaries(store)[part * 140 + 70 :: 70][:2]
+            assert follower.counts() == {"messages": 140}
+    mirror(target, store)
+    with closing(target.open("")) as follower:
+        assert follower.position() == boundaries(store)[-1]
+        assert list(follow(follower, store)) == []
+    assert_mirrored(kafka, identity, store)
+
+
+def test_a_write_in_many_transactions_stays_exactly_once(
+    kafka: Kafka, tmp_path: Path, identity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails in the middle: what was committed is not sent again, the rest is."""
+    monkeypatch.setattr(sinks.kafkatransactions, "TRANSACTION_BYTES", 5000)
+    store = make_store(tmp_path / "store", 200)
+    starts = boundaries(store)
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from rows(store, 0, starts[150])
+        raise OSError("the log went away")
+
+    with closing(mirror_target(kafka.bootstrap, identity).open("")) as follower:
+        assert follower.position() is None
+        with pytest.raises(OSError, match="the log went away"):
+            follower.write(0, starts[-1], failing())
+        reached = follower.position()
+        assert reached in starts[100:150]
+        follower.write(reached, starts[-1], rows(store, reached, starts[-1]))
+    assert_mirrored(kafka, identity, store)
+
+
+def test_one_that_was_replaced_adds_nothing_and_does_not_come_back(
+    kafka: Kafka, tmp_path: Path, identity: str
+) -> None:
+    """It is replaced within a transaction: what it had sent stays invisible, and it is told."""
+    store = make_store(tmp_path / "store", 200)
+    starts = boundaries(store)
+    target = mirror_target(kafka.bootstrap, identity)
+    with closing(target.open("")) as old, closing(target.open("")) as new:
+        assert old.position() is None
+        old.write(0, starts[50], rows(store, 0, starts[50]))
+
+        def overtaken() -> Iterator[pa.RecordBatch]:
+            yield from rows(store, starts[50], starts[120])
+            assert new.position() == starts[50]
+            yield from rows(store, starts[120], starts[150])
+
+        with pytest.raises(KafkaError):
+            old.write(starts[50], starts[150], overtaken())
+        for _ in range(2):
+            with pytest.raises(OwnershipError, match="another process has begun to write to Kafka"):
+                old.position()
+        new.write(starts[50], starts[-1], rows(store, starts[50], starts[-1]))
+        assert new.position() == starts[-1]
+    assert_mirrored(kafka, identity, store)
+
+
+def test_the_position_is_found_behind_an_aborted_transaction(kafka: Kafka, identity: str) -> None:
+    """However much of the position's topic it fills."""
+    settings = KafkaSettings(kafka.bootstrap, identity)
+    with closing(KafkaTransactions(settings, "", "test")) as first:
+        assert first.recover() is None
+        first.commit(4711)
+        for number in range(1000):
+            first.send(
+                KafkaRecord(first.position_topic, 0, b"position", b'{"end": 1}', [], number, 0)
+            )
+        assert first._transaction is not None
+        for future, _ in first._transaction.sent:
+            future.get(30)
+    with closing(KafkaTransactions(settings, "", "test")) as second:
+        assert second.recover() == 4711
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+        assert topic_config(admin, second.position_topic, "cleanup.policy") == "compact"
+
+
+def test_the_brokers_going_away_and_coming_back(
+    kafka: Kafka, tmp_path: Path, identity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed within a transaction: errors while it is away, then everything arrives once."""
+    monkeypatch.setattr(sinks.kafkatransactions, "WAIT_SECONDS", 3.0)
+    monkeypatch.setattr(sinks.kafkatransactions, "_REQUEST_MS", 1000)
+    store = make_store(tmp_path / "store", 200)
+    starts = boundaries(store)
+
+    def interrupted() -> Iterator[pa.RecordBatch]:
+        yield from rows(store, starts[50], starts[100])
+        kafka.kill()
+        yield from rows(store, starts[100], starts[150])
+
+    with closing(mirror_target(kafka.bootstrap, identity).open("")) as follower:
+        try:
+            follower.position()
+            follower.write(0, starts[50], rows(store, 0, starts[50]))
+            with pytest.raises(KafkaError):
+                follower.write(starts[50], starts[150], interrupted())
+            with pytest.raises(KafkaError):
+                follower.position()
+        finally:
+            kafka.kill()
+            kafka.start()
+        monkeypatch.undo()
+        assert follower.position() == starts[50]
+        follower.write(starts[50], starts[-1], rows(store, starts[50], starts[-1]))
+    assert_mirrored(kafka, identity, store)
+
+
+def test_a_message_that_is_too_large_stops_the_mirror_before_it(
+    kafka: Kafka, tmp_path: Path, identity: str
+) -> None:
+    """By the option, and by a topic that has a limit of its own; with room it arrives."""
+    store = tmp_path / "store"
+    make_store(store, 10)
+    make_store(store, 1, body=random.Random(1).randbytes(20_000))
+    make_store(store, 10)
+    starts = boundaries(store)
+    place = f"physical offset {starts[10]} for topic {identity}.Alpha, 20000 bytes"
+    small = mirror_target(kafka.bootstrap, identity, max_message_bytes=15_000)
+    with closing(small.open("")) as follower:
+        follower.position()
+        with pytest.raises(StoreError, match=f"{place}.*--kafka-max-message-bytes .15000"):
+            follower.write(0, starts[-1], rows(store, 0, starts[-1]))
+    with closing(mirror_target(kafka.bootstrap, identity).open("")) as follower:
+        assert follower.position() is None
+        with pytest.raises(StoreError, match=f"{place}.*max.message.bytes of the topic"):
+            follower.write(0, starts[-1], rows(store, 0, starts[-1]))
+        with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+            assert topic_config(admin, f"{identity}.Alpha", "max.message.bytes") == "15000"
+            admin.alter_configs({"topic": {f"{identity}.Alpha": {"max.message.bytes": "100000"}}})
+        assert list(follow(follower, store)) == starts[-1:]
+    assert_mirrored(kafka, identity, store)
+
+
+def test_queues_that_come_later_and_damaged_bytes(
+    kafka: Kafka, tmp_path: Path, identity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions are added; an absurd queue id shares one; a damaged range is left out."""
+    monkeypatch.setattr(sinks.kafka, "MAX_PARTITIONS", 8)
+    store = make_store(tmp_path / "store", 30)
+    make_store(store, 4, queue_id=7)
+    make_store(store, 2, queue_id=1 << 30)
+    log, _ = open_log(store)
+    with closing(log):
+        damaged = boundaries(store)[11]
+        segment = log.segment_at(damaged)
+        assert segment is not None
+        with segment.path.open("r+b") as file:
+            file.seek(damaged - segment.start + 4)
+            file.write(b"XXXX")
+    mirror(mirror_target(kafka.bootstrap, identity), store, 3)
+    expected = wanted(store)
+    assert sum(map(len, expected.values())) == 30 + 4 + 2 - 1
+    for topic in ("Alpha", "Beta"):
+        expected[topic, 0] += expected.pop((topic, 1 << 30))
+    found = mirrored(kafka, identity, {"Alpha", "Beta"})
+    assert found == expected
+    assert len(kafka.read(f"{identity}.Alpha")) == 8
+
+
+def test_odd_properties_and_times_become_headers_and_timestamps(
+    kafka: Kafka, tmp_path: Path, identity: str
+) -> None:
+    """A name of ours in a property, no key, an empty body, times that Kafka does not take."""
+    block = properties.format_block({b"rocketmq.queueId": b"9", "ü".encode(): "中".encode()})
+    store = make_store(tmp_path / "store", 1, properties=block, body=b"")
+    make_store(store, 1, store_timestamp=-5)
+    make_store(store, 1, store_timestamp=4_000_000_000_000)
+    mirror(mirror_target(kafka.bootstrap, identity), store)
+    plain, past, future = kafka.read(f"{identity}.Alpha")[0]
+    assert (plain.key, plain.value) == (None, b"")
+    headers = dict(plain.headers)
+    assert headers["rocketmq.queueId"] == b"0"
+    assert headers["rocketmq.property.rocketmq.queueId"] == b"9"
+    assert headers["ü"] == "中".encode()
+    assert (past.timestamp, dict(past.headers)["rocketmq.storeTimestamp"]) == (0, b"-5")
+    assert future.timestamp == 4_000_000_000_000
+
+
+def test_a_cut_log_moves_the_position_back(kafka: Kafka, tmp_path: Path, identity: str) -> None:
+    """To the cut, and never forward."""
+    store = make_store(tmp_path / "store", 20)
+    starts = boundaries(store)
+    with closing(mirror_target(kafka.bootstrap, identity).open("")) as follower:
+        assert list(follow(follower, store)) == starts[-1:]
+        follower.truncate(starts[15])
+        assert follower.position() == starts[15]
+        follower.truncate(starts[18])
+        assert follower.position() == starts[15]
+
+
+def test_arrivals_and_a_mirror_behind_the_dispatcher(
+    kafka: Kafka, golden: Callable[[str], Path], tmp_path: Path, identity: str
+) -> None:
+    """One run feeds both; the notices say what RocketMQ's listener is told, in each queue's order;
+    a second run adds nothing."""
+    store, topic = golden("mixed"), f"{identity}.arrivals"
+    settings = KafkaSettings(kafka.bootstrap, identity)
+    followers = (
+        mirror_target(kafka.bootstrap, identity),
+        KafkaArrivalsTarget(settings, TopicSelection(), topic),
+    )
+    config = DispatcherConfig(store, tmp_path / "output", once=True, followers=followers)
+    for _ in range(2):
+        run_dispatcher(config, threading.Event())
+    expected: dict[bytes, list[dict[str, object]]] = {}
+    for item in found_in(store):
+        name = java.decode(item.topic) if isinstance(item, Record) else ""
+        if isinstance(item, Record) and item.dispatched_to_queue and not is_system_topic(name):
+            expected.setdefault(f"{name}-{item.queue_id}".encode(), []).append(
+                {
+                    "topic": name,
+                    "queueId": item.queue_id,
+                    "maxOffset": item.queue_offset + 1,
+                    "tagsCode": java.hash_code(item.property_map.get(properties.TAGS, b"")),
+                    "storeTimestamp": item.store_timestamp,
+                }
+            )
+    found: dict[bytes, list[dict[str, object]]] = {}
+    for records in kafka.read(topic).values():
+        for record in records:
+            found.setdefault(record.key, []).append(json.loads(record.value))
+    assert found == expected
+    names = TopicNames(f"{identity}.{{topic}}")
+    topics = {name for name, _ in wanted(store)}
+    assert mirrored(kafka, identity, topics) == wanted(store)
+    assert all(names.of(name) in kafka.topics() for name in topics)
+
+
+def kill_rounds(kafka: Kafka, store: Path, identity: str, rounds: int, seed: int) -> None:
+    """kill -9 at random moments; whenever a mirror is complete, it is checked and begun anew."""
+    rng = random.Random(seed)
+    generation = 0
+    for _ in range(rounds):
+        name = f"{identity}-{generation}"
+        command = [sys.executable, "-m", "tests.interop.mirroring", str(store), kafka.bootstrap]
+        process = subprocess.Popen([*command, name, "40"], stdout=subprocess.PIPE, cwd=ROOT)
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(rng.randint(0, 4))]
+        time.sleep(rng.random() * (0.1 if said else 1.0))  # the moment is random, not an event
+        process.send_signal(signal.SIGKILL)
+        said += process.stdout.readlines()
+        process.wait()
+        process.stdout.close()
+        if b"end\n" in said:
+            assert_mirrored(kafka, name, store)
+            generation += 1
+    name = f"{identity}-{generation}"
+    mirror(mirror_target(kafka.bootstrap, name), store)
+    assert_mirrored(kafka, name, store)
+
+
+def test_killed_mirrors_end_with_every_message_once(
+    kafka: Kafka, tmp_path: Path, identity: str, seed: int
+) -> None:
+    """Six rounds."""
+    kill_rounds(kafka, make_store(tmp_path / "store", 600), identity, 6, seed)
+
+
+@pytest.mark.slow
+def test_a_hundred_killed_mirrors_end_with_every_message_once(
+    kafka: Kafka, tmp_path: Path, identity: str, seed: int
+) -> None:
+    """A hundred."""
+    kill_rounds(kafka, make_store(tmp_path / "store", 3000), identity, 100, seed)
+
+
+def topic_config(admin: KafkaAdminClient, topic: str, name: str) -> str:
+    """A setting of a topic."""
+    found = admin.describe_configs({"topic": [topic]})
+    return str(found["topic"][topic][name]["value"])
