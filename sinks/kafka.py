@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from sinks.kafkatopics import OWN_PREFIX, TopicNames, TopicSelection
+from sinks.kafkatopics import OWN_PREFIX, TopicNames, TopicSelection, check_topic
 from sinks.kafkatransactions import KafkaRecord, KafkaSettings, KafkaTransactions
 from store import properties
 from store.rows import inflate
@@ -69,6 +69,9 @@ class KafkaArrivalsTarget:
     topic: str = DEFAULT_ARRIVALS_TOPIC
     name: str = "kafka-arrivals"
     interval_seconds: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
 
     @property
     def description(self) -> str:

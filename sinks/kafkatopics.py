@@ -64,6 +64,15 @@ class TopicNames:
         return self.template.replace(_PLACE, name, 1)
 
 
+def check_topic(name: str) -> None:
+    """Raises UsageError for what is no name of a topic on Kafka."""
+    if not name or name in (".", "..") or not _LEGAL.match(name) or len(name) > MAX_NAME_LENGTH:
+        raise UsageError(
+            f"--kafka-arrivals is {name!r}; a topic's name on Kafka has 1 to {MAX_NAME_LENGTH} "
+            "letters, digits and . _ -"
+        )
+
+
 def _escaped(name: bytes) -> str:
     return _ESCAPED.sub(lambda found: b".x%02x" % found[0][0], name).decode()
 

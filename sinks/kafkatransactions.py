@@ -11,6 +11,7 @@ kafka-python is imported late: it is an extra.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import secrets
@@ -37,7 +38,7 @@ _POLL_SECONDS = 0.05
 _BATCH_BYTES = 256 << 10
 _LINGER_MS = 5
 _RECORD_OVERHEAD_BYTES = 300
-_IDENTITY = re.compile(r"[a-zA-Z0-9_-]{1,100}\Z")
+_STORE_ID = re.compile(r"[a-zA-Z0-9_-]{1,100}\Z")
 _POSITION_KEY = b"position"
 _REFUSALS = (
     "MessageSizeTooLargeError", "RecordListTooLargeError", "InvalidTimestampError",
@@ -65,23 +66,20 @@ class KafkaSettings:
 
     bootstrap: str
     """``host:port``, several with commas."""
-    identity: str | None = None
-    """Under which the position is kept; None: the output's own."""
+    store_id: str | None = None
+    """The store's identity there, under which the position is kept; None: the output's."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     """Of a message with key and headers; max.message.bytes of topics that are created."""
     client: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of kafka-python's clients, such as ``security_protocol``."""
 
     def __post_init__(self) -> None:
-        try:
-            import kafka  # noqa: F401, PLC0415
-        except ImportError as error:
+        if importlib.util.find_spec("kafka") is None:
+            raise UsageError("Kafka needs the package kafka-python: pip install 'reput[kafka]'")
+        if self.store_id is not None and not _STORE_ID.match(self.store_id):
             raise UsageError(
-                "Kafka needs a package that is not installed: pip install 'reput[kafka]'"
-            ) from error
-        if self.identity is not None and not _IDENTITY.match(self.identity):
-            raise UsageError(
-                f"--kafka-id is {self.identity!r}; it must be 1 to 100 letters, digits, _ or -"
+                f"the identity of a store on Kafka is {self.store_id!r}; it must be 1 to 100 "
+                "letters, digits, _ or -"
             )
 
 
@@ -101,7 +99,7 @@ class KafkaTransactions:
     """
 
     def __init__(self, settings: KafkaSettings, store_id: str, name: str) -> None:
-        identity = settings.identity or store_id
+        identity = settings.store_id or store_id
         self._settings = settings
         self._transactional_id = f"{OWN_PREFIX}{name}-{identity}"
         self.position_topic = f"{OWN_PREFIX}position-{name}-{identity}"
@@ -122,7 +120,7 @@ class KafkaTransactions:
         if self._owned and self._last_position().get("instance") != self._instance:
             raise OwnershipError(
                 f"another process has begun to write to Kafka as {self._transactional_id}; "
-                "stop one of the two, or give it another --kafka-id"
+                "stop one of the two, or give it another --kafka-store-id"
             )
         self._partitions.clear()
         self.add_partitions({self.position_topic: 1})

@@ -34,7 +34,7 @@ FOREIGN = {
     "store": frozenset({"numpy", "numba", "llvmlite", "pyarrow"}),
     "filters": frozenset({"lark", "mmh3"}),
     "sources": frozenset({"pyspark", "pyarrow", "numpy"}),
-    "sinks": frozenset({"numpy", "pyarrow", "deltalake"}),
+    "sinks": frozenset({"numpy", "pyarrow", "deltalake", "kafka"}),
     "readers": frozenset({"numpy", "pyarrow"}),
     "checkpoints": frozenset({"filelock"}),
     "streaming": frozenset({"pyspark", "py4j", "pyarrow", "numpy"}),

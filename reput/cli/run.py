@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 from reput.cli import options, render
+from reput.cli.kafkaoptions import with_kafka_options
 from sinks.consumequeue import OnQueueGap
+from store.follower import FollowerTarget
 from streaming.config import (
     DEFAULT_MAX_BYTES_PER_TRIGGER,
     DEFAULT_TRIGGER_MS,
@@ -26,6 +28,7 @@ class OnCorrupt(StrEnum):
     FAIL = "fail"
 
 
+@with_kafka_options
 def run(
     store: options.Store,
     output: options.Output = None,
@@ -61,6 +64,7 @@ def run(
     delta_schema: options.DeltaSchema = None,
     delta_store_id: options.DeltaStoreId = None,
     delta_interval: options.DeltaInterval = "10s",
+    kafka: tuple[FollowerTarget, ...] = (),
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
@@ -91,7 +95,7 @@ def run(
         **options.dispatcher_settings(
             broker_conf, commitlog_file_size, consume_queue_file_size, conf
         ),
-        followers=options.followers(delta, delta_schema, delta_store_id, delta_interval),
+        followers=options.followers(delta, delta_schema, delta_store_id, delta_interval) + kafka,
     )
     _run(config, as_json)
 

@@ -206,3 +206,46 @@ def test_delta_options_that_do_not_fit(golden: Callable[[str], Path], tmp_path: 
         (("--delta", tmp_path / "t", "--delta-interval", "soon"), ("--delta-interval", "soon")),
     ):
         assert_one_line(reput("run", golden("plain"), "--once", *arguments), 2, *parts)
+
+
+WITHOUT_KAFKA = """
+import sys
+sys.modules["kafka"] = None
+from reput.__main__ import main
+main()
+"""
+
+
+def test_kafka_without_its_package(golden: Callable[[str], Path]) -> None:
+    """How to install it; nothing is started."""
+    store = golden("plain")
+    command = [sys.executable, "-c", WITHOUT_KAFKA, "run", str(store), "--kafka", "127.0.0.1:1"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=180, check=False, cwd=ROOT
+    )
+    assert_one_line(done, 2, "pip install 'reput[kafka]'")
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--kafka-topics", "A"], ["need --kafka HOST:PORT"]),
+        (["--kafka", "h:1", "--no-kafka-mirror"], ["--kafka-arrivals TOPIC"]),
+        (["--kafka", "h:1", "--kafka-topic-format", "x y"], ["'x y'", "{topic}"]),
+        (["--kafka", "h:1", "--kafka-arrivals", "x y"], ["'x y'", "--kafka-arrivals"]),
+        (["--kafka", "h:1", "--kafka-store-id", "a b"], ["'a b'", "letters"]),
+        (["--kafka", "h:1", "--kafka-max-message-bytes", "x"], ["--kafka-max-message-bytes"]),
+        (["--kafka", "h:1", "--kafka-config", "nowhere.toml"], ["nowhere.toml", "cannot be read"]),
+    ],
+)
+def test_kafka_options_that_are_wrong(options: list[str], parts: list[str], tmp_path: Path) -> None:
+    """The option and its value."""
+    assert_one_line(reput("run", tmp_path, *options), 2, *parts)
+
+
+def test_kafka_config_sets_the_connection_alone(tmp_path: Path) -> None:
+    """Other settings are this program's."""
+    config = tmp_path / "kafka.toml"
+    config.write_text('security_protocol = "SSL"\nacks = 0\n')
+    done = reput("run", tmp_path, "--kafka", "h:1", "--kafka-config", config)
+    assert_one_line(done, 2, str(config), "'acks'", "security_")

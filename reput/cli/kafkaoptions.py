@@ -1,0 +1,109 @@
+"""The options of ``reput run`` for Kafka."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reput.cli.options import size_option
+from store.errors import UsageError
+from store.follower import FollowerTarget
+
+_CLIENT_PREFIXES = ("security_", "ssl_", "sasl_")
+
+
+def kafka_followers(
+    kafka: Annotated[
+        str | None,
+        typer.Option(help="Also every message to this Kafka, exactly once: `HOST:PORT`, ..."),
+    ] = None,
+    kafka_topics: Annotated[
+        str | None,
+        typer.Option(help="Topics for it, with commas, `*` and `?`; all but RocketMQ's own."),
+    ] = None,
+    kafka_topic_format: Annotated[
+        str, typer.Option(help="Kafka's name for a topic, as in `rocketmq.{topic}`.")
+    ] = "{topic}",
+    kafka_mirror: Annotated[
+        bool,
+        typer.Option("--kafka-mirror/--no-kafka-mirror", help="Send the messages, or not."),
+    ] = True,
+    kafka_arrivals: Annotated[
+        str | None,
+        typer.Option(help="Also a notice of each message to this topic of it: `reput-arrivals`."),
+    ] = None,
+    kafka_max_message_bytes: Annotated[
+        str, typer.Option(help="The largest message, also of topics that are made.")
+    ] = "32m",
+    kafka_store_id: Annotated[
+        str | None,
+        typer.Option(help="The store's name there, for a position that outlives OUTPUT."),
+    ] = None,
+    kafka_config: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with kafka-python's `security_`, `ssl_`, `sasl_` settings."),
+    ] = None,
+) -> tuple[FollowerTarget, ...]:
+    """What a run is told of Kafka. Raises UsageError."""
+    size = size_option("--kafka-max-message-bytes", kafka_max_message_bytes)
+    if kafka is None:
+        if kafka_topics or kafka_arrivals or kafka_store_id or kafka_config or not kafka_mirror:
+            raise UsageError("the options that begin with --kafka- need --kafka HOST:PORT")
+        return ()
+    if not (kafka_mirror or kafka_arrivals):
+        raise UsageError("--no-kafka-mirror leaves nothing to do without --kafka-arrivals TOPIC")
+    from sinks.kafka import KafkaArrivalsTarget, KafkaMirrorTarget  # noqa: PLC0415
+    from sinks.kafkatopics import TopicNames, TopicSelection  # noqa: PLC0415
+    from sinks.kafkatransactions import KafkaSettings  # noqa: PLC0415
+
+    settings = KafkaSettings(kafka, kafka_store_id, size or 0, _client_settings(kafka_config))
+    chosen = TopicSelection(tuple(kafka_topics.split(",")) if kafka_topics else ())
+    targets: list[FollowerTarget] = []
+    if kafka_mirror:
+        reserved = frozenset((kafka_arrivals,) if kafka_arrivals else ())
+        names = TopicNames(kafka_topic_format, reserved)
+        targets.append(KafkaMirrorTarget(settings, chosen, names))
+    if kafka_arrivals:
+        targets.append(KafkaArrivalsTarget(settings, chosen, kafka_arrivals))
+    return tuple(targets)
+
+
+def _client_settings(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--kafka-config {path} cannot be read: {error}") from error
+    for name in found:
+        if not name.startswith(_CLIENT_PREFIXES):
+            raise UsageError(
+                f"--kafka-config {path} sets {name!r}; only settings that begin with "
+                f"{', '.join(_CLIENT_PREFIXES)} are taken"
+            )
+    return found
+
+
+def with_kafka_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes the options of ``kafka_followers`` where ``command`` has a parameter
+    ``kafka``, which gets what they stand for."""
+    options = inspect.signature(kafka_followers, eval_str=True).parameters
+    own = inspect.signature(command, eval_str=True)
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        told = {name: given.pop(name) for name in options}
+        command(**given, kafka=kafka_followers(**told))
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in own.parameters.values():
+        parameters += options.values() if parameter.name == "kafka" else [parameter]
+    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return called
