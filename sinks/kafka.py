@@ -106,7 +106,8 @@ class KafkaFollower(ABC):
                 messages = batch.filter(self._is_wanted(batch))
                 partitions = self._partitions(messages)
                 if to.lacks(partitions):
-                    to.commit(batch["physicalOffset"][0].as_py())
+                    if to.in_transaction:
+                        to.commit(batch["physicalOffset"][0].as_py())
                     to.add_partitions(partitions)
                 for sending in self._records(messages):
                     if to.commit_is_due:

@@ -36,7 +36,7 @@ _TRANSACTION_TIMEOUT_MS = 120_000
 """Longer than a transaction can last here; then Kafka aborts one whose writer is gone for good."""
 _POLL_SECONDS = 0.05
 _BATCH_BYTES = 256 << 10
-_LINGER_MS = 5
+_LINGER_MS = 100
 _RECORD_OVERHEAD_BYTES = 300
 _STORE_ID = re.compile(r"[a-zA-Z0-9_-]{1,100}\Z")
 _POSITION_KEY = b"position"
@@ -187,6 +187,11 @@ class KafkaTransactions:
         self._transaction.size += len(record.value) + _RECORD_OVERHEAD_BYTES
 
     @property
+    def in_transaction(self) -> bool:
+        """Whether something was sent since the last commit."""
+        return self._transaction is not None
+
+    @property
     def commit_is_due(self) -> bool:
         """Whether the transaction is large or old enough."""
         open_one = self._transaction
@@ -202,6 +207,9 @@ class KafkaTransactions:
         self.send(KafkaRecord(self.position_topic, 0, _POSITION_KEY, value, [], now, -1))
         assert self._transaction is not None
         deadline = time.monotonic() + WAIT_SECONDS
+        with suppress(_errors().UnknownError):
+            # which it raises for a batch that was split in two
+            self._producer.flush(WAIT_SECONDS)
         for future, _ in self._transaction.sent:
             # kafka-python commits a transaction whose records expired on their way
             future.get(max(deadline - time.monotonic(), 0.0))

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource
 from kafka.errors import KafkaError
 
 import sinks.kafka
@@ -304,7 +305,8 @@ def test_a_message_that_is_too_large_stops_the_mirror_before_it(
             follower.write(0, starts[-1], rows(store, 0, starts[-1]))
         with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
             assert topic_config(admin, f"{identity}.Alpha", "max.message.bytes") == "15000"
-            admin.alter_configs({"topic": {f"{identity}.Alpha": {"max.message.bytes": "100000"}}})
+            changed = {"max.message.bytes": "100000"}
+            admin.alter_configs([ConfigResource("topic", f"{identity}.Alpha", changed)])
         assert list(follow(follower, store)) == starts[-1:]
     assert_mirrored(kafka, identity, store)
 
@@ -366,6 +368,7 @@ def test_a_cut_log_moves_the_position_back(kafka: Kafka, tmp_path: Path, identit
         assert follower.position() == starts[15]
 
 
+@pytest.mark.usefixtures("spark")
 def test_arrivals_and_a_mirror_behind_the_dispatcher(
     kafka: Kafka, golden: Callable[[str], Path], tmp_path: Path, identity: str
 ) -> None:
@@ -444,5 +447,5 @@ def test_a_hundred_killed_mirrors_end_with_every_message_once(
 
 def topic_config(admin: KafkaAdminClient, topic: str, name: str) -> str:
     """A setting of a topic."""
-    found = admin.describe_configs({"topic": [topic]})
+    found = admin.describe_configs([ConfigResource("topic", topic)])
     return str(found["topic"][topic][name]["value"])
