@@ -29,8 +29,8 @@ class TopicNames:
     Kafka allows letters, digits, ``.``, ``_`` and ``-``, and takes names for the same that differ
     only in ``.`` and ``_``. Every other byte, and ``.``, becomes ``.x`` and two hexadecimal digits
     (``%RETRY%g`` is ``.x25RETRY.x25g``), as does a ``_`` that would look like one. A name that is
-    too long is cut and ends in ``.h`` and a part of its SHA-256. Names that Kafka or reput keeps
-    for itself have their first character escaped.
+    too long is cut and ends in ``.xfe``, no byte of UTF-8, and a part of its SHA-256. Names that
+    Kafka or reput keeps for itself have their first character escaped.
     """
 
     template: str = DEFAULT_FORMAT
@@ -51,12 +51,12 @@ class TopicNames:
     def of(self, topic: str) -> str:
         """Kafka's name for ``topic``."""
         data = topic.encode()
-        name = self._filled(_escaped(data) or ".x")
+        name = self._filled(_escaped(data) or ".xff")
         if name.startswith(_KEPT_PREFIXES) or name in self.reserved:
             name = self._filled(f".x{data[:1].hex()}{_escaped(data[1:])}")
         if len(name) > MAX_NAME_LENGTH:
             digest = hashlib.sha256(data).hexdigest()[:_DIGEST_LENGTH]
-            tail = f".h{digest}"
+            tail = f".xfe{digest}"
             name = name[: MAX_NAME_LENGTH - len(tail)] + tail
         return name
 
