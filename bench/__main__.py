@@ -58,8 +58,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error("--rounds must be 1 or more")
     if chosen.plot and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot needs matplotlib: pip install -c constraints.txt -e '.[bench]'")
-    if set(chosen.wanted) & set(suite.NEED_ROCKETMQ) and not rocketmq.available():
-        parser.error(f"RocketMQ needs java and mvn on PATH for {', '.join(suite.NEED_ROCKETMQ)}")
+    if set(chosen.wanted) & set(suite.NEED_MAVEN) and not rocketmq.available():
+        parser.error(f"java and mvn are needed on PATH for {', '.join(suite.NEED_MAVEN)}")
     return chosen
 
 

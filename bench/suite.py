@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from bench import catch_up, live, scaling, tables
+
+
+from bench import catch_up, kafka, live, scaling
 from bench.context import Context
 from bench.measures import Row
 from bench.processes import BenchError
@@ -29,13 +32,14 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     (tables.measure_delta, ("delta",)),
     (live.measure_latency, tuple(live.LATENCY_ROWS)),
     (live.measure_idle, ("idle",)),
+    (kafka.measure, (kafka.NAME,)),
 )
 """Rows that share a log are of one group; a group yields those that are wanted."""
 
 ROW_NAMES = tuple(name for _, names in GROUPS for name in names)
 QUICK_ROWS = ("catch-up-300", "parse-limit-300", "catch-up-1200", "parse-limit-1200")
-NEED_ROCKETMQ = (
-    "catch-up-300", "catch-up-1200", "whole-process-300", "all-dispatchers-300"
+NEED_MAVEN = (
+    "catch-up-300", "catch-up-1200", "whole-process-300", "all-dispatchers-300", kafka.NAME
 )  # fmt: skip
 
 

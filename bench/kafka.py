@@ -1,0 +1,112 @@
+"""The mirror to Kafka beside what kafka-python's producer alone reaches on the same messages.
+
+The broker is the one of the interop tests, on this machine. Nothing here is about Kafka's speed:
+both sides end in the same Python producer, which is what bounds them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pyarrow as pa
+
+from bench import logs, measures
+from bench.context import Context
+from bench.logs import GIB, Log
+from bench.measures import Row
+from sinks.kafka import KafkaMirrorTarget
+from sinks.kafkatopics import TopicNames, TopicSelection
+from sinks.kafkatransactions import KafkaSettings
+from store.commitlog import CommitLog
+from store.record import DEFAULT_DELAY_LEVELS_MS
+from store.rows import read_rows
+from store.rowschema import ROWS_SCHEMA
+
+NAME = "kafka-mirror"
+LOG_SHARE = 1 / 64
+"""Of the main log's size: a hundredth of its rate is what Python's producer does."""
+RATE_UNIT = "messages/s"
+
+
+def measure(context: Context) -> Iterator[Row]:
+    """A whole log into Kafka, read, encoded, sent and committed, by one thread."""
+    # with pytest and kafka-python, which other rows do without
+    from tests.interop.kafka import Kafka  # noqa: PLC0415
+
+    with context.directory(NAME) as directory:
+        with logs.log_writer(directory / "store", 300) as writer:
+            log = writer.grow(int(context.gib * LOG_SHARE * GIB))
+        context.say(f"log: {log.title}")
+        logs.warm(log)
+        home = directory / "kafka"
+        home.mkdir()
+        broker = Kafka(home)
+        broker.start()
+        try:
+            systems = {
+                "reput": lambda: _mirror(log, broker.bootstrap),
+                "kafka-python alone": lambda: _send(log, broker.bootstrap),
+            }
+            seconds = measures.alternate(context.rounds, systems, context.say)
+        finally:
+            broker.kill()
+    rates = {key: value.as_rate(log.message_count, RATE_UNIT) for key, value in seconds.items()}
+    ours, alone = rates.values()
+    yield Row(
+        name=NAME,
+        title="mirror to Kafka, 300 bytes, exactly once, with headers, one thread",
+        goal="none",
+        result=f"{ours.median:,.0f} messages/s, {measures.ratio_text(ours, alone)} of the producer",
+        met=None,
+        figures=rates,
+        details={"log": log.title},
+    )
+
+
+def _rows(log: Log) -> Iterator[pa.RecordBatch]:
+    opened = CommitLog([log.store / "commitlog"])
+    with closing(opened):
+        yield from read_rows(
+            opened, 0, log.end_offset, ROWS_SCHEMA, delay_levels_ms=DEFAULT_DELAY_LEVELS_MS,
+            fail_on_corrupt=False, max_inflated_bytes=None,
+        )  # fmt: skip
+
+
+def _mirror(log: Log, bootstrap: str) -> float:
+    name = f"bench-{secrets.token_hex(4)}"
+    target = KafkaMirrorTarget(
+        KafkaSettings(bootstrap, name), TopicSelection(), TopicNames(f"{name}.{{topic}}")
+    )
+    with closing(target.open("")) as follower:
+        begin = time.perf_counter()
+        follower.position()
+        follower.write(0, log.end_offset, _rows(log))
+        return time.perf_counter() - begin
+
+
+def _send(log: Log, bootstrap: str) -> float:
+    from kafka import KafkaAdminClient, KafkaProducer  # noqa: PLC0415
+
+    topic = f"bench-{secrets.token_hex(4)}"
+    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+        admin.create_topics({topic: {"num_partitions": 32}}, wait_for_metadata=True)
+    messages = [
+        (queue, key.encode(), body)
+        for batch in _rows(log)
+        for queue, key, body in zip(
+            batch["queueId"].to_pylist(), batch["keys"].to_pylist(), batch["body"].to_pylist(),
+            strict=True,
+        )
+    ]  # fmt: skip
+    producer = KafkaProducer(
+        bootstrap_servers=bootstrap, batch_size=256 << 10, linger_ms=100, metrics_enabled=False
+    )
+    with closing(producer):
+        begin = time.perf_counter()
+        for queue, key, body in messages:
+            producer.send(topic, body, key, None, queue)
+        producer.flush()
+        return time.perf_counter() - begin
