@@ -35,8 +35,10 @@ _REQUEST_MS = 10_000
 _TRANSACTION_TIMEOUT_MS = 120_000
 """Longer than a transaction can last here; then Kafka aborts one whose writer is gone for good."""
 _POLL_SECONDS = 0.05
-_BATCH_BYTES = 256 << 10
-_LINGER_MS = 100
+_BATCH_BYTES = 1_000_000
+"""Below what a topic takes by default."""
+_LINGER_MS = 1000
+"""A commit does not wait for it; sending more often costs more than sending earlier gives."""
 _RECORD_OVERHEAD_BYTES = 300
 _STORE_ID = re.compile(r"[a-zA-Z0-9_-]{1,100}\Z")
 _POSITION_KEY = b"position"
