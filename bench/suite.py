@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import catch_up, live, scaling, tables
-
-
-from bench import catch_up, kafka, live, scaling
+from bench import catch_up, kafka, live, scaling, tables
 from bench.context import Context
 from bench.measures import Row
 from bench.processes import BenchError

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from sinks.kafkatopics import OWN_PREFIX, TopicNames, TopicSelection, check_topic
 from sinks.kafkatransactions import KafkaRecord, KafkaSettings, KafkaTransactions
 from store import properties
-from store.rows import inflate
+from store.compression import inflate
 
 DEFAULT_ARRIVALS_TOPIC = f"{OWN_PREFIX}arrivals"
 MAX_INFLATED_BYTES = 16 << 20

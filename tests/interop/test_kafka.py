@@ -32,7 +32,7 @@ from store.appender import Appender
 from store.errors import OwnershipError, StoreError
 from store.record import Record
 from store.retention import is_system_topic
-from store.rows import inflate
+from store.compression import inflate
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from tests.interop.kafka import Kafka
