@@ -38,7 +38,8 @@ from sources.offsets import (
     resolve_start,
     store_id_of,
 )
-from sources.options import EARLIEST, LATEST, SourceOptions
+from sources.options import CommitLogOptions
+from sources.optiontable import EARLIEST, LATEST, SourceOptions
 from sources.schemas import RUNS_SCHEMA, rows_schema
 from store.commitlog import CommitLog
 from store.config import StoreSettings, read_store_settings
@@ -70,7 +71,7 @@ class CommitLogDataSource(DataSource):
 
     def schema(self) -> str:
         """Fixed by ``mode``. Called first, on the driver: a wrong option fails here, at load()."""
-        options = SourceOptions(self.options)
+        options = CommitLogOptions(self.options)
         _open(options)
         if options["mode"] == "runs":
             return RUNS_SCHEMA
@@ -78,11 +79,11 @@ class CommitLogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader. Called on the driver."""
-        return CommitLogBatchReader(SourceOptions(self.options), schema)
+        return CommitLogBatchReader(CommitLogOptions(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The stream reader. Called in the planner process, once a query."""
-        return CommitLogStreamReader(SourceOptions(self.options), schema)
+        return CommitLogStreamReader(CommitLogOptions(self.options), schema)
 
 
 def _open(options: SourceOptions) -> tuple[StoreSettings, CommitLog]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
-from sources.options import EARLIEST, LATEST, RESUME, SourceOptions
+from sources.options import RESUME
+from sources.optiontable import EARLIEST, LATEST, SourceOptions
 from store import fsops
 from store.commitlog import CommitLog
 from store.config import StoreSettings

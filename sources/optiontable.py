@@ -1,0 +1,135 @@
+"""What the sources' options share: a table of them, parsers of values, refusal of what is unknown."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from store.errors import UsageError
+
+EARLIEST, LATEST = "earliest", "latest"
+_SIZE = re.compile(r"([0-9]{1,15})([kmgt]?)b?\Z", re.ASCII | re.IGNORECASE)
+_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``64k``, ``1g``, ``1048576``. Raises ValueError."""
+    found = _SIZE.match(text.strip())
+    if not found or int(found[1]) < 1:
+        raise ValueError("must be a number of bytes above 0, with k, m, g or t where wanted")
+    return int(found[1]) * _SIZE_UNITS[found[2].lower()]
+
+
+def positive(text: str) -> int:
+    """A whole number above 0. Raises ValueError."""
+    if not re.fullmatch(r"[0-9]{1,18}", text.strip(), re.ASCII) or int(text) < 1:
+        raise ValueError("must be a whole number above 0")
+    return int(text)
+
+
+def timestamp_ms(text: str) -> int:
+    """Milliseconds since the epoch. Raises ValueError."""
+    if not re.fullmatch(r"[0-9]{1,15}", text.strip(), re.ASCII):
+        raise ValueError("must be milliseconds since the epoch")
+    return int(text)
+
+
+def boolean(text: str) -> bool:
+    """``true`` or ``false``. Raises ValueError."""
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return text.strip().lower() == "true"
+
+
+def one_of(*allowed: str) -> Callable[[str], str]:
+    """A parser of one of ``allowed``."""
+    def parse(text: str) -> str:
+        if text.strip().lower() not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}")
+        return text.strip().lower()
+
+    return parse
+
+
+def offset_or(*words: str) -> Callable[[str], str | int]:
+    """A parser of a physical offset or one of ``words``."""
+    def parse(text: str) -> str | int:
+        stripped = text.strip().lower()
+        if stripped in words:
+            return stripped
+        if not re.fullmatch(r"[0-9]{1,18}", stripped, re.ASCII):
+            raise ValueError(f"must be {', '.join(words)} or a physical offset")
+        return int(stripped)
+
+    return parse
+
+
+def non_empty(text: str) -> str:
+    """Any text but none. Raises ValueError."""
+    if not text:
+        raise ValueError("must not be empty")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a source."""
+
+    key: str
+    default: str | None
+    parse: Callable[[str], Any]
+    scope: str
+    """``both``, ``stream`` or ``batch``."""
+    doc: str
+
+
+class SourceOptions:
+    """Parsed options of one source: ``options["key"]`` with the key as it is spelt in its table."""
+
+    table: ClassVar[tuple[Option, ...]]
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """Raises UsageError naming the option, the value and what would be right."""
+        self._values: dict[str, Any] = {}
+        by_key = {option.key.lower(): option for option in self.table}
+        for key, value in given.items():
+            option = by_key.get(key.lower())
+            if option is None:
+                near = difflib.get_close_matches(key.lower(), by_key, 1, 0.5)
+                hint = f"; did you mean {by_key[near[0]].key}?" if near else ""
+                raise UsageError(f"unknown option {key}{hint}")
+            try:
+                self._values[option.key] = option.parse(value)
+            except ValueError as error:
+                raise UsageError(f"option {option.key} is {value!r}; it {error}") from error
+        for option in self.table:
+            if option.key not in self._values:
+                default = option.default
+                self._values[option.key] = None if default is None else option.parse(default)
+        if self["path"] is None:
+            raise UsageError("option path is missing: the store's root directory")
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def check_not_both(self, *keys: str) -> None:
+        """Refuse two options of which one would have to be left alone. Raises UsageError."""
+        given = [key for key in keys if self[key] is not None]
+        if len(given) > 1:
+            raise UsageError(f"give {' or '.join(given)}, not both")
+
+    def check_batch(self) -> None:
+        """Refuse starts and ends that make no sense for a batch read. Raises UsageError."""
+        if self["startingOffsets"] == LATEST and self["startingTimestamp"] is None:
+            raise UsageError(
+                "startingOffsets is latest; a batch read must begin at or before its end"
+            )
+
+    def check_stream(self) -> None:
+        """Refuse batch options in a stream. Raises UsageError."""
+        for option in self.table:
+            if option.scope == "batch" and self[option.key] is not None:
+                raise UsageError(f"option {option.key} is for batch reads; a stream has no end")
