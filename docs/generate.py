@@ -9,15 +9,17 @@ import typer.main
 
 import store.rowschema
 from reput.cli import app
-from sources.options import OPTIONS
+from sources.commitlogoptions import COMMIT_LOG_OPTIONS
+from sources.options import Option
+from sources.queueoptions import CONSUME_QUEUE_OPTIONS
 
 README = Path(__file__).parent.parent / "README.md"
 
 
-def source_options() -> str:
-    """The options of the data source."""
+def source_options(table: tuple[Option, ...]) -> str:
+    """The options of a data source."""
     lines = ["| option | default | for | what |", "|---|---|---|---|"]
-    for option in OPTIONS:
+    for option in table:
         default = f"`{option.default}`" if option.default else ""
         lines.append(f"| `{option.key}` | {default} | {option.scope} | {option.doc} |")
     return "\n".join(lines)
@@ -46,7 +48,8 @@ def row_columns() -> str:
 
 TABLES = {
     "run options": run_options,
-    "source options": source_options,
+    "source options": lambda: source_options(COMMIT_LOG_OPTIONS),
+    "queue source options": lambda: source_options(CONSUME_QUEUE_OPTIONS),
     "row columns": row_columns,
 }
 

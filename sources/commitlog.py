@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from sources.commitlogoptions import CommitLogOptions
 from sources.offsets import (
     PinnedStart,
     check_no_loss,
@@ -38,13 +39,12 @@ from sources.offsets import (
     resolve_start,
     store_id_of,
 )
-from sources.options import CommitLogOptions
-from sources.optiontable import EARLIEST, LATEST, SourceOptions
-from sources.schemas import RUNS_SCHEMA, rows_schema
+from sources.options import EARLIEST, LATEST, SourceOptions
+from sources.schemas import RUNS_SCHEMA, check_schema, rows_schema
 from store.commitlog import CommitLog
 from store.config import StoreSettings, read_store_settings
 from store.cursor import LogTail, Window, record_starts, walk
-from store.errors import CommitLogDataLossError, UsageError
+from store.errors import CommitLogDataLossError
 from store.logoffset import offset_json, parse_offset
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class LogPartition(InputPartition):
 
 
 class CommitLogDataSource(DataSource):
-    """``spark.read`` and ``spark.readStream`` over a store; options: ``sources.options``."""
+    """``spark.read`` and ``spark.readStream`` over a store; ``sources.commitlogoptions``."""
 
     @classmethod
     def name(cls) -> str:
@@ -72,7 +72,7 @@ class CommitLogDataSource(DataSource):
     def schema(self) -> str:
         """Fixed by ``mode``. Called first, on the driver: a wrong option fails here, at load()."""
         options = CommitLogOptions(self.options)
-        _open(options)
+        open_store(options)
         if options["mode"] == "runs":
             return RUNS_SCHEMA
         return rows_schema(options["includeBody"], options["includeProperties"])
@@ -86,7 +86,8 @@ class CommitLogDataSource(DataSource):
         return CommitLogStreamReader(CommitLogOptions(self.options), schema)
 
 
-def _open(options: SourceOptions) -> tuple[StoreSettings, CommitLog]:
+def open_store(options: SourceOptions) -> tuple[StoreSettings, CommitLog]:
+    """The store that a source's options name. Raises UsageError where it is none."""
     conf = options["brokerConf"]
     settings = read_store_settings(Path(options["path"]), Path(conf) if conf else None)
     settings = settings.with_overrides(options["commitLogFileSize"], None)
@@ -104,9 +105,7 @@ class _LogReader:
         expected = RUNS_SCHEMA
         if options["mode"] == "rows":
             expected = rows_schema(options["includeBody"], options["includeProperties"])
-        names = [part.split()[0] for part in expected.split(", ")]
-        if schema.names != names:
-            raise UsageError("the schema of rocketmq-commitlog is fixed; do not give one")
+        check_schema(CommitLogDataSource.name(), schema, expected)
         self._opened: tuple[StoreSettings, CommitLog] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,7 +113,7 @@ class _LogReader:
 
     def _store(self) -> tuple[StoreSettings, CommitLog]:
         if self._opened is None:
-            self._opened = _open(self.options)
+            self._opened = open_store(self.options)
         return self._opened
 
     def _plan(self, start: int, end: int) -> list[LogPartition]:
@@ -229,7 +228,9 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
     def initialOffset(self) -> dict[str, Any]:
         """Called in the planner for a new checkpoint, and again whenever batch 0 is repeated."""
         settings, log = self._store()
-        pinned = PinnedStart(self.options["initialOffsetPath"], self._store_id)
+        pinned = PinnedStart(
+            self.options["initialOffsetPath"], lambda text: parse_offset(text, self._store_id)
+        )
         start = pinned.read()
         if start is None:
             wanted = self.options["startingOffsets"]
@@ -239,7 +240,7 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
                 start = sealed_end = self._sealed_end()
                 if self.options["startingTimestamp"] is not None or wanted not in (None, LATEST):
                     start = resolve_start(self.options, settings, log, sealed_end)
-            pinned.keep(start)
+            pinned.keep(offset_json(self._store_id, start))
         return offset_json(self._store_id, start)
 
     def getDefaultReadLimit(self) -> ReadLimit:

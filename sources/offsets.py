@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
-from sources.options import RESUME
-from sources.optiontable import EARLIEST, LATEST, SourceOptions
+from sources.commitlogoptions import RESUME
+from sources.options import EARLIEST, LATEST, SourceOptions
 from store import fsops
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.consumequeue import open_queues
 from store.cursor import Window, walk
 from store.errors import CommitLogDataLossError, UsageError
-from store.logoffset import offset_json, parse_offset
+
+Start = TypeVar("Start")
 
 
 def store_id_of(settings: StoreSettings) -> str:
@@ -133,23 +136,24 @@ def limited_end(log: CommitLog, start: int, end: int, limit: ReadLimit) -> int:
     return min(reached, end)
 
 
-class PinnedStart:
+class PinnedStart(Generic[Start]):
     """Keeps the first answer to "where to begin" in the file that ``initialOffsetPath`` names."""
 
-    def __init__(self, path: str | None, store_id: str) -> None:
+    def __init__(self, path: str | None, parse: Callable[[str], Start | None]) -> None:
+        """``parse``: the start of the file's text; None where it is none of the store's."""
         self._path = Path(path) if path else None
-        self._store_id = store_id
+        self._parse = parse
 
-    def read(self) -> int | None:
+    def read(self) -> Start | None:
         """The kept start; None where there is none yet. Raises UsageError for a damaged file."""
         if self._path is None or not self._path.exists():
             return None
-        offset = parse_offset(self._path.read_text("utf-8"), self._store_id)
-        if offset is None:
+        start = self._parse(self._path.read_text("utf-8"))
+        if start is None:
             raise UsageError(f"{self._path} is damaged or another store's; remove it to begin anew")
-        return offset
+        return start
 
-    def keep(self, offset: int) -> None:
-        """Write the start down before Spark learns of it."""
+    def keep(self, offset: dict[str, Any]) -> None:
+        """Write the start down, as Spark will have it, before Spark learns of it."""
         if self._path is not None:
-            fsops.replace_file(self._path, json.dumps(offset_json(self._store_id, offset)).encode())
+            fsops.replace_file(self._path, json.dumps(offset).encode())

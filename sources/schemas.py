@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from store import rowschema
 from store.dispatch import PACKED_COLUMNS
+from store.errors import UsageError
 
 RUNS_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in PACKED_COLUMNS)
 """The packed form."""
@@ -25,6 +27,12 @@ def ddl(schema: pa.Schema) -> str:
         f"{field.name} {_SPARK_TYPES[field.type]}{'' if field.nullable else ' not null'}"
         for field in schema
     )
+
+
+def check_schema(source: str, given: StructType, fixed: str) -> None:
+    """Refuse a schema other than the DDL ``fixed``. Raises UsageError."""
+    if given.names != [part.split()[0] for part in fixed.split(", ")]:
+        raise UsageError(f"the schema of {source} is fixed; do not give one")
 
 
 def rows_schema(include_body: bool, include_properties: bool) -> str:

@@ -125,6 +125,12 @@ class BatchConsumeQueueFiles(QueueFiles):
             return None
         return indexes[before - 1]
 
+    def first_unit_from(self, queue_offset: int, end: int) -> int:
+        """Index of the first unit that begins at or behind ``queue_offset``; the end's without."""
+        indexes = self._indexes(end)
+        behind = bisect_left(indexes, queue_offset, key=self._base)
+        return indexes.start + behind
+
     def offset_in_queue_by_time(self, timestamp: int, boundary_type: BoundaryType, end: int) -> int:
         """msgBaseOffset of the unit that a search by storeTime (ms) ends at; -1 for none.
 

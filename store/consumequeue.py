@@ -35,6 +35,8 @@ CQ_STORE_UNIT_SIZE = UNIT_DTYPE.itemsize
 if CQ_STORE_UNIT_SIZE != 20:
     raise ImportError("a consume queue unit must have 20 bytes")
 PRE_BLANK_SIZE = 2147483647
+UNITS_PER_READ = 4096
+"""Where no more are asked for."""
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], UNIT_DTYPE)
 
 _NEAR_BYTES = 8192
@@ -157,11 +159,43 @@ class QueueFiles(MappedFileQueue):
         is_unit = 0 < last["size"] < PRE_BLANK_SIZE
         return bool(is_unit and last["offset"] + last["size"] <= end_offset)
 
+    def grown_end(self, known: int, end_offset: int | None) -> int:
+        """What ``find_end`` answers, from its earlier answer ``known``: two small reads where
+        nothing came. Lists the files again; a queue that was cut or replaced is searched anew."""
+        self.refresh()
+        before = self.read(known // self.unit_size - 1, 1 if known else 0)
+        if not len(before) or not self._count_taken(before, end_offset):
+            return self.find_end(end_offset)
+        while True:
+            units = self.read(known // self.unit_size, UNITS_PER_READ)
+            taken = self._count_taken(units, end_offset)
+            known += taken * self.unit_size
+            if taken < len(units) or not taken:
+                # nothing but blanks: the unit that they belong to may be further on
+                all_blank = len(units) == UNITS_PER_READ and not taken
+                return self.find_end(end_offset) if all_blank else known
+
+    def _count_taken(self, units: NDArray[np.void], end_offset: int | None) -> int:
+        """How many of ``units`` stand before the end that ``find_end`` means."""
+        if end_offset is None:
+            refused = np.flatnonzero(~self._are_valid(units))
+            return int(refused[0]) if len(refused) else len(units)
+        offsets, sizes = units["offset"], units["size"]
+        real = sizes != PRE_BLANK_SIZE
+        ends_by = (offsets >= 0) & (sizes > 0) & (offsets + sizes <= end_offset)
+        refused = np.flatnonzero(real & ~ends_by)
+        taken = np.flatnonzero(real[: refused[0] if len(refused) else len(units)])
+        return int(taken[-1]) + 1 if len(taken) else 0
+
     def _valid_count(self, start: int, end_offset: int | None) -> int:
         if end_offset is None:
-            units = self.units(start)
-            invalid = np.flatnonzero(~self._are_valid(units))
-            return int(invalid[0]) if len(invalid) else len(units)
+            count = 0
+            while True:  # not the whole file: most of a broker's newest one is zeros
+                units = self.units(start, count, UNITS_PER_READ)
+                taken = self._count_taken(units, None)
+                count += taken
+                if taken < UNITS_PER_READ:
+                    return count
         length = self.file_size
         while True:
             count = self._count_while(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sinks.consumequeue import OnQueueGap
-from sources.optiontable import parse_size
+from sources.options import parse_size
 from store.config import StoreSettings, read_store_settings
 from store.errors import UsageError
 from store.follower import FollowerTarget

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from sources.commitlog import CommitLogDataSource, CommitLogStreamReader
-from sources.options import SourceOptions
+from sources.commitlogoptions import CommitLogOptions
 from sources.schemas import rows_schema
 from store.errors import CommitLogDataLossError, UsageError
 from store.logoffset import parse_offset
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 def stream_reader(store: Path, **options: str) -> CommitLogStreamReader:
     """The reader as Spark's planner makes it."""
     schema = StructType.fromDDL(rows_schema(True, True))
-    return CommitLogStreamReader(SourceOptions({"path": str(store), **options}), schema)
+    return CommitLogStreamReader(CommitLogOptions({"path": str(store), **options}), schema)
 
 
 def start(
@@ -56,7 +56,7 @@ def start(
 def test_wrong_option_is_named(tmp_path: Path, options: dict[str, str], message: str) -> None:
     """The option, the value and what would be right, in one line."""
     with pytest.raises(UsageError, match=message):
-        SourceOptions({"path": str(tmp_path), **options})
+        CommitLogOptions({"path": str(tmp_path), **options})
 
 
 def test_wrong_option_fails_at_load(spark: SparkSession, golden: Callable[[str], Path]) -> None:

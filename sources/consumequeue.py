@@ -1,0 +1,305 @@
+"""The Spark data source ``rocketmq-consumequeue``: built queues as a table, message by message.
+
+Unit of parallelism: a queue, or a range of it. Guarantee: a range gives the same messages however
+often it is read, so that a query is exactly-once where its sink is idempotent. Offsets have the
+form of Spark's Kafka source. What tags and offsets exclude is not read from the log.
+
+Spark keeps one stream reader in a planner process on the driver, which answers where the queues
+end, and sends copies to the tasks, which only ``read``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from sources.commitlog import open_store
+from sources.offsets import PinnedStart
+from sources.options import EARLIEST, LATEST
+from sources.queueoffsets import (
+    LossCheck,
+    Queues,
+    latest,
+    limited_ends,
+    offsets_json,
+    read_offsets,
+    resolve_ends,
+    resolve_starts,
+)
+from sources.queueoptions import ConsumeQueueOptions, Offsets
+from sources.queues import BuiltQueues
+from sources.schemas import check_schema, rows_schema
+from sources.selection import Selection
+from store.commitlog import CommitLog
+from store.config import StoreSettings
+from store.consumequeue import QueueKey
+from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
+from store.errors import CommitLogDataLossError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class QueuePartition(InputPartition):
+    """Units [first, last) of a queue, counted from its byte 0."""
+
+    topic: str
+    queue_id: int
+    is_batch: bool
+    first: int
+    last: int
+
+
+class ConsumeQueueDataSource(DataSource):
+    """``spark.read`` and ``spark.readStream`` over built queues; ``sources.queueoptions``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format()``."""
+        return "rocketmq-consumequeue"
+
+    def schema(self) -> str:
+        """The public rows. Called first, on the driver: a wrong option fails here, at load()."""
+        options = ConsumeQueueOptions(self.options)
+        open_store(options)
+        return rows_schema(options["includeBody"], options["includeProperties"])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The batch reader. Called on the driver."""
+        options = ConsumeQueueOptions(self.options)
+        # Spark refuses a reader that only could push filters, unless its setting is on
+        pushes = options["pushFilters"]
+        return (PushingBatchReader if pushes else ConsumeQueueBatchReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The stream reader. Called in the planner process, once a query."""
+        return ConsumeQueueStreamReader(ConsumeQueueOptions(self.options), schema)
+
+
+@dataclass
+class _Opened:
+    """What a process opens for itself."""
+
+    settings: StoreSettings
+    log: CommitLog
+    queues: BuiltQueues
+    loss: LossCheck
+
+
+class _QueueReader:
+    """What both readers share: options, the store (opened where it is used), planning, reading."""
+
+    def __init__(self, options: ConsumeQueueOptions, schema: StructType) -> None:
+        self.options = options
+        self._schema = schema
+        check_schema(
+            ConsumeQueueDataSource.name(),
+            schema,
+            rows_schema(options["includeBody"], options["includeProperties"]),
+        )
+        self._selection = Selection(
+            topics=options["topics"],
+            topic_pattern=options["topicPattern"],
+            queue_ids=options["queueIds"],
+            tag_filters=(options["tags"],) if options["tags"] is not None else (),
+        )
+        self._opened: _Opened | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    @property
+    def _output(self) -> Path:
+        return Path(self.options["output"] or self.options["path"])
+
+    def _store(self) -> _Opened:
+        if self._opened is None:
+            settings, log = open_store(self.options)
+            settings = settings.with_overrides(None, self.options["consumeQueueFileSize"])
+            self._opened = _Opened(
+                settings,
+                log,
+                BuiltQueues(self._output, settings, self._selection),
+                LossCheck(self.options["failOnDataLoss"]),
+            )
+        return self._opened
+
+    def _plan(self, starts: Offsets, ends: Offsets, queues: Queues) -> list[QueuePartition]:
+        """A partition for each queue with units in [start, end), or several."""
+        ranges = {}
+        for key, end in ends.items():
+            first = queues[key].unit_from(max(starts[key], self._selection.first_offset))
+            last = queues[key].unit_from(min(end, self._selection.end_offset))
+            if first < last:
+                ranges[key] = range(first, last)
+        total = sum(map(len, ranges.values()))
+        least, most = self.options["minPartitions"], self.options["maxRecordsPerPartition"]
+        partitions = []
+        for key, units in ranges.items():
+            count = -(-len(units) // most) if most else 1
+            if least is not None and least > len(ranges):
+                count = max(count, -(-least * len(units) // total))
+            cuts = [units.start + index * len(units) // count for index in range(count + 1)]
+            partitions += [
+                QueuePartition(key.topic, key.queue_id, queues[key].is_batch, first, last)
+                for first, last in pairwise(cuts)
+                if first < last
+            ]
+        return partitions
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition. Called in tasks, again after a failure; changes nothing."""
+        if not isinstance(partition, QueuePartition):
+            return  # Spark's stand-in for an empty plan
+        # the planner needs no Arrow
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+        from sources.queuerows import QueueRows  # noqa: PLC0415
+
+        opened, options = self._store(), self.options
+        key = QueueKey(partition.topic, partition.queue_id)
+        queue = opened.queues.open(key, partition.is_batch)
+        ext = ConsumeQueueExtFiles(
+            self._output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path,
+            opened.settings.mapped_file_size_consume_queue_ext,
+        )
+        yield from QueueRows(key, queue.files, ext, opened.log).read(
+            range(partition.first, partition.last),
+            self._selection,
+            to_arrow_schema(self._schema, timezone="UTC"),
+            loss=opened.loss,
+            fail_on_corrupt=options["onCorrupt"] == "fail",
+            delay_levels_ms=opened.settings.message_delay_levels_ms,
+            max_inflated_bytes=options["maxInflatedBytes"] if options["inflateBodies"] else None,
+            verify_crc=options["verifyCrc"],
+        )
+
+
+class ConsumeQueueBatchReader(_QueueReader, DataSourceReader):
+    """One read of ranges that are fixed when it is planned."""
+
+    def __init__(self, options: ConsumeQueueOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        options.check_batch()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Called once, on the driver."""
+        opened = self._store()
+        queues = opened.queues.refresh()
+        missing = (self.options["topics"] or set()) - {key.topic for key in queues}
+        if missing:
+            raise UsageError(
+                f"option topics names {', '.join(sorted(missing))}, of which {self._output} has no "
+                "messages"
+            )
+        starts = resolve_starts(self.options, queues, opened.log, EARLIEST)
+        ends = resolve_ends(self.options, starts, queues, opened.log)
+        starts = opened.loss.starts(starts, queues, opened.log)
+        return self._plan(starts, opened.loss.ends(ends, queues), queues)
+
+
+class PushingBatchReader(ConsumeQueueBatchReader):
+    """A batch reader that takes Spark's filters as hints."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Called once, on the driver, before ``partitions``. Spark evaluates them all again: a
+        damaged record's row fulfils none."""
+        self._selection = self._selection.narrowed(filters)
+        return filters
+
+
+class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the queues, and those that come. State is kept in the planner, to save work only."""
+
+    def __init__(self, options: ConsumeQueueOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        options.check_stream()
+        self._frozen_ends: Offsets | None = None
+        self._caught_up: dict[str, Any] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Called in the planner for a new checkpoint, and again whenever batch 0 is repeated."""
+        pinned = PinnedStart(self.options["initialOffsetPath"], read_offsets)
+        starts = pinned.read()
+        if starts is None:
+            opened = self._store()
+            starts = resolve_starts(self.options, opened.queues.refresh(), opened.log, LATEST)
+            pinned.keep(offsets_json(starts))
+        return offsets_json(starts)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Called in the planner, once a query."""
+        most = self.options["maxOffsetsPerTrigger"]
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Called in the planner, once a query: nothing behind these ends will be read."""
+        self._frozen_ends = latest(self._store().queues.refresh())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Called in the planner every 10 ms when idle."""
+        opened = self._store()
+        looked = opened.queues.poll()
+        if not looked and start == self._caught_up:
+            return start
+        queues = opened.queues.found
+        opened.log.refresh()
+        starts = opened.loss.starts(self._parsed(start), queues, opened.log)
+        ends = self._ends(queues)
+        ends = {key: max(end, starts[key]) for key, end in ends.items() if key in starts}
+        self._caught_up = offsets_json(ends)
+        if isinstance(limit, ReadMaxRows):
+            ends = limited_ends(starts, ends, limit.max_rows)
+        return offsets_json(ends)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Called in the planner for progress reports."""
+        queues = self._store().queues
+        queues.poll()
+        return offsets_json(self._ends(queues.found))
+
+    def _ends(self, queues: Queues) -> Offsets:
+        return latest(queues) if self._frozen_ends is None else self._frozen_ends
+
+    def _parsed(self, offset: dict[str, Any]) -> Offsets:
+        found = read_offsets(json.dumps(offset))
+        if found is None:
+            raise CommitLogDataLossError(
+                "FOREIGN_OFFSET", f"the checkpoint's offset {offset} is no offset of queues"
+            )
+        return found
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Called in the planner for every batch, and again when it is repeated."""
+        opened = self._store()
+        queues = opened.queues.refresh()
+        starts = opened.loss.starts(self._parsed(start), queues, opened.log)
+        return self._plan(starts, opened.loss.ends(self._parsed(end), queues), queues)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Called when the next batch begins, never for the last: of no use to us."""
+
+    def stop(self) -> None:
+        """Called in the planner when the query ends."""
+        if self._opened is not None:
+            self._opened.log.close()

@@ -1,0 +1,194 @@
+"""From options to queue offsets: starts, ends, limits, and whether what is asked for is there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sources.options import EARLIEST, LATEST
+from sources.queueoptions import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    ConsumeQueueOptions,
+    Offsets,
+    parse_offsets,
+)
+from sources.queues import BuiltQueue
+from store.commitlog import CommitLog
+from store.consumequeue import QueueKey
+from store.errors import CommitLogDataLossError, UsageError
+
+logger = logging.getLogger("reput")
+Queues = Mapping[QueueKey, BuiltQueue]
+
+
+def offsets_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """``{"topic": {"0": 23}}``, always in the same order: Spark compares offsets as text."""
+    found: dict[str, dict[str, int]] = {}
+    for key in sorted(offsets, key=lambda key: (key.topic, key.queue_id)):
+        found.setdefault(key.topic, {})[str(key.queue_id)] = offsets[key]
+    return found
+
+
+def read_offsets(text: str) -> Offsets | None:
+    """What ``offsets_json`` wrote; None where it is damaged."""
+    try:
+        return parse_offsets(text)
+    except ValueError:
+        return None
+
+
+def latest(queues: Queues) -> Offsets:
+    """Where queues end."""
+    return {key: queue.max_offset for key, queue in queues.items()}
+
+
+def resolve_starts(
+    options: ConsumeQueueOptions, queues: Queues, log: CommitLog, default: str
+) -> Offsets:
+    """Where a query without a checkpoint begins in each queue, in the order of Spark's Kafka
+    source. Raises UsageError for a time that no message of a queue has, and for queues that the
+    JSON leaves out or that are not there."""
+    times = _times(options, "starting", queues)
+    if times is not None:
+        found = {key: queues[key].offset_by_time(log, times[key]) for key in queues}
+        late = [key for key, offset in found.items() if offset is None]
+        if late and options["startingOffsetsByTimestampStrategy"] == "error":
+            raise UsageError(
+                f"no message of {_named(late)} has a storeTimestamp of {times[late[0]]} or later; "
+                "set startingOffsetsByTimestampStrategy to latest to begin at the end there"
+            )
+        return {
+            key: queues[key].max_offset if offset is None else offset
+            for key, offset in found.items()
+        }
+    return _resolved("startingOffsets", options["startingOffsets"] or default, queues, log)
+
+
+def resolve_ends(
+    options: ConsumeQueueOptions, starts: Offsets, queues: Queues, log: CommitLog
+) -> Offsets:
+    """Where a batch read ends in each queue, exclusive. Raises UsageError as ``resolve_starts``,
+    and for an end before its start."""
+    ends = _ends(options, queues, log)
+    for key, end in ends.items():
+        if end < starts[key]:
+            raise UsageError(
+                f"the read of {_named([key])} would end at {end}, before its start at {starts[key]}"
+            )
+    return ends
+
+
+def _ends(options: ConsumeQueueOptions, queues: Queues, log: CommitLog) -> Offsets:
+    times = _times(options, "ending", queues)
+    if times is not None:
+        found = {key: queues[key].offset_by_time(log, times[key]) for key in queues}
+        return {
+            key: queues[key].max_offset if offset is None else offset
+            for key, offset in found.items()
+        }
+    return _resolved("endingOffsets", options["endingOffsets"] or LATEST, queues, log)
+
+
+def _times(options: ConsumeQueueOptions, word: str, queues: Queues) -> Offsets | None:
+    timestamp = options[f"{word}Timestamp"]
+    if timestamp is not None:
+        return dict.fromkeys(queues, timestamp)
+    key = f"{word}OffsetsByTimestamp"
+    return None if options[key] is None else _complete(key, options[key], queues)
+
+
+def _resolved(key: str, wanted: str | Offsets, queues: Queues, log: CommitLog) -> Offsets:
+    if wanted == EARLIEST:
+        return {key: queue.min_offset(log.min_offset) for key, queue in queues.items()}
+    if wanted == LATEST or isinstance(wanted, str):
+        return latest(queues)
+    offset_of: dict[int, Callable[[BuiltQueue], int]] = {
+        EARLIEST_OFFSET: lambda queue: queue.min_offset(log.min_offset),
+        LATEST_OFFSET: lambda queue: queue.max_offset,
+    }
+    return {
+        key: offset_of[offset](queues[key])
+        if offset in offset_of
+        else queues[key].unit_start(offset)
+        for key, offset in _complete(key, wanted, queues).items()
+    }
+
+
+def _complete(key: str, given: Offsets, queues: Queues) -> Offsets:
+    """As with Kafka: all queues are named, and no others."""
+    missing, strange = queues.keys() - given.keys(), given.keys() - queues.keys()
+    if missing:
+        raise UsageError(f"option {key} says nothing of {_named(missing)}; name every queue")
+    if strange:
+        raise UsageError(f"option {key} names {_named(strange)}, which is not among the queues")
+    return given
+
+
+def _named(keys: Any) -> str:
+    first, *others = sorted(f"topic {key.topic} queue {key.queue_id}" for key in keys)
+    return f"{first} and {len(others)} more" if others else first
+
+
+def limited_ends(starts: Offsets, ends: Offsets, most: int) -> Offsets:
+    """How far one micro-batch of at most ``most`` messages goes: each queue in proportion to what
+    waits in it, one message at least, as Spark's Kafka source does it."""
+    waiting = {key: end - starts[key] for key, end in ends.items()}
+    total = sum(waiting.values())
+    if total <= most:
+        return ends
+    return {
+        key: ends[key] - waiting[key] + min(waiting[key], max(1, most * waiting[key] // total))
+        for key in ends
+    }
+
+
+class LossCheck:
+    """Says what is gone: an error with ``failOnDataLoss``, otherwise a warning."""
+
+    def __init__(self, fail: bool) -> None:
+        self._fail = fail
+        self._said: set[str] = set()
+
+    def report(self, case: str, detail: str) -> None:
+        """Raises CommitLogDataLossError, or logs it, once."""
+        if self._fail:
+            raise CommitLogDataLossError(case, detail)
+        if detail in self._said:
+            return
+        self._said.add(detail)
+        logger.warning("COMMITLOG_DATA_LOSS.%s: %s; going on with what is there", case, detail)
+
+    def starts(self, starts: Offsets, queues: Queues, log: CommitLog) -> Offsets:
+        """Where each of ``queues`` is read from: at ``starts`` without what is gone, queues that
+        came since from their beginning."""
+        found: Offsets = {}
+        for key in starts.keys() - queues.keys():
+            self.report("QUEUE_DELETED", f"{_named([key])} is not there any more")
+        for key, queue in queues.items():
+            start = starts.get(key)
+            if start is None:
+                start = queue.min_offset(log.min_offset)
+            elif start > (end := queue.max_offset):
+                self.report("START_ABOVE_MAX", f"{_named([key])} from {start}, it ends at {end}")
+            elif queue.is_gone(start, log.min_offset):
+                first = queue.min_offset(log.min_offset)
+                self.report("START_BELOW_MIN", f"{_named([key])} from {start}, it has {first} on")
+                start = first
+            found[key] = start
+        return found
+
+    def ends(self, ends: Offsets, queues: Queues) -> Offsets:
+        """``ends`` without what is not there any more."""
+        found: Offsets = {}
+        for key, end in ends.items():
+            if key not in queues:
+                self.report("QUEUE_DELETED", f"{_named([key])} is not there any more")
+                continue
+            found[key] = min(end, queues[key].max_offset)
+            if found[key] < end:
+                self.report(
+                    "END_ABOVE_MAX", f"{_named([key])} up to {end}, it ends at {found[key]}"
+                )
+        return found

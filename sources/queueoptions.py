@@ -1,0 +1,145 @@
+"""Options of the consume queue source: one row each, names and rules after Spark's Kafka source."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from filters import tags
+from sources.commitlogoptions import COMMIT_LOG_OPTIONS
+from sources.options import (
+    EARLIEST,
+    LATEST,
+    Option,
+    SourceOptions,
+    boolean,
+    non_empty,
+    positive,
+    timestamp_ms,
+)
+from store.consumequeue import QueueKey
+
+EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
+"""In JSON, as with Kafka."""
+Offsets = dict[QueueKey, int]
+_FORM = 'must be JSON like {"topic": {"0": 23, "1": 5}}'
+
+
+def parse_offsets(text: str, smallest: int = 0) -> Offsets:
+    """``{"topic": {"0": 23}}``, the form of Spark's Kafka source. Raises ValueError."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"must be JSON ({error})") from error
+    found: Offsets = {}
+    if not isinstance(document, dict) or not all(isinstance(q, dict) for q in document.values()):
+        raise ValueError(_FORM)
+    for topic, queues in document.items():
+        for queue_id, offset in queues.items():
+            if not re.fullmatch(r"0|[1-9][0-9]{0,9}", queue_id, re.ASCII):
+                raise ValueError(_FORM)
+            if type(offset) is not int or not smallest <= offset < 1 << 63:
+                raise ValueError(f"must hold whole numbers from {smallest} on, not {offset!r}")
+            found[QueueKey(topic, int(queue_id))] = offset
+    return found
+
+
+def _offsets_or(*words: str) -> Callable[[str], str | Offsets]:
+    smallest = EARLIEST_OFFSET if EARLIEST in words else LATEST_OFFSET
+
+    def parse(text: str) -> str | Offsets:
+        if text.strip().lower() in words:
+            return text.strip().lower()
+        if not text.lstrip().startswith("{"):
+            raise ValueError(f"must be {' or '.join(words)}, or {_FORM.removeprefix('must be ')}")
+        return parse_offsets(text, smallest)
+
+    return parse
+
+
+def _topics(text: str) -> frozenset[str]:
+    found = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise ValueError("must name topics, with commas between")
+    return found
+
+
+def _queue_ids(text: str) -> frozenset[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,10}", part, re.ASCII) for part in parts):
+        raise ValueError("must be queue ids, with commas between")
+    return frozenset(map(int, parts))
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"must be a regular expression ({error})") from error
+    return non_empty(text)
+
+
+_SHARED = {option.key: option for option in COMMIT_LOG_OPTIONS}
+
+CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
+    _SHARED["path"],
+    Option("output", None, non_empty, "both",
+           "where the queues are, if not in `path`: the `--output` of `reput run`"),
+    Option("topics", None, _topics, "both", "topics to read, with commas between; all without it"),
+    Option("topicPattern", None, _pattern, "both",
+           "a regular expression instead, which matches whole names of topics"),
+    Option("queueIds", None, _queue_ids, "both", "queues to read of each topic, commas between"),
+    Option("tags", None, tags.parse, "both",
+           "a consumer's expression, `TagA || TagB`: no other message is read from the log"),
+    Option("startingOffsets", None, _offsets_or(EARLIEST, LATEST), "both",
+           "where to begin without a checkpoint: `earliest` (batch default), `latest` (stream "
+           "default) or queue offsets of all queues that are read, "
+           "`{\"topic\": {\"0\": 23, \"1\": -2}}`; -2 is earliest, -1 latest. A queue that comes "
+           "later is read from its beginning"),
+    Option("startingTimestamp", None, timestamp_ms, "both",
+           "begin in each queue at the first message with this storeTimestamp (ms) or a later one; "
+           "stands above `startingOffsetsByTimestamp`, that above `startingOffsets`"),
+    Option("startingOffsetsByTimestamp", None, parse_offsets, "both",
+           "the same by queue: `{\"topic\": {\"0\": 1700000000000}}`"),
+    _SHARED["startingOffsetsByTimestampStrategy"],
+    Option("endingOffsets", None, _offsets_or(LATEST), "batch",
+           "where to end, exclusive: `latest` or queue offsets of all queues; -1 is latest"),
+    Option("endingTimestamp", None, timestamp_ms, "batch",
+           "end in each queue before the first message with this storeTimestamp (ms) or a later "
+           "one; stands above `endingOffsetsByTimestamp`, that above `endingOffsets`"),
+    Option("endingOffsetsByTimestamp", None, parse_offsets, "batch", "the same by queue"),
+    _SHARED["initialOffsetPath"],
+    Option("failOnDataLoss", "true", boolean, "both",
+           "whether messages and queues that are gone, and queues that shrank, are errors"),
+    _SHARED["maxOffsetsPerTrigger"],
+    Option("minPartitions", None, positive, "both",
+           "split queues into at least so many partitions; one for each queue if not given"),
+    Option("maxRecordsPerPartition", None, positive, "both",
+           "split queues into partitions of at most so many units"),
+    Option("pushFilters", "false", boolean, "batch",
+           "let filters on `topic`, `queueId`, `queueOffset` and `tags` decide what is read; Spark "
+           "wants `spark.sql.python.filterPushdown.enabled` for it"),
+    _SHARED["onCorrupt"],
+    _SHARED["verifyCrc"],
+    Option("includeBody", "true", boolean, "both", "have the column `body`"),
+    Option("includeProperties", "true", boolean, "both", "have the column `properties`"),
+    Option("inflateBodies", "false", boolean, "both",
+           "decompress compressed bodies; one that does not inflate stays as stored"),
+    _SHARED["maxInflatedBytes"],
+    _SHARED["brokerConf"],
+    _SHARED["commitLogFileSize"],
+    Option("consumeQueueFileSize", None, positive, "both",
+           "mappedFileSizeConsumeQueue, above the property file"),
+)  # fmt: skip
+
+
+class ConsumeQueueOptions(SourceOptions):
+    """Parsed options of ``rocketmq-consumequeue``."""
+
+    table: ClassVar[tuple[Option, ...]] = CONSUME_QUEUE_OPTIONS
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        super().__init__(given)
+        self.check_not_both("topics", "topicPattern")

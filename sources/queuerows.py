@@ -1,0 +1,139 @@
+"""Messages of one queue as rows: its units first, then the records of those that are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sources.queueoffsets import LossCheck
+from sources.selection import Selection
+from store.batchconsumequeue import BATCH_UNIT_DTYPE
+from store.commitlog import CommitLog
+from store.consumequeue import PRE_BLANK_SIZE, UNITS_PER_READ, QueueFiles, QueueKey
+from store.consumequeueext import MAX_ADDR, ConsumeQueueExtFiles
+from store.errors import CorruptRecordError
+from store.record import SCHEDULE_TOPIC, Status
+from store.rows import BODY_BYTES_PER_BATCH, rows_at
+
+
+class QueueRows:
+    """Reads one queue; ``ext`` are the files of its ext units, whether it has any or not."""
+
+    def __init__(
+        self, key: QueueKey, files: QueueFiles, ext: ConsumeQueueExtFiles, log: CommitLog
+    ) -> None:
+        self._key, self._files, self._ext, self._log = key, files, ext, log
+
+    def read(
+        self,
+        units: range,
+        selection: Selection,
+        schema: pa.Schema,
+        *,
+        loss: LossCheck,
+        fail_on_corrupt: bool,
+        delay_levels_ms: tuple[int, ...],
+        max_inflated_bytes: int | None,
+        verify_crc: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of ``units`` (indexes) that are selected, in the queue's order.
+
+        topic, queueId and queueOffset are the queue's, not the record's: the two differ in light
+        queues, and where gaps in queue offsets were closed up. Raises CommitLogDataLossError,
+        CorruptRecordError if told to.
+        """
+        for first in range(units.start, units.stop, UNITS_PER_READ):
+            count = min(UNITS_PER_READ, units.stop - first)
+            found = self._files.read(first, count)
+            if len(found) < count:
+                loss.report("QUEUE_SHRANK", f"{self._files.directory} ends at {first + len(found)}")
+            positions, found = self._wanted(found, first, selection)
+            offsets, sizes = found["offset"].astype(np.int64), found["size"].astype(np.int32)
+            for part in _parts(sizes):
+                at = part.start
+                for batch in rows_at(
+                    self._log, offsets[part], sizes[part], schema,
+                    delay_levels_ms=delay_levels_ms, max_inflated_bytes=max_inflated_bytes,
+                    verify_crc=verify_crc,
+                ):  # fmt: skip
+                    self._check(batch, loss, fail_on_corrupt)
+                    yield self._placed(batch, positions[at : at + len(batch)], selection)
+                    at += len(batch)
+
+    def _wanted(
+        self, units: NDArray[np.void], first: int, selection: Selection
+    ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """Queue offsets and units that ask for a look at the log; blanks are no messages."""
+        positions = np.arange(first, first + len(units), dtype=np.int64)
+        if units.dtype == BATCH_UNIT_DTYPE:
+            positions = units["msg_base_offset"].astype(np.int64)
+        wanted = units["size"] != PRE_BLANK_SIZE
+        wanted &= (positions >= selection.first_offset) & (positions < selection.end_offset)
+        positions, units = positions[wanted], units[wanted]
+        # the units of delayed messages hold their due times
+        if selection.tag_filters and self._key.topic.encode() != SCHEDULE_TOPIC:
+            wanted = self._matches(units["tags_code"].astype(np.int64), selection)
+            positions, units = positions[wanted], units[wanted]
+        return positions, units
+
+    def _matches(self, tags_codes: NDArray[np.int64], selection: Selection) -> NDArray[np.bool_]:
+        """bool[n]; true where the code is the address of an ext unit that is gone."""
+        unknown = np.zeros(len(tags_codes), np.bool_)
+        for index in np.flatnonzero(tags_codes <= MAX_ADDR):
+            unit = self._ext.read(int(tags_codes[index]))
+            unknown[index] = unit is None
+            tags_codes[index] = 0 if unit is None else unit.tags_code
+        return selection.matches_codes(tags_codes) | unknown
+
+    def _check(self, batch: pa.RecordBatch, loss: LossCheck, fail_on_corrupt: bool) -> None:
+        reasons = batch.column("corruptReason")
+        for index in np.flatnonzero(reasons.is_valid()):
+            reason = reasons[index].as_py()
+            offset = batch.column("physicalOffset")[index].as_py()
+            if reason == Status.SEGMENT_DELETED.name.lower():
+                loss.report("SEGMENT_DELETED", f"the log has no file with {offset} any more")
+            elif fail_on_corrupt:
+                segment = self._log.segment_at(offset)
+                place = str(segment.path) if segment else "the commitlog"
+                end = offset + batch.column("storeSize")[index].as_py()
+                raise CorruptRecordError(place, offset, end, reason.upper())
+
+    def _placed(
+        self, batch: pa.RecordBatch, positions: NDArray[np.int64], selection: Selection
+    ) -> pa.RecordBatch:
+        """``batch`` with the queue's own columns; without hash collisions of tags."""
+        own = {
+            "topic": pa.array([self._key.topic] * len(batch), pa.string()),
+            "queueId": pa.array(np.full(len(batch), self._key.queue_id, np.int32)),
+            "queueOffset": pa.array(positions),
+        }
+        columns = [
+            own.get(field.name, column)
+            for field, column in zip(batch.schema, batch.columns, strict=True)
+        ]
+        placed = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+        if not selection.tag_filters:
+            return placed
+        kept = [
+            reason is not None or selection.matches_tags(tags)
+            for tags, reason in zip(
+                batch.column("tags").to_pylist(),
+                batch.column("corruptReason").to_pylist(),
+                strict=True,
+            )
+        ]
+        return placed if all(kept) else placed.filter(pa.array(kept))
+
+
+def _parts(sizes: NDArray[np.int32]) -> Iterator[slice]:
+    """Slices of units whose records fit into memory together, one at least."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    start, before = 0, 0
+    while start < len(sizes):
+        stop = int(np.searchsorted(ends, before + BODY_BYTES_PER_BATCH, "right"))
+        stop = max(stop, start + 1)
+        yield slice(start, stop)
+        start, before = stop, int(ends[stop - 1])

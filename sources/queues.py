@@ -1,0 +1,204 @@
+"""The queues that a dispatcher or a broker has built: which there are, where they begin and end."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from pathlib import Path
+
+import numpy as np
+
+from sources.selection import Selection
+from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BatchConsumeQueueFiles
+from store.commitlog import CommitLog
+from store.config import StoreSettings
+from store.consumequeue import (
+    CONSUME_QUEUE_DIRECTORY,
+    PRE_BLANK_SIZE,
+    UNITS_PER_READ,
+    ConsumeQueueFiles,
+    QueueFiles,
+    QueueKey,
+    list_queues,
+)
+from store.errors import UsageError
+from store.record import Record
+from store.watermark import STATE_DIRECTORY, Watermark, read_watermark
+
+POLL_SHARE = 0.1
+"""Of its time that an idle query spends with asking queues without a watermark for their ends."""
+
+
+class BuiltQueue:
+    """One queue. Positions are queue offsets; units are counted from the queue's byte 0.
+
+    Both are the same in a consume queue. In a batch consume queue a unit is a message or an inner
+    batch: it is at the queue offset of its first message.
+    """
+
+    def __init__(self, files: QueueFiles) -> None:
+        self.files = files
+        self._end = 0
+
+    def follow(self, durable_end: int | None) -> None:
+        """Look for the end again; ``durable_end``: the watermark, None trusts every unit."""
+        self._end = self.files.grown_end(self._end, durable_end)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is a batch consume queue."""
+        return isinstance(self.files, BatchConsumeQueueFiles)
+
+    @property
+    def first_unit(self) -> int:
+        """Index of the first unit that the files cover."""
+        return (self.files.starts[0] if self.files.starts else 0) // self.files.unit_size
+
+    @property
+    def end_unit(self) -> int:
+        """Index behind the last unit."""
+        return self._end // self.files.unit_size
+
+    @property
+    def max_offset(self) -> int:
+        """Behind the last message."""
+        if isinstance(self.files, BatchConsumeQueueFiles):
+            return self.files.max_offset_in_queue(self._end)
+        return self.end_unit
+
+    def min_offset(self, log_min_offset: int) -> int:
+        """That of the first message that is still in the log; the max offset if none is."""
+        if isinstance(self.files, BatchConsumeQueueFiles):
+            return self.files.min_offset_in_queue(self._end, log_min_offset)
+        assert isinstance(self.files, ConsumeQueueFiles)
+        return self.files.min_queue_offset(self._end, log_min_offset)
+
+    def unit_from(self, offset: int) -> int:
+        """Index of the first unit at or behind a queue offset."""
+        if isinstance(self.files, BatchConsumeQueueFiles):
+            return self.files.first_unit_from(offset, self._end)
+        return min(max(offset, self.first_unit), self.end_unit)
+
+    def unit_start(self, offset: int) -> int:
+        """``offset``, or the queue offset of the inner batch that it lies in."""
+        if isinstance(self.files, BatchConsumeQueueFiles):
+            holder = self.files.find_unit(offset, self._end)
+            if holder is not None:
+                unit = self.files.unit_at(holder)
+                first = int(unit["msg_base_offset"])
+                return first if offset < first + int(unit["batch_size"]) else offset
+        return offset
+
+    def is_gone(self, offset: int, log_min_offset: int) -> bool:
+        """Whether the message at ``offset`` was removed from the log, or its unit with its file."""
+        index = self.unit_from(offset)
+        if index >= self.end_unit:
+            return False
+        unit = self.files.read(index, 1)[0]
+        if unit["size"] != PRE_BLANK_SIZE and unit["offset"] < log_min_offset:
+            return True
+        return index == self.first_unit > 0 and self._offset_of(unit, index) > offset
+
+    def offset_by_time(self, log: CommitLog, timestamp: int) -> int | None:
+        """Queue offset of the first message that is still in the log and was stored at
+        ``timestamp`` (ms) or later; None without one. Store times are taken to ascend.
+
+        In effect RocketMQ's search with the boundary LOWER (``getOffsetInQueueByTime``).
+        """
+        indexes = range(self.unit_from(self.min_offset(log.min_offset)), self.end_unit)
+        found = bisect_left(indexes, timestamp, key=lambda index: self._store_time(log, index))
+        if found == len(indexes):
+            return None
+        index = indexes[found]
+        return self._offset_of(self.files.read(index, 1)[0], index)
+
+    def _offset_of(self, unit: np.void, index: int) -> int:
+        return int(unit["msg_base_offset"]) if self.is_batch else index
+
+    def _store_time(self, log: CommitLog, index: int) -> int:
+        """Of the message of a unit; of the next one for a blank."""
+        unit = self.files.read(index, 1)[0]
+        if isinstance(self.files, BatchConsumeQueueFiles):
+            return int(unit["store_time"])
+        while unit["size"] == PRE_BLANK_SIZE and index < self.end_unit:
+            units = self.files.read(index, min(UNITS_PER_READ, self.end_unit - index))
+            real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
+            unit, index = units[real[0] if len(real) else -1], index + len(units)
+        found = log.record_at(int(unit["offset"]), int(unit["size"]))
+        return found.store_timestamp if isinstance(found, Record) else -1
+
+
+class BuiltQueues:
+    """The queues of an output that a selection takes, followed as they grow.
+
+    Only what is at or below a dispatcher's watermark is there. Queues that a broker built have
+    none: their own ends count.
+    """
+
+    def __init__(self, output: Path, settings: StoreSettings, selection: Selection) -> None:
+        self._output, self._settings, self._selection = output, settings, selection
+        self._opened: dict[QueueKey, BuiltQueue] = {}
+        self.found: dict[QueueKey, BuiltQueue] = {}
+        """Those that hold a unit, sorted, as they were last seen."""
+        self._seen: Watermark | None = None
+        self._not_before = 0.0
+
+    def poll(self) -> bool:
+        """``refresh`` if the watermark moved; without one from time to time, so that idling costs
+        little. Whether it was done."""
+        watermark = read_watermark(self._output / STATE_DIRECTORY)
+        if watermark == self._seen and (watermark or time.monotonic() < self._not_before):
+            return False
+        self.refresh()
+        return True
+
+    def refresh(self) -> dict[QueueKey, BuiltQueue]:
+        """``found`` as it is now.
+
+        Raises QueueFileError for files of another size, UsageError for a queue of both kinds.
+        """
+        begun = time.monotonic()
+        watermark = read_watermark(self._output / STATE_DIRECTORY)
+        durable_end = None if watermark is None else watermark.end_offset
+        opened = {}
+        for key, is_batch in self._listed().items():
+            queue = self._opened.get(key) or self.open(key, is_batch)
+            queue.follow(durable_end)
+            opened[key] = queue
+        self._opened, self._seen = opened, watermark
+        # a directory comes before its first unit, which may have any queue offset
+        self.found = {
+            key: queue for key, queue in opened.items() if queue.end_unit > queue.first_unit
+        }
+        now = time.monotonic()
+        self._not_before = now + (now - begun) / POLL_SHARE
+        return self.found
+
+    def open(self, key: QueueKey, is_batch: bool) -> BuiltQueue:
+        """One queue, its end not looked for."""
+        directory = self.root(is_batch) / key.relative_path
+        if is_batch:
+            size = self._settings.mapper_file_size_batch_consume_queue
+            return BuiltQueue(BatchConsumeQueueFiles(directory, size))
+        size = self._settings.mapped_file_size_consume_queue
+        return BuiltQueue(ConsumeQueueFiles(directory, size))
+
+    def root(self, is_batch: bool) -> Path:
+        """The directory of one kind of queues."""
+        name = BATCH_CONSUME_QUEUE_DIRECTORY if is_batch else CONSUME_QUEUE_DIRECTORY
+        return self._output / name
+
+    def _listed(self) -> dict[QueueKey, bool]:
+        """Selected queues, sorted; whether each is a batch queue."""
+        found: dict[QueueKey, bool] = {}
+        for is_batch in (False, True):
+            for key in list_queues(self.root(is_batch)):
+                if not self._selection.takes(key):
+                    continue
+                if key in found:
+                    raise UsageError(
+                        f"topic {key.topic} has queues of both kinds, in {self.root(False)} and "
+                        f"{self.root(True)}; remove the one that config/topics.json does not say"
+                    )
+                found[key] = is_batch
+        return dict(sorted(found.items(), key=lambda item: (item[0].topic, item[0].queue_id)))

@@ -1,0 +1,111 @@
+"""What of the queues a query wants, by its options and by filters that Spark pushed down."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from filters.java import hash_code
+from filters.tags import TagFilter
+from store.consumequeue import QueueKey
+
+MAX_QUEUE_OFFSET = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Conditions that all hold for a message; None takes all."""
+
+    topics: frozenset[str] | None = None
+    topic_pattern: str | None = None
+    queue_ids: frozenset[int] | None = None
+    first_offset: int = 0
+    end_offset: int = MAX_QUEUE_OFFSET
+    """Exclusive."""
+    tag_filters: tuple[TagFilter, ...] = ()
+
+    def takes(self, key: QueueKey) -> bool:
+        """Whether messages of a queue may be wanted."""
+        pattern = self.topic_pattern
+        return (
+            (self.topics is None or key.topic in self.topics)
+            and (self.queue_ids is None or key.queue_id in self.queue_ids)
+            and (pattern is None or re.fullmatch(pattern, key.topic) is not None)
+        )
+
+    def matches_codes(self, tags_codes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """bool[n]: which tagsCodes of units may be those of wanted tags (int64[n])."""
+        matches = np.ones(len(tags_codes), np.bool_)
+        low_bits = tags_codes.astype(np.int32)
+        for wanted in self.tag_filters:
+            if not wanted.takes_all:
+                matches &= np.isin(low_bits, np.array(sorted(wanted.codes), np.int32))
+        return matches
+
+    def matches_tags(self, tags: str | None) -> bool:
+        """Whether a message with this TAGS property is wanted, None for one without."""
+        return all(wanted.matches_tags(tags) for wanted in self.tag_filters)
+
+    def narrowed(self, filters: Iterable[Filter]) -> Selection:
+        """What of this may fulfil Spark's filters too; those that do not say are left to Spark."""
+        selection = self
+        for each in filters:
+            if isinstance(each, EqualTo | In):
+                values = each.value if isinstance(each, In) else (each.value,)
+                known = frozenset(value for value in values if value is not None)
+                selection = selection._with_values(each.attribute, known)
+            elif isinstance(each, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
+                selection = selection._with_bound(each)
+        return selection
+
+    def _with_values(self, column: tuple[str, ...], values: frozenset[Any]) -> Selection:
+        match column:
+            case ("topic",):
+                return replace(self, topics=_both(self.topics, values))
+            case ("queueId",):
+                return replace(self, queue_ids=_both(self.queue_ids, values))
+            case ("queueOffset",) if values:
+                return self._within(min(values), max(values) + 1)
+            case ("tags",):
+                wanted = TagFilter(False, values, frozenset(map(hash_code, values)))
+                return replace(self, tag_filters=(*self.tag_filters, wanted))
+        return self
+
+    def _with_bound(
+        self, bound: GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+    ) -> Selection:
+        if bound.attribute != ("queueOffset",):
+            return self
+        match bound:
+            case GreaterThan():
+                return self._within(bound.value + 1, MAX_QUEUE_OFFSET)
+            case GreaterThanOrEqual():
+                return self._within(bound.value, MAX_QUEUE_OFFSET)
+            case LessThan():
+                return self._within(0, bound.value)
+        return self._within(0, bound.value + 1)
+
+    def _within(self, first: int, end: int) -> Selection:
+        return replace(
+            self,
+            first_offset=max(self.first_offset, first),
+            end_offset=min(self.end_offset, end),
+        )
+
+
+def _both(one: frozenset[Any] | None, other: frozenset[Any]) -> frozenset[Any]:
+    return other if one is None else one & other

@@ -1,0 +1,267 @@
+"""Messages by way of their queues: against RocketMQ's units and the plain decoder of its log.
+
+Axes: golden stores with every kind of queue, tags, topics, queues, pushed filters; how many bytes a
+pruned read takes is counted by the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from filters.java import hash_code
+from sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
+from sources.queueoptions import ConsumeQueueOptions
+from store.errors import CorruptRecordError, UsageError
+from store.record import Record
+from store.rowschema import ROWS_SCHEMA
+from tests.sources.test_rows import expected_row, reference
+from tests.support.golden import ALL_GOLDEN_NAMES, GOLDEN_NAMES
+from tests.support.queue_units import Placed, queue_units
+
+ROOT = Path(__file__).parent.parent.parent
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def read(spark: SparkSession, store: Path, **options: object) -> DataFrame:
+    """A batch read of a store's queues."""
+    spark.dataSource.register(ConsumeQueueDataSource)
+    reader = spark.read.format("rocketmq-consumequeue").option("path", str(store))
+    for key, value in options.items():
+        reader = reader.option(key, str(value))
+    return reader.load()
+
+
+def batch_reader(store: Path, **options: object) -> ConsumeQueueBatchReader:
+    """The reader as Spark makes it."""
+    given = {key: str(value) for key, value in options.items()}
+    return ConsumeQueueBatchReader(
+        ConsumeQueueOptions({"path": str(store), **given}), from_arrow_schema(ROWS_SCHEMA)
+    )
+
+
+def rows_of(reader: ConsumeQueueBatchReader) -> list[dict[str, Any]]:
+    """Every row, without Spark."""
+    return [
+        row
+        for part in reader.partitions()
+        for batch in reader.read(part)
+        for row in batch.to_pylist()
+    ]
+
+
+def expected(store: Path) -> list[tuple[Placed, tuple[Any, ...]]]:
+    """Each unit with the row of its record, which says where in its queue it is."""
+    records: dict[int, Record] = {found.physical_offset: found for found in reference(store)}
+    found = []
+    for unit in queue_units(store):
+        row = expected_row(records[unit.offset])
+        found.append((unit, (unit.topic, unit.queue_id, unit.queue_offset, *row[3:])))
+    return found
+
+
+@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+def test_rows_equal_the_reference_decoder(
+    spark: SparkSession, golden: Callable[[str], Path], name: str
+) -> None:
+    """Every column of the record of every unit, over partitions of a part of a queue each."""
+    store = golden(name)
+    frame = read(spark, store, maxRecordsPerPartition=900)
+    ordered = frame.orderBy("topic", "queueId", "queueOffset")
+    rows = [row for _, row in expected(store)]
+    assert_df_equality(
+        ordered.drop("properties"), spark.createDataFrame(rows, frame.schema).drop("properties")
+    )
+    assert [row.properties for row in ordered.select("properties").collect()] == [
+        row[18] for row in rows
+    ]
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_where_a_message_is_and_what_its_record_says_agree(
+    golden: Callable[[str], Path], name: str
+) -> None:
+    """Where no queue is a light one and no gap was closed up, the queue's columns are the log's."""
+    store = golden(name)
+    records = {found.physical_offset: expected_row(found) for found in reference(store)}
+    rows = rows_of(batch_reader(store))
+    assert len(rows) == len(queue_units(store))
+    for row in rows:
+        assert tuple(list(row.values())[:3]) == records[row["physicalOffset"]][:3]
+
+
+@contextmanager
+def bytes_read() -> Iterator[list[int]]:
+    """How many bytes this process asked the kernel for, as the kernel counts."""
+    counted = [_read_so_far()]
+    yield counted
+    counted[0] = _read_so_far() - counted[0]
+
+
+def _read_so_far() -> int:
+    fields = Path("/proc/self/io").read_text().split()
+    return int(fields[fields.index("rchar:") + 1])
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"tags": "TagA"}, lambda unit: unit.tags_code == hash_code("TagA")),
+        ({"tags": "NoSuchTag"}, lambda unit: False),
+        ({"topics": "Topic_3"}, lambda unit: unit.topic == "Topic_3"),
+        ({"topicPattern": "Topic_[12]"}, lambda unit: unit.topic in ("Topic_1", "Topic_2")),
+        ({"queueIds": "1, 3"}, lambda unit: unit.queue_id in (1, 3)),
+        (
+            {"queueIds": "0", "tags": "TagB || TagC"},
+            lambda unit: unit.queue_id == 0
+            and unit.tags_code in (hash_code("TagB"), hash_code("TagC")),
+        ),
+    ],
+)
+def test_what_is_not_wanted_is_not_read(
+    golden: Callable[[str], Path], options: dict[str, str], wanted: Callable[[Placed], bool]
+) -> None:
+    """Nothing of the log but the wanted records, byte for byte, and the units themselves."""
+    store = golden("plain")
+    rows_of(batch_reader(store, topics="Topic_0", queueIds=0))  # what is imported late is there
+    units = [unit for unit in queue_units(store) if wanted(unit)]
+    log_size = sum(unit.size for unit in queue_units(store))
+    with bytes_read() as counted:
+        rows = rows_of(batch_reader(store, **options))
+    assert [row["physicalOffset"] for row in rows] == [unit.offset for unit in units]
+    assert sum(unit.size for unit in units) <= counted[0]
+    # 24 queues of 6,000 bytes, looked at when planned and read; directories and settings
+    assert counted[0] < sum(unit.size for unit in units) + 24 * 20_000 < log_size
+
+
+def test_a_tag_of_the_same_hash_is_left_out(golden: Callable[[str], Path]) -> None:
+    """The text decides, as at a consumer: "Aa" and "BB" have one hash in Java."""
+    store = golden("plain")
+    tag = next(row["tags"] for row in rows_of(batch_reader(store)) if row["tags"])
+    twin = tag[:-2] + chr(ord(tag[-2]) - 1) + chr(ord(tag[-1]) + 31)
+    assert hash_code(twin) == hash_code(tag)
+    with bytes_read() as counted:
+        assert rows_of(batch_reader(store, tags=twin)) == []
+    assert counted[0] > sum(
+        unit.size for unit in queue_units(store) if unit.tags_code == hash_code(tag)
+    )
+
+
+@pytest.mark.parametrize("name", ["ext", "mixed"])
+def test_tags_behind_ext_addresses_and_due_times(golden: Callable[[str], Path], name: str) -> None:
+    """Units of ext queues hold addresses, those of delayed messages times: the same rows come."""
+    store = golden(name)
+    everything = rows_of(batch_reader(store))
+    tags = sorted({row["tags"] for row in everything if row["tags"]})
+    for tag in tags[:3]:
+        found = rows_of(batch_reader(store, tags=tag))
+        assert found == [row for row in everything if row["tags"] == tag]
+        assert found
+
+
+def test_ext_tags_prune_too(golden: Callable[[str], Path]) -> None:
+    """What the ext units say is looked up before the log is read."""
+    store = golden("ext")
+    assert all(unit.tags_code < -(1 << 31) for unit in queue_units(store))
+    rows_of(batch_reader(store, topics="Topic_0", queueIds=0))
+    with bytes_read() as everything:
+        rows_of(batch_reader(store))
+    with bytes_read() as pruned:
+        assert rows_of(batch_reader(store, tags="NoSuchTag")) == []
+    assert pruned[0] < everything[0] - sum(unit.size for unit in queue_units(store)) // 2
+
+
+@pytest.mark.parametrize(
+    ("condition", "partitions"),
+    [
+        ("topic = 'Topic_1'", 4),
+        ("topic in ('Topic_1', 'Topic_4') and queueId = 2", 2),
+        ("queueOffset >= 100 and queueOffset < 110", 24),
+        ("queueOffset > 149 and queueId <> 0", 4),
+        ("tags in ('TagA', 'TagB') and queueId in (0, 1)", 12),
+        ("tags is null or topic = 'Topic_1'", 24),
+        ("queueOffset = 5 and topic = 'nowhere'", 1),
+        ("storeTimestamp > timestamp_millis(0) and queueId = 1", 6),
+    ],
+)
+def test_pushed_filters_change_what_is_read_not_what_is_found(
+    spark: SparkSession, golden: Callable[[str], Path], condition: str, partitions: int
+) -> None:
+    """As many partitions as queues are left, and the rows that Spark finds without a push."""
+    store = golden("plain")
+    wanted = read(spark, store).where(condition).orderBy("physicalOffset").drop("properties")
+    rows = wanted.collect()
+    spark.conf.set(PUSHDOWN, True)
+    try:
+        pushed = read(spark, store, pushFilters=True).where(condition)
+        assert pushed.rdd.getNumPartitions() == partitions
+        assert pushed.orderBy("physicalOffset").drop("properties").collect() == rows
+    finally:
+        spark.conf.unset(PUSHDOWN)
+
+
+def test_a_push_that_spark_does_not_do_is_said(
+    spark: SparkSession, golden: Callable[[str], Path]
+) -> None:
+    """Spark names its own setting."""
+    with pytest.raises(PySparkException, match="filterPushdown.enabled"):
+        read(spark, golden("plain"), pushFilters=True).where("queueId = 1").count()
+
+
+def test_a_damaged_record_has_a_row(golden: Callable[[str], Path]) -> None:
+    """It says which message of the queue is lost, unless the read is to stop there."""
+    store = golden("plain")
+    victim = queue_units(store)[40]
+    file = sorted((store / "commitlog").iterdir())[victim.offset // 262144]
+    with file.open("r+b") as out:
+        out.seek(victim.offset % 262144 + 4)
+        out.write(b"\0\0\0\1")
+    (bad,) = [row for row in rows_of(batch_reader(store)) if row["corruptReason"]]
+    assert (bad["topic"], bad["queueId"], bad["queueOffset"], bad["physicalOffset"]) == (
+        victim.topic, victim.queue_id, victim.queue_offset, victim.offset
+    )  # fmt: skip
+    assert bad["corruptReason"] == "bad_magic"
+    with pytest.raises(CorruptRecordError, match=rf"BAD_MAGIC.*offset {victim.offset}"):
+        rows_of(batch_reader(store, onCorrupt="fail"))
+
+
+def test_a_topic_of_both_kinds_is_refused(golden: Callable[[str], Path]) -> None:
+    """Which of the two queues would be meant cannot be told."""
+    store = golden("batch")
+    (topic,) = (store / "batchconsumequeue").iterdir()
+    other = store / "consumequeue" / topic.name / "0"
+    other.mkdir(parents=True)
+    with pytest.raises(UsageError, match=f"topic {topic.name} has queues of both kinds"):
+        rows_of(batch_reader(store))
+
+
+def test_spark_finds_both_sources_by_itself(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """A fresh session in another directory, nothing registered."""
+    store = golden("plain")
+    program = (
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.master('local[1]').getOrCreate()\n"
+        "for name in ('rocketmq-commitlog', 'rocketmq-consumequeue'):\n"
+        f"    print(name, spark.read.format(name).load({str(store)!r}).count())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False,
+        cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    count = len(reference(store))
+    assert done.stdout.splitlines() == [
+        f"rocketmq-commitlog {count}", f"rocketmq-consumequeue {count}"
+    ]  # fmt: skip
