@@ -1,4 +1,5 @@
-"""Spark data sources: the log as a streaming and batch table.
+"""Spark data sources: the log, and built queues, as streaming and batch tables.
 
-Import ``sources.commitlog.CommitLogDataSource`` and register it with a session.
+Spark finds both by name (``pyspark_rocketmq_*``); or register ``CommitLogDataSource`` and
+``ConsumeQueueDataSource`` with a session.
 """

@@ -38,6 +38,7 @@ from sources.options import EARLIEST, LATEST
 from sources.queueoffsets import (
     LossCheck,
     Queues,
+    check_order,
     latest,
     limited_ends,
     offsets_json,
@@ -213,7 +214,8 @@ class ConsumeQueueBatchReader(_QueueReader, DataSourceReader):
                 "messages"
             )
         starts = resolve_starts(self.options, queues, opened.log, EARLIEST)
-        ends = resolve_ends(self.options, starts, queues, opened.log)
+        ends = resolve_ends(self.options, queues, opened.log)
+        check_order(starts, ends, queues)
         starts = opened.loss.starts(starts, queues, opened.log)
         return self._plan(starts, opened.loss.ends(ends, queues), queues)
 

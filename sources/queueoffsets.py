@@ -66,21 +66,8 @@ def resolve_starts(
     return _resolved("startingOffsets", options["startingOffsets"] or default, queues, log)
 
 
-def resolve_ends(
-    options: ConsumeQueueOptions, starts: Offsets, queues: Queues, log: CommitLog
-) -> Offsets:
-    """Where a batch read ends in each queue, exclusive. Raises UsageError as ``resolve_starts``,
-    and for an end before its start."""
-    ends = _ends(options, queues, log)
-    for key, end in ends.items():
-        if end < starts[key]:
-            raise UsageError(
-                f"the read of {_named([key])} would end at {end}, before its start at {starts[key]}"
-            )
-    return ends
-
-
-def _ends(options: ConsumeQueueOptions, queues: Queues, log: CommitLog) -> Offsets:
+def resolve_ends(options: ConsumeQueueOptions, queues: Queues, log: CommitLog) -> Offsets:
+    """Where a batch read ends in each queue, exclusive. Raises UsageError as ``resolve_starts``."""
     times = _times(options, "ending", queues)
     if times is not None:
         found = {key: queues[key].offset_by_time(log, times[key]) for key in queues}
@@ -89,6 +76,15 @@ def _ends(options: ConsumeQueueOptions, queues: Queues, log: CommitLog) -> Offse
             for key, offset in found.items()
         }
     return _resolved("endingOffsets", options["endingOffsets"] or LATEST, queues, log)
+
+
+def check_order(starts: Offsets, ends: Offsets, queues: Queues) -> None:
+    """Refuse ends before their starts, if those are in the queues. Raises UsageError."""
+    for key, end in ends.items():
+        if end < starts[key] <= queues[key].max_offset:
+            raise UsageError(
+                f"the read of {_named([key])} would end at {end}, before its start at {starts[key]}"
+            )
 
 
 def _times(options: ConsumeQueueOptions, word: str, queues: Queues) -> Offsets | None:

@@ -6,17 +6,18 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sources.queueoffsets import LossCheck
 from sources.selection import Selection
 from store.batchconsumequeue import BATCH_UNIT_DTYPE
 from store.commitlog import CommitLog
-from store.consumequeue import PRE_BLANK_SIZE, UNITS_PER_READ, QueueFiles, QueueKey
+from store.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey
 from store.consumequeueext import MAX_ADDR, ConsumeQueueExtFiles
 from store.errors import CorruptRecordError
 from store.record import SCHEDULE_TOPIC, Status
-from store.rows import BODY_BYTES_PER_BATCH, rows_at
+from store.rows import ROWS_PER_BATCH, rows_at
 
 
 class QueueRows:
@@ -45,23 +46,30 @@ class QueueRows:
         queues, and where gaps in queue offsets were closed up. Raises CommitLogDataLossError,
         CorruptRecordError if told to.
         """
-        for first in range(units.start, units.stop, UNITS_PER_READ):
-            count = min(UNITS_PER_READ, units.stop - first)
+        kept = self._files.starts[0] // self._files.unit_size if self._files.starts else units.stop
+        if kept > units.start:
+            loss.report("START_BELOW_MIN", f"{self._files.directory} begins at unit {kept}")
+        for first in range(max(units.start, kept), units.stop, ROWS_PER_BATCH):
+            count = min(ROWS_PER_BATCH, units.stop - first)
             found = self._files.read(first, count)
             if len(found) < count:
-                loss.report("QUEUE_SHRANK", f"{self._files.directory} ends at {first + len(found)}")
+                end = first + len(found)
+                loss.report("END_ABOVE_MAX", f"{self._files.directory} ends at unit {end}")
             positions, found = self._wanted(found, first, selection)
-            offsets, sizes = found["offset"].astype(np.int64), found["size"].astype(np.int32)
-            for part in _parts(sizes):
-                at = part.start
-                for batch in rows_at(
-                    self._log, offsets[part], sizes[part], schema,
-                    delay_levels_ms=delay_levels_ms, max_inflated_bytes=max_inflated_bytes,
-                    verify_crc=verify_crc,
-                ):  # fmt: skip
-                    self._check(batch, loss, fail_on_corrupt)
-                    yield self._placed(batch, positions[at : at + len(batch)], selection)
-                    at += len(batch)
+            at = 0
+            for batch in rows_at(
+                self._log,
+                found["offset"].astype(np.int64),
+                found["size"].astype(np.int32),
+                schema,
+                delay_levels_ms=delay_levels_ms,
+                max_inflated_bytes=max_inflated_bytes,
+                verify_crc=verify_crc,
+                gap_bytes=0,
+            ):
+                self._check(batch, loss, fail_on_corrupt)
+                yield self._placed(batch, positions[at : at + len(batch)], selection)
+                at += len(batch)
 
     def _wanted(
         self, units: NDArray[np.void], first: int, selection: Selection
@@ -115,25 +123,10 @@ class QueueRows:
             for field, column in zip(batch.schema, batch.columns, strict=True)
         ]
         placed = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-        if not selection.tag_filters:
-            return placed
-        kept = [
-            reason is not None or selection.matches_tags(tags)
-            for tags, reason in zip(
-                batch.column("tags").to_pylist(),
-                batch.column("corruptReason").to_pylist(),
-                strict=True,
-            )
-        ]
-        return placed if all(kept) else placed.filter(pa.array(kept))
-
-
-def _parts(sizes: NDArray[np.int32]) -> Iterator[slice]:
-    """Slices of units whose records fit into memory together, one at least."""
-    ends = np.cumsum(sizes, dtype=np.int64)
-    start, before = 0, 0
-    while start < len(sizes):
-        stop = int(np.searchsorted(ends, before + BODY_BYTES_PER_BATCH, "right"))
-        stop = max(stop, start + 1)
-        yield slice(start, stop)
-        start, before = stop, int(ends[stop - 1])
+        kept = np.ones(len(batch), np.bool_)
+        for wanted in selection.tag_filters:
+            if wanted.tags:
+                texts = pa.array(sorted(wanted.tags), pa.string())
+                kept &= pc.is_in(batch.column("tags"), texts).to_numpy(zero_copy_only=False)
+        kept |= batch.column("corruptReason").is_valid().to_numpy(zero_copy_only=False)
+        return placed if kept.all() else placed.filter(pa.array(kept))

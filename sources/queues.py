@@ -20,6 +20,7 @@ from store.consumequeue import (
     QueueFiles,
     QueueKey,
     list_queues,
+    open_whole_queue,
 )
 from store.errors import UsageError
 from store.record import Record
@@ -175,13 +176,13 @@ class BuiltQueues:
         return self.found
 
     def open(self, key: QueueKey, is_batch: bool) -> BuiltQueue:
-        """One queue, its end not looked for."""
+        """One queue, its end not looked for. Raises QueueFileError."""
         directory = self.root(is_batch) / key.relative_path
         if is_batch:
             size = self._settings.mapper_file_size_batch_consume_queue
             return BuiltQueue(BatchConsumeQueueFiles(directory, size))
         size = self._settings.mapped_file_size_consume_queue
-        return BuiltQueue(ConsumeQueueFiles(directory, size))
+        return BuiltQueue(open_whole_queue(directory, size))
 
     def root(self, is_batch: bool) -> Path:
         """The directory of one kind of queues."""

@@ -56,10 +56,6 @@ class Selection:
                 matches &= np.isin(low_bits, np.array(sorted(wanted.codes), np.int32))
         return matches
 
-    def matches_tags(self, tags: str | None) -> bool:
-        """Whether a message with this TAGS property is wanted, None for one without."""
-        return all(wanted.matches_tags(tags) for wanted in self.tag_filters)
-
     def narrowed(self, filters: Iterable[Filter]) -> Selection:
         """What of this may fulfil Spark's filters too; those that do not say are left to Spark."""
         selection = self

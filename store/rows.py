@@ -71,15 +71,16 @@ def rows_at(
     delay_levels_ms: tuple[int, ...],
     max_inflated_bytes: int | None = None,
     verify_crc: bool = False,
+    gap_bytes: int = GAP_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """The records to which units of a queue point, a row each, in the units' order.
 
     Where no such record stands, the row is that of a damaged range: physicalOffset and storeSize
     are the unit's, corruptReason says why (``segment_deleted`` where no file covers it). As many
-    rows as units, over one or more batches.
+    rows as units, over one or more batches. Up to ``gap_bytes`` between two are read along.
     """
     levels = np.array(delay_levels_ms, np.int64)
-    units = _Units(log, offsets, sizes)
+    units = _Units(log, offsets, sizes, gap_bytes)
     builder = RowBuilder(schema, min(ROWS_PER_BATCH, max(len(offsets), 1)), max_inflated_bytes)
     first = 0
     while first < len(offsets):
@@ -100,9 +101,14 @@ class _Units:
     """The bytes to which units point, many of them in a buffer at a time."""
 
     def __init__(
-        self, log: CommitLog, offsets: NDArray[np.int64], sizes: NDArray[np.int32]
+        self,
+        log: CommitLog,
+        offsets: NDArray[np.int64],
+        sizes: NDArray[np.int32],
+        gap_bytes: int,
     ) -> None:
         self._log = log
+        self._gap_bytes = gap_bytes
         self.offsets = np.ascontiguousarray(offsets, np.int64)
         self.sizes = np.ascontiguousarray(sizes, np.int32)
         self.data: NDArray[np.uint8] = np.empty(BUFFER_SIZE, np.uint8)
@@ -123,8 +129,8 @@ class _Units:
         """Read for units from ``first`` on; how many of at most ``limit`` the buffer took."""
         pieces = np.empty((limit, rowkernel.PIECE_FIELDS), np.int64)
         count, piece_count, size = rowkernel.plan_reads(
-            self.offsets, self.sizes, self._files, first, limit, self.statuses, GAP_BYTES,
-            BUFFER_SIZE, self.positions, pieces,
+            self.offsets, self.sizes, self._files, first, limit, self.statuses,
+            self._gap_bytes, BUFFER_SIZE, self.positions, pieces,
         )  # fmt: skip
         if size > len(self.data):
             self.data = np.empty(size, np.uint8)

@@ -118,14 +118,15 @@ def _read_so_far() -> int:
     ("options", "wanted"),
     [
         ({"tags": "TagA"}, lambda unit: unit.tags_code == hash_code("TagA")),
-        ({"tags": "NoSuchTag"}, lambda unit: False),
+        ({"tags": "NoSuchTag"}, lambda _: False),
         ({"topics": "Topic_3"}, lambda unit: unit.topic == "Topic_3"),
         ({"topicPattern": "Topic_[12]"}, lambda unit: unit.topic in ("Topic_1", "Topic_2")),
         ({"queueIds": "1, 3"}, lambda unit: unit.queue_id in (1, 3)),
         (
             {"queueIds": "0", "tags": "TagB || TagC"},
-            lambda unit: unit.queue_id == 0
-            and unit.tags_code in (hash_code("TagB"), hash_code("TagC")),
+            lambda unit: (
+                unit.queue_id == 0 and unit.tags_code in (hash_code("TagB"), hash_code("TagC"))
+            ),
         ),
     ],
 )
@@ -215,7 +216,7 @@ def test_a_push_that_spark_does_not_do_is_said(
     spark: SparkSession, golden: Callable[[str], Path]
 ) -> None:
     """Spark names its own setting."""
-    with pytest.raises(PySparkException, match="filterPushdown.enabled"):
+    with pytest.raises(PySparkException, match=r"filterPushdown\.enabled"):
         read(spark, golden("plain"), pushFilters=True).where("queueId = 1").count()
 
 

@@ -1,0 +1,334 @@
+"""Spark's contract with the consume queue source: options, ranges, limits, partitions, data loss.
+
+The readers are called as Spark's planner calls them; where queries run is in ``test_queue_stream``.
+Expected positions come from RocketMQ's units, read plainly.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from bisect import bisect_left
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from sources.consumequeue import ConsumeQueueStreamReader, QueuePartition
+from sources.queueoptions import ConsumeQueueOptions
+from store.errors import CommitLogDataLossError, ReputError, UsageError
+from store.rowschema import ROWS_SCHEMA
+from tests.sources.test_queue_rows import batch_reader, rows_of
+from tests.sources.test_rows import reference
+from tests.support.golden import tree
+from tests.support.queue_units import queue_units
+
+Offsets = dict[str, dict[str, int]]
+
+
+def stream_reader(store: Path, **options: object) -> ConsumeQueueStreamReader:
+    """The reader as Spark's planner makes it."""
+    given = {key: str(value) for key, value in options.items()}
+    return ConsumeQueueStreamReader(
+        ConsumeQueueOptions({"path": str(store), **given}), from_arrow_schema(ROWS_SCHEMA)
+    )
+
+
+def ends_of(store: Path) -> Offsets:
+    """Behind the last unit of every consume queue."""
+    found: Offsets = {}
+    for unit in queue_units(store):
+        found.setdefault(unit.topic, {})[str(unit.queue_id)] = unit.queue_offset + 1
+    return found
+
+
+def zeros(store: Path) -> Offsets:
+    """The beginning of every queue."""
+    return {topic: dict.fromkeys(queues, 0) for topic, queues in ends_of(store).items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "T"}, "did you mean topics"),
+        ({"topics": "A", "topicPattern": "B"}, "give topics or topicPattern, not both"),
+        ({"topicPattern": "("}, "option topicPattern is '\\('; it must be a regular expression"),
+        ({"queueIds": "0,x"}, "must be queue ids, with commas between"),
+        ({"tags": "||"}, "option tags is '||'"),
+        ({"startingOffsets": "12"}, "must be earliest or latest, or JSON like"),
+        ({"startingOffsets": '{"T": 3}'}, "must be JSON like"),
+        ({"startingOffsets": '{"T": {"0": -3}}'}, "must hold whole numbers from -2 on, not -3"),
+        ({"startingOffsets": '{"T": {"00": 3}}'}, "must be JSON like"),
+        ({"endingOffsets": '{"T": {"0": -2}}'}, "must hold whole numbers from -1 on, not -2"),
+        ({"endingOffsets": "earliest"}, "must be latest, or JSON like"),
+        ({"startingOffsetsByTimestamp": '{"T": {"0": true}}'}, "whole numbers from 0 on"),
+        ({"maxRecordsPerPartition": "0"}, "must be a whole number above 0"),
+        ({"maxBytesPerTrigger": "1m"}, "unknown option maxBytesPerTrigger"),
+    ],
+)
+def test_wrong_option_is_named(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    """The option, the value and what would be right, in one line."""
+    with pytest.raises(UsageError, match=message) as caught:
+        ConsumeQueueOptions({"path": str(tmp_path), **options})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": "latest"}, "must begin at or before its end"),
+        ({"topics": "Topic_0, Typo"}, "option topics names Typo, of which"),
+        ({"startingOffsets": '{"Topic_0": {"0": 1}}'}, "says nothing of topic Topic_0 queue 1 and"),
+        ({"topics": "Topic_0", "queueIds": 1, "startingOffsets": '{"Topic_0": {"1": 1, "9": 1}}'},
+         "names topic Topic_0 queue 9, which is not among"),
+        ({"startingTimestamp": 99999999999999}, "no message of topic Topic_0 queue 0 and 23 more"),
+        ({"topics": "Topic_0", "queueIds": 1, "startingOffsets": '{"Topic_0": {"1": 9}}',
+          "endingOffsets": '{"Topic_0": {"1": 8}}'}, "would end at 8, before its start at 9"),
+        ({"topics": "Topic_0", "queueIds": 1, "startingOffsets": '{"Topic_0": {"1": 999}}'},
+         "START_ABOVE_MAX: topic Topic_0 queue 1 from 999, it ends at 138"),
+        ({"topics": "Topic_0", "queueIds": 1, "endingOffsets": '{"Topic_0": {"1": 999}}'},
+         "END_ABOVE_MAX: topic Topic_0 queue 1 up to 999, it ends at 138"),
+    ],
+)  # fmt: skip
+def test_wrong_range_of_a_batch_read_is_named(
+    golden: Callable[[str], Path], options: dict[str, Any], message: str
+) -> None:
+    """When the read is planned, naming the queue."""
+    with pytest.raises(ReputError, match=message):
+        reader = batch_reader(golden("plain"), **options)
+        reader.partitions()
+
+
+def test_stream_refuses_batch_options(golden: Callable[[str], Path]) -> None:
+    """Ends and pushed filters, as with Spark's Kafka source."""
+    for option in ({"endingTimestamp": 5}, {"endingOffsets": "latest"}, {"pushFilters": "false"}):
+        with pytest.raises(UsageError, match="is for batch reads"):
+            stream_reader(golden("plain"), **option)
+
+
+def test_offsets_by_queue_and_words(golden: Callable[[str], Path]) -> None:
+    """-2 and -1 mean what they mean to Kafka's source; ends are exclusive."""
+    store = golden("broker")
+    starts = {"Orders": {"0": -2, "1": 700, "2": -1, "3": 1499}}
+    ends = {"Orders": {"0": 10, "1": 1100, "2": -1, "3": -1}}
+    rows = rows_of(
+        batch_reader(
+            store, topics="Orders", startingOffsets=json.dumps(starts),
+            endingOffsets=json.dumps(ends),
+        )
+    )  # fmt: skip
+    wanted = [(0, offset) for offset in range(10)]
+    wanted += [(1, offset) for offset in range(700, 1100)]
+    wanted += [(3, 1499)]
+    assert [(row["queueId"], row["queueOffset"]) for row in rows] == wanted
+
+
+@pytest.mark.parametrize("name", ["plain", "batch", "broker"])
+def test_times_are_looked_up_in_each_queue(golden: Callable[[str], Path], name: str) -> None:
+    """From the first message at or behind one time to the first one at or behind another."""
+    store = golden(name)
+    times = {found.physical_offset: found.store_timestamp for found in reference(store)}
+    ordered = sorted(times.values())
+    low, high = ordered[len(ordered) // 3], ordered[len(ordered) * 2 // 3]
+    assert low < high
+    wanted = []
+    queues: dict[tuple[str, int], list[int]] = {}
+    for unit in queue_units(store):
+        queues.setdefault((unit.topic, unit.queue_id), []).append(unit.offset)
+    for offsets in queues.values():
+        stored = [times[offset] for offset in offsets]
+        wanted += offsets[bisect_left(stored, low) : bisect_left(stored, high)]
+    options = {"startingOffsetsByTimestampStrategy": "latest", "endingTimestamp": high}
+    rows = rows_of(batch_reader(store, startingTimestamp=low, **options))
+    assert [row["physicalOffset"] for row in rows] == wanted
+    by_queue = {topic: dict.fromkeys(queues, low) for topic, queues in ends_of(store).items()}
+    again = batch_reader(store, startingOffsetsByTimestamp=json.dumps(by_queue), **options)
+    assert rows_of(again) == rows
+
+
+def test_a_batch_is_of_the_range_in_which_it_begins(golden: Callable[[str], Path]) -> None:
+    """An inner batch is one row; a start inside of it takes it, the end of a range before too."""
+    store = golden("batch")
+    units = [unit for unit in queue_units(store) if unit.topic == "BatchTopic"]
+    queue = [unit for unit in units if unit.queue_id == units[0].queue_id]
+    following = queue[5].queue_offset
+    assert following - queue[4].queue_offset > 1
+    only = {"topics": "BatchTopic", "queueIds": queue[0].queue_id}
+    inside = {"BatchTopic": {str(queue[0].queue_id): following - 1}}
+    found = rows_of(batch_reader(store, startingOffsets=json.dumps(inside), **only))
+    assert [row["physicalOffset"] for row in found] == [unit.offset for unit in queue[4:]]
+    found = rows_of(batch_reader(store, endingOffsets=json.dumps(inside), **only))
+    assert [row["physicalOffset"] for row in found] == [unit.offset for unit in queue[:4]]
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "longest"),
+    [
+        ({}, 5, 1500),
+        ({"minPartitions": 3}, 5, 1500),
+        ({"minPartitions": 20}, 20, 310),
+        ({"maxRecordsPerPartition": 400}, 17, 400),
+        ({"maxRecordsPerPartition": 700, "minPartitions": 30}, 30, 250),
+    ],
+)
+def test_partitions_divide_the_queues(
+    golden: Callable[[str], Path], options: dict[str, int], count: int, longest: int
+) -> None:
+    """A partition is a queue or a range of one; together they are everything, once."""
+    store = golden("broker")
+    reader = batch_reader(store, **options)
+    parts = [part for part in reader.partitions() if isinstance(part, QueuePartition)]
+    assert count <= len(parts) <= count + 5
+    assert max(part.last - part.first for part in parts) <= longest
+    assert [row["physicalOffset"] for row in rows_of(reader)] == [
+        unit.offset for unit in queue_units(store)
+    ]
+
+
+def test_offsets_have_kafkas_form_and_one_order(golden: Callable[[str], Path]) -> None:
+    """Spark compares them as text: an idle query must not run empty batches."""
+    store = golden("plain")
+    reader = stream_reader(store)
+    offset = reader.initialOffset()
+    assert offset == ends_of(store)
+    assert list(offset) == sorted(offset)
+    assert [list(queues) for queues in offset.values()] == [["0", "1", "2", "3"]] * 6
+    following = reader.latestOffset(json.loads(json.dumps(offset)), ReadAllAvailable())
+    assert json.dumps(following) == json.dumps(offset) == json.dumps(reader.reportLatestOffset())
+    assert stream_reader(store, startingOffsets="earliest").initialOffset() == zeros(store)
+    given = json.dumps(offset)
+    assert stream_reader(store, startingOffsets=given).initialOffset() == offset
+
+
+@pytest.mark.parametrize(("most", "behind"), [(1, 9), (100, 400), (1000, 9999), (10_000, 9999)])
+def test_limits_are_obeyed_and_lead_to_the_end(
+    golden: Callable[[str], Path], most: int, behind: int
+) -> None:
+    """In proportion to what waits, at least one message of each queue in which any does."""
+    store = golden("broker")
+    ends = ends_of(store)
+    start = {
+        topic: {queue: max(0, end - behind) for queue, end in queues.items()}
+        for topic, queues in ends.items()
+    }
+    waiting = [u for u in queue_units(store) if u.queue_offset >= start[u.topic][str(u.queue_id)]]
+    reader = stream_reader(store)
+    reader.prepareForTriggerAvailableNow()
+    seen, steps = [], 0
+    while (end := reader.latestOffset(start, ReadMaxRows(most))) != start:
+        parts = reader.partitions(start, end)
+        rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+        assert 0 < len(rows) <= most + len(parts)
+        seen += [row["physicalOffset"] for row in rows]
+        start, steps = end, steps + 1
+    assert sorted(seen) == sorted(unit.offset for unit in waiting)
+    assert start == ends
+    assert steps >= len(seen) // (most + 5)
+
+
+def test_first_files_removed_by_retention(golden: Callable[[str], Path]) -> None:
+    """Of the log, and of the queues too: failOnDataLoss both ways, and what earliest is then."""
+    store = golden("broker")
+    log_files = sorted((store / "commitlog").iterdir())
+    log_files[0].unlink()
+    kept = [unit for unit in queue_units(store) if unit.offset >= int(log_files[1].name)]
+    for remove_queue_files in (False, True):
+        if remove_queue_files:
+            removed = list((store / "consumequeue" / "Orders").glob(f"*/{0:020d}"))
+            assert len(removed) == 4
+            for file in removed:
+                file.unlink()
+            kept = [unit for unit in queue_units(store) if unit.offset >= int(log_files[1].name)]
+        start = zeros(store)
+        reader = stream_reader(store)
+        with pytest.raises(CommitLogDataLossError, match=r"START_BELOW_MIN: topic Orders queue 0"):
+            reader.latestOffset(start, ReadAllAvailable())
+        lax = stream_reader(store, failOnDataLoss="false")
+        end = lax.latestOffset(start, ReadAllAvailable())
+        parts = lax.partitions(start, end)
+        rows = [row for part in parts for batch in lax.read(part) for row in batch.to_pylist()]
+        assert [row["physicalOffset"] for row in rows] == [unit.offset for unit in kept]
+        assert rows_of(batch_reader(store)) == rows
+        assert all(row["corruptReason"] is None for row in rows)
+
+
+def test_files_that_go_after_the_plan(golden: Callable[[str], Path]) -> None:
+    """A task finds them gone: an error, or a row that says so; never other messages."""
+    store = golden("broker")
+    strict, lax = batch_reader(store), batch_reader(store, failOnDataLoss="false")
+    parts = list(strict.partitions())
+    before = rows_of(strict)
+    (store / "commitlog" / f"{0:020d}").unlink()
+    with pytest.raises(CommitLogDataLossError, match="SEGMENT_DELETED"):
+        [batch for part in parts for batch in _fresh(strict).read(part)]
+    rows = [row for part in parts for b in _fresh(lax).read(part) for row in b.to_pylist()]
+    lost = [row for row in rows if row["corruptReason"] == "segment_deleted"]
+    places = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize")
+    assert [[row[name] for name in places] for row in rows] == [
+        [row[name] for name in places] for row in before
+    ]
+    assert {row["physicalOffset"] for row in lost} == {
+        row["physicalOffset"] for row in before if row["physicalOffset"] < 1048576
+    }
+    (store / "consumequeue" / "Orders" / "0" / f"{0:020d}").unlink()
+    with pytest.raises(CommitLogDataLossError, match="START_BELOW_MIN"):
+        list(_fresh(strict).read(parts[0]))
+    kept = [row for b in _fresh(lax).read(parts[0]) for row in b.to_pylist()]
+    assert kept == rows[1000:1500]
+
+
+def _fresh(reader: Any) -> Any:
+    """As a task has it: pickled, nothing opened."""
+    return pickle.loads(pickle.dumps(reader))
+
+
+def test_queues_that_are_gone_or_shrank(golden: Callable[[str], Path]) -> None:
+    """failOnDataLoss both ways; without it such a queue is left out, or waited for."""
+    store = golden("plain")
+    offset = stream_reader(store).initialOffset()
+    shutil.rmtree(store / "consumequeue" / "Topic_2" / "3")
+    with pytest.raises(CommitLogDataLossError, match="QUEUE_DELETED: topic Topic_2 queue 3"):
+        stream_reader(store).latestOffset(offset, ReadAllAvailable())
+    lax = stream_reader(store, failOnDataLoss="false")
+    left = lax.latestOffset(offset, ReadAllAvailable())
+    assert left == ends_of(store)
+    file = store / "consumequeue" / "Topic_1" / "0" / f"{0:020d}"
+    file.write_bytes(file.read_bytes()[:200].ljust(6000, b"\0"))
+    with pytest.raises(CommitLogDataLossError, match=r"START_ABOVE_MAX.*from 113, it ends at 10"):
+        stream_reader(store).latestOffset(left, ReadAllAvailable())
+    assert lax.latestOffset(left, ReadAllAvailable()) == left
+
+
+def test_a_missing_file_between_others_is_named(golden: Callable[[str], Path]) -> None:
+    """Positions behind it would not be what they seem."""
+    store = golden("broker")
+    queue = store / "consumequeue" / "Orders" / "0"
+    shutil.copy(queue / f"{20000:020d}", queue / f"{60000:020d}")
+    with pytest.raises(ReputError, match="one is missing or foreign"):
+        rows_of(batch_reader(store))
+
+
+def test_nothing_is_changed(golden: Callable[[str], Path]) -> None:
+    """A reader leaves store and queues as they are."""
+    store = golden("mixed")
+    before = tree(store)
+    rows_of(batch_reader(store))
+    stream_reader(store).initialOffset()
+    assert tree(store) == before
+
+
+def test_pinned_start_does_not_move(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Spark asks again when it repeats batch 0; ``latest`` must then be what it was."""
+    store = golden("plain")
+    pin = {"initialOffsetPath": tmp_path / "start"}
+    first = stream_reader(store, **pin).initialOffset()
+    shutil.rmtree(store / "consumequeue" / "Topic_2")
+    assert stream_reader(store).initialOffset() != first
+    assert stream_reader(store, **pin).initialOffset() == first
+    (tmp_path / "start").write_text("{")
+    with pytest.raises(UsageError, match="start is damaged or another store's"):
+        stream_reader(store, **pin).initialOffset()
