@@ -22,7 +22,6 @@ from checkpoints.swap import (
     finish_owned_swap,
     swap_in,
 )
-from checkpoints.watermark import read_watermark
 from store import fsops
 from store.compare import CHECKPOINT_KIND, DIRECTORY_KINDS, Comparison, compare_stores
 from store.config import read_store_settings
@@ -30,6 +29,7 @@ from store.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
 from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from store.errors import NoSpaceError, StoreError, UsageError
 from store.storecheckpoint import StoreCheckpoint
+from store.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.jvm import Jvm

@@ -29,10 +29,10 @@ from sinks.kafkatopics import TopicNames, TopicSelection
 from sinks.kafkatransactions import KafkaRecord, KafkaSettings, KafkaTransactions
 from store import java, properties
 from store.appender import Appender
+from store.compression import inflate
 from store.errors import OwnershipError, StoreError
 from store.record import Record
 from store.retention import is_system_topic
-from store.compression import inflate
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from tests.interop.kafka import Kafka
