@@ -35,7 +35,7 @@ FOREIGN = {
     "filters": frozenset({"lark", "mmh3"}),
     "sources": frozenset({"pyspark", "pyarrow", "numpy"}),
     "sinks": frozenset({"numpy", "pyarrow", "deltalake", "kafka"}),
-    "readers": frozenset({"numpy", "pyarrow"}),
+    "readers": frozenset({"numpy", "pyarrow", "duckdb"}),
     "checkpoints": frozenset({"filelock"}),
     "streaming": frozenset({"pyspark", "py4j", "pyarrow", "numpy"}),
     "reput": frozenset({"typer", "rich"}),

@@ -23,6 +23,7 @@ from reput.cli import (
     produce,
     rebuild,
     run,
+    sql,
     status,
     verify,
 )
@@ -43,6 +44,7 @@ app.command("status")(status.status)
 app.command("expire")(expire.expire)
 app.command("verify")(verify.verify)
 app.add_typer(inspect.app, name="inspect")
+app.command("sql")(sql.sql)
 app.command("diff")(diff.diff)
 app.command("rebuild")(rebuild.rebuild)
 app.command("produce")(produce.produce)

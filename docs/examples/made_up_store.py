@@ -1,0 +1,33 @@
+"""A store with an hour of made-up traffic, for the chart in the README: STORE."""
+
+import math
+import random
+import sys
+from pathlib import Path
+
+from store.appender import Appender
+from store.record import Record
+
+BEGIN_MS = 1_760_000_400_000
+TOPICS = {b"Orders": 60, b"Payments": 45, b"Shipments": 25, b"Refunds": 4}
+"""Topic -> messages a minute, about."""
+
+
+def main() -> None:
+    """An hour with a lunch rush, in which refunds break out for ten minutes."""
+    chance = random.Random(7)
+    with Appender(Path(sys.argv[1]), file_size=4 << 20) as appender:
+        for minute in range(60):
+            rush = 1 + 1.5 * math.exp(-(((minute - 30) / 10) ** 2))
+            due = []
+            for topic, rate in TOPICS.items():
+                incident = 12 if topic == b"Refunds" and 40 <= minute < 50 else 1
+                count = round(rate * rush * incident * chance.uniform(0.9, 1.1))
+                due += [(chance.randrange(60_000), topic) for _ in range(count)]
+            for millisecond, topic in sorted(due):
+                time = BEGIN_MS + minute * 60_000 + millisecond
+                appender.append(Record(topic, b"{}", born_timestamp=time, store_timestamp=time))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""The raw log as an Arrow dataset: a row per message, read when it is asked for and no further.
+
+``pyarrow.dataset`` is what DuckDB, Polars and others scan with columns and filters pushed down. The
+log is pruned twice. Files that cannot hold a wanted physical offset or store time are not opened.
+And where the filter speaks of few columns, only these are decoded, and the rest of a message (its
+body above all) for the rows that passed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import dataset, fs
+
+from store.commitlog import CommitLog, Segment
+from store.config import StoreSettings
+from store.cursor import LogTail, records
+from store.record import Record
+from store.rows import read_rows, rows_at
+from store.rowschema import ROWS_SCHEMA
+
+CLOCK_STEP_US = 60_000_000
+"""A broker's clock that was set back by more than this may hide rows from a filter on time."""
+MAX_INFLATED_BYTES = 64 << 20
+_POSITION = ("physicalOffset", "storeSize", "corruptReason")
+
+
+class MessageDataset(dataset.Dataset):  # type: ignore[misc]
+    """The log of one store, up to where it is sealed when the dataset is made.
+
+    Rows and columns: ``store.rowschema``. Compressed bodies are inflated up to 64 MiB.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        """Raises UsageError where there is no log, CommitLogError where a file does not fit."""
+        self._settings = settings
+        self._log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+        self._end = LogTail(self._log).settled()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """ROWS_SCHEMA."""
+        return ROWS_SCHEMA
+
+    def scanner(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: dataset.Expression | None = None,
+        **options: Any,
+    ) -> dataset.Scanner:
+        """Rows for which ``filter`` is true, as Arrow's own datasets give them.
+
+        ``options`` are of Arrow's Scanner (batch_size, ...), and left to it.
+        """
+        wanted = ROWS_SCHEMA.names if columns is None else list(columns)
+        named = _named_columns(filter)
+        needed = [name for name in ROWS_SCHEMA.names if name in {*wanted, *named}]
+        schema = _project(needed or _POSITION[:1])
+        batches = self._batches(schema, named, filter)
+        return dataset.Scanner.from_batches(
+            batches, schema=schema, columns=wanted, filter=filter, **options
+        )
+
+    def _batches(
+        self, schema: pa.Schema, named: Sequence[str], wanted: dataset.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        looked_at = _project([*named, *_POSITION])
+        late = bool(named) and not set(schema.names) <= set(looked_at.names)
+        for start, end in self._ranges(wanted):
+            if not late:
+                yield from self._read(start, end, schema)
+                continue
+            for batch in self._read(start, end, looked_at):
+                found = batch.filter(wanted)
+                if found.column("corruptReason").null_count < found.num_rows:
+                    # a damaged range is no record: all of the batch is read again
+                    yield from self._read(*_range_of(batch), schema)
+                elif found.num_rows:
+                    yield from self._rows_at(found, schema)
+
+    def _read(self, start: int, end: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return read_rows(
+            self._log, start, end, schema,
+            delay_levels_ms=self._settings.message_delay_levels_ms,
+            fail_on_corrupt=False, fail_on_data_loss=False, max_inflated_bytes=MAX_INFLATED_BYTES,
+        )  # fmt: skip
+
+    def _rows_at(self, found: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        offsets, sizes = (found.column(name).to_numpy() for name in _POSITION[:2])
+        return rows_at(
+            self._log, offsets, sizes, schema,
+            delay_levels_ms=self._settings.message_delay_levels_ms,
+            max_inflated_bytes=MAX_INFLATED_BYTES,
+        )  # fmt: skip
+
+    def _ranges(self, wanted: dataset.Expression | None) -> Iterator[tuple[int, int]]:
+        """[start, end) of the log that may hold rows of a filter, joined where they touch."""
+        segments = [segment for segment in self._log.segments if segment.start < self._end]
+        if wanted is not None:
+            segments = self._candidates(segments, wanted)
+        size = self._log.file_size
+        bounds = [(one.start, min(one.start + size, self._end)) for one in segments]
+        while bounds:
+            start, end = bounds.pop(0)
+            while bounds and bounds[0][0] == end:
+                end = bounds.pop(0)[1]
+            yield start, end
+
+    def _candidates(self, segments: Sequence[Segment], wanted: dataset.Expression) -> list[Segment]:
+        """Files that a filter does not rule out: Arrow compares it with what is known of each."""
+        field = dataset.field
+        format_ = dataset.ParquetFileFormat()  # never opened: it carries what is known
+        fragments = []
+        times = [self._first_store_time(segment) for segment in segments]
+        for segment, first, last in itertools.zip_longest(segments, times, times[1:]):
+            known = (field("physicalOffset") >= segment.start) & (
+                field("physicalOffset") < segment.start + self._log.file_size
+            )
+            time = field("storeTimestamp")
+            # a damaged range has no time
+            if first is not None:
+                known = known & ((time >= _timestamp(first - CLOCK_STEP_US)) | time.is_null())
+            if last is not None:
+                known = known & ((time <= _timestamp(last + CLOCK_STEP_US)) | time.is_null())
+            fragments.append(
+                format_.make_fragment(
+                    str(segment.path), fs.LocalFileSystem(), partition_expression=known
+                )
+            )
+        all_files = dataset.FileSystemDataset(fragments, ROWS_SCHEMA, format_)
+        kept = {fragment.path for fragment in all_files.get_fragments(filter=wanted)}
+        return [segment for segment in segments if str(segment.path) in kept]
+
+    def _first_store_time(self, segment: Segment) -> int | None:
+        """storeTimestamp of a file's first record in us; None where that is damaged."""
+        found = next(records(self._log, segment.start, segment.start + 1), None)
+        return found.store_timestamp * 1000 if isinstance(found, Record) else None
+
+
+def _project(names: Sequence[str]) -> pa.Schema:
+    return pa.schema([field for field in ROWS_SCHEMA if field.name in names])
+
+
+def _range_of(batch: pa.RecordBatch) -> tuple[int, int]:
+    """[start, end) of the log that a batch was read from."""
+    offsets, sizes = (batch.column(name) for name in _POSITION[:2])
+    return offsets[0].as_py(), offsets[-1].as_py() + sizes[-1].as_py()
+
+
+def _named_columns(wanted: dataset.Expression | None) -> list[str]:
+    """Columns that a filter speaks of, by its text, which is all that Arrow tells: a word in it
+    that only looks like a column costs time and changes nothing."""
+    text = "" if wanted is None else str(wanted)
+    return [name for name in ROWS_SCHEMA.names if name in text]
+
+
+def _timestamp(microseconds: int) -> pa.Scalar:
+    return pa.scalar(microseconds, ROWS_SCHEMA.field("storeTimestamp").type)

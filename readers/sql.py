@@ -1,0 +1,37 @@
+"""SQL over the raw log: DuckDB with ``readers.dataset`` as its table ``messages``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from readers.dataset import MessageDataset
+from store.config import StoreSettings
+from store.errors import StoreError, UsageError
+
+TABLE = "messages"
+
+
+@contextmanager
+def answer(settings: StoreSettings, query: str) -> Iterator[pa.RecordBatchReader]:
+    """The rows that a query gives; read while the block lasts.
+
+    Raises UsageError where DuckDB is not installed or does not understand the query, StoreError
+    where it fails later on.
+    """
+    try:
+        import duckdb  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise UsageError("SQL needs DuckDB: pip install 'reput[sql]'") from None
+    messages = MessageDataset(settings)
+    with duckdb.connect() as connection:
+        connection.execute("set TimeZone = 'UTC'")
+        connection.register(TABLE, messages)
+        try:
+            yield connection.sql(query).to_arrow_reader()
+        except duckdb.ProgrammingError as error:
+            raise UsageError(f"the query cannot be run: {error}") from error
+        except duckdb.Error as error:
+            raise StoreError(f"the query failed: {error}") from error

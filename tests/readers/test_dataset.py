@@ -1,0 +1,183 @@
+"""The log as a dataset and under SQL, against the plain decoder's records counted in Python."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import dataset
+
+from readers.dataset import MessageDataset
+from readers.sql import answer
+from store import java
+from store.commitlog import CommitLog
+from store.config import read_store_settings
+from store.cursor import LogTail, records
+from store.errors import UsageError
+from store.record import Record
+from tests.support.cli import reput
+from tests.support.golden import ALL_GOLDEN_NAMES
+
+field = dataset.field
+
+
+def plain_records(store: Path) -> list[Record]:
+    """Every record, decoded the plain way."""
+    log = CommitLog(read_store_settings(store).commit_log_directories)
+    found = records(log, log.min_offset, LogTail(log).settled())
+    return [record for record in found if isinstance(record, Record)]
+
+
+def property_of(record: Record, name: bytes) -> str | None:
+    value = record.property_map.get(name)
+    return None if value is None else java.decode(value)
+
+
+def at(milliseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+
+
+def bytes_read() -> int:
+    """What this process has read from files so far."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["rchar"])
+
+
+@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+def test_filters_find_what_a_loop_over_records_finds(
+    golden: Callable[[str], Path], name: str
+) -> None:
+    """On few columns and on many, on what prunes files and what does not."""
+    store = golden(name)
+    known = plain_records(store)
+    messages = MessageDataset(read_store_settings(store))
+    middle = known[len(known) // 2]
+    time = at(middle.store_timestamp)
+    topic = java.decode(middle.topic)
+    tag = property_of(middle, b"TAGS")
+    cases: list[tuple[dataset.Expression, Callable[[Record], bool]]] = [
+        (field("topic") == topic, lambda one: one.topic == middle.topic),
+        (
+            field("physicalOffset") >= middle.physical_offset,
+            lambda one: one.physical_offset >= middle.physical_offset,
+        ),
+        (field("storeTimestamp") < time, lambda one: one.store_timestamp < middle.store_timestamp),
+        (
+            (field("queueId") == middle.queue_id) & (field("storeTimestamp") >= time),
+            lambda one: (
+                one.queue_id == middle.queue_id and one.store_timestamp >= middle.store_timestamp
+            ),
+        ),
+        (field("tags") == pa.scalar(tag, pa.string()), lambda one: (
+            tag is not None and property_of(one, b"TAGS") == tag
+        )),
+        (field("physicalOffset") < 0, lambda _: False),
+        (field("storeTimestamp").is_null(), lambda _: False),
+    ]  # fmt: skip
+    for wanted, rule in cases:
+        expected = [one for one in known if rule(one)]
+        found = messages.scanner(columns=["physicalOffset", "body"], filter=wanted).to_table()
+        assert found.column("physicalOffset").to_pylist() == [
+            one.physical_offset for one in expected
+        ]
+        alone = messages.scanner(columns=["queueOffset"], filter=wanted).to_table()
+        assert alone.column("queueOffset").to_pylist() == [one.queue_offset for one in expected]
+    assert messages.count_rows() == len(known)
+
+
+def test_a_filter_opens_only_files_that_may_hold_rows(golden: Callable[[str], Path]) -> None:
+    """By physical offset, and by time where files lie further apart than a clock may step."""
+    store = golden("plain")
+    messages = MessageDataset(read_store_settings(store))
+    files = sorted((store / "commitlog").iterdir())
+    assert len(files) > 4
+    size = files[0].stat().st_size
+    before = bytes_read()
+    last = field("physicalOffset") >= int(files[-2].name)
+    assert messages.scanner(columns=["topic"], filter=last).to_table().num_rows
+    assert bytes_read() - before < 4 * size
+    before = bytes_read()
+    never = field("storeTimestamp") < at(1_000_000)
+    assert not messages.scanner(columns=["topic", "body"], filter=never).to_table().num_rows
+    assert bytes_read() - before < size
+
+
+def test_damaged_ranges_are_rows(golden: Callable[[str], Path]) -> None:
+    """A filter for them finds them, although nothing is known of their time."""
+    store = golden("plain")
+    known = plain_records(store)
+    broken = known[len(known) // 2]
+    file_size = (store / "commitlog" / "00000000000000000000").stat().st_size
+    path = store / "commitlog" / f"{broken.physical_offset // file_size * file_size:020d}"
+    with path.open("r+b") as file:
+        file.seek(broken.physical_offset % file_size + 4)
+        file.write(b"\0\0\0\0")
+    messages = MessageDataset(read_store_settings(store))
+    for wanted in (field("corruptReason").is_valid(), field("storeTimestamp").is_null()):
+        found = messages.scanner(
+            columns=["physicalOffset", "storeSize", "body"], filter=wanted
+        ).to_table()
+        assert found.to_pylist() == [
+            {
+                "physicalOffset": broken.physical_offset,
+                "storeSize": broken.total_size,
+                "body": None,
+            }
+        ]
+
+
+def test_sql_counts_as_a_loop_does(golden: Callable[[str], Path]) -> None:
+    """Groups, joins of the table with itself, and properties."""
+    store = golden("mixed")
+    known = plain_records(store)
+    settings = read_store_settings(store)
+    query = "select topic, transactionType, count(*) as n from messages group by all"
+    with answer(settings, query) as reader:
+        found = {
+            (row["topic"], row["transactionType"]): row["n"]
+            for row in reader.read_all().to_pylist()
+        }
+    names = {0: "none", 4: "prepared", 8: "commit", 12: "rollback"}
+    wanted = Counter((java.decode(one.topic), names[one.transaction_type]) for one in known)
+    assert found == dict(wanted)
+    query = (
+        "select count(*) from messages a join messages b using (physicalOffset) "
+        "where a.tags is not null and b.properties['UNIQ_KEY'] is not null"
+    )
+    both = [one for one in known if {b"TAGS", b"UNIQ_KEY"} <= one.property_map.keys()]
+    with answer(settings, query) as reader:
+        assert reader.read_all().to_pylist() == [{"count_star()": len(both)}]
+
+
+def test_sql_command(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """JSON lines, an export, and a line for a query that is none."""
+    store = golden("plain")
+    known = plain_records(store)
+    done = reput("sql", store, "select physicalOffset, storeTimestamp from messages order by 1")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["physicalOffset"] for row in rows] == [one.physical_offset for one in known]
+    assert [datetime.fromisoformat(row["storeTimestamp"]) for row in rows] == [
+        at(one.store_timestamp) for one in known
+    ]
+    target = tmp_path / "out.parquet"
+    query = f"copy (select topic, body from messages where queueId = 1) to '{target}'"
+    assert reput("sql", store, query).returncode == 0
+    exported = pq.read_table(target).column("body").to_pylist()
+    assert exported == [one.body for one in known if one.queue_id == 1]
+    wrong = reput("sql", store, "select nothing from nowhere")
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("reput: error: the query cannot be run")
+    assert len(wrong.stderr.splitlines()) == 1
+
+
+def test_a_store_without_a_log_is_refused(tmp_path: Path) -> None:
+    """Before anything is asked."""
+    with pytest.raises(UsageError, match="no commitlog"):
+        MessageDataset(read_store_settings(tmp_path))
