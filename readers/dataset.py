@@ -2,8 +2,8 @@
 
 ``pyarrow.dataset`` is what DuckDB, Polars and others scan with columns and filters pushed down. The
 log is pruned twice. Files that cannot hold a wanted physical offset or store time are not opened.
-And where the filter speaks of few columns, only these are decoded, and the rest of a message (its
-body above all) for the rows that passed.
+And where bodies or properties are wanted, the columns that the filter speaks of are decoded first,
+and all others for the rows that passed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyarrow import dataset, fs
 
 from store.commitlog import CommitLog, Segment
 from store.config import StoreSettings
-from store.cursor import LogTail, records
+from store.cursor import LogTail
 from store.record import Record
 from store.rows import read_rows, rows_at
 from store.rowschema import ROWS_SCHEMA
@@ -25,6 +25,8 @@ from store.rowschema import ROWS_SCHEMA
 CLOCK_STEP_US = 60_000_000
 """A broker's clock that was set back by more than this may hide rows from a filter on time."""
 MAX_INFLATED_BYTES = 64 << 20
+_LARGE = {"body", "properties"}
+"""Columns that cost more than to read the rest of a record twice."""
 _POSITION = ("physicalOffset", "storeSize", "corruptReason")
 
 
@@ -68,7 +70,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         self, schema: pa.Schema, named: Sequence[str], wanted: dataset.Expression | None
     ) -> Iterator[pa.RecordBatch]:
         looked_at = _project([*named, *_POSITION])
-        late = bool(named) and not set(schema.names) <= set(looked_at.names)
+        late = bool(named) and bool(_LARGE & (set(schema.names) - set(named)))
         for start, end in self._ranges(wanted):
             if not late:
                 yield from self._read(start, end, schema)
@@ -136,7 +138,8 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
 
     def _first_store_time(self, segment: Segment) -> int | None:
         """storeTimestamp of a file's first record in us; None where that is damaged."""
-        found = next(records(self._log, segment.start, segment.start + 1), None)
+        size = int.from_bytes(self._log.read(segment.start, 4), "big")
+        found = self._log.record_at(segment.start, size)
         return found.store_timestamp * 1000 if isinstance(found, Record) else None
 
 
