@@ -36,10 +36,9 @@ def test_messages_per_minute(
         picture = tmp_path / f"{store.name}.svg"
         monkeypatch.setattr(sys, "argv", ["messages_per_minute", str(store), str(picture)])
         told = runpy.run_path(str(EXAMPLES / "messages_per_minute.py"))
-        table = told["table"]
         drawn = {
             (int(minute.timestamp() * 1000), topic): int(count)
-            for topic, column in table.items()
+            for topic, column in told["table"].set_index("minute").items()
             for minute, count in column.items()
             if count
         }
