@@ -170,10 +170,12 @@ class QueueFiles(MappedFileQueue):
             units = self.read(known // self.unit_size, UNITS_PER_READ)
             taken = self._count_taken(units, end_offset)
             known += taken * self.unit_size
-            if taken < len(units) or not taken:
-                # nothing but blanks: the unit that they belong to may be further on
-                all_blank = len(units) == UNITS_PER_READ and not taken
-                return self.find_end(end_offset) if all_blank else known
+            if len(units) < UNITS_PER_READ:
+                return known
+            if taken < len(units):
+                # blanks up to the end of what was read: their unit may be further on
+                blank = (units["size"][taken:] == PRE_BLANK_SIZE).all()
+                return self.find_end(end_offset) if blank else known
 
     def _count_taken(self, units: NDArray[np.void], end_offset: int | None) -> int:
         """How many of ``units`` stand before the end that ``find_end`` means."""

@@ -173,6 +173,27 @@ def test_blanked_gaps_do_not_hide_where_a_queue_ends(tmp_path: Path, seed: int) 
         check_find_end(tmp_path, seed, case, gaps=True)
 
 
+def test_an_end_is_followed_from_an_earlier_one(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While units and files come and the watermark moves, forth and back, and without one: what a
+    search from nothing finds. Few units a read, so that ends and blanks lie across reads."""
+    monkeypatch.setattr("store.consumequeue.UNITS_PER_READ", 4)
+    rng = random.Random(seed)
+    for case in range(40):
+        units, first = random_queue(rng, gaps=case % 2 == 1)
+        follower = queue_files(tmp_path, case, [], first)
+        known: dict[bool, int] = {True: 0, False: 0}
+        for count in sorted(rng.choices(range(len(units) + 1), k=4)):
+            files = queue_files(tmp_path, case, units[:count], first)
+            ends = [unit[0] + unit[1] for unit in units if unit[1] != BLANK_SIZE]
+            for end_offset in (None, *rng.choices([*ends, 0, 1 << 40], k=3)):
+                follows = end_offset is None
+                known[follows] = follower.grown_end(known[follows], end_offset)
+                place = f"case={case} count={count} end_offset={end_offset} units={units}"
+                assert known[follows] == files.find_end(end_offset), place
+
+
 def check_min_queue_offset(tmp_path: Path, seed: int, case: int, *, gaps: bool) -> None:
     rng = random.Random(f"{seed}:{case}")
     units, first = random_queue(rng, gaps=gaps)
