@@ -15,7 +15,8 @@ install: $(STAMP) ## make .venv with the reput command; a JDK too where it is mi
 $(STAMP): pyproject.toml constraints.txt deploy/install-jdk.sh
 	sh deploy/install-jdk.sh
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		--config-settings editable_mode=compat -e '.[dev]'
 	-$(BIN)/reput prepare
 	touch $(STAMP)
 

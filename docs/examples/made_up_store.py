@@ -13,10 +13,10 @@ TOPICS = {b"Orders": 60, b"Payments": 45, b"Shipments": 25, b"Refunds": 4}
 """Topic -> messages a minute, about."""
 
 
-def main() -> None:
+def write_store(root: Path) -> None:
     """An hour with a lunch rush, in which refunds break out for ten minutes."""
     chance = random.Random(7)
-    with Appender(Path(sys.argv[1]), file_size=4 << 20) as appender:
+    with Appender(root, file_size=4 << 20) as appender:
         for minute in range(60):
             rush = 1 + 1.5 * math.exp(-(((minute - 30) / 10) ** 2))
             due = []
@@ -30,4 +30,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    write_store(Path(sys.argv[1]))
