@@ -191,7 +191,7 @@ def get_message(
         next_offset,
         low,
         high,
-        tuple(_delivered(pull.found, message_filter)),
+        tuple(delivered(pull.found, message_filter)),
         tuple(pull.found),
         tuple(pull.queue_offsets),
         tuple(pull.damaged),
@@ -211,7 +211,8 @@ def _outside(offset: int, low: int, high: int) -> tuple[GetMessageStatus, int] |
     return None
 
 
-def _delivered(found: Iterable[Message], message_filter: MessageFilter | None) -> Iterator[Message]:
+def delivered(found: Iterable[Message], message_filter: MessageFilter | None) -> Iterator[Message]:
+    """What a client hands to its listener of what a broker sent."""
     for outer in found:
         try:
             inner = outer.unwrap()

@@ -40,6 +40,12 @@ class MessageFilter:
         """A registered SQL92 expression; one that RocketMQ cannot use stops no message."""
         return cls(selector=consumer.selector, consumer=consumer)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Properties that the last two questions look at."""
+        names = self.selector.names if self.selector else frozenset()
+        return names | {properties.TAGS.decode()} if self.tags and self.tags.tags else names
+
     def is_matched_by_consume_queue(self, tags_code: int | None, ext: ExtUnit | None) -> bool:
         """Whether a message may be wanted, by its unit; false is certain.
 

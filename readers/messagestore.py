@@ -9,10 +9,12 @@ its client's ``MQAdminImpl``; format.md §10.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
+
+import pyarrow as pa
 
 from filters import consumers
 from readers.getmessage import (
@@ -31,6 +33,7 @@ from readers.queues import (
     ConsumeQueueReader,
     LogView,
     QueueReader,
+    UnitColumns,
 )
 from store import configjson, record
 from store.batchconsumequeue import (
@@ -60,6 +63,7 @@ from store.indexfile import (
 )
 from store.queuetype import read_batch_topics
 from store.record import Record
+from store.rows import rows_at
 from store.watermark import STATE_DIRECTORY, read_watermark
 
 UNIQUE_KEY_MAX_COUNT = 32
@@ -188,6 +192,23 @@ class MessageStore:
             )  # fmt: skip
 
         return self._ask(topic, queue_id, ask, _NO_QUEUE)
+
+    def unit_columns(
+        self, topic: str, queue_id: int, offset: int, count: int
+    ) -> tuple[UnitColumns, int] | None:
+        """At most ``count`` units from ``offset`` on and the offset behind them; None where no
+        file of the queue holds it."""
+        return self._ask(topic, queue_id, lambda queue: queue.columns_from(offset, count), None)
+
+    def rows_at(
+        self, units: UnitColumns, schema: pa.Schema, max_inflated_bytes: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """What the log says at units (``store.rows.rows_at``)."""
+        return rows_at(
+            self._view.log, units.physical_offsets, units.sizes, schema,
+            delay_levels_ms=self._settings.message_delay_levels_ms,
+            max_inflated_bytes=max_inflated_bytes,
+        )  # fmt: skip
 
     def consumer_filter(self, topic: str, group: str) -> MessageFilter | None:
         """The SQL92 filter that a consumer group registered with the broker; None without one.

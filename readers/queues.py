@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from store import record
 from store.batchconsumequeue import (
     BATCH_CQ_STORE_UNIT_SIZE,
@@ -19,8 +22,8 @@ from store.batchconsumequeue import (
     BoundaryType,
 )
 from store.commitlog import CommitLog
-from store.consumequeue import CQ_STORE_UNIT_SIZE, ConsumeQueueFiles
-from store.consumequeueext import ConsumeQueueExtFiles, ExtUnit, is_ext_addr
+from store.consumequeue import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE, ConsumeQueueFiles
+from store.consumequeueext import MAX_ADDR, ConsumeQueueExtFiles, ExtUnit, is_ext_addr
 
 NO_TIME = -1
 
@@ -36,6 +39,32 @@ class CqUnit:
     """None where the queue holds the address of an ext unit that is gone."""
     ext: ExtUnit | None = None
     batch_num: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class UnitColumns:
+    """Many units, a column for each field of CqUnit; without blanks."""
+
+    queue_offsets: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
+    sizes: NDArray[np.int32]
+    tags_codes: NDArray[np.int64]
+    """The address, which no tags code is, where the ext unit is gone."""
+    ext: NDArray[np.object_] | None = None
+    """ExtUnit or None of each; None where the queue has no ext."""
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def taken(self, which: NDArray[np.bool_] | slice) -> UnitColumns:
+        """Some of them."""
+        return UnitColumns(
+            self.queue_offsets[which],
+            self.physical_offsets[which],
+            self.sizes[which],
+            self.tags_codes[which],
+            None if self.ext is None else self.ext[which],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +99,10 @@ class QueueReader(Protocol):
         file; None where no file holds it."""
         ...
 
+    def columns_from(self, offset: int, count: int) -> tuple[UnitColumns, int] | None:
+        """What ``units_from`` gives, and the offset behind the last of them."""
+        ...
+
     def roll_next_file(self, offset: int, /) -> int:
         """The first offset of the file behind the one of ``offset``."""
         ...
@@ -94,13 +127,40 @@ class ConsumeQueueReader:
 
     def units_from(self, offset: int, count: int) -> Iterator[CqUnit] | None:
         """As the protocol says."""
+        units = self._stored(offset, count)
+        if units is None:
+            return None
+        return (self._unit(offset + index, *unit) for index, unit in enumerate(units.tolist()))
+
+    def columns_from(self, offset: int, count: int) -> tuple[UnitColumns, int] | None:
+        """As the protocol says."""
+        units = self._stored(offset, count)
+        if units is None:
+            return None
+        real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
+        codes = units["tags_code"].astype(np.int64)[real]
+        ext = None
+        if (codes <= MAX_ADDR).any():
+            found = self._ext.read_many(codes)
+            ext = np.array([*found, None], np.object_)[:-1]
+            stored = zip(found, codes.tolist(), strict=True)
+            codes = np.array([unit.tags_code if unit else code for unit, code in stored], np.int64)
+        columns = UnitColumns(
+            offset + real,
+            units["offset"].astype(np.int64)[real],
+            units["size"].astype(np.int32)[real],
+            codes,
+            ext,
+        )
+        return columns, offset + len(units)
+
+    def _stored(self, offset: int, count: int) -> NDArray[np.void] | None:
         position = offset * CQ_STORE_UNIT_SIZE
         start = position - position % self._files.file_size
         if start not in self._files.starts or not self.min_offset <= offset < self.max_offset:
             return None
         first = (position - start) // CQ_STORE_UNIT_SIZE
-        units = self._files.units(start, first, min(count, self._count(start) - first))
-        return (self._unit(offset + index, *unit) for index, unit in enumerate(units.tolist()))
+        return self._files.units(start, first, min(count, self._count(start) - first))
 
     def _count(self, start: int) -> int:
         """Units of the file that starts at byte ``start``."""
@@ -184,10 +244,32 @@ class BatchConsumeQueueReader:
         index = self._files.find_unit(offset, self._end)
         if index is None:
             return None
+        return map(_batch_unit, self._stored(index, count).tolist())
+
+    def columns_from(self, offset: int, count: int) -> tuple[UnitColumns, int] | None:
+        """As the protocol says, but for a first unit that ends before ``offset``."""
+        index = self._files.find_unit(offset, self._end)
+        if index is None:
+            return None
+        if _offset_behind(self._files.unit_at(index)) <= offset:
+            index += 1
+        units = self._stored(index, count)
+        if not len(units):
+            return None
+        columns = UnitColumns(
+            units["msg_base_offset"].astype(np.int64),
+            units["offset"].astype(np.int64),
+            units["size"].astype(np.int32),
+            units["tags_code"].astype(np.int64),
+        )
+        return columns, _offset_behind(units[-1])
+
+    def _stored(self, index: int, count: int) -> NDArray[np.void]:
+        """At most ``count`` units from one on, to the end of its file; none where that is gone."""
         position = index * BATCH_CQ_STORE_UNIT_SIZE
         file_end = position - position % self._files.file_size + self._files.file_size
         left = (min(self._end, file_end) - position) // BATCH_CQ_STORE_UNIT_SIZE
-        return map(_batch_unit, self._files.read(index, min(count, left)).tolist())
+        return self._files.read(index, min(count, left))
 
     def roll_next_file(self, _offset: int, /) -> int:
         """Always 0, as RocketMQ's."""
@@ -196,6 +278,10 @@ class BatchConsumeQueueReader:
     def offset_by_time(self, timestamp: int, boundary: BoundaryType) -> int:
         """``BatchConsumeQueueFiles.offset_in_queue_by_time``."""
         return self._files.offset_in_queue_by_time(timestamp, boundary, self._end)
+
+
+def _offset_behind(unit: np.void) -> int:
+    return int(unit["msg_base_offset"]) + int(unit["batch_size"])
 
 
 def _batch_unit(unit: tuple[int, ...]) -> CqUnit:

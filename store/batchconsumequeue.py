@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.consumequeue import QueueFiles, QueueKey, list_queues
-from store.errors import UsageError
+from store.errors import QueueFileError, UsageError
 
 BATCH_CONSUME_QUEUE_DIRECTORY = "batchconsumequeue"
 BATCH_UNIT_DTYPE = np.dtype(
@@ -90,8 +90,14 @@ class BatchConsumeQueueFiles(QueueFiles):
         return super()._are_valid(units) & is_batch
 
     def unit_at(self, index: int) -> np.void:
-        """One unit, counted from byte 0 of the queue; it must be covered by a file."""
-        unit: np.void = self.read(index, 1)[0]
+        """One unit, counted from byte 0 of the queue. Raises QueueFileError where no file is."""
+        found = self.read(index, 1)
+        if not len(found):
+            raise QueueFileError(
+                f"batch consume queue {self.directory} has no file with unit {index}: one is "
+                "missing; build it again with reput rebuild"
+            )
+        unit: np.void = found[0]
         return unit
 
     def max_offset_in_queue(self, end: int) -> int:

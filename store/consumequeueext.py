@@ -153,6 +153,25 @@ class ConsumeQueueExtFiles(MappedFileQueue):
                 data += os.pread(file.fileno(), max(0, size - len(data)), position + len(data))
         return decode_unit(data, 0)
 
+    def read_many(self, addresses: NDArray[np.int64]) -> list[ExtUnit | None]:
+        """``read`` of each of int64[n], which are near to each other."""
+        found: list[ExtUnit | None] = [None] * len(addresses)
+        which = np.flatnonzero(addresses <= MAX_ADDR)
+        offsets = addresses[which] - np.iinfo(np.int64).min
+        starts = offsets // self.file_size * self.file_size
+        for start in map(int, np.unique(starts)):
+            if start not in self.starts:
+                continue
+            in_file = starts == start
+            positions = offsets[in_file] - start
+            first, last = int(positions.min()), int(positions.max())
+            with self.path(start).open("rb", buffering=0) as file:
+                data = os.pread(file.fileno(), last - first + MAX_EXT_UNIT_SIZE, first)
+            places = zip(which[in_file].tolist(), positions.tolist(), strict=True)
+            for index, position in places:
+                found[index] = decode_unit(data, position - first)
+        return found
+
     def units(self, start: int) -> Iterator[tuple[int, ExtUnit]]:
         """(byte offset, unit) of the file that starts at ``start``, up to its end or the first
         bytes that are no unit."""

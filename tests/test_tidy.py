@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PRODUCT = ("store", "filters", "sources", "sinks", "checkpoints", "streaming", "reput")
+PRODUCT = (
+    "store", "filters", "sources", "sinks", "readers", "checkpoints", "streaming", "reput"
+)  # fmt: skip
 MODULE_LINES = 500
 FUNCTION_LINES = 70
 

@@ -100,6 +100,12 @@ def test_golden_units_are_what_the_log_and_the_filters_say(golden: Callable[[str
         )
         addresses = [code for _, size, code in UNIT.iter_unpack(queue) if size]
         assert [files.read(address) for address in addresses] == units
+        assert files.read_many(np.array(addresses)) == units
+        # without its last file, in another order, with a tagsCode that is no address
+        asked = [*reversed(addresses), NO_ADDRESS, addresses[0] + 1]
+        files.starts.pop()
+        assert files.read_many(np.array(asked)) == [files.read(address) for address in asked]
+        files.refresh()
         assert [real_offset(address) for address in addresses] == [
             offset for offset, _ in stored_units(files)
         ]

@@ -1,0 +1,176 @@
+"""One queue as Arrow batches, for those who want many messages at once.
+
+Columns of the unit come from the queue alone; the log is read only where a column of the record or
+a filter wants it, and only at the units that a tag or a bit map lets through. What a filter gives
+is what a client hands to its listener. The plain twin is ``MessageStore.get_message``, but for
+inner batches, which are not taken apart here: a row is a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from readers.messagefilter import MessageFilter
+from readers.messagestore import MessageStore
+from readers.queues import UnitColumns
+from store import properties
+from store.consumequeueext import MAX_ADDR
+from store.errors import QueueFileError
+from store.rowschema import ROWS_SCHEMA
+
+UNITS_PER_READ = 1 << 16
+ROWS_PER_BATCH = 1 << 13
+LOG_BYTES_PER_BATCH = 8 << 20
+_UNIT_COLUMNS = frozenset({"queueOffset", "physicalOffset", "storeSize", "tagsCode"})
+_REASON = "corruptReason"
+_PROPERTIES = "properties"
+_PROPERTY_COLUMNS = {properties.TAGS.decode(): "tags", properties.KEYS.decode(): "keys"}
+"""Properties that have a column of their own."""
+_MAX_REMEMBERED = 1 << 12
+
+
+def iterate(
+    store: MessageStore,
+    topic: str,
+    queue_id: int,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    schema: pa.Schema = ROWS_SCHEMA,
+    message_filter: MessageFilter | None = None,
+    max_inflated_bytes: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The messages at [start, end) of a queue, in its order; an ``end`` of None or behind the
+    queue's max offset is that. What comes later is there for the next call, after a ``refresh``.
+
+    ``schema``: columns of ROWS_SCHEMA. queueOffset and tagsCode are the queue's: where a message
+    stands in it, and null where an ext unit is gone. ``max_inflated_bytes``: bodies are inflated up
+    to that size. Blank units and messages that the log has lost are left out; a damaged record is
+    a row with its corruptReason, whatever a filter would say. Raises StoreError where files are
+    missing or cannot be read.
+    """
+    rows = _Rows(store, schema, message_filter, max_inflated_bytes)
+    last = store.max_offset(topic, queue_id)
+    end = last if end is None else min(end, last)
+    while (start := max(start, store.min_offset(topic, queue_id))) < end:
+        found = store.unit_columns(topic, queue_id, start, min(UNITS_PER_READ, end - start))
+        if found is None:
+            raise QueueFileError(
+                f"queue {queue_id} of topic {topic} has no file with offset {start}; build it "
+                "again with reput rebuild, or read from a later offset"
+            )
+        units, start = found
+        if start > end:
+            # inner batches have more than one offset each
+            units = units.taken(units.queue_offsets < end)
+        yield from rows.of(units)
+
+
+class _Rows:
+    """Makes batches of units, for one iteration."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        schema: pa.Schema,
+        message_filter: MessageFilter | None,
+        max_inflated_bytes: int | None,
+    ) -> None:
+        self._store = store
+        self._schema = schema
+        self._filter = message_filter
+        self._max_inflated_bytes = max_inflated_bytes
+        self._names = tuple(message_filter.names) if message_filter else ()
+        wanted = set(schema.names) - _UNIT_COLUMNS
+        if self._names:
+            wanted |= {_REASON, *(_PROPERTY_COLUMNS.get(name, _PROPERTIES) for name in self._names)}
+        self._log_schema = pa.schema([field for field in ROWS_SCHEMA if field.name in wanted])
+        self._answers: dict[tuple[str | None, ...], bool] = {}
+
+    def of(self, units: UnitColumns) -> Iterator[pa.RecordBatch]:
+        """The rows of some units, in as many batches as it takes; none is empty."""
+        if self._filter is not None:
+            units = units.taken(_may_match(units, self._filter))
+        if not self._log_schema.names:
+            yield from self._batch(units, {})
+            return
+        for part in _parts(units):
+            done = 0
+            for rows in self._store.rows_at(part, self._log_schema, self._max_inflated_bytes):
+                columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+                yield from self._batch(part.taken(slice(done, done + len(rows))), columns)
+                done += len(rows)
+
+    def _batch(self, units: UnitColumns, columns: dict[str, pa.Array]) -> Iterator[pa.RecordBatch]:
+        """Units and what the log says at them, without what the filter drops."""
+        columns |= {
+            "queueOffset": pa.array(units.queue_offsets),
+            "physicalOffset": pa.array(units.physical_offsets),
+            "storeSize": pa.array(units.sizes, pa.int64()),
+            "tagsCode": pa.array(units.tags_codes, mask=units.tags_codes <= MAX_ADDR),
+        }
+        batch = pa.RecordBatch.from_arrays(
+            [columns[name] for name in self._schema.names], schema=self._schema
+        )
+        if self._filter is not None:
+            batch = batch.filter(pa.array(self._matches(self._filter, len(units), columns)))
+        if len(batch):
+            yield batch
+
+    def _matches(
+        self, wanted: MessageFilter, count: int, columns: dict[str, pa.Array]
+    ) -> NDArray[np.bool_]:
+        """bool[n]: damaged records, and what the filter's later questions let through."""
+        values = [_property(columns, name).to_pylist() for name in self._names]
+        rows: Iterable[tuple[str | None, ...]] = zip(*values, strict=True)
+        if not values:
+            rows = repeat((), count)
+        matches = np.fromiter((self._answer(wanted, row) for row in rows), np.bool_, count)
+        if _REASON in columns:
+            matches |= columns[_REASON].is_valid().to_numpy(zero_copy_only=False)
+        return matches
+
+    def _answer(self, wanted: MessageFilter, values: tuple[str | None, ...]) -> bool:
+        """Depends on nothing but these values, which repeat."""
+        answer = self._answers.get(values)
+        if answer is None:
+            named = zip(self._names, values, strict=True)
+            known = {name: value for name, value in named if value is not None}
+            answer = wanted.is_matched_by_commit_log(known) and wanted.is_delivered(known)
+            if len(self._answers) >= _MAX_REMEMBERED:
+                self._answers.clear()
+            self._answers[values] = answer
+        return answer
+
+
+def _property(columns: dict[str, pa.Array], name: str) -> pa.Array:
+    column = _PROPERTY_COLUMNS.get(name)
+    return columns[column] if column else pc.map_lookup(columns[_PROPERTIES], name, "last")
+
+
+def _may_match(units: UnitColumns, wanted: MessageFilter) -> NDArray[np.bool_]:
+    """bool[n]: the filter's first question, asked once of each tags code where that is all."""
+    asked = wanted.is_matched_by_consume_queue
+    if units.ext is None:
+        codes, places = np.unique(units.tags_codes, return_inverse=True)
+        return np.array([asked(code, None) for code in codes.tolist()], np.bool_)[places]
+    known = (None if code <= MAX_ADDR else code for code in units.tags_codes.tolist())
+    return np.array([asked(*unit) for unit in zip(known, units.ext, strict=True)], np.bool_)
+
+
+def _parts(units: UnitColumns) -> Iterator[UnitColumns]:
+    """Pieces for one batch each, by rows and by bytes of the log."""
+    ends = np.cumsum(units.sizes)
+    low = 0
+    while low < len(units):
+        most = (int(ends[low - 1]) if low else 0) + LOG_BYTES_PER_BATCH
+        high = max(int(np.searchsorted(ends, most, "right")), low + 1)
+        high = min(high, low + ROWS_PER_BATCH)
+        yield units.taken(slice(low, high))
+        low = high

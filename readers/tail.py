@@ -1,0 +1,109 @@
+"""A topic's messages in the order in which they were stored, its queues merged: the last ones,
+those since a time, and what comes after them."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from readers.getmessage import delivered
+from readers.iteration import iterate
+from readers.messagefilter import MessageFilter
+from readers.messages import Message
+from readers.messagestore import MessageStore
+from store.rowschema import ROWS_SCHEMA
+
+_PLACE = pa.schema([ROWS_SCHEMA.field(name) for name in ("physicalOffset", "queueOffset")])
+_FIRST_STEP = 1 << 10
+_LONGEST_STEP = 1 << 20
+
+
+class QueueMessage(NamedTuple):
+    """What stands at one place of a queue."""
+
+    physical_offset: int
+    queue_id: int
+    queue_offset: int
+    """Place in the queue."""
+    message: Message | None
+    """None where the record is damaged."""
+
+
+class TopicTail:
+    """Follows one topic of a store that may be written to. Not thread-safe.
+
+    Each method's iterator must be read to its end before the next call.
+    """
+
+    def __init__(
+        self, store: MessageStore, topic: str, message_filter: MessageFilter | None = None
+    ) -> None:
+        self._store = store
+        self._topic = topic
+        self._filter = message_filter
+        self._next_offsets: dict[int, int] = {}
+        """By queue: what was given ends there."""
+
+    def last(self, count: int) -> Iterator[QueueMessage]:
+        """The last messages, at most ``count``."""
+        places: list[tuple[int, int, int]] = []
+        for queue_id in self._store.queue_ids(self._topic):
+            self._next_offsets[queue_id] = self._store.max_offset(self._topic, queue_id)
+            places += self._last_places(queue_id, count)
+        yield from deque(self._messages(deque(sorted(places), count)), count)
+
+    def since(self, time_ms: int) -> Iterator[QueueMessage]:
+        """Those stored at or after a time, ms since the epoch."""
+        for queue_id in self._store.queue_ids(self._topic):
+            offset = self._store.offset_by_time(self._topic, queue_id, time_ms)
+            self._next_offsets[queue_id] = offset
+        return self._go_on()
+
+    def new(self) -> Iterator[QueueMessage]:
+        """What came since the call before; new queues too."""
+        self._store.refresh()
+        return self._go_on()
+
+    def _go_on(self) -> Iterator[QueueMessage]:
+        queues = []
+        for queue_id in self._store.queue_ids(self._topic):
+            start = self._next_offsets.get(queue_id, 0)
+            end = self._store.max_offset(self._topic, queue_id)
+            if start < end:
+                self._next_offsets[queue_id] = end
+                queues.append(self._places(queue_id, start, end))
+        return self._messages(heapq.merge(*queues))
+
+    def _last_places(self, queue_id: int, count: int) -> list[tuple[int, int, int]]:
+        found: list[tuple[int, int, int]] = []
+        first = self._store.min_offset(self._topic, queue_id)
+        end = self._next_offsets[queue_id]
+        step = _FIRST_STEP
+        while first < end and len(found) < count:
+            start = max(first, end - step)
+            found = [*self._places(queue_id, start, end), *found]
+            end, step = start, min(4 * step, _LONGEST_STEP)
+        return found
+
+    def _places(self, queue_id: int, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """(physical offset, queue id, queue offset): they sort as messages were stored."""
+        for batch in iterate(
+            self._store, self._topic, queue_id, start, end, schema=_PLACE,
+            message_filter=self._filter,
+        ):  # fmt: skip
+            for physical_offset, queue_offset in zip(*batch.to_pydict().values(), strict=True):
+                yield physical_offset, queue_id, queue_offset
+
+    def _messages(self, places: Iterable[tuple[int, int, int]]) -> Iterator[QueueMessage]:
+        for place in places:
+            outer = self._store.message_at(place[0])
+            if outer is None:
+                yield QueueMessage(*place, None)
+                continue
+            for message in delivered([outer], self._filter):
+                inner = message.queue_offset - outer.queue_offset
+                yield QueueMessage(*place[:2], place[2] + inner, message)

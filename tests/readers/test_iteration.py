@@ -1,0 +1,285 @@
+"""Queues as Arrow batches: the rows are what RocketMQ's queues and the plain decoder say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from readers import iteration
+from readers.iteration import iterate
+from readers.messagefilter import MessageFilter
+from readers.messagestore import MessageStore
+from store.errors import QueueFileError
+from store.record import Record
+from store.rowschema import ROWS_SCHEMA, rows_schema
+from tests.readers.stores import QUEUE_FILE_SIZE, SmallStore
+from tests.support.batch_queue import BatchMessage
+from tests.support.golden import ALL_GOLDEN_NAMES
+from tests.support.live_store import LiveStore
+from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
+from tests.support.wire import file_name
+
+UNITS = pa.schema(
+    [ROWS_SCHEMA.field(name) for name in ("queueOffset", "physicalOffset", "storeSize", "tagsCode")]
+)
+BODIES = pa.schema([ROWS_SCHEMA.field("queueOffset"), ROWS_SCHEMA.field("body")])
+TAGS = ("Tag1 || Tag3", "T1||Tag0 || \U0001f600", "nobody")
+EXPRESSIONS: tuple[tuple[str, Callable[[Mapping[str, str]], bool]], ...] = (
+    ("TAGS = 'Tag1'", lambda values: values.get("TAGS") == "Tag1"),
+    ("KEYS IS NULL AND TAGS IS NOT NULL", lambda v: "KEYS" not in v and "TAGS" in v),
+    ("a > 5", lambda values: int(values.get("a", 0)) > 5),
+    ("b IN ('x', 'y') OR a IS NULL", lambda v: v.get("b") in ("x", "y") or "a" not in v),
+    ("TRUE", lambda _: True),
+    ("1 = 2", lambda _: False),
+)
+
+
+def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """All rows; no batch is empty."""
+    found = []
+    for batch in batches:
+        assert len(batch)
+        found += batch.to_pylist()
+    return found
+
+
+def unit_fields(message: PlainMessage) -> dict[str, Any]:
+    """What the row's columns of UNITS must be."""
+    return {
+        "queueOffset": message.queue_offset,
+        "physicalOffset": message.record.physical_offset,
+        "storeSize": message.record.total_size,
+        "tagsCode": message.tags_code,
+    }
+
+
+def assert_equal(row: dict[str, Any], message: PlainMessage) -> None:
+    """The unit's columns, and those of the record that tell it from every other one."""
+    assert {name: row[name] for name in UNITS.names} == unit_fields(message)
+    found = message.record
+    assert row["topic"].encode() == found.topic
+    assert (row["queueId"], row["body"]) == (found.queue_id, found.body)
+    assert dict(row["properties"]) == message.values
+    assert row["tags"] == message.values.get("TAGS")
+    assert round(row["storeTimestamp"].timestamp() * 1000) == found.store_timestamp
+    assert row["corruptReason"] is None
+
+
+def keys(found: list[dict[str, Any]]) -> list[int]:
+    return [row["queueOffset"] for row in found]
+
+
+@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+def test_every_queue_of_a_golden_store(golden: Callable[[str], Path], name: str, seed: int) -> None:
+    """Whole, and a random part, with and without columns of the record."""
+    store, rng = golden(name), random.Random(seed)
+    count = 0
+    with MessageStore(store) as opened:
+        for directory in queue_directories(store):
+            queue = (directory.parent.name, int(directory.name))
+            expected = list(plain_queue(store, directory))
+            found = rows(iterate(opened, *queue))
+            assert len(found) == len(expected)
+            for row, message in zip(found, expected, strict=True):
+                assert_equal(row, message)
+            assert rows(iterate(opened, *queue, schema=UNITS)) == list(map(unit_fields, expected))
+            first, last = expected[0].queue_offset, expected[-1].queue_offset + 3
+            start, end = sorted(rng.choices(range(first, last), k=2))
+            part = keys(rows(iterate(opened, *queue, start, end, schema=UNITS)))
+            # an inner batch comes whole
+            held = [m.queue_offset for m in expected if m.queue_offset <= start]
+            first = held[-1] if directory.parts[-3] == "batchconsumequeue" else start
+            wanted = [m.queue_offset for m in expected if first <= m.queue_offset < end]
+            assert part == (wanted if start < end else [])
+            count += len(expected)
+    assert count > 500
+
+
+@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+def test_filters_on_every_queue_of_a_golden_store(
+    golden: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In reads and batches so small that every queue takes many."""
+    monkeypatch.setattr(iteration, "UNITS_PER_READ", 97)
+    monkeypatch.setattr(iteration, "ROWS_PER_BATCH", 31)
+    monkeypatch.setattr(iteration, "LOG_BYTES_PER_BATCH", 10_000)
+    store = golden(name)
+    with MessageStore(store) as opened:
+        for directory in queue_directories(store):
+            queue = (directory.parent.name, int(directory.name))
+            assert_filtered(opened, queue, list(plain_queue(store, directory)))
+
+
+def assert_filtered(
+    opened: MessageStore, queue: tuple[str, int], expected: list[PlainMessage]
+) -> None:
+    """Each filter takes what its plain twin takes, with and without columns of the record."""
+    filters = [(MessageFilter.by_tags("*"), expected)]
+    for text in TAGS:
+        tags = frozenset(text.replace(" ", "").split("||"))
+        messages = [m for m in expected if m.values.get("TAGS") in tags and m.has_tag_hash]
+        filters.append((MessageFilter.by_tags(text), messages))
+    for text, twin in EXPRESSIONS:
+        messages = [m for m in expected if twin(m.values)]
+        filters.append((MessageFilter.by_sql(text), messages))
+    for wanted, messages in filters:
+        found = rows(iterate(opened, *queue, message_filter=wanted, schema=BODIES))
+        assert [(row["queueOffset"], row["body"]) for row in found] == [
+            (m.queue_offset, m.record.body) for m in messages
+        ]
+        units = rows(iterate(opened, *queue, message_filter=wanted, schema=UNITS))
+        assert units == list(map(unit_fields, messages))
+
+
+@pytest.mark.parametrize("group", ["g1", "g2"])
+def test_a_registered_consumer(golden: Callable[[str], Path], group: str) -> None:
+    """Bit maps rule messages out without a look into the log: those records are destroyed here."""
+    store = golden("ext")
+    with MessageStore(store) as opened:
+        wanted = opened.consumer_filter("Topic_0", group)
+        assert wanted is not None
+        for queue_id in opened.queue_ids("Topic_0"):
+            directory = store / "consumequeue" / "Topic_0" / str(queue_id)
+            expected = list(plain_queue(store, directory))
+            matching = [m for m in expected if wanted.is_matched_by_commit_log(m.values)]
+            assert 0 < len(matching) < len(expected)
+            found = rows(iterate(opened, "Topic_0", queue_id, message_filter=wanted))
+            assert keys(found) == [m.queue_offset for m in matching]
+            kept = {m.queue_offset for m in matching}
+            lost = [m.record for m in expected if m.queue_offset not in kept]
+            destroy(store, lost)
+            left = rows(iterate(opened, "Topic_0", queue_id, message_filter=wanted))
+            assert [row for row in left if row["corruptReason"] is None] == found
+            # a bit map may say yes where the expression says no
+            assert len(left) - len(found) < len(lost) / 2
+
+
+def destroy(store: Path, found: Iterable[Record]) -> None:
+    """Overwrite records with zeros."""
+    size = next((store / "commitlog").iterdir()).stat().st_size
+    for record in found:
+        start = record.physical_offset - record.physical_offset % size
+        with (store / "commitlog" / file_name(start)).open("r+b") as out:
+            out.seek(record.physical_offset - start)
+            out.write(bytes(record.total_size))
+
+
+def test_units_that_a_tag_rules_out_cost_no_look_into_the_log(
+    golden: Callable[[str], Path],
+) -> None:
+    """Without a filter their destroyed records are rows with a reason, and so are wanted ones."""
+    store = golden("plain")
+    directory = store / "consumequeue" / "Topic_1" / "0"
+    expected = list(plain_queue(store, directory))
+    wanted = MessageFilter.by_tags("Tag2")
+    unwanted = [m for m in expected if m.values.get("TAGS") != "Tag2"]
+    matching = [m for m in expected if m.values.get("TAGS") == "Tag2"]
+    with MessageStore(store) as opened:
+        before = rows(iterate(opened, "Topic_1", 0, message_filter=wanted))
+        destroy(store, [m.record for m in unwanted])
+        assert rows(iterate(opened, "Topic_1", 0, message_filter=wanted)) == before
+        assert len(before) == len(matching) > 5
+        everything = rows(iterate(opened, "Topic_1", 0))
+        reasons = {row["queueOffset"]: row["corruptReason"] for row in everything}
+        assert reasons == {m.queue_offset: "zero_hole" if m in unwanted else None for m in expected}
+        destroy(store, [matching[3].record])
+        after = rows(iterate(opened, "Topic_1", 0, message_filter=wanted))
+        assert keys(after) == keys(before)
+        assert after[3]["corruptReason"] == "zero_hole"
+        # units alone: nobody can see it
+        assert len(rows(iterate(opened, "Topic_1", 0, schema=UNITS))) == len(expected)
+
+
+def test_tags_with_the_same_hash(tmp_path: Path) -> None:
+    """Java's hashes of Aa and BB are equal: the text decides, whichever columns are wanted."""
+    with LiveStore(tmp_path) as live:
+        live.append_tags(b"Aa", b"BB", b"Aa", b"C", b"BB")
+        live.dispatch()
+        wanted = MessageFilter.by_tags("BB || D")
+        with MessageStore(live.root, output=live.output) as opened:
+            for schema in (UNITS, BODIES, ROWS_SCHEMA):
+                found = rows(iterate(opened, "T", 0, schema=schema, message_filter=wanted))
+                assert keys(found) == [1, 4]
+
+
+def test_what_is_dispatched_later_is_there_for_the_next_call(tmp_path: Path) -> None:
+    """Up to the watermark and no further."""
+    with LiveStore(tmp_path) as live:
+        live.append_tags(b"A", b"A", b"A")
+        live.dispatch()
+        with MessageStore(live.root, output=live.output) as opened:
+            live.append_tags(b"B", b"C")
+            opened.refresh()
+            assert keys(rows(iterate(opened, "T", 0, schema=UNITS))) == [0, 1, 2]
+            live.dispatch()
+            assert keys(rows(iterate(opened, "T", 0))) == [0, 1, 2]
+            opened.refresh()
+            found = rows(iterate(opened, "T", 0, 3))
+            assert [(row["queueOffset"], row["tags"]) for row in found] == [(3, "B"), (4, "C")]
+            assert rows(iterate(opened, "T", 0, 5)) == []
+
+
+def test_a_missing_queue_file_is_said(tmp_path: Path) -> None:
+    """Never a silent gap."""
+    small = SmallStore(tmp_path)
+    for _ in range(35):
+        small.append()
+    small.write()
+    (tmp_path / "consumequeue" / "Topic" / "0" / file_name(QUEUE_FILE_SIZE)).unlink()
+    with MessageStore(tmp_path) as opened:
+        assert keys(rows(iterate(opened, "Topic", 0, 20))) == list(range(20, 35))
+        with pytest.raises(QueueFileError, match="no file with offset 10;"):
+            rows(iterate(opened, "Topic", 0))
+
+
+def test_offsets_that_jump_between_inner_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From every offset on, in files of three units, read one by one: each batch once."""
+    monkeypatch.setattr(iteration, "UNITS_PER_READ", 1)
+    small = SmallStore(tmp_path)
+    bases = {3: 4, 7: 1, 10: 2, 30: 5, 35: 5, 40: 1, 90: 3, 100: 1}
+    units = []
+    for base, batch_size in bases.items():
+        offset = small.log.append(topic=b"Topic", queue_offset=base)
+        size = small.log.end - offset
+        units.append(BatchMessage(offset, size, base=base, batch_size=batch_size).unit)
+    small.write()
+    directory = tmp_path / "batchconsumequeue" / "Topic" / "0"
+    directory.mkdir(parents=True)
+    for first in range(0, len(units), 3):
+        data = b"".join(units[first : first + 3]).ljust(138, b"\0")
+        (directory / file_name(first * 46)).write_bytes(data)
+    with (tmp_path / "broker.conf").open("a") as conf:
+        conf.write("mapperFileSizeBatchConsumeQueue=138\n")
+    with MessageStore(tmp_path) as opened:
+        assert opened.max_offset("Topic", 0) == 101
+        for start in range(102):
+            for end in (start, start + 1, start + 20, None):
+                found = keys(rows(iterate(opened, "Topic", 0, start, end, schema=UNITS)))
+                last = 101 if end is None else end
+                assert found == [
+                    base for base, n in bases.items() if base + n > start and base < last > start
+                ]
+    (directory / file_name(138)).unlink()
+    with MessageStore(tmp_path) as opened, pytest.raises(QueueFileError, match="no file with"):
+        rows(iterate(opened, "Topic", 0, schema=UNITS))
+
+
+def test_columns_are_those_asked_for(golden: Callable[[str], Path]) -> None:
+    """In the order asked for; what a filter needs besides is not given."""
+    names = ["storeTimestamp", "queueOffset", "body"]
+    schema = pa.schema([ROWS_SCHEMA.field(name) for name in names])
+    with MessageStore(golden("plain")) as opened:
+        for wanted in (None, MessageFilter.by_tags("Tag1"), MessageFilter.by_sql("a > 3")):
+            batches = list(iterate(opened, "Topic_0", 0, schema=schema, message_filter=wanted))
+            assert {batch.schema for batch in batches} == {schema}
+            no_body = rows_schema(include_body=False)
+            batches = list(iterate(opened, "Topic_0", 0, schema=no_body, message_filter=wanted))
+            assert {batch.schema for batch in batches} == {no_body}
+        assert list(iterate(opened, "Nothing", 0)) == []
