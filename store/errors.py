@@ -10,6 +10,7 @@ ReputError
     ├── QueueFileError     a consume queue file is not what RocketMQ would have made
     ├── IndexFileError     an index file is not what its settings say
     ├── MessageBodyError   a message's body cannot be made plain
+    ├── NotFoundError      what was asked for is not there
     ├── OwnershipError     somebody else writes here
     └── OutputError        the output cannot be written
         ├── NoSpaceError   the disk is full: nothing advanced, a retry may succeed
@@ -76,6 +77,10 @@ class IndexFileError(StoreError):
 
 class MessageBodyError(StoreError):
     """A body does not inflate, or is no inner batch: its message names itself as one."""
+
+
+class NotFoundError(StoreError):
+    """There is no such message, or no such queue."""
 
 
 class OwnershipError(StoreError):

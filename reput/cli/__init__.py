@@ -21,6 +21,7 @@ from reput.cli import (
     inspect,
     prepare,
     produce,
+    read,
     rebuild,
     run,
     sql,
@@ -44,6 +45,10 @@ app.command("status")(status.status)
 app.command("expire")(expire.expire)
 app.command("verify")(verify.verify)
 app.add_typer(inspect.app, name="inspect")
+app.command("get")(read.get)
+app.command("tail")(read.tail)
+app.command("query")(read.query)
+app.command("search-time")(read.search_time)
 app.command("sql")(sql.sql)
 app.command("diff")(diff.diff)
 app.command("rebuild")(rebuild.rebuild)

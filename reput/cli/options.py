@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,8 @@ from store.follower import FollowerTarget
 
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m)\Z", re.ASCII)
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000}
+_MILLISECONDS = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def size_option(name: str, text: str | None) -> int | None:
@@ -35,6 +38,30 @@ def duration_option_ms(name: str, text: str) -> int:
     if not found:
         raise UsageError(f"{name} is {text!r}; it must be a number with ms, s or m")
     return int(found[1]) * _DURATION_UNITS_MS[found[2]]
+
+
+def time_option_ms(name: str, text: str) -> int:
+    """Milliseconds since the epoch, of such a number or of an ISO 8601 time, UTC where it names no
+    zone. Raises UsageError naming the option."""
+    if _MILLISECONDS.match(text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{name} is {text!r}; it must be ms since the epoch or a time like 2026-01-31T12:30:00Z"
+        ) from error
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def text(text: str) -> str:
+    """An argument as it is. Raises UsageError where it is no text: no message has such a name."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{text!r} is no text in UTF-8") from error
+    return text
 
 
 def store_settings(
@@ -109,6 +136,10 @@ Store = Annotated[Path, typer.Argument(help="Root of the store; holds `commitlog
 Output = Annotated[
     Path | None,
     typer.Option(help="Root of the store to write; the store itself if not given."),
+]
+ReadOutput = Annotated[
+    Path | None,
+    typer.Option("--output", help="Root of queues and index; the store itself if not given."),
 ]
 BrokerConf = Annotated[
     Path | None,

@@ -50,7 +50,7 @@ class Shown(Protocol):
 
 def fail(line: str, code: int) -> NoReturn:
     """One line on stderr, then the end."""
-    print(f"reput: error: {' '.join(line.split())}", file=sys.stderr)
+    print(f"reput: error: {escaped(' '.join(line.split()))}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -172,7 +172,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(cell(value) for value in row))
     console.print(table)
 
 
@@ -201,5 +201,12 @@ def _fields(fields: Fields | None) -> str:
     return ", ".join(f"{name} {value}" for name, value in fields.items())
 
 
-def _cell(value: object) -> Text:
-    return Text("".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in known(value)))
+def escaped(text: str) -> str:
+    """Text from anywhere, harmless on a terminal: what is not printable, as control characters,
+    line feeds and those that turn the direction of writing, is shown as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def cell(value: object) -> Text:
+    """A table's cell; never markup."""
+    return Text(escaped(known(value)))

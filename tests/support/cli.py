@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +34,36 @@ def reput_json(*arguments: object) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise AssertionError(f"no JSON object: {found}")
     return found
+
+
+def reput_json_lines(*arguments: object) -> list[dict[str, Any]]:
+    """Run a command whose output is not a terminal and has an object in each line."""
+    done = reput(*arguments)
+    if done.returncode:
+        raise AssertionError(f"exit {done.returncode}: {done.stderr}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def reput_on_terminal(*arguments: object, term: str = "dumb") -> str:
+    """What a command sends to a terminal. A dumb one has 80 columns and knows no colours, so that
+    every escape sequence is one that it should not have; others have 400 columns."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": term, "COLUMNS": "400", "LC_ALL": "C.UTF-8"}
+    with subprocess.Popen(
+        [*REPUT, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+        cwd=ROOT, env=environment,
+    ):  # fmt: skip
+        os.close(theirs)
+        shown = bytearray()
+        try:
+            while data := os.read(ours, 1 << 16):
+                shown += data
+        except OSError as error:
+            # how a terminal says that nobody is left on its other side
+            if error.errno != errno.EIO:
+                raise
+    os.close(ours)
+    return shown.decode()
 
 
 def kill_tree(pid: int) -> None:

@@ -1,0 +1,193 @@
+"""``reput get``, ``tail``, ``query`` and ``search-time``: a store read as its consumers do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from reput.cli import messages, options, render
+from reput.cli.messages import AsJsonLines, Body, BodyForm
+from store.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from readers.getmessage import GetMessageResult
+    from readers.messagefilter import MessageFilter
+    from readers.messagestore import MessageStore
+    from readers.tail import QueueMessage
+
+POLL_SECONDS = 0.2
+PRINTED_AT_ONCE = 100
+
+Topic = Annotated[str, typer.Argument(help="The topic.", callback=options.text)]
+Queue = Annotated[int, typer.Argument(min=0, help="The queue's id.")]
+
+
+def get(
+    store: options.Store,
+    topic: Topic,
+    queue: Queue,
+    offset: Annotated[int, typer.Argument(min=0, help="Where the message stands in the queue.")],
+    output: options.ReadOutput = None,
+    body: Body = BodyForm.TEXT,
+    broker_conf: options.BrokerConf = None,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Show one message of a queue. Exit code 1 where there is none."""
+    with _opened(store, output, broker_conf) as opened:
+        found = opened.get_message(topic, queue, offset, 1)
+    # where a message is gone a later one is found; one in an inner batch begins before the offset
+    if not found.messages or not found.queue_offsets[0] <= offset < found.next_begin_offset:
+        _raise_not_found(found, f"offset {offset} of queue {queue} of topic {topic}")
+    # a batch that cannot be taken apart is one message
+    index = min(offset - found.queue_offsets[0], len(found.messages) - 1)
+    messages.print_message(found.messages[index], found.queue_offsets[0] + index, body, as_json)
+
+
+def _raise_not_found(found: GetMessageResult, place: str) -> NoReturn:
+    if found.damaged:
+        raise NotFoundError(
+            f"the record at {place}, physical offset {found.damaged[0]}, is damaged; look at it "
+            "with reput inspect record"
+        )
+    has = f"[{found.min_offset}, {found.max_offset})" if found.max_offset else "none"
+    raise NotFoundError(f"no message at {place}, which has {has}")
+
+
+def tail(
+    store: options.Store,
+    topic: Topic,
+    lines: Annotated[int, typer.Option(min=0, help="How many of the last ones to show.")] = 10,
+    from_time: Annotated[
+        str | None,
+        typer.Option(help="Show all since then instead: ms since the epoch, or ISO 8601."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes.")] = False,
+    tag: Annotated[str | None, typer.Option(help="Only with such a tag: `A || B`.")] = None,
+    sql: Annotated[
+        str | None, typer.Option(help="Only those whose properties fulfil an SQL92 expression.")
+    ] = None,
+    output: options.ReadOutput = None,
+    body: Body = BodyForm.TEXT,
+    broker_conf: options.BrokerConf = None,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Show a topic's last messages, in the order in which they were stored.
+
+    With `--follow` until Ctrl-C or SIGTERM.
+    """
+    from readers.tail import TopicTail  # noqa: PLC0415
+
+    since = None if from_time is None else options.time_option_ms("--from-time", from_time)
+    wanted = _message_filter(tag, sql)
+    printed = messages.MessageList(body, as_json)
+    with _opened(store, output, broker_conf) as opened, render.stopped_by_signals() as stop:
+        if not follow and not opened.queue_ids(topic):
+            raise NotFoundError(f"no queue of topic {topic} in {output or store}")
+        topic_tail = TopicTail(opened, topic, wanted)
+        found = topic_tail.last(lines) if since is None else topic_tail.since(since)
+        while True:
+            _print_all(found, printed, stop)
+            if not follow or stop.wait(POLL_SECONDS):
+                break
+            found = topic_tail.new()
+
+
+def query(
+    store: options.Store,
+    topic: Topic,
+    key: Annotated[str | None, typer.Option(help="One of a message's keys.")] = None,
+    unique_key: Annotated[
+        str | None, typer.Option(help="The id that its client gave a message.")
+    ] = None,
+    begin: Annotated[
+        str | None, typer.Option(help="Stored then or later: ms since the epoch, or ISO 8601.")
+    ] = None,
+    end: Annotated[str | None, typer.Option(help="Stored then or earlier.")] = None,
+    output: options.ReadOutput = None,
+    body: Body = BodyForm.TEXT,
+    broker_conf: options.BrokerConf = None,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Show the newest messages with a key, by the index. Exit code 1 where there is none."""
+    wanted = key if unique_key is None else unique_key
+    if wanted is None or None not in (key, unique_key):
+        raise UsageError("give --key or --unique-key, one of them")
+    options.text(wanted)
+    bounds = {}
+    if begin is not None:
+        bounds["begin_ms"] = options.time_option_ms("--begin", begin)
+    if end is not None:
+        bounds["end_ms"] = options.time_option_ms("--end", end)
+    with _opened(store, output, broker_conf) as opened:
+        ask = opened.query if unique_key is None else opened.query_unique_key
+        found = ask(topic, wanted, **bounds)
+        if not found:
+            raise NotFoundError(
+                f"the index in {output or store} has no message of topic {topic} with key {wanted}"
+            )
+        messages.MessageList(body, as_json).print((m, m.queue_offset) for m in found)
+
+
+def search_time(
+    store: options.Store,
+    topic: Topic,
+    queue: Queue,
+    time: Annotated[str, typer.Argument(help="ms since the epoch, or ISO 8601.")],
+    upper: Annotated[
+        bool,
+        typer.Option("--upper", help="The last message stored then or earlier; else the first "
+                     "stored then or later."),
+    ] = False,
+    output: options.ReadOutput = None,
+    broker_conf: options.BrokerConf = None,
+    as_json: AsJsonLines = False,
+) -> None:  # fmt: skip
+    """Show at which offset of a queue a time is. Exit code 1 where there is no such queue."""
+    from store.batchconsumequeue import BoundaryType  # noqa: PLC0415
+
+    wanted = options.time_option_ms("TIME", time)
+    boundary = BoundaryType.UPPER if upper else BoundaryType.LOWER
+    with _opened(store, output, broker_conf) as opened:
+        if queue not in opened.queue_ids(topic):
+            raise NotFoundError(f"no queue {queue} of topic {topic} in {output or store}")
+        offset = opened.offset_by_time(topic, queue, wanted, boundary)
+        stored = opened.store_time(topic, queue, offset)
+    messages.print_place(topic, queue, offset, stored if stored >= 0 else None, as_json)
+
+
+def _opened(store: Path, output: Path | None, broker_conf: Path | None) -> MessageStore:
+    from readers.messagestore import MessageStore  # noqa: PLC0415
+
+    return MessageStore(store, output=output, broker_conf=broker_conf)
+
+
+def _message_filter(tag: str | None, sql: str | None) -> MessageFilter | None:
+    """Raises UsageError for both, and for what RocketMQ refuses."""
+    from readers.messagefilter import MessageFilter  # noqa: PLC0415
+
+    if tag is not None and sql is not None:
+        raise UsageError("give --tag or --sql, not both: a subscription has one of them")
+    try:
+        if sql is not None:
+            return MessageFilter.by_sql(options.text(sql))
+        return None if tag is None else MessageFilter.by_tags(options.text(tag))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _print_all(found: Iterator[QueueMessage], printed: messages.MessageList, stop: Event) -> None:
+    """In portions, so that a signal is heard."""
+    while not stop.is_set() and (portion := list(islice(found, PRINTED_AT_ONCE))):
+        printed.print((m.message, m.queue_offset) for m in portion if m.message is not None)
+        for damaged in portion:
+            if damaged.message is None:
+                typer.echo(
+                    f"reput: damaged record at physical offset {damaged.physical_offset}, queue "
+                    f"{damaged.queue_id} offset {damaged.queue_offset}",
+                    err=True,
+                )

@@ -1,0 +1,291 @@
+"""``get``, ``tail``, ``query`` and ``search-time``: what they print of real stores, and how."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pytest
+
+from store.record import Record
+from tests.cli.test_errors import assert_one_line
+from tests.support.cli import REPUT, ROOT, kill_tree, reput, reput_json_lines, reput_on_terminal
+from tests.support.live_store import LiveStore
+from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
+
+ORDERS_DIGEST = "810099c39d292309b7dc4e743490099d943cbefb9624cdbf5b845a8681258e75"
+"""Of tests/golden/README.md: what a RocketMQ client drains."""
+HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold red]x[/]\r\n\x7f\x9b31m\u202ecod\u2066.\u200b:smile:"
+
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+"""Bold headings."""
+
+
+def messages_of(store: Path, topic: str) -> list[PlainMessage]:
+    """All of a topic, in the order in which they were stored."""
+    found = [
+        message
+        for directory in queue_directories(store)
+        if directory.parent.name == topic
+        for message in plain_queue(store, directory)
+    ]
+    return sorted(found, key=lambda message: message.record.physical_offset)
+
+
+def places(found: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    return [(row["queue_id"], row["queue_offset"]) for row in found]
+
+
+def plain_places(found: list[PlainMessage]) -> list[tuple[int, int]]:
+    return [(message.record.queue_id, message.queue_offset) for message in found]
+
+
+def test_tail_of_everything_is_what_a_client_drains(golden: Callable[[str], Path]) -> None:
+    """All 6,000 orders, by the digest that a RocketMQ client's bodies have."""
+    found = reput_json_lines("tail", golden("broker"), "Orders", "--lines", 9999, "--body", "hex")
+    assert len(found) == 6000
+    bodies = sorted(
+        (f"{row['queue_id']:03d}-{row['queue_offset']:012d}", row["body"]) for row in found
+    )
+    digest = hashlib.sha256()
+    for key, body in bodies:
+        digest.update(key.encode() + bytes.fromhex(body))
+    assert digest.hexdigest() == ORDERS_DIGEST
+    offsets = [row["physical_offset"] for row in found]
+    assert offsets == sorted(offsets)
+
+
+def test_get_shows_every_field(golden: Callable[[str], Path]) -> None:
+    """Of a message with a topic and tags beyond ASCII, against the plain decoder."""
+    store = golden("mixed")
+    message = next(m for m in messages_of(store, "订单-主题") if "KEYS" in m.values)
+    found, values = message.record, message.values
+    (shown,) = reput_json_lines(
+        "get", store, "订单-主题", found.queue_id, message.queue_offset, "--body", "base64"
+    )
+    assert shown == {
+        "topic": "订单-主题",
+        "queue_id": found.queue_id,
+        "queue_offset": found.queue_offset,
+        "physical_offset": found.physical_offset,
+        "size": found.total_size,
+        "message_id": shown["message_id"],
+        "unique_key": values["UNIQ_KEY"],
+        "tags": values.get("TAGS"),
+        "keys": values["KEYS"].split(),
+        "born_timestamp": found.born_timestamp,
+        "store_timestamp": found.store_timestamp,
+        "born_host": "{}:{}".format(*found.born_host),
+        "store_host": "{}:{}".format(*found.store_host),
+        "flag": found.flag,
+        "sys_flag": found.sys_flag,
+        "reconsume_times": found.reconsume_times,
+        "prepared_transaction_offset": found.prepared_transaction_offset,
+        "properties": values,
+        "body": base64.b64encode(found.body).decode(),
+        "body_problem": None,
+    }
+    assert shown["message_id"].endswith(f"{found.physical_offset:016X}")
+    (bare,) = reput_json_lines(
+        "get", store, "订单-主题", found.queue_id, message.queue_offset, "--body", "none"
+    )
+    assert bare == {name: shown[name] for name in shown if not name.startswith("body")}
+
+
+def test_get_an_offset_inside_of_an_inner_batch(golden: Callable[[str], Path]) -> None:
+    """The batch, which here is none that could be taken apart: as a client would hand it over."""
+    store = golden("batch")
+    directory = next(d for d in queue_directories(store) if d.parent.name == "BatchTopic")
+    batch = list(plain_queue(store, directory))[1]
+    offset = batch.queue_offset + int(batch.values["INNER_NUM"]) - 1
+    assert offset > batch.queue_offset
+    (shown,) = reput_json_lines("get", store, "BatchTopic", directory.name, offset, "--body", "hex")
+    assert shown["queue_offset"] == batch.queue_offset
+    assert shown["physical_offset"] == batch.record.physical_offset
+    assert bytes.fromhex(shown["body"]) == batch.record.body
+
+
+def test_tail_by_lines_tags_expression_and_time(golden: Callable[[str], Path]) -> None:
+    """The last ones of all queues together, in the order in which they were stored."""
+    store = golden("plain")
+    stored = messages_of(store, "Topic_2")
+    assert len({message.record.queue_id for message in stored}) > 1
+    assert places(reput_json_lines("tail", store, "Topic_2")) == plain_places(stored[-10:])
+    tagged = [m for m in stored if m.values.get("TAGS") in ("Tag1", "Tag4")]
+    found = reput_json_lines("tail", store, "Topic_2", "--tag", "Tag1 || Tag4", "--lines", 7)
+    assert places(found) == plain_places(tagged[-7:])
+    keyless = [m for m in stored if "KEYS" not in m.values]
+    found = reput_json_lines("tail", store, "Topic_2", "--sql", "KEYS IS NULL", "--lines", 9999)
+    assert places(found) == plain_places(keyless)
+    assert reput_json_lines("tail", store, "Topic_2", "--lines", 0) == []
+    since = stored[len(stored) // 2].record.store_timestamp
+    later = [m for m in stored if m.record.store_timestamp >= since]
+    found = reput_json_lines("tail", store, "Topic_2", "--from-time", since)
+    assert places(found) == plain_places(later)
+
+
+def test_query_by_key(golden: Callable[[str], Path]) -> None:
+    """All messages with a key, by physical offset, and the one with a unique key."""
+    store = golden("plain")
+    stored = messages_of(store, "Topic_1")
+    keyed = next(m for m in stored if {"KEYS", "UNIQ_KEY"} <= m.values.keys())
+    key = keyed.values["KEYS"].split()[0]
+    wanted = [m for m in stored if key in m.values.get("KEYS", "").split()]
+    found = reput_json_lines("query", store, "Topic_1", "--key", key)
+    assert places(found) == plain_places(wanted)
+    unique = keyed.values["UNIQ_KEY"]
+    found = reput_json_lines("query", store, "Topic_1", "--unique-key", unique)
+    assert places(found) == [(keyed.record.queue_id, keyed.queue_offset)]
+    before = min(m.record.store_timestamp for m in stored) - 5000
+    assert_one_line(
+        reput("query", store, "Topic_1", "--key", key, "--end", before), 1, "no message", key
+    )
+
+
+def test_search_time(golden: Callable[[str], Path]) -> None:
+    """The first at or behind a time, the last at or before it; ms and ISO 8601 are the same."""
+    store = golden("plain")
+    stored = [m for m in messages_of(store, "Topic_3") if m.record.queue_id == 0]
+    times = [message.record.store_timestamp for message in stored]
+    wanted = times[len(times) // 2] - 1
+    first = next(m for m in stored if m.record.store_timestamp >= wanted)
+    last = [m for m in stored if m.record.store_timestamp <= wanted][-1]
+    for options, message in (((), first), (("--upper",), last)):
+        (found,) = reput_json_lines("search-time", store, "Topic_3", 0, wanted, *options)
+        assert found == {
+            "topic": "Topic_3",
+            "queue_id": 0,
+            "queue_offset": message.queue_offset,
+            "store_timestamp": message.record.store_timestamp,
+        }
+    iso = "1970-01-01T02:00:00+02:00"
+    (found,) = reput_json_lines("search-time", store, "Topic_3", 0, iso)
+    assert found["queue_offset"] == 0
+    (found,) = reput_json_lines("search-time", store, "Topic_3", 0, times[-1] + 1)
+    assert (found["queue_offset"], found["store_timestamp"]) == (len(stored), None)
+
+
+def hostile_store(live: LiveStore) -> str:
+    """A message all of whose texts want to act on a terminal; its topic."""
+    topic = "T\u202e[red]\u2066"
+    block = f"TAGS\x01{HOSTILE}\x02KEYS\x01{HOSTILE}\x02{HOSTILE}\x01{HOSTILE}\x02"
+    live.append([Record(topic=topic.encode(), body=HOSTILE.encode(), properties=block.encode())])
+    live.dispatch()
+    return topic
+
+
+def test_hostile_text_does_not_act_on_a_terminal(tmp_path: Path) -> None:
+    """Tables and errors: nothing unprintable arrives, markup and emoji names stay text."""
+    with LiveStore(tmp_path) as live:
+        topic = hostile_store(live)
+    commands = (
+        ("get", live.root, topic, 0, 0, "--output", live.output),
+        ("tail", live.root, topic, "--output", live.output),
+        ("get", live.root, topic, 0, 7, "--output", live.output),
+    )
+    for command in commands:
+        sent = reput_on_terminal(*command)
+        assert {c for c in sent if not c.isprintable()} == {"\r", "\n"}
+        assert "\r" not in sent.replace("\r\n", "")
+    shown = [STYLE.sub("", reput_on_terminal(*command, term="xterm")) for command in commands]
+    for text in shown[:2]:
+        assert r"\x1b]0;owned\x07\x1b[2J[bold red]x[/]\r\n\x7f\x9b31m\u202ecod" in text
+        assert ":smile:" in text
+    for text in (shown[0], shown[2]):
+        assert r"T\u202e[red]\u2066" in text
+    assert HOSTILE.encode().hex() in reput_on_terminal(*commands[0], "--body", "hex", term="xterm")
+
+
+def test_hostile_text_in_json_is_ascii_and_whole(tmp_path: Path) -> None:
+    """Only printable ASCII; a parser has every character again, and bodies every byte."""
+    with LiveStore(tmp_path) as live:
+        topic = hostile_store(live)
+        live.append([Record(topic=topic.encode(), body=bytes(range(256)))])
+        live.dispatch()
+    done = reput("tail", live.root, topic, "--output", live.output)
+    assert all(" " <= c <= "~" for c in done.stdout.replace("\n", ""))
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first["topic"] == topic
+    assert first["body"] == first["tags"] == first["properties"][HOSTILE] == HOSTILE
+    assert second["body"].startswith("\x00\x01") and second["body"].endswith("\\xfe\\xff")
+    (found,) = reput_json_lines(
+        "get", live.root, topic, 0, 1, "--output", live.output, "--body", "hex"
+    )
+    assert found["body"] == bytes(range(256)).hex()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_tail_follows_until_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    """What is dispatched appears, in queues that are new too; only what the filter wants."""
+    with LiveStore(tmp_path) as live:
+        live.append_tags(b"A", b"B", b"A")
+        live.dispatch()
+        command = [
+            *REPUT, "tail", str(live.root), "T", "--output", str(live.output), "--follow",
+            "--tag", "A", "--lines", "1",
+        ]  # fmt: skip
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
+            try:
+                lines = cast(IO[str], process.stdout)
+                assert json.loads(lines.readline())["queue_offset"] == 2
+                live.append_tags(b"B", b"A")
+                live.dispatch()
+                assert json.loads(lines.readline())["queue_offset"] == 4
+                tags = b"TAGS\x01A\x02"
+                for queue_id in (7, 0):
+                    live.append([Record(topic=b"T", queue_id=queue_id, properties=tags)])
+                live.dispatch()
+                found = [json.loads(lines.readline()) for _ in range(2)]
+                assert places(found) == [(7, 0), (0, 5)]
+                process.send_signal(number)
+                assert lines.read() == ""
+            except BaseException:
+                kill_tree(process.pid)
+                raise
+        assert process.returncode == 0
+
+
+def test_a_damaged_message_is_said(golden: Callable[[str], Path]) -> None:
+    """``get`` fails with its place; ``tail`` names it and goes on."""
+    store = golden("broker")
+    stored = messages_of(store, "Orders")
+    victim = stored[-2]
+    offset = victim.record.physical_offset
+    path = max(p for p in (store / "commitlog").iterdir() if int(p.name) <= offset)
+    with path.open("r+b") as out:
+        out.seek(offset - int(path.name))
+        out.write(bytes(victim.record.total_size))
+    done = reput("get", store, "Orders", victim.record.queue_id, victim.queue_offset)
+    assert_one_line(done, 1, str(offset), "damaged", "reput inspect record")
+    done = reput("tail", store, "Orders", "--lines", 3)
+    assert done.returncode == 0
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert places(found) == plain_places([stored[-3], stored[-1]])
+    assert f"damaged record at physical offset {offset}" in done.stderr
+
+
+def test_what_is_not_there_and_what_is_called_wrongly(golden: Callable[[str], Path]) -> None:
+    """One line each; 1 for not found, 2 for a wrong call."""
+    store = golden("plain")
+    assert_one_line(reput("get", store, "Topic_1", 0, 10**9), 1, "no message", "which has [0, ")
+    assert_one_line(reput("get", store, "Nothing", 0, 0), 1, "no message", "Nothing")
+    assert_one_line(reput("tail", store, "Nothing"), 1, "no queue", "Nothing")
+    assert_one_line(reput("search-time", store, "Topic_1", 99, 0), 1, "no queue 99")
+    assert_one_line(reput("query", store, "Topic_1", "--key", "none"), 1, "no message", "none")
+    assert_one_line(reput("get", store / "index", "Topic_1", 0, 0), 2, "no commitlog in")
+    assert_one_line(reput("get", store, "\udcff", 0, 0), 2, "UTF-8")
+    assert_one_line(reput("query", store, "Topic_1"), 2, "--key or --unique-key")
+    both = ("--tag", "A", "--sql", "a = 1")
+    assert_one_line(reput("tail", store, "Topic_1", *both), 2, "--tag or --sql")
+    assert_one_line(reput("tail", store, "Topic_1", "--sql", "a >"), 2, "SQL92 expression")
+    assert_one_line(
+        reput("tail", store, "Topic_1", "--from-time", "noon"), 2, "--from-time", "noon"
+    )
+    assert reput("get", store, "Topic_1", 0, "x").returncode == 2
