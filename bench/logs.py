@@ -12,14 +12,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from bench.processes import BenchError
 from store.appender import DEFAULT_FILE_SIZE, Appender
 from store.indexfile import INDEX_DIRECTORY, read_header
-from store.workload import Workload
+from store.workload import MessageBatch, Workload
 
 GIB = 1 << 30
 KEYS_PER_MESSAGE = 2
 """Of a Workload: its unique key and one of KEYS."""
+RARE_TAG = "TagR"
+"""As long as a Workload's own, of which it is none."""
 _BATCH = 10_000
 _READ_SIZE = 1 << 20
 _DIGEST_SIZE = 1 << 20
@@ -65,11 +69,19 @@ class Log:
 class LogWriter:
     """Holds a store's appender, so that a log can be measured, made longer, measured again."""
 
-    def __init__(self, appender: Appender, workload: Workload, batch: int, file_size: int) -> None:
+    def __init__(
+        self,
+        appender: Appender,
+        workload: Workload,
+        batch: int,
+        file_size: int,
+        rare_tag_every: int | None,
+    ) -> None:
         self._appender = appender
         self._workload = workload
         self._batch = batch
         self._file_size = file_size
+        self._rare_tag_every = rare_tag_every
         self._message_count = 0
         self._marks: list[int] = []
 
@@ -78,6 +90,8 @@ class LogWriter:
         while self._appender.end_offset < size:
             born = time.time_ns() // 1_000_000
             batch = self._workload.batch(self._message_count, self._batch, born)
+            if self._rare_tag_every is not None:
+                self._set_rare_tags(batch, self._rare_tag_every)
             self._appender.append_batch(batch)
             self._message_count += self._batch
             self._marks.append(self._appender.end_offset)
@@ -91,6 +105,14 @@ class LogWriter:
             file_size=self._file_size,
         )
 
+    def _set_rare_tags(self, batch: MessageBatch, every: int) -> None:
+        """On the first of so many messages of each queue; a tag ends the properties."""
+        queue_count = len(batch.topics) * self._workload.queue_count
+        sequence = np.arange(self._message_count, self._message_count + len(batch))
+        rare = np.flatnonzero(sequence // queue_count % every == 0)
+        last_letters = batch.property_bounds[1:][rare] - 2
+        batch.properties[last_letters] = ord(RARE_TAG[-1])
+
 
 @contextmanager
 def log_writer(
@@ -100,13 +122,15 @@ def log_writer(
     topic_count: int = 8,
     queue_count: int = 4,
     file_size: int = DEFAULT_FILE_SIZE,
+    rare_tag_every: int | None = None,
 ) -> Iterator[LogWriter]:
-    """A new log in ``store``; ``queue_count`` is per topic, sizes are bytes."""
+    """A new log in ``store``; ``queue_count`` is per topic, sizes are bytes. With
+    ``rare_tag_every`` one of so many messages of each queue has RARE_TAG, from the first on."""
     workload = Workload(topic_count, queue_count, body_size, seed=1)
     # the appender looks at every queue of a batch, so that many queues want larger batches
     batch = max(_BATCH, topic_count * queue_count)
     with Appender(store, file_size=file_size) as appender:
-        yield LogWriter(appender, workload, batch, file_size)
+        yield LogWriter(appender, workload, batch, file_size, rare_tag_every)
 
 
 def link_view(log: Log, root: Path) -> Path:

@@ -82,10 +82,15 @@ def whole_process(log: Log, output: Path) -> float:
     """Seconds of ``reput run --once`` from exec to exit, into a fresh output."""
     os.sync()
     try:
-        command = run_command(log.store, output, "--once")
-        seconds, told = run_to_exit(command, "reput run", _limit(log))
+        return build(log, output)
     finally:
         shutil.rmtree(output, ignore_errors=True)
+
+
+def build(log: Log, output: Path) -> float:
+    """Dispatch the whole log into ``output``, where the queues stay; seconds."""
+    command = run_command(log.store, output, "--once")
+    seconds, told = run_to_exit(command, "reput run", _limit(log))
     _checked(told, log)
     return seconds
 

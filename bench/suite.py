@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import catch_up, kafka, live, scaling, tables
+from bench import catch_up, kafka, live, reading, scaling, tables
 from bench.context import Context
 from bench.measures import Row
 from bench.processes import BenchError
@@ -27,6 +27,7 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     (scaling.measure_sizes, ("log-size", "peak-memory")),
     (scaling.measure_queues, ("queues-10000", "queues-100000")),
     (tables.measure_delta, ("delta",)),
+    (reading.measure, ("queue-iteration", "filtered-read")),
     (live.measure_latency, tuple(live.LATENCY_ROWS)),
     (live.measure_idle, ("idle",)),
     (kafka.measure, (kafka.NAME,)),

@@ -1,0 +1,69 @@
+"""A resident child that reads one queue: ``python -m bench.read_worker STORE OUTPUT TOPIC QUEUE``.
+
+On one core, as one consumer would. Each line on stdin is a request ``{"columns": [NAME, ...] or
+null for all, "tag": TAG or null}``; the answer is one line of JSON, with the bytes that were read
+from files meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from readers.iteration import iterate
+from readers.messagefilter import MessageFilter
+from readers.messagestore import MessageStore
+from store.rowschema import ROWS_SCHEMA
+
+
+def read_bytes() -> int:
+    """What this process has read by system calls, from the page cache too."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["rchar"])
+
+
+def one_pass(
+    store: MessageStore, topic: str, queue_id: int, columns: list[str] | None, tag: str | None
+) -> dict[str, Any]:
+    """Read the queue from end to end; batches are dropped."""
+    names = ROWS_SCHEMA.names if columns is None else columns
+    schema = pa.schema([ROWS_SCHEMA.field(name) for name in names])
+    wanted = None if tag is None else MessageFilter.by_tags(tag)
+    before, began = read_bytes(), time.monotonic()
+    messages = size = 0
+    for batch in iterate(store, topic, queue_id, schema=schema, message_filter=wanted):
+        messages += len(batch)
+        size += batch.nbytes
+    seconds = time.monotonic() - began
+    return {
+        "looked_at": store.max_offset(topic, queue_id) - store.min_offset(topic, queue_id),
+        "messages": messages,
+        "arrow_bytes": size,
+        "read_bytes": read_bytes() - before,
+        "seconds": seconds,
+    }
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    root, output, topic, queue_id = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    pa.set_cpu_count(1)
+    with MessageStore(root, output=output) as store:
+        # compiles, or loads what is compiled
+        one_pass(store, topic, int(queue_id), None, None)
+        print(json.dumps({"ready": True}), flush=True)
+        for line in sys.stdin:
+            request = json.loads(line)
+            told = one_pass(store, topic, int(queue_id), request["columns"], request["tag"])
+            print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()

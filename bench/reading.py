@@ -1,0 +1,113 @@
+"""Reading queues: one from end to end, and those messages of it that have a rare tag."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bench import logs, measures, reput
+from bench.context import Context
+from bench.logs import GIB, RARE_TAG, Log
+from bench.measures import Figures, Row
+from bench.processes import BenchError, LineProcess, line_process, python_command
+from store.consumequeue import CQ_STORE_UNIT_SIZE
+from store.rowschema import rows_schema
+
+LOG_SHARE = 0.25
+"""Of the main log."""
+RARE_TAG_EVERY = 100
+TOPIC, QUEUE_ID = "Topic_000", 0
+UNITS = ("queueOffset", "physicalOffset", "storeSize", "tagsCode")
+UNIT = "M messages/s of one core"
+BODILESS_GOAL = 1.0
+BODIES_GOAL = 0.3
+READ_GOAL = 2.0
+"""Times the bytes of the records that are wanted."""
+ANSWER_SECONDS = 600.0
+
+
+def measure(context: Context) -> Iterator[Row]:
+    """Both rows, those that are wanted."""
+    with context.directory("reading") as directory:
+        with logs.log_writer(directory / "store", 300, rare_tag_every=RARE_TAG_EVERY) as writer:
+            log = writer.grow(int(context.gib * LOG_SHARE * GIB))
+        context.say(f"log: {log.title}")
+        output = directory / "output"
+        reput.build(log, output)
+        logs.warm(log)
+        command = python_command(
+            "-m", "bench.read_worker", str(log.store), str(output), TOPIC, str(QUEUE_ID)
+        )
+        with line_process(command, "the reading process") as reader:
+            reader.answer(ANSWER_SECONDS)
+            if "queue-iteration" in context.wanted:
+                yield _iteration(context, reader, log)
+            if "filtered-read" in context.wanted:
+                yield _filtered(context, reader, log)
+
+
+def _asking(
+    reader: LineProcess, columns: list[str] | None, tag: str | None, told: list[dict[str, Any]]
+) -> Callable[[], float]:
+    """A pass; what it says goes to ``told``."""
+
+    def ask() -> float:
+        request = json.dumps({"columns": columns, "tag": tag})
+        told.append(checked(reader.ask(request, ANSWER_SECONDS), tag))
+        return float(told[-1]["seconds"])
+
+    return ask
+
+
+def checked(told: dict[str, Any], tag: str | None) -> dict[str, Any]:
+    """A pass that did not find what was appended is an error, never a time."""
+    every = 1 if tag is None else RARE_TAG_EVERY
+    expected = -(-told["looked_at"] // every)
+    if told["messages"] != expected:
+        raise BenchError(f"the reader found {told['messages']:,} messages instead of {expected:,}")
+    return told
+
+
+def _iteration(context: Context, reader: LineProcess, log: Log) -> Row:
+    told: list[dict[str, Any]] = []
+    systems = {
+        "units alone": _asking(reader, list(UNITS), None, told),
+        "all but bodies": _asking(reader, rows_schema(include_body=False).names, None, told),
+        "all": _asking(reader, None, None, told),
+    }
+    seconds = measures.alternate(context.rounds, systems, context.say)
+    rates = {name: _rate(told[0], values) for name, values in seconds.items()}
+    bodiless, whole = rates["all but bodies"].median, rates["all"].median
+    return Row(
+        name="queue-iteration",
+        title="one queue of 32 as Arrow batches, 300 bytes, page cache warm",
+        goal=f">= {BODILESS_GOAL:g} {UNIT} without bodies, >= {BODIES_GOAL:g} with bodies",
+        result=f"{bodiless:.2f} and {whole:.2f}",
+        met=context.judged(bodiless >= BODILESS_GOAL and whole >= BODIES_GOAL),
+        figures=rates,
+        details={"log": log.title, "passes": told},
+    )
+
+
+def _filtered(context: Context, reader: LineProcess, log: Log) -> Row:
+    told: list[dict[str, Any]] = []
+    systems = {"all of a tag": _asking(reader, None, RARE_TAG, told)}
+    seconds = measures.alternate(context.rounds, systems, context.say)
+    wanted = told[0]["messages"] * log.end_offset / log.message_count
+    units = told[0]["looked_at"] * CQ_STORE_UNIT_SIZE
+    read = max(one["read_bytes"] for one in told) - units
+    return Row(
+        name="filtered-read",
+        title=f"the messages of a queue with a tag that 1 of {RARE_TAG_EVERY} has",
+        goal=f"reads <= {READ_GOAL:g}x the bytes of the messages wanted",
+        result=f"{read / wanted:.2f}x: {read / 1e6:.1f} of {wanted * RARE_TAG_EVERY / 1e6:.0f} MB",
+        met=context.judged(read <= READ_GOAL * wanted),
+        figures={name: _rate(told[0], values) for name, values in seconds.items()},
+        details={"log": log.title, "passes": told},
+        notes=["messages/s are those looked at, not those that have the tag"],
+    )
+
+
+def _rate(told: dict[str, Any], seconds: Figures) -> Figures:
+    return seconds.as_rate(told["looked_at"] / 1e6, UNIT)
