@@ -11,7 +11,7 @@ warning goes to the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,16 +58,19 @@ class BatchConsumeQueueDispatcher:
         *,
         durable_end: int | None,
         batch_topics: frozenset[bytes],
+        open_files: Callable[[Path, int], BatchConsumeQueueFiles] = BatchConsumeQueueFiles,
     ) -> None:
         """``file_size``: bytes of a queue file, whole units (UsageError otherwise).
         ``durable_end``: the watermark; units of messages behind it are written anew, None trusts
-        every unit. ``batch_topics``: those whose runs are taken; the runs must have details."""
+        every unit. ``batch_topics``: those whose runs are taken; the runs must have details.
+        ``open_files`` opens a queue's directory; ``sinks.verification`` compares instead."""
         self.root = output / BATCH_CONSUME_QUEUE_DIRECTORY
         self._output = output
         self._file_size = checked_file_size(file_size)
         self._ledger = ledger
         self._durable_end = durable_end
         self._batch_topics = batch_topics
+        self._open_files = open_files
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
         self._topics: set[bytes] = set()
         self._unsynced = UnsyncedFiles()
@@ -123,7 +126,7 @@ class BatchConsumeQueueDispatcher:
             queue = None
             if name is not None and queue_id >= 0:
                 path = self.root / QueueKey(name, queue_id).relative_path
-                files = BatchConsumeQueueFiles(path, self._file_size)
+                files = self._open_files(path, self._file_size)
                 end = files.find_end(self._durable_end)
                 last = files.last_unit(end)
                 queue = _Queue(files, end, last[0] if last else -1)

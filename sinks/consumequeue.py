@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sinks.consumequeueext import QueueExt, cut_exts, open_ext
+from sinks.consumequeueext import ExtUnits, OpenExt, cut_exts, open_ext
 from store import fsops
 from store.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
@@ -64,7 +64,7 @@ class _Queue:
     """Byte position behind the last unit; where there is none, nothing is known yet."""
     max_physic_offset: int
     """End of the last message with a unit; -1 without one."""
-    ext: QueueExt | None
+    ext: ExtUnits | None
     next_queue_offset: int | None = None
     """Follows that of the last message with a unit; None: not known yet."""
 
@@ -101,12 +101,13 @@ class ConsumeQueueDispatcher:
         ext_file_size: int | None = None,
         batch_topics: frozenset[bytes] = frozenset(),
         open_files: Callable[[Path, int], ConsumeQueueFiles] = open_whole_queue,
+        open_ext: OpenExt = open_ext,
     ) -> None:
         """``file_size``: bytes of a queue file, whole units. ``durable_end``: the watermark; units
         of messages behind it are written anew, None trusts every unit. ``queue_offset_at`` reads
         the queue offset of the record at a (physical offset, size). ``ext_file_size``: bytes of
         an ext file; None builds none, else runs need details. ``batch_topics`` have batch queues:
-        their runs are left alone. ``open_files`` opens a queue's directory,
+        their runs are left alone. ``open_files`` opens a queue's directory, ``open_ext`` its ext,
         raising QueueFileError; ``sinks.verification`` compares instead of writing."""
         self.root = output / CONSUME_QUEUE_DIRECTORY
         self._output = output
@@ -118,6 +119,7 @@ class ConsumeQueueDispatcher:
         self._ext_file_size = ext_file_size
         self._batch_topics = batch_topics
         self._open_files = open_files
+        self._open_ext = open_ext
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
         self._topics: set[bytes] = set()
         self._unsynced = UnsyncedFiles()
@@ -177,7 +179,7 @@ class ConsumeQueueDispatcher:
                 files = self._open_files(self.root / key.relative_path, self._file_size)
                 end = files.find_end(self._durable_end)
                 last = files.last_unit(end)
-                ext = open_ext(self._output, key, self._ext_file_size, files, end)
+                ext = self._open_ext(self._output, key, self._ext_file_size, files, end)
                 queue = _Queue(files, end, last[0] + last[1] if last else -1, ext)
             self._queues[identity] = queue
         return self._queues[identity]

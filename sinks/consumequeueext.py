@@ -10,8 +10,9 @@ that were dropped behind it go, everything else is put again to where it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,20 @@ from store.errors import QueueFileError
 from store.unsynced import UnsyncedFiles
 
 UNITS_AT_ONCE = 1024
+
+
+class ExtUnits(Protocol):
+    """The ext units of one queue, as its dispatcher puts them (``QueueExt``)."""
+
+    def put(self, run: Run, first: int, last: int, unsynced: UnsyncedFiles) -> NDArray[np.void]:
+        """Put those of messages [first, last) of a run; their queue units."""
+
+    def advance(self) -> None:
+        """What was put last is in the queue, or never will be."""
+
+
+OpenExt = Callable[[Path, QueueKey, int | None, ConsumeQueueFiles, int], ExtUnits | None]
+"""As ``open_ext``."""
 
 
 class QueueExt:

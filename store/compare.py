@@ -57,7 +57,7 @@ _INDEX_HEADER_DTYPE = np.dtype(
     ]
 )  # fmt: skip
 _INDEX_SLOT_DTYPE = np.dtype([("entry", ">i4")])
-_INDEX_ENTRY_DTYPE = np.dtype(
+INDEX_ENTRY_DTYPE = np.dtype(
     [("key_hash", ">i4"), ("offset", ">i8"), ("time_diff", ">i4"), ("previous", ">i4")]
 )
 
@@ -377,7 +377,7 @@ def _compare_index_files(reader: _Reader, left: str, right: str, slot_count: int
             "property file and give it with --broker-conf"
         )
     for start, end, dtype, name in (
-        (entries, size, _INDEX_ENTRY_DTYPE, "entry"),
+        (entries, size, INDEX_ENTRY_DTYPE, "entry"),
         (slots, entries, _INDEX_SLOT_DTYPE, "slot"),
     ):
         at = reader.first_difference(start, end)

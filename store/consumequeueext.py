@@ -42,9 +42,11 @@ NO_ADDRESS = 1
 
 _UNIT = struct.Struct(">hqqh")
 _SIZE = struct.Struct(">h")
-_END_MARK = _SIZE.pack(-1)
+END_MARK = _SIZE.pack(-1)
 _FIELDS = [("size", ">i2"), ("tags_code", ">i8"), ("time", ">i8"), ("bit_map_size", ">i2")]
-MIN_EXT_UNIT_SIZE = np.dtype(_FIELDS).itemsize
+EXT_UNIT_DTYPE = np.dtype(_FIELDS)
+"""A unit without its bit map."""
+MIN_EXT_UNIT_SIZE = EXT_UNIT_DTYPE.itemsize
 if (MIN_EXT_UNIT_SIZE, _UNIT.size) != (20, 20):
     raise ImportError("an ext unit without a bit map must have 20 bytes")
 
@@ -124,7 +126,7 @@ def place(
         else:
             # never an empty file: each has room for a unit
             start, before = pieces.pop() if pieces else (end, b"")
-            pieces.append((start, before + _END_MARK))
+            pieces.append((start, before + END_MARK))
             end += file_size - wrote
     return Placement(addresses, end, tuple(pieces))
 

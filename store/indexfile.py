@@ -229,20 +229,34 @@ class IndexFiles:
         self.directory = directory
         self.layout = layout
 
+    def named_paths(self) -> list[Path]:
+        """Oldest first, whatever their sizes."""
+        return [path for path in self._entries() if _NAME.match(path.name)]
+
     def paths(self) -> list[Path]:
         """Oldest first. Raises IndexFileError where a size is not what the settings say."""
         found = []
-        for path in self._entries():
-            if not _NAME.match(path.name):
-                continue
+        for path in self.named_paths():
             size = path.stat().st_size
             if size != self.layout.file_size:
                 raise IndexFileError(
                     f"index file {path} has {size} bytes where maxHashSlotNum and maxIndexNum say "
-                    f"{self.layout.file_size}; set them as the file's writer did (broker.conf)"
+                    f"{self.layout.file_size}; set them as the file's writer did (broker.conf), or "
+                    "heal a single damaged file with reput verify --repair"
                 )
             found.append(path)
         return found
+
+    def first_phy_offset(self) -> int | None:
+        """Of the first message in the first file; None without a file. Where header and entry say
+        different ones, the lower."""
+        for path in self.named_paths():
+            with path.open("rb", buffering=0) as file:
+                header = file.read(INDEX_HEADER_SIZE)
+                entry = os.pread(file.fileno(), INDEX_SIZE, self.layout.entry_position(1))
+            begin = IndexHeader.decode(header.ljust(INDEX_HEADER_SIZE, b"\0")).begin_phy_offset
+            return min(begin, IndexEntry(*_ENTRY.unpack(entry.ljust(INDEX_SIZE, b"\0"))).phy_offset)
+        return None
 
     def unfinished_paths(self) -> list[Path]:
         """Files whose creation was cut short."""

@@ -31,6 +31,11 @@ class LedgerEntry:
     queue_offset: int | None = None
     detail: str | None = None
 
+    @property
+    def key(self) -> tuple[int, str, str | None, int | None]:
+        """What an entry is listed by."""
+        return self.physical_offset, self.reason, self.topic, self.queue_id
+
     def to_json(self) -> str:
         """One line, keys in a fixed order, absent fields left out."""
         fields = {name: getattr(self, name) for name in self.__slots__}
@@ -66,10 +71,9 @@ class Ledger:
 
     def add(self, entry: LedgerEntry) -> bool:
         """Note an entry for the next ``sync``; False where it is listed already."""
-        key = (entry.physical_offset, entry.reason, entry.topic, entry.queue_id)
-        if key in self._seen:
+        if entry.key in self._seen:
             return False
-        self._seen.add(key)
+        self._seen.add(entry.key)
         self._pending.append(entry.to_json())
         return True
 

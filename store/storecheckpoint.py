@@ -22,6 +22,8 @@ from store import fsops
 FILE_NAME = "checkpoint"
 FILE_SIZE = 4096
 _FIELDS = struct.Struct(">qqqqq")
+USED_SIZE = _FIELDS.size
+"""Bytes of the fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +45,22 @@ class StoreCheckpoint:
             return None
         return cls(*_FIELDS.unpack_from(data.ljust(_FIELDS.size, b"\0")))
 
+    def encode(self) -> bytes:
+        """The whole file."""
+        return _FIELDS.pack(
+            self.physic_msg_timestamp,
+            self.logics_msg_timestamp,
+            self.index_msg_timestamp,
+            self.master_flushed_offset,
+            self.confirm_phy_offset,
+        ).ljust(FILE_SIZE, b"\0")
+
     def write(self, root: Path) -> None:
         """Write in place, as RocketMQ does, and sync. Raises OutputError."""
         path = root / FILE_NAME
         fd = fsops.open_for_writing(path, FILE_SIZE)
         try:
-            fields = (
-                self.physic_msg_timestamp,
-                self.logics_msg_timestamp,
-                self.index_msg_timestamp,
-                self.master_flushed_offset,
-                self.confirm_phy_offset,
-            )
-            fsops.pwrite(fd, _FIELDS.pack(*fields), 0, path)
+            fsops.pwrite(fd, self.encode()[:USED_SIZE], 0, path)
             fsops.sync(fd, path)
         finally:
             os.close(fd)

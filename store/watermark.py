@@ -12,7 +12,8 @@ OFFSET  SIZE  FIELD (big-endian)
     48     8  start of the last record before it, -1 if unknown
     56     4  CRC-32 of that record's first 88 bytes: tells a log that was cut and written anew
     60     8  storeTimestamp of the last dispatched message, ms
-    68     4  CRC-32 of the 68 bytes before
+    68     8  physical offset from which on every key is in the index, -1 if unknown
+    76     4  CRC-32 of the 76 bytes before
 
 Writer: the output's owner (``checkpoints.watermark``); here it is only read.
 """
@@ -29,8 +30,10 @@ STATE_DIRECTORY = "reput"
 FILE_NAME = "watermark"
 SLOT_SIZE = 4096
 _MAGIC = b"REPUTWM1"
-_FIELDS = struct.Struct(">8s16sqqqqIq")
+_FIELDS = struct.Struct(">8s16sqqqqIqq")
 _CRC = struct.Struct(">I")
+USED_SIZE = _FIELDS.size + _CRC.size
+"""Bytes of a slot; the rest of it is zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Watermark:
     last_record_offset: int = -1
     last_record_crc: int = 0
     last_store_timestamp: int = 0
+    index_begin: int = -1
 
     def pack(self) -> bytes:
         """The slot's used bytes."""
@@ -58,6 +62,7 @@ class Watermark:
             self.last_record_offset,
             self.last_record_crc,
             self.last_store_timestamp,
+            self.index_begin,
         )
         return fields + _CRC.pack(zlib.crc32(fields))
 
@@ -69,10 +74,10 @@ class Watermark:
         fields = data[: _FIELDS.size]
         if _CRC.unpack_from(data, _FIELDS.size)[0] != zlib.crc32(fields):
             return None
-        magic, store_id, epoch, sequence, end, last, crc, timestamp = _FIELDS.unpack(fields)
+        magic, store_id, epoch, sequence, end, last, crc, timestamp, begin = _FIELDS.unpack(fields)
         if magic != _MAGIC:
             return None
-        return cls(store_id.hex(), end, epoch, sequence, last, crc, timestamp)
+        return cls(store_id.hex(), end, epoch, sequence, last, crc, timestamp, begin)
 
 
 def read_watermark(directory: Path) -> Watermark | None:

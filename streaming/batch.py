@@ -69,6 +69,7 @@ class BatchWriter:
         self._ledger = Ledger(config.state_directory)
         self._watermark = WatermarkFile(config.state_directory)
         built_by_us = self._watermark.current is not None
+        first_indexed = derived.first_indexed(config)
         self.progress = Progress(start_offset=plan.start, end_offset=plan.watermark.end_offset)
         self.dispatchers = derived.dispatchers(
             config,
@@ -82,9 +83,9 @@ class BatchWriter:
         self._thread = ThreadPoolExecutor(1, "reput-batch-writer")
         self._pending: Future[None] | None = None
         empty_spool(config.spool_directory, config.output)
-        self._take_over(plan)
+        self._take_over(plan, first_indexed)
 
-    def _take_over(self, plan: Plan) -> None:
+    def _take_over(self, plan: Plan, first_indexed: int | None) -> None:
         end_offset = plan.truncate_to
         if end_offset is None and self._watermark.current and self._config.abort_file.exists():
             # a batch was written in part: the log may have lost its messages and gone on with
@@ -101,7 +102,13 @@ class BatchWriter:
             self._note_bad(BadRange(*plan.lost, Status.SEGMENT_DELETED), DispatchCounts())
             self._ledger.sync()
         epoch = plan.watermark.epoch + (2 if plan.truncate_to is not None else 1)
-        self._watermark.advance(replace(plan.watermark, epoch=epoch))
+        index_begin = plan.watermark.index_begin
+        if self._derived.index:
+            # one that is known stays where files are gone since: what they held is then missing
+            first = plan.start if first_indexed is None else first_indexed
+            if index_begin < 0 or (first_indexed is None and first < index_begin):
+                index_begin = first
+        self._watermark.advance(replace(plan.watermark, epoch=epoch, index_begin=index_begin))
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
         """foreachBatch: called by Spark on the driver; may be called again with the same batch."""

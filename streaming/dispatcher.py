@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from checkpoints import spark_checkpoint
+from checkpoints import STATE_DIRECTORY, spark_checkpoint
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import Plan, make_plan
 from checkpoints.swap import finish_swap
@@ -29,6 +29,7 @@ from store.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues, open_queues
 from store.cursor import LogTail
 from store.errors import ReputError, StoreError, UsageError
 from store.logoffset import parse_offset
+from store.watermark import FILE_NAME as WATERMARK
 from store.watermark import read_watermark
 from streaming.batch import BatchWriter
 from streaming.config import DispatcherConfig
@@ -107,6 +108,12 @@ def run_dispatcher(
 def _check_queues_are_ours(output: Path) -> None:
     root = output / CONSUME_QUEUE_DIRECTORY
     if next(list_queues(root), None) is not None:
+        watermark = output / STATE_DIRECTORY / WATERMARK
+        if watermark.exists():
+            raise StoreError(
+                f"{watermark} is damaged, both slots of it: reput verify --repair compares the "
+                "queues with the log and writes it anew"
+            )
         raise UsageError(
             f"{root} holds queues that reput did not build; write elsewhere with --output DIR, "
             "or pass --adopt to go on with them"

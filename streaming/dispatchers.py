@@ -15,7 +15,7 @@ from sinks.index import IndexDispatcher
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.dispatch import CommitLogDispatcher, Wanted
-from store.indexfile import INDEX_DIRECTORY, IndexLayout
+from store.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
 from store.ledger import Ledger
 from store.queuetype import check_queue_types, read_batch_topics
 from store.record import Record
@@ -56,6 +56,14 @@ class Derived:
             batch_topics=self.batch_topics,
         )
 
+    @property
+    def _layout(self) -> IndexLayout:
+        return IndexLayout(self.settings.max_hash_slot_num, self.settings.max_index_num)
+
+    def first_indexed(self, config: DispatcherConfig) -> int | None:
+        """The first message in the index that is there; None without one."""
+        return IndexFiles(config.output / INDEX_DIRECTORY, self._layout).first_phy_offset()
+
     def dispatchers(
         self,
         config: DispatcherConfig,
@@ -95,17 +103,10 @@ class Derived:
                 )
             )
         if self.index:
-            has_index = (config.output / INDEX_DIRECTORY).is_dir()
-            if not has_index and durable_end is not None and durable_end > log.min_offset:
+            is_late = (durable_end or 0) > log.min_offset
+            if is_late and self.first_indexed(config) is None:
                 logger.warning(
                     "the index begins at %d: replay from earliest to have older keys", durable_end
                 )
-            found.append(
-                IndexDispatcher(
-                    config.output,
-                    IndexLayout(settings.max_hash_slot_num, settings.max_index_num),
-                    log,
-                    durable_end=durable_end,
-                )
-            )
+            found.append(IndexDispatcher(config.output, self._layout, log, durable_end=durable_end))
         return found

@@ -1,13 +1,14 @@
-"""An output's consume queues compared with the log, and cut for a repair. No Spark, no JVM.
+"""All that was derived from a log compared with it, and healed. No Spark, no JVM.
 
-A repair removes what no message needs, lowers the watermark to the first message that lacks a
-unit, then cuts the damaged queues: the next run dispatches from there and finds all built in queues
-that are whole. In this order, so that whatever stops it, what lacks a unit is behind the watermark,
-and what is behind the watermark and not written over is gone.
+A repair removes what no message needs, lowers the watermark to the first message that lacks a unit
+or an entry, then cuts what is damaged: the next run dispatches from there and finds all built in
+files that are whole. In this order, so that whatever stops it, what is lacking is behind the
+watermark, and what is behind the watermark and not written over is gone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,17 +16,36 @@ from pathlib import Path
 from checkpoints import STATE_DIRECTORY
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import watermark_of
-from checkpoints.watermark import WatermarkFile
+from checkpoints.verification import (
+    ComparedLedger,
+    StoreCheckpointBounds,
+    compare_store_checkpoint,
+    heal_store_checkpoint,
+    rewrite_watermark,
+    watermark_differences,
+)
+from checkpoints.watermark import new_store_id
 from sinks.consumequeue import OnQueueGap
-from sinks.verification import ConsumeQueueVerifier, Difference, LogRange, replay_from
+from sinks.verification.batchconsumequeue import BatchConsumeQueueVerifier
+from sinks.verification.consumequeue import ConsumeQueueVerifier
+from sinks.verification.index import IndexVerifier
+from sources.bitmaps import BitMaps
+from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.commitlog import CommitLog
 from store.config import StoreSettings
+from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from store.cursor import BadRange, LogTail
-from store.dispatch import DispatchBatch, Wanted
+from store.dispatch import DispatchBatch, Run, Wanted
 from store.errors import CommitLogError, UsageError
-from store.ledger import Ledger, LedgerEntry
-from store.queuetype import read_batch_topics
+from store.indexfile import IndexLayout
+from store.ledger import LedgerEntry
+from store.queuetype import check_queue_types, read_batch_topics
+from store.record import Status
 from store.scan import PackedChunk, runs_of, scan
+from store.storecheckpoint import StoreCheckpoint
+from store.verification import Difference, LogRange, Verifier
+from store.watermark import FILE_NAME as WATERMARK
+from store.watermark import Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +57,12 @@ class Verification:
     """Exclusive: the watermark, or the log's end where there is none."""
     queues: int
     units: int
+    """Of consume and batch queues, compared with the log."""
+    index_entries: int
     """Compared with the log."""
     differences: tuple[Difference, ...]
     replay_from: int | None
-    """Where the watermark goes, or went, for a repair; None where no message lacks its unit."""
+    """Where the watermark goes, or went, for a repair; None where no message lacks anything."""
 
 
 def verify(
@@ -50,19 +72,21 @@ def verify(
     repair: bool = False,
     on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
     verify_crc: bool = False,
+    index_tags: bool = False,
 ) -> Verification:
     """Compare, and repair where asked; the options must be those that the queues were built with.
 
     Without ``repair`` it only reads. Raises CommitLogError where the log is not the one that was
-    dispatched or was damaged since, QueueFileError where the file size is wrong everywhere; with
+    dispatched or was damaged since, QueueFileError or IndexFileError where the file size is wrong
+    everywhere, UsageError for topics that are declared otherwise than they are built; with
     ``repair`` UsageError for queues that reput did not build, OwnershipError while others write.
     """
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
-    state = output / STATE_DIRECTORY
     with ExitStack() as held:
         held.callback(log.close)
+        is_ours = watermark_of(log, output) is not None
         if repair:
-            if watermark_of(log, output) is None:
+            if not is_ours and not watermark_differences(output / STATE_DIRECTORY):
                 raise UsageError(
                     f"{output} has no watermark: reput did not build its queues; take them over "
                     "with reput run --adopt, then repair"
@@ -77,66 +101,178 @@ def verify(
                 "first, which cuts the queues there"
             )
         scope = LogRange(log.min_offset, end, sealed_end)
-        ledger = Ledger(state)
-        verifier = ConsumeQueueVerifier(
-            output, settings.mapped_file_size_consume_queue, ledger, scope,
-            settings.mapped_file_size_consume_queue_ext, on_queue_gap,
-            read_batch_topics(settings.root),
-        )  # fmt: skip
-        _compare(verifier, log, scope, settings, ledger, verify_crc)
-        differences = tuple(verifier.finish())
-        first = replay_from(differences)
+        pass_ = _Pass(settings, output, log, scope, watermark, on_queue_gap)
+        pass_.compare(verify_crc, index_tags)
+        found = pass_.result()
         if repair:
-            verifier.remove_strays()
-            if first is not None:
-                _lower_watermark(state, first)
-                verifier.cut()
-    return Verification(
-        scope.start, scope.end, verifier.queue_count, verifier.unit_count, differences, first
-    )
+            pass_.heal()
+    return found
 
 
-def _compare(
-    verifier: ConsumeQueueVerifier,
-    log: CommitLog,
-    scope: LogRange,
-    settings: StoreSettings,
-    ledger: Ledger,
-    verify_crc: bool,
-) -> None:
-    wanted = Wanted(
-        multi_dispatch=settings.enable_multi_dispatch,
-        lmq=settings.enable_lmq,
-        batch_topics=read_batch_topics(settings.root),
-    )
-    for item in scan(
-        log, scope.start, scope.end,
-        delay_levels_ms=settings.message_delay_levels_ms, verify_crc=verify_crc,
-        fail_on_data_loss=False, wanted=wanted,
-    ):  # fmt: skip
-        if isinstance(item, PackedChunk):
-            runs = list(runs_of(item))
-            first = runs[0].first_physical_offset
-            last = max(int(run.units[-1]["offset"]) for run in runs)
-            verifier.compare(DispatchBatch(first, last + 1, runs, (), 0, last))
-        elif isinstance(item, BadRange):
-            reason = item.status.name.lower()
-            if ledger.add(LedgerEntry(item.start, item.end, reason)):
-                # a message that had a unit may have been in it: what follows would seem misplaced
-                raise CommitLogError(
-                    f"the log at [{item.start}, {item.end}) is damaged ({reason}), which was not "
-                    "so when it was dispatched: restore it from a copy, then verify again"
-                )
+class _Pass:
+    """One pass over the log, and what it found."""
 
-
-def _lower_watermark(state: Path, end_offset: int) -> None:
-    file = WatermarkFile(state)
-    try:
-        if file.current is not None:
-            lowered = replace(
-                file.current, end_offset=end_offset, epoch=file.current.epoch + 1,
-                last_record_offset=-1, last_record_crc=0,
+    def __init__(
+        self,
+        settings: StoreSettings,
+        output: Path,
+        log: CommitLog,
+        scope: LogRange,
+        watermark: Watermark | None,
+        on_queue_gap: OnQueueGap,
+    ) -> None:
+        self._settings = settings
+        self._output = output
+        self._state = output / STATE_DIRECTORY
+        self._log = log
+        self._scope = scope
+        self._watermark = watermark
+        self._ledger = ComparedLedger(self._state)
+        self._batch_topics = batch_topics = read_batch_topics(settings.root)
+        check_queue_types(output, batch_topics)
+        has_ext = settings.enable_consume_queue_ext
+        self._bit_maps = has_ext and settings.enable_calc_filter_bit_map
+        has_ext = has_ext or (output / CONSUME_QUEUE_EXT_DIRECTORY).is_dir()
+        begin = None if watermark is None or watermark.index_begin < 0 else watermark.index_begin
+        self._queues = ConsumeQueueVerifier(
+            output, settings.mapped_file_size_consume_queue, self._ledger, scope, on_queue_gap,
+            batch_topics, ext_is_on=settings.enable_consume_queue_ext, bit_maps=self._bit_maps,
+            ext_file_size=settings.mapped_file_size_consume_queue_ext if has_ext else None,
+        )  # fmt: skip
+        self._batch_queues = None
+        if batch_topics or (output / BATCH_CONSUME_QUEUE_DIRECTORY).is_dir():
+            self._batch_queues = BatchConsumeQueueVerifier(
+                output, settings.mapper_file_size_batch_consume_queue, self._ledger, scope,
+                batch_topics,
             )  # fmt: skip
-            file.advance(lowered)
-    finally:
-        file.close()
+        layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+        self._index = IndexVerifier(output, layout, scope, begin)
+        self._differences: list[Difference] = []
+        self._newest_store_timestamp = 0
+        self._store_checkpoint: StoreCheckpoint | None = None
+        """What is to be written where it is wrong."""
+
+    @property
+    def _verifiers(self) -> Sequence[Verifier]:
+        batch_queues = [] if self._batch_queues is None else [self._batch_queues]
+        return [self._queues, *batch_queues, self._index]
+
+    def compare(self, verify_crc: bool, index_tags: bool) -> None:
+        """Read the log once, then look at what it says nothing about."""
+        settings, scope = self._settings, self._scope
+        bit_maps = BitMaps(self._log, settings) if self._bit_maps else None
+        last_record_offset = -1
+        for item in scan(
+            self._log, scope.start, scope.end,
+            delay_levels_ms=settings.message_delay_levels_ms, verify_crc=verify_crc,
+            fail_on_data_loss=False,
+            wanted=Wanted(
+                index=self._index.begin is not None, index_tags=index_tags, details=True,
+                multi_dispatch=settings.enable_multi_dispatch,
+                lmq=settings.enable_multi_dispatch and settings.enable_lmq,
+                batch_topics=self._batch_topics,
+            ),
+        ):  # fmt: skip
+            if isinstance(item, PackedChunk):
+                self._compare_chunk(item, bit_maps)
+            elif isinstance(item, BadRange):
+                self._check_bad(item)
+            else:
+                last_record_offset = item.last_record_offset
+        for verifier in self._verifiers:
+            self._differences += verifier.finish(last_record_offset)
+        lost = watermark_differences(self._state)
+        if self._watermark is not None or lost:
+            self._differences += [*self._ledger.differences(scope), *lost]
+        self._compare_store_checkpoint()
+
+    def _compare_chunk(self, chunk: PackedChunk, bit_maps: BitMaps | None) -> None:
+        runs = list(runs_of(chunk))
+        for bad in chunk.unusable:
+            self._check_bad(bad)
+        if chunk.details is not None and len(chunk.details):
+            newest = int(chunk.details["store_timestamp"].max())
+            self._newest_store_timestamp = max(self._newest_store_timestamp, newest)
+        if bit_maps is not None:
+            runs = [replace(run, bit_maps=bit_maps.of_run(run)) for run in runs]
+        batch = _batch(runs, chunk)
+        for verifier in self._verifiers:
+            verifier.compare(batch)
+
+    def _check_bad(self, bad: BadRange) -> None:
+        reason = bad.status.name.lower()
+        is_new = self._ledger.add(LedgerEntry(bad.start, bad.end, reason))
+        is_damage = bad.status is not Status.BAD_MULTI_DISPATCH
+        if is_new and is_damage and not self._ledger.is_damaged:
+            # a message that had a unit may have been in it: what follows would seem misplaced
+            raise CommitLogError(
+                f"the log at [{bad.start}, {bad.end}) is damaged ({reason}), which was not "
+                "so when it was dispatched: restore it from a copy, then verify again (if it is "
+                f"{self._ledger.path} that was lost, reput run --replay-from earliest lists it)"
+            )
+
+    def _compare_store_checkpoint(self) -> None:
+        watermark = self._watermark
+        if watermark is None or not watermark.last_store_timestamp:
+            return
+        bounds = StoreCheckpointBounds(
+            watermark, self._scope, self._newest_store_timestamp, self._index.full_end_timestamps
+        )
+        differences, right = compare_store_checkpoint(self._output, self._log, bounds)
+        self._differences += differences
+        self._store_checkpoint = right if differences else None
+
+    def result(self) -> Verification:
+        """What was found."""
+        queues = [self._queues, *([self._batch_queues] if self._batch_queues else [])]
+        return Verification(
+            self._scope.start,
+            self._scope.end,
+            sum(verifier.queue_count for verifier in queues),
+            sum(verifier.unit_count for verifier in queues),
+            self._index.entry_count,
+            tuple(self._differences),
+            self._replay_from,
+        )
+
+    @property
+    def _replay_from(self) -> int | None:
+        offsets = [verifier.replay_from for verifier in self._verifiers]
+        return min((offset for offset in offsets if offset is not None), default=None)
+
+    def heal(self) -> None:
+        """Heal what was found."""
+        for verifier in self._verifiers:
+            verifier.remove_strays()
+        kinds = {found.kind for found in self._differences}
+        if self._store_checkpoint is not None:
+            heal_store_checkpoint(self._output, self._store_checkpoint)
+        if self._ledger.path.name in kinds:
+            self._ledger.heal()
+        watermark, lowered = self._watermark, self._replay_from
+        if watermark is None:
+            # it was lost: the files hold what was compared
+            begin = -1 if self._index.begin is None else self._index.begin
+            watermark = Watermark(new_store_id(), self._scope.end, index_begin=begin)
+        if lowered is not None:
+            watermark = replace(
+                watermark, end_offset=lowered, last_record_offset=-1, last_record_crc=0
+            )
+        if lowered is not None or WATERMARK in kinds:
+            rewrite_watermark(self._state, replace(watermark, epoch=watermark.epoch + 1))
+        for verifier in self._verifiers:
+            verifier.cut()
+
+
+def _batch(runs: Sequence[Run], chunk: PackedChunk) -> DispatchBatch:
+    """A chunk as a batch of its own; only positions that tell it from others matter."""
+    entries = chunk.index_entries
+    firsts = [run.first_physical_offset for run in runs]
+    lasts = [int(run.units[-1]["offset"]) for run in runs]
+    if entries is not None:
+        firsts.append(entries.first_physical_offset)
+        lasts += entries.offsets[-1:].tolist()
+    start, last = min(firsts), max(lasts, default=min(firsts))
+    return DispatchBatch(
+        start, last + 1, runs, (), len(lasts), last, () if entries is None else (entries,)
+    )

@@ -1,4 +1,4 @@
-"""``reput verify``: built queues against the log."""
+"""``reput verify``: all that was built against the log."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def verify(
     verify_crc: Annotated[
         bool, typer.Option("--verify-crc", help="If the queues were built with it.")
     ] = False,
+    index_tags: options.IndexTags = False,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare every queue below the watermark with what the log says; exit code 1 if any differs.
+    """Compare all that is below the watermark with what the log says; exit code 1 if any differs.
 
     Only reads, unless told to repair; then `reput run` writes what was cut.
     """
@@ -41,21 +42,25 @@ def verify(
         store, broker_conf, commitlog_file_size, consume_queue_file_size
     )
     found = verify_output(
-        settings, output or store, repair=repair, on_queue_gap=on_queue_gap, verify_crc=verify_crc
-    )
+        settings, output or store, repair=repair, on_queue_gap=on_queue_gap,
+        verify_crc=verify_crc, index_tags=index_tags,
+    )  # fmt: skip
     if as_json:
         typer.echo(json.dumps({**asdict(found), "repaired": repair}))
     else:
         render.print_table(
             "differences",
-            ("topic", "queue", "what", "queue offset", "units", "physical offset", "log says",
-             "found"),
-            [tuple(asdict(difference).values()) for difference in found.differences]
-            [:SHOWN_DIFFERENCES],
+            ("what", "file", "byte", "entry", "count", "physical offset", "log says", "found"),
+            [
+                (d.damage, d.path, d.position, d.entry, d.count, d.physical_offset, d.expected,
+                 d.found)
+                for d in found.differences[:SHOWN_DIFFERENCES]
+            ],
         )  # fmt: skip
         typer.echo(
-            f"{found.queues:,} queues, {found.units:,} units compared with the log "
-            f"[{found.log_start:,}, {found.log_end:,}): {len(found.differences):,} differences"
+            f"{found.queues:,} queues, {found.units:,} units, {found.index_entries:,} index "
+            f"entries compared with the log [{found.log_start:,}, {found.log_end:,}): "
+            f"{len(found.differences):,} differences"
         )
         if repair and found.differences:
             typer.echo("cut; `reput run` writes the rest again before a broker may start here")

@@ -23,7 +23,7 @@ from store.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermark
 from tests.support.processes import is_killed_at
 from tests.support.wire import read_log
 
-USED = 72
+USED = 80
 STORE_ID = "00112233445566778899aabbccddeeff"
 FIRST = Watermark(STORE_ID, 1000, 3, 0, 900, 0xFFFFFFFF, 1_700_000_000_000)
 
@@ -51,7 +51,7 @@ def test_a_watermark_is_read_back(tmp_path: Path) -> None:
 
 
 def test_slots_are_laid_out_as_documented(tmp_path: Path) -> None:
-    """Two slots, written in turn; every field at its offset, the CRC over the 68 bytes before."""
+    """Two slots, written in turn; every field at its offset, the CRC over the 76 bytes before."""
     write(tmp_path, 1000, 2000)
     data = (tmp_path / FILE_NAME).read_bytes()
     assert len(data) == 2 * SLOT_SIZE
@@ -60,7 +60,8 @@ def test_slots_are_laid_out_as_documented(tmp_path: Path) -> None:
         assert slot[8:24].hex() == STORE_ID
         assert struct.unpack_from(">qqqq", slot, 24) == (3, sequence, end, 900)
         assert struct.unpack_from(">Iq", slot, 56) == (0xFFFFFFFF, 1_700_000_000_000)
-        assert struct.unpack_from(">I", slot, 68)[0] == zlib.crc32(slot[:68])
+        assert struct.unpack_from(">q", slot, 68) == (-1,)
+        assert struct.unpack_from(">I", slot, 76)[0] == zlib.crc32(slot[:76])
         assert slot[USED:] == bytes(SLOT_SIZE - USED)
 
 

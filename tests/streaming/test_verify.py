@@ -22,10 +22,10 @@ import pytest
 from checkpoints.expiry import expire
 from checkpoints.ownership import Ownership
 from sinks.consumequeue import OnQueueGap
-from sinks.verification import Damage
 from store.commitlog import CommitLog
 from store.config import StoreSettings, read_store_settings
 from store.errors import CommitLogError, OwnershipError, QueueFileError, UsageError
+from store.verification import Damage
 from store.watermark import read_watermark
 from streaming.verify import Verification, verify
 from tests.support.cli import reput
@@ -144,7 +144,12 @@ def test_rocketmqs_own_queues_are_what_the_log_says(golden: Golden, name: str) -
     settings, before = read_store_settings(store), tree(store)
     found = verify(settings, store)
     assert found.differences == ()
-    assert found.units == sum(1 for unit in units_below(store / "consumequeue") if unit[1]) > 2000
+    batches = (store / "batchconsumequeue").glob("*/*/*")
+    batch_units = sum(len(path.read_bytes().rstrip(b"\0")) // 46 + 1 for path in batches)
+    simple_units = sum(1 for unit in units_below(store / "consumequeue") if unit[1])
+    assert found.units == simple_units + batch_units > 2000
+    headers = [path.read_bytes()[:40] for path in (store / "index").glob("*")]
+    assert found.index_entries == sum(int.from_bytes(header[36:], "big") - 1 for header in headers)
     with pytest.raises(UsageError, match="--adopt"):
         verify(settings, store, repair=True)
     assert tree(store) == before
@@ -165,7 +170,7 @@ def test_an_ext_address_of_another_message_is_found(golden: Golden) -> None:
     units[first] = (*units[first][:2], units[second][2])
     path.write_bytes(b"".join(UNIT.pack(*unit) for unit in units))
     found = verify(read_store_settings(store), store).differences
-    assert [(d.queue_offset, d.unit_count, d.damage) for d in found] == [(first, 1, Damage.UNIT)]
+    assert [(d.entry, d.count, d.damage) for d in found] == [(first, 1, Damage.UNIT)]
 
 
 def verify_tag(store: Path, unit: tuple[int, int, int]) -> int:
@@ -231,7 +236,7 @@ def test_units_behind_the_watermark_are_let_be(ram_path: Path) -> None:
     lost[60:80] = UNIT.pack(5, 9, 1)
     path.write_bytes(lost)
     found = verify(settings, setup.root, repair=True)
-    assert [(d.queue_offset, d.damage, d.found) for d in found.differences] == [
+    assert [(d.entry, d.damage, d.found) for d in found.differences] == [
         (3, Damage.STRAY, (5, 9, 1))
     ]
     assert found.replay_from is None
@@ -336,8 +341,10 @@ def test_the_command(ram_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found["differences"] == [
         {
-            "topic": "Topic_2", "queue_id": 1, "damage": "unit", "queue_offset": 3,
-            "unit_count": 1, "physical_offset": unit[0], "expected": list(unit),
+            "kind": "consumequeue", "damage": "unit",
+            "path": f"consumequeue/Topic_2/1/{'0' * 20}", "position": 60,
+            "topic": "Topic_2", "queue_id": 1, "entry": 3,
+            "count": 1, "physical_offset": unit[0], "expected": list(unit),
             "found": [unit[0], unit[1] + 1, unit[2]],
         }
     ]  # fmt: skip

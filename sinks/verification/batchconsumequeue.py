@@ -1,0 +1,65 @@
+"""Batch consume queues compared: units stand one behind the other, no position follows from a
+queue offset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sinks.batchconsumequeue import BatchConsumeQueueDispatcher
+from sinks.verification.queues import ComparedQueue, QueueVerifier
+from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BatchConsumeQueueFiles
+from store.consumequeue import QueueFiles
+from store.dispatch import Run
+from store.ledger import Ledger
+from store.verification import LogRange
+
+
+class ComparedBatchQueue(ComparedQueue, BatchConsumeQueueFiles):
+    """The files of one batch queue as they are."""
+
+    writable = BatchConsumeQueueFiles
+    directory_name = BATCH_CONSUME_QUEUE_DIRECTORY
+
+    def _gone_unit(self, files: QueueFiles, index: int) -> NDArray[np.void]:
+        """Recovery stops at a batch of none; queue offsets must not fall either."""
+        gone = super()._gone_unit(files, index)
+        before = files.read(max(index - 1, 0), 1)
+        last = int(before[0]["msg_base_offset"]) if index and len(before) else 0
+        gone["msg_base_offset"], gone["batch_size"] = max(last, 0), 1
+        return gone
+
+
+class BatchConsumeQueueVerifier(QueueVerifier):
+    """Compares every batch queue of an output."""
+
+    def __init__(
+        self,
+        output: Path,
+        file_size: int,
+        ledger: Ledger,
+        log: LogRange,
+        batch_topics: frozenset[bytes],
+    ) -> None:
+        """``ledger`` is read only; ``batch_topics``: those that have batch queues.
+
+        Raises QueueFileError where not one file has ``file_size`` bytes, UsageError where none can.
+        """
+        super().__init__(output, ComparedBatchQueue, file_size, log)
+        self._dispatcher = BatchConsumeQueueDispatcher(
+            output, file_size, ledger,
+            durable_end=None, batch_topics=batch_topics, open_files=self._take_batch,
+        )  # fmt: skip
+
+    def _take_batch(self, directory: Path, file_size: int) -> ComparedBatchQueue:
+        files = self._take(directory, file_size)
+        assert isinstance(files, ComparedBatchQueue)
+        return files
+
+    def _open(self, directory: Path, first: Run | None) -> ComparedBatchQueue:
+        own = None
+        if first is not None and first.details is not None:
+            own = first.units[first.details["is_light"] == 0]
+        return ComparedBatchQueue(directory, self._file_size, self._log, own)

@@ -1,0 +1,140 @@
+"""Everything that is derived from a store, as the streaming query drives it, without Spark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from checkpoints.ownership import Ownership
+from checkpoints.reconcile import make_plan
+from checkpoints.watermark import read_watermark
+from sources.bitmaps import BitMaps
+from store.commitlog import CommitLog
+from store.config import read_store_settings
+from store.consumequeue import open_queues
+from store.cursor import LogTail
+from store.dispatch import DispatchBatch
+from store.indexfile import IndexLayout
+from store.scan import scan_in_one_piece
+from streaming.batch import BatchWriter
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import _check_queues_are_ours
+from streaming.dispatchers import Derived
+from streaming.verify import Verification, verify
+from tests.support.golden import difference, unpack_golden
+from tests.support.index_model import Content, read_content
+
+QUEUE_TREES = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
+
+
+@dataclass(frozen=True)
+class DerivedOutput:
+    """A golden store, and an output that was dispatched from its log."""
+
+    store: Path
+    root: Path
+
+    @classmethod
+    def build(cls, name: str, directory: Path) -> DerivedOutput:
+        """Dispatched in two runs, so that both slots of the watermark are used."""
+        output = cls(unpack_golden(name, directory), directory / "output")
+        output.start()
+        output.start()
+        return output
+
+    @property
+    def state(self) -> Path:
+        """The output's state directory."""
+        return self.root / "reput"
+
+    @property
+    def layout(self) -> IndexLayout:
+        """Of the index files."""
+        settings = read_store_settings(self.store)
+        return IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+
+    def start(
+        self,
+        *,
+        adopt: bool = False,
+        index: bool | None = None,
+        part: Callable[[DispatchBatch], int] | None = None,
+    ) -> None:
+        """As ``run_dispatcher`` does, in one batch; ``part`` chooses where it ends."""
+        config = DispatcherConfig(self.store, self.root, once=True, adopt=adopt, index=index)
+        settings = read_store_settings(self.store)
+        log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+        with closing(log), Ownership(self.root):
+            found = read_watermark(self.state)
+            if found is None and not adopt:
+                _check_queues_are_ours(self.root)
+            derived = Derived.of(config, settings)
+            end = LogTail(log).settled()
+            queues = open_queues(self.root, settings.mapped_file_size_consume_queue)
+            plan = make_plan(log, end, found, config.spark_directory, queues)
+            writer = BatchWriter(config, derived, log, plan)
+            try:
+                if plan.start < end:
+                    batch = self._batch(log, derived, plan.start, end)
+                    if part is not None and part(batch) > plan.start:
+                        batch = self._batch(log, derived, plan.start, part(batch))
+                    writer._write(batch)
+                writer.write_store_checkpoint(final=True)
+            finally:
+                writer.close()
+
+    def _batch(self, log: CommitLog, derived: Derived, start: int, end: int) -> DispatchBatch:
+        batch = scan_in_one_piece(
+            log, start, end, delay_levels_ms=derived.settings.message_delay_levels_ms,
+            verify_crc=False, wanted=derived.wanted,
+        )  # fmt: skip
+        assert batch is not None
+        if not derived.bit_maps:
+            return batch
+        maps = BitMaps(log, derived.settings)
+        return replace(batch, runs=[replace(run, bit_maps=maps.of_run(run)) for run in batch.runs])
+
+    def verify(self, *, repair: bool = False) -> Verification:
+        """This output against its log."""
+        return verify(read_store_settings(self.store), self.root, repair=repair)
+
+    def files(self) -> dict[str, list[Path]]:
+        """Derived files by kind."""
+        trees = (*QUEUE_TREES, "index")
+        found = {
+            name: sorted(path for path in (self.root / name).rglob("*") if path.is_file())
+            for name in trees
+        }
+        found["checkpoint"] = [self.root / "checkpoint"]
+        found["watermark"] = [self.state / "watermark"]
+        return {name: paths for name, paths in found.items() if paths}
+
+    def index(self, root: Path | None = None) -> list[Content]:
+        """What the index files hold, oldest first; their names are times."""
+        directory = (root or self.root) / "index"
+        paths = sorted(directory.iterdir()) if directory.is_dir() else []
+        if any(path.stat().st_size != self.layout.file_size for path in paths):
+            return []
+        sizes = self.layout.max_hash_slot_num, self.layout.max_index_num
+        return [read_content(path, *sizes) for path in paths]
+
+    def unequal(self) -> list[str]:
+        """What RocketMQ built otherwise: queues by bytes, the index by content."""
+        found = [
+            f"{name}/{path}"
+            for name in QUEUE_TREES
+            for path in difference(self.root / name, self.store / name)
+        ]
+        return found + (["index"] if self.index() != self.index(self.store) else [])
+
+    def keep(self, directory: Path) -> None:
+        """A copy of the output."""
+        shutil.copytree(self.root, directory)
+
+    def restore(self, directory: Path) -> None:
+        """The output as it was when it was kept."""
+        shutil.rmtree(self.root)
+        shutil.copytree(directory, self.root)
