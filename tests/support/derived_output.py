@@ -23,6 +23,7 @@ from streaming.batch import BatchWriter
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import _check_queues_are_ours
 from streaming.dispatchers import Derived
+from streaming.followers import Followers
 from streaming.verify import Verification, verify
 from tests.support.golden import difference, unpack_golden
 from tests.support.index_model import Content, read_content
@@ -75,14 +76,15 @@ class DerivedOutput:
             end = LogTail(log).settled()
             queues = open_queues(self.root, settings.mapped_file_size_consume_queue)
             plan = make_plan(log, end, found, config.spark_directory, queues)
-            writer = BatchWriter(config, derived, log, plan)
+            followers = Followers(config, settings, plan.watermark.store_id)
+            writer = BatchWriter(config, derived, log, plan, followers)
             try:
                 if plan.start < end:
                     batch = self._batch(log, derived, plan.start, end)
                     if part is not None and part(batch) > plan.start:
                         batch = self._batch(log, derived, plan.start, part(batch))
                     writer._write(batch)
-                writer.write_store_checkpoint(final=True)
+                writer.end()
             finally:
                 writer.close()
 
@@ -92,7 +94,7 @@ class DerivedOutput:
             verify_crc=False, wanted=derived.wanted,
         )  # fmt: skip
         assert batch is not None
-        if not derived.bit_maps:
+        if not derived.wanted.bit_maps:
             return batch
         maps = BitMaps(log, derived.settings)
         return replace(batch, runs=[replace(run, bit_maps=maps.of_run(run)) for run in batch.runs])
