@@ -177,7 +177,8 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         behind the watermark; or none at all, where RocketMQ made it for a message that it dropped.
         """
         before, units = start - self.file_size, self._units(start)
-        if start == end and before in self.sizes and not units.view(np.uint8).any():
+        is_whole = self.sizes[start] == self.file_size
+        if start == end and is_whole and before in self.sizes and not units.view(np.uint8).any():
             return True
         follows = before < end or (before in self.sizes and before not in self._strays)
         begins = self._begin is None and start == self.starts[0]
