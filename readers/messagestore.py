@@ -63,7 +63,6 @@ from store.indexfile import (
 )
 from store.queuetype import read_batch_topics
 from store.record import Record
-from store.rows import rows_at
 from store.watermark import STATE_DIRECTORY, read_watermark
 
 UNIQUE_KEY_MAX_COUNT = 32
@@ -204,6 +203,9 @@ class MessageStore:
         self, units: UnitColumns, schema: pa.Schema, max_inflated_bytes: int | None
     ) -> Iterator[pa.RecordBatch]:
         """What the log says at units (``store.rows.rows_at``)."""
+        # numba takes half a second to import: who reads single messages goes without
+        from store.rows import rows_at  # noqa: PLC0415
+
         return rows_at(
             self._view.log, units.physical_offsets, units.sizes, schema,
             delay_levels_ms=self._settings.message_delay_levels_ms,
