@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# a plain path, so that Spark finds the data sources by name
+EDITABLE := --config-settings editable_mode=compat
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .PHONY: help install run demo test test-slow lint format bench bench-quick docs build clean
@@ -15,8 +17,7 @@ install: $(STAMP) ## make .venv with the reput command; a JDK too where it is mi
 $(STAMP): pyproject.toml constraints.txt deploy/install-jdk.sh
 	sh deploy/install-jdk.sh
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		--config-settings editable_mode=compat -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' $(EDITABLE)
 	-$(BIN)/reput prepare
 	touch $(STAMP)
 
@@ -49,7 +50,7 @@ bench-quick: $(BENCH_STAMP) ## small logs: the ratios to RocketMQ and to the par
 	$(BIN)/python -m bench --quick
 
 $(BENCH_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' $(EDITABLE)
 	touch $(BENCH_STAMP)
 
 docs: install ## write the generated tables into README.md

@@ -120,7 +120,10 @@ def test_image_gets_every_file_that_the_build_needs() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     packages = {name.partition(".")[0] for name in project["tool"]["setuptools"]["packages"]}
-    wanted = packages | {"pyproject.toml", "constraints.txt", project["project"]["readme"]}
+    modules = {f"{name}.py" for name in project["tool"]["setuptools"]["py-modules"]}
+    wanted = (
+        packages | modules | {"pyproject.toml", "constraints.txt", project["project"]["readme"]}
+    )
     assert sorted(_copied()) == sorted(wanted)
     allowed = [x[1:] for x in IGNORED.read_text("utf-8").splitlines() if x.startswith("!")]
     assert sorted(allowed) == sorted(wanted)
@@ -129,7 +132,9 @@ def test_image_gets_every_file_that_the_build_needs() -> None:
 
 def test_image_installs_as_make_install_does() -> None:
     """The same pip command, without -e and without the extras for developers."""
-    found = re.search(r"-m (pip install .*) -e '\.\[dev\]'$", (ROOT / "Makefile").read_text(), re.M)
+    found = re.search(
+        r"-m (pip install .*) -e '\.\[dev\]' \$\(EDITABLE\)$", (ROOT / "Makefile").read_text(), re.M
+    )
     assert found is not None
     runs = [rest for name, rest in _instructions() if name == "RUN"]
     assert any(run.endswith(f"-m {found[1]} .") for run in runs)
