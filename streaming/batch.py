@@ -78,6 +78,8 @@ class BatchWriter:
             log,
         )
         self._store_checkpoint_due = 0.0
+        self._may_be_behind = True
+        """A broker may have written RocketMQ's checkpoint for messages that come only now."""
         self._retention_due = 0.0
         self._retained_from = 0
         self._thread = ThreadPoolExecutor(1, "reput-batch-writer")
@@ -93,6 +95,8 @@ class BatchWriter:
             end_offset = plan.watermark.end_offset
             logger.info("the last run was cut short: clearing what is behind %d", end_offset)
         if end_offset is not None:
+            # the log may have ended later than it does now
+            self._may_be_behind = False
             for dispatcher in self.dispatchers:
                 dispatcher.truncate(end_offset)
         if plan.truncate_to is not None:
@@ -277,7 +281,9 @@ class BatchWriter:
         timestamp = current.last_store_timestamp
         before = StoreCheckpoint.read(self._config.output) or StoreCheckpoint()
         StoreCheckpoint(
-            physic_msg_timestamp=max(before.physic_msg_timestamp, timestamp),
+            physic_msg_timestamp=max(
+                timestamp, before.physic_msg_timestamp if self._may_be_behind else 0
+            ),
             logics_msg_timestamp=timestamp,
             index_msg_timestamp=max(
                 before.index_msg_timestamp,

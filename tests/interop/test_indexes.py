@@ -170,5 +170,5 @@ def test_rocketmq_finds_messages_by_tag_where_tags_are_indexed(
     assert dispatched == 0
     assert len(tagged) > 10
     for offsets, answer in zip(tagged.values(), answers, strict=True):
-        found = [int(offset) for offset in answer.split(" ")[2].split(",")]
+        found = [int(message.split(":")[0]) for message in answer.split(" ")[2].split(",")]
         assert found == offsets[-MAX_RESULTS:]
