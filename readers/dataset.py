@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import dataset, fs
 
+from readers.messages import DEFAULT_MAX_BODY_BYTES
 from store.commitlog import CommitLog, Segment
 from store.config import StoreSettings
 from store.cursor import LogTail
@@ -24,7 +25,6 @@ from store.rowschema import ROWS_SCHEMA
 
 CLOCK_STEP_US = 60_000_000
 """A broker's clock that was set back by more than this may hide rows from a filter on time."""
-MAX_INFLATED_BYTES = 64 << 20
 _LARGE = {"body", "properties"}
 """Columns that cost more than to read the rest of a record twice."""
 _POSITION = ("physicalOffset", "storeSize", "corruptReason")
@@ -87,7 +87,8 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         return read_rows(
             self._log, start, end, schema,
             delay_levels_ms=self._settings.message_delay_levels_ms,
-            fail_on_corrupt=False, fail_on_data_loss=False, max_inflated_bytes=MAX_INFLATED_BYTES,
+            fail_on_corrupt=False, fail_on_data_loss=False,
+            max_inflated_bytes=DEFAULT_MAX_BODY_BYTES,
         )  # fmt: skip
 
     def _rows_at(self, found: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -95,7 +96,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         return rows_at(
             self._log, offsets, sizes, schema,
             delay_levels_ms=self._settings.message_delay_levels_ms,
-            max_inflated_bytes=MAX_INFLATED_BYTES,
+            max_inflated_bytes=DEFAULT_MAX_BODY_BYTES,
         )  # fmt: skip
 
     def _ranges(self, wanted: dataset.Expression | None) -> Iterator[tuple[int, int]]:

@@ -23,11 +23,9 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from store.compression import inflate
+from store.compression import MAX_INFLATED_BYTES, inflate
 from store.errors import UsageError
 
-MAX_INFLATED_BYTES = 16 << 20
-"""A compressed body that is larger counts as bad."""
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z", re.ASCII)
 
 

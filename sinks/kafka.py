@@ -20,11 +20,9 @@ import pyarrow.compute as pc
 from sinks.kafkatopics import OWN_PREFIX, TopicNames, TopicSelection, check_topic
 from sinks.kafkatransactions import KafkaRecord, KafkaSettings, KafkaTransactions
 from store import properties
-from store.compression import inflate
+from store.compression import MAX_INFLATED_BYTES, inflate
 
 DEFAULT_ARRIVALS_TOPIC = f"{OWN_PREFIX}arrivals"
-MAX_INFLATED_BYTES = 16 << 20
-"""A body that would be larger stays compressed."""
 MAX_PARTITIONS = 1024
 """Of a topic: a damaged queue id must not make a billion of them."""
 HEADER_PREFIX = "rocketmq."

@@ -14,6 +14,8 @@ import pyarrow as pa
 from store.record import SysFlag
 
 UNKNOWN = "unknown"
+MAX_INFLATED_BYTES = 16 << 20
+"""Of a body on its way to a table or to Kafka: one that would be larger is not inflated."""
 # no type bits with the compressed bit set is zlib, as written before 4.9.4
 _COMPRESSIONS = {
     0: "zlib",

@@ -6,6 +6,7 @@ without a unit (``replay_from``) writes the rest again.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -261,7 +262,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         return [entry * self.unit_size for entry in self._differences.entries(damage)]
 
 
-class QueueVerifier:
+class QueueVerifier(ABC):
     """Compares every queue of one kind in an output (``store.verification.Verifier``)."""
 
     def __init__(
@@ -288,8 +289,9 @@ class QueueVerifier:
         if wrong is not None:
             raise wrong
 
+    @abstractmethod
     def _open(self, directory: Path, first: Run | None) -> ComparedQueue:
-        raise NotImplementedError
+        """The queue in ``directory``, to be compared from its ``first`` run on."""
 
     def _take(self, directory: Path, file_size: int) -> ComparedQueue:
         """For the dispatcher: a queue that is compared."""

@@ -16,22 +16,14 @@ from pyarrow import dataset
 from readers.dataset import MessageDataset
 from readers.sql import answer
 from store import java
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.cursor import LogTail, records
 from store.errors import UsageError
 from store.record import Record
 from tests.support.cli import reput
-from tests.support.golden import ALL_GOLDEN_NAMES
+from tests.support.golden import ALL_GOLDEN_NAMES, log_records
+from tests.support.processes import bytes_read
 
 field = dataset.field
-
-
-def plain_records(store: Path) -> list[Record]:
-    """Every record, decoded the plain way."""
-    log = CommitLog(read_store_settings(store).commit_log_directories)
-    found = records(log, log.min_offset, LogTail(log).settled())
-    return [record for record in found if isinstance(record, Record)]
 
 
 def property_of(record: Record, name: bytes) -> str | None:
@@ -43,19 +35,13 @@ def at(milliseconds: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
 
-def bytes_read() -> int:
-    """What this process has read from files so far."""
-    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return int(fields["rchar"])
-
-
 @pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
 def test_filters_find_what_a_loop_over_records_finds(
     golden: Callable[[str], Path], name: str
 ) -> None:
     """On few columns and on many, on what prunes files and what does not."""
     store = golden(name)
-    known = plain_records(store)
+    known = log_records(store)
     messages = MessageDataset(read_store_settings(store))
     middle = known[len(known) // 2]
     time = at(middle.store_timestamp)
@@ -116,7 +102,7 @@ def test_a_filter_opens_only_files_that_may_hold_rows(golden: Callable[[str], Pa
 def test_damaged_ranges_are_rows(golden: Callable[[str], Path]) -> None:
     """A filter for them finds them, although nothing is known of their time."""
     store = golden("plain")
-    known = plain_records(store)
+    known = log_records(store)
     broken = known[len(known) // 2]
     file_size = (store / "commitlog" / "00000000000000000000").stat().st_size
     path = store / "commitlog" / f"{broken.physical_offset // file_size * file_size:020d}"
@@ -140,7 +126,7 @@ def test_damaged_ranges_are_rows(golden: Callable[[str], Path]) -> None:
 def test_sql_counts_as_a_loop_does(golden: Callable[[str], Path]) -> None:
     """Groups, joins of the table with itself, and properties."""
     store = golden("mixed")
-    known = plain_records(store)
+    known = log_records(store)
     settings = read_store_settings(store)
     query = "select topic, transactionType, count(*) as n from messages group by all"
     with answer(settings, query) as reader:
@@ -163,7 +149,7 @@ def test_sql_counts_as_a_loop_does(golden: Callable[[str], Path]) -> None:
 def test_sql_command(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """JSON lines, an export, and a line for a query that is none."""
     store = golden("plain")
-    known = plain_records(store)
+    known = log_records(store)
     done = reput("sql", store, "select physicalOffset, storeTimestamp from messages order by 1")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -28,6 +28,7 @@ from store.record import Record
 from store.rowschema import ROWS_SCHEMA
 from tests.sources.test_rows import expected_row, reference
 from tests.support.golden import ALL_GOLDEN_NAMES, GOLDEN_NAMES
+from tests.support.processes import bytes_read
 from tests.support.queue_units import Placed, queue_units
 
 ROOT = Path(__file__).parent.parent.parent
@@ -101,16 +102,11 @@ def test_where_a_message_is_and_what_its_record_says_agree(
 
 
 @contextmanager
-def bytes_read() -> Iterator[list[int]]:
+def counting_bytes() -> Iterator[list[int]]:
     """How many bytes this process asked the kernel for, as the kernel counts."""
-    counted = [_read_so_far()]
+    counted = [bytes_read()]
     yield counted
-    counted[0] = _read_so_far() - counted[0]
-
-
-def _read_so_far() -> int:
-    fields = Path("/proc/self/io").read_text().split()
-    return int(fields[fields.index("rchar:") + 1])
+    counted[0] = bytes_read() - counted[0]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +133,7 @@ def test_what_is_not_wanted_is_not_read(
     rows_of(batch_reader(store, topics="Topic_0", queueIds=0))  # what is imported late is there
     units = [unit for unit in queue_units(store) if wanted(unit)]
     log_size = sum(unit.size for unit in queue_units(store))
-    with bytes_read() as counted:
+    with counting_bytes() as counted:
         rows = rows_of(batch_reader(store, **options))
     assert [row["physicalOffset"] for row in rows] == [unit.offset for unit in units]
     assert sum(unit.size for unit in units) <= counted[0]
@@ -151,7 +147,7 @@ def test_a_tag_of_the_same_hash_is_left_out(golden: Callable[[str], Path]) -> No
     tag = next(row["tags"] for row in rows_of(batch_reader(store)) if row["tags"])
     twin = tag[:-2] + chr(ord(tag[-2]) - 1) + chr(ord(tag[-1]) + 31)
     assert hash_code(twin) == hash_code(tag)
-    with bytes_read() as counted:
+    with counting_bytes() as counted:
         assert rows_of(batch_reader(store, tags=twin)) == []
     assert counted[0] > sum(
         unit.size for unit in queue_units(store) if unit.tags_code == hash_code(tag)
@@ -175,9 +171,9 @@ def test_ext_tags_prune_too(golden: Callable[[str], Path]) -> None:
     store = golden("ext")
     assert all(unit.tags_code < -(1 << 31) for unit in queue_units(store))
     rows_of(batch_reader(store, topics="Topic_0", queueIds=0))
-    with bytes_read() as everything:
+    with counting_bytes() as everything:
         rows_of(batch_reader(store))
-    with bytes_read() as pruned:
+    with counting_bytes() as pruned:
         assert rows_of(batch_reader(store, tags="NoSuchTag")) == []
     assert pruned[0] < everything[0] - sum(unit.size for unit in queue_units(store)) // 2
 
