@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 
 import numpy as np
+import pyspark.daemon
 import pyspark.worker
-from pyspark.daemon import manager
 
 import sources.runs
 import store.rows
@@ -28,13 +29,28 @@ def load() -> None:
     kernels.hop_records(np.zeros(8, np.uint8), 0, 0, 0, 0, NO_LIMIT, NO_LIMIT, NO_LIMIT)
 
 
+def worker(sock: socket.socket, authenticated: bool) -> int:
+    """A task, as ``pyspark.daemon.worker``; quiet where Spark has hung up on it.
+
+    That is how Spark cancels the tasks of a query that failed or stopped. It knows why and says so;
+    a traceback of the pipe that broke would hide it.
+    """
+    try:
+        return spark_worker(sock, authenticated)
+    except (BrokenPipeError, ConnectionResetError):
+        return 1
+
+
+spark_worker = pyspark.daemon.worker
+pyspark.daemon.worker = worker  # where manager() looks it up
+
 if __name__ == "__main__":
     load()
     # pyspark collects garbage after every task: 60 ms over what numba consists of, 1 ms without
     gc.collect()
     gc.freeze()
     try:
-        manager()
+        pyspark.daemon.manager()
     finally:
         # Spark is gone: nobody waits for the libraries' own farewells
         os._exit(0)
