@@ -36,9 +36,11 @@ class MappedFileQueue:
     def refresh(self) -> None:
         """List the files again; empty and foreign ones are left out."""
         self.starts = []
-        if not self.directory.is_dir():
+        try:
+            entries = sorted(os.scandir(self.directory), key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):
             return
-        for entry in sorted(os.scandir(self.directory), key=lambda entry: entry.name):
+        for entry in entries:
             if not is_mapped_file_name(entry.name) or not entry.is_file(follow_symlinks=False):
                 continue
             size = entry.stat(follow_symlinks=False).st_size
