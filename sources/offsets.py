@@ -117,8 +117,8 @@ def check_no_loss(log: CommitLog, start: int, end: int, fail: bool) -> None:
 def limited_end(log: CommitLog, start: int, end: int, limit: ReadLimit) -> int:
     """How far from ``start`` one micro-batch goes: a record or file start, at most ``end``.
 
-    At least one record, whatever the limit. A file start is preferred where one lies in the upper
-    half of the limit: it costs no walk.
+    At least one record, whatever the limit. What is left is shared out evenly, so that no batch of
+    a few bytes comes last; the nearest file start is taken within the limit: it costs no walk.
     """
     window = Window(log)
     start = max(start, min(log.min_offset, end))
@@ -126,10 +126,14 @@ def limited_end(log: CommitLog, start: int, end: int, limit: ReadLimit) -> int:
         return min(walk(log, window, start, end, max_records=limit.max_rows).offset, end)
     if not isinstance(limit, ReadMaxBytes) or end - start <= limit.max_bytes:
         return end
-    target = start + limit.max_bytes
+    left = end - start
+    target = start + left // -(-left // limit.max_bytes)
     segment = log.segment_at(target)
-    if segment is not None and segment.start - start > limit.max_bytes // 2:
-        return segment.start
+    if segment is not None:
+        starts = (segment.start, segment.start + log.file_size)
+        near = min(starts, key=lambda at: abs(at - target))
+        if limit.max_bytes // 4 < near - start <= limit.max_bytes:
+            return near
     reached = walk(log, window, max(start, segment.start if segment else start), target).offset
     if reached <= start:
         reached = walk(log, window, start, end, max_records=1).offset

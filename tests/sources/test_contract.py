@@ -119,6 +119,15 @@ def test_limits_are_obeyed_and_lead_to_the_end(
     assert steps >= 1724243 // 300_000
 
 
+def test_no_batch_of_a_few_bytes_comes_last(golden: Callable[[str], Path]) -> None:
+    """What a limit splits is split evenly, at file starts: 6.6 files by a limit of 6.5."""
+    reader = stream_reader(golden("plain"), startingOffsets="earliest")
+    reader.prepareForTriggerAvailableNow()
+    middle = reader.latestOffset(reader.initialOffset(), ReadMaxBytes(1_700_000))
+    assert parse_offset(middle) == 3 * 262144
+    assert parse_offset(reader.latestOffset(middle, ReadMaxBytes(1_700_000))) == 1724243
+
+
 def test_one_record_passes_a_limit_smaller_than_itself(golden: Callable[[str], Path]) -> None:
     """A stream never stands still for a limit."""
     store = golden("plain")
