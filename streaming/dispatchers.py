@@ -106,7 +106,8 @@ class Derived:
             is_late = (durable_end or 0) > log.min_offset
             if is_late and self.first_indexed(config) is None:
                 logger.warning(
-                    "the index begins at %d: replay from earliest to have older keys", durable_end
+                    "the index begins at %d: reput rebuild --only index adds older keys",
+                    durable_end,
                 )
             found.append(IndexDispatcher(config.output, self._layout, log, durable_end=durable_end))
         return found

@@ -22,12 +22,14 @@ from checkpoints.swap import (
     finish_owned_swap,
     swap_in,
 )
+from checkpoints.watermark import WatermarkFile
 from store import fsops
 from store.compare import CHECKPOINT_KIND, DIRECTORY_KINDS, Comparison, compare_stores
 from store.config import read_store_settings
 from store.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
 from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from store.errors import NoSpaceError, StoreError, UsageError
+from store.indexfile import INDEX_DIRECTORY
 from store.storecheckpoint import StoreCheckpoint
 from store.watermark import read_watermark
 from streaming.config import DispatcherConfig
@@ -103,6 +105,8 @@ def rebuild(
         parts = [part for part in parts if part.partition("/")[0] in written]
         if parts == written:
             parts += [CHECKPOINT_KIND, STATE_DIRECTORY]
+        elif INDEX_DIRECTORY in parts:
+            _note_index_begin(config, built)
         return Rebuilt(progress, comparison, swap_in(output, parts))
 
 
@@ -134,6 +138,20 @@ def _aside(config: DispatcherConfig, built: Path) -> DispatcherConfig:
         config, output=built, once=True, checkpoint=None, adopt=False, replay_from=None,
         store_id=found.store_id if found else None, followers=(),
     )  # fmt: skip
+
+
+def _note_index_begin(config: DispatcherConfig, built: Path) -> None:
+    """Have the watermark that stays say where the new index begins.
+
+    Before the swap: killed between the two, ``verify`` finds missing keys, which is what they are.
+    """
+    current, begun = read_watermark(config.state_directory), read_watermark(built / STATE_DIRECTORY)
+    if current is not None and begun is not None:
+        watermark = WatermarkFile(config.state_directory)
+        try:
+            watermark.advance(replace(current, index_begin=begun.index_begin))
+        finally:
+            watermark.close()
 
 
 def _check_built(
