@@ -28,7 +28,6 @@ from readers.getmessage import (
 from readers.messagefilter import MessageFilter
 from readers.messages import DEFAULT_MAX_BODY_BYTES, Message, decode_message_id
 from readers.queues import (
-    NO_TIME,
     BatchConsumeQueueReader,
     ConsumeQueueReader,
     LogView,
@@ -39,12 +38,12 @@ from store import configjson, record
 from store.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BatchConsumeQueueFiles,
-    BoundaryType,
 )
-from store.commitlog import CommitLog
+from store.commitlog import NO_TIME, CommitLog
 from store.config import read_store_settings
 from store.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
+    BoundaryType,
     ConsumeQueueFiles,
     QueueKey,
     list_queue_ids,
@@ -234,7 +233,7 @@ class MessageStore:
         timestamp_ms: int,
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
-        """Queue offset by store time, within the queue's bounds (``ConsumeQueueReader``)."""
+        """Queue offset by store time, within the queue's bounds (``ConsumeQueueFiles``)."""
 
         def ask(queue: QueueReader) -> int:
             found = queue.offset_by_time(timestamp_ms, boundary)

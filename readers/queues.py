@@ -15,17 +15,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from store import record
-from store.batchconsumequeue import (
-    BATCH_CQ_STORE_UNIT_SIZE,
-    BatchConsumeQueueFiles,
+from store.batchconsumequeue import BATCH_CQ_STORE_UNIT_SIZE, BatchConsumeQueueFiles
+from store.commitlog import NO_TIME, CommitLog
+from store.consumequeue import (
+    CQ_STORE_UNIT_SIZE,
+    PRE_BLANK_SIZE,
     BoundaryType,
+    ConsumeQueueFiles,
 )
-from store.commitlog import CommitLog
-from store.consumequeue import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE, ConsumeQueueFiles
 from store.consumequeueext import MAX_ADDR, ConsumeQueueExtFiles, ExtUnit, is_ext_addr
-
-NO_TIME = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +76,7 @@ class LogView:
     def store_time(self, offset: int, size: int) -> int:
         """storeTimestamp of the record at ``offset``, NO_TIME where there is none
         (``CommitLog.pickupStoreTimestamp``)."""
-        if offset < self.log.min_offset or offset + size > self.end:
-            return NO_TIME
-        head = self.log.read(offset, record.STORE_TIMESTAMP_END_MAX)
-        if len(head) < record.STORE_TIMESTAMP_END_MAX:
-            return NO_TIME
-        return record.store_timestamp(head)
+        return NO_TIME if offset + size > self.end else self.log.store_time(offset)
 
 
 class QueueReader(Protocol):
@@ -178,53 +171,10 @@ class ConsumeQueueReader:
         return offset + per_file - offset % per_file
 
     def offset_by_time(self, timestamp: int, boundary: BoundaryType) -> int:
-        """LOWER: the first message at or behind the time; UPPER: the last one at or before it.
-
-        Behind the last message that is the max offset and the last one; before the first one it is
-        the min offset for both. Where times do not ascend it is what RocketMQ's binary search
-        (``binarySearchInQueueByTime``) meets.
-        """
-        start = self._file_by_time(timestamp, boundary)
-        if start is None:
-            return 0
-        first = start // CQ_STORE_UNIT_SIZE
-        floor, ceiling = max(0, self.min_offset - first), self._count(start) - 1
-        is_lower = boundary is BoundaryType.LOWER
-        if self._time(start, ceiling) < timestamp:
-            return first + ceiling + is_lower
-        if self._time(start, floor) > timestamp:
-            return first if is_lower else 0
-        low, high, left, right = floor, ceiling, -1, -1
-        while low <= high:
-            middle = (low + high) // 2
-            time = self._time(start, middle)
-            if time < 0:
-                return 0
-            if time == timestamp:
-                step, last = (-1, floor) if is_lower else (1, ceiling)
-                while middle != last and self._time(start, middle + step) == timestamp:
-                    middle += step
-                return first + middle
-            if time > timestamp:
-                high, right = middle - 1, middle
-            else:
-                low, left = middle + 1, middle
-        return max(0, first + (right if is_lower else left))
-
-    def _file_by_time(self, timestamp: int, boundary: BoundaryType) -> int | None:
-        """Start of the file to search (``getConsumeQueueMappedFileByTime``)."""
-        starts = [start for start in self._files.starts if start < self._end]
-        if boundary is BoundaryType.UPPER:
-            began = (s for s in reversed(starts) if self._time(s, 0) <= timestamp)
-            return next(began, None)
-        for start in starts[:-1]:
-            if self._time(start, self._count(start) - 1) >= timestamp:
-                return start
-        return starts[-1] if starts else None
-
-    def _time(self, start: int, index: int) -> int:
-        unit = self._files.units(start, index, 1)[0]
-        return self._view.store_time(int(unit["offset"]), int(unit["size"]))
+        """``ConsumeQueueFiles.offset_in_queue_by_time``."""
+        return self._files.offset_in_queue_by_time(
+            timestamp, boundary, self._end, self.min_offset, self._view.store_time
+        )
 
 
 class BatchConsumeQueueReader:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from store.config import StoreSettings
 from store.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     PRE_BLANK_SIZE,
-    UNITS_PER_READ,
+    BoundaryType,
     ConsumeQueueFiles,
     QueueFiles,
     QueueKey,
@@ -23,7 +22,6 @@ from store.consumequeue import (
     open_whole_queue,
 )
 from store.errors import UsageError
-from store.record import Record
 from store.watermark import STATE_DIRECTORY, Watermark, read_watermark
 
 POLL_SHARE = 0.1
@@ -104,29 +102,27 @@ class BuiltQueue:
         """Queue offset of the first message that is still in the log and was stored at
         ``timestamp`` (ms) or later; None without one. Store times are taken to ascend.
 
-        In effect RocketMQ's search with the boundary LOWER (``getOffsetInQueueByTime``).
+        That of RocketMQ, but that LOWER in a batch queue may pass over messages of that time.
         """
-        indexes = range(self.unit_from(self.min_offset(log.min_offset)), self.end_unit)
-        found = bisect_left(indexes, timestamp, key=lambda index: self._store_time(log, index))
-        if found == len(indexes):
+        first = self.min_offset(log.min_offset)
+        if isinstance(self.files, BatchConsumeQueueFiles):
+            earlier, upper = timestamp - 1, BoundaryType.UPPER
+            before = self.files.offset_in_queue_by_time(earlier, upper, self._end)
+            index = self.files.first_unit_from(before + 1, self._end)
+        else:
+            assert isinstance(self.files, ConsumeQueueFiles)
+            index = self.files.offset_in_queue_by_time(
+                timestamp, BoundaryType.LOWER, self._end, first,
+                # a record that is gone was stored before what is there
+                lambda offset, _size: max(log.store_time(offset), 0),
+            )  # fmt: skip
+        index = max(index, self.unit_from(first))
+        if index >= self.end_unit:
             return None
-        index = indexes[found]
         return self._offset_of(self.files.read(index, 1)[0], index)
 
     def _offset_of(self, unit: np.void, index: int) -> int:
         return int(unit["msg_base_offset"]) if self.is_batch else index
-
-    def _store_time(self, log: CommitLog, index: int) -> int:
-        """Of the message of a unit; of the next one for a blank."""
-        unit = self.files.read(index, 1)[0]
-        if isinstance(self.files, BatchConsumeQueueFiles):
-            return int(unit["store_time"])
-        while unit["size"] == PRE_BLANK_SIZE and index < self.end_unit:
-            units = self.files.read(index, min(UNITS_PER_READ, self.end_unit - index))
-            real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
-            unit, index = units[real[0] if len(real) else -1], index + len(units)
-        found = log.record_at(int(unit["offset"]), int(unit["size"]))
-        return found.store_timestamp if isinstance(found, Record) else -1
 
 
 class BuiltQueues:

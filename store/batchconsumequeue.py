@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store.consumequeue import QueueFiles, QueueKey, list_queues
+from store.consumequeue import BoundaryType, QueueFiles, QueueKey, list_queues
 from store.errors import QueueFileError, UsageError
 
 BATCH_CONSUME_QUEUE_DIRECTORY = "batchconsumequeue"
@@ -51,15 +50,6 @@ INVALID_POS = -1
 DEFAULT_FILE_SIZE = 13_800_000
 """mapperFileSizeBatchConsumeQueue: 300,000 units."""
 _SETTING = "mapperFileSizeBatchConsumeQueue"
-
-
-class BoundaryType(StrEnum):
-    """Which of the messages around a time a search is for."""
-
-    LOWER = "lower"
-    """The first one at or behind it."""
-    UPPER = "upper"
-    """The last one at or before it."""
 
 
 def checked_file_size(configured: int) -> int:

@@ -31,6 +31,8 @@ _EMPTY_HEADER = bytes(SIZE_MAGIC_LENGTH)
 # shared file systems keep times of a second or two, and two machines' clocks differ a little
 _SETTLED_NANOSECONDS = 3_000_000_000
 READ_AHEAD_BYTES = 128 << 20
+NO_TIME = -1
+"""A storeTimestamp of nothing."""
 _OPEN_TRIES = 3
 _OPEN_RETRY_SECONDS = 0.01
 
@@ -224,6 +226,14 @@ class CommitLog:
         if isinstance(found, Record) and found.total_size != size:
             return Outcome(Status.BAD_SIZE, found.total_size)
         return found
+
+    def store_time(self, offset: int) -> int:
+        """storeTimestamp of the record that begins at ``offset``, ms; NO_TIME where no file has
+        its head."""
+        head = self.read(offset, record.STORE_TIMESTAMP_END_MAX)
+        if len(head) < record.STORE_TIMESTAMP_END_MAX:
+            return NO_TIME
+        return record.store_timestamp(head)
 
     def descriptor(self, segment: Segment) -> int:
         """The open file, for reads by position. It stays this object's. Raises OSError."""

@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
 
@@ -70,6 +71,15 @@ def is_usual_topic(topic: bytes) -> bool:
 def rounded_file_size(configured: int) -> int:
     """mappedFileSizeConsumeQueue as RocketMQ uses it: rounded up to whole units."""
     return -(-configured // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE
+
+
+class BoundaryType(StrEnum):
+    """Which of the messages around a time a search is for."""
+
+    LOWER = "lower"
+    """The first one at or behind it."""
+    UPPER = "upper"
+    """The last one at or before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +314,82 @@ class ConsumeQueueFiles(QueueFiles):
             if kept * CQ_STORE_UNIT_SIZE < length:
                 return start // CQ_STORE_UNIT_SIZE + kept
         return end // CQ_STORE_UNIT_SIZE
+
+    def offset_in_queue_by_time(
+        self,
+        timestamp: int,
+        boundary_type: BoundaryType,
+        end: int,
+        min_offset: int,
+        store_time: Callable[[int, int], int],
+    ) -> int:
+        """Index of the unit that a search by store time (ms) ends at; 0 for none.
+
+        LOWER: the first message at or behind the time; UPPER: the last one at or before it. Behind
+        the last message that is the end and the last one. Where times do not ascend it is what
+        RocketMQ's binary search meets (``binarySearchInQueueByTime``), and 0 where it meets no
+        time. ``min_offset``: the first index whose message is still in the log, to whose bounds the
+        result is not yet clamped. ``store_time``: that of the record at a physical offset, of a
+        size; negative where none is.
+        """
+
+        def time_of(index: int) -> int:
+            return store_time(*self._real_from(index, end))
+
+        found = self._file_by_time(timestamp, boundary_type, end, min_offset, time_of)
+        if not found:
+            return 0
+        is_lower = boundary_type is BoundaryType.LOWER
+        floor, ceiling = max(found[0], min_offset), found[-1]
+        if time_of(ceiling) < timestamp:
+            return ceiling + is_lower
+        if time_of(floor) > timestamp:
+            return floor if is_lower else 0
+        low, high, left, right = floor, ceiling, 0, 0
+        while low <= high:
+            middle = (low + high) // 2
+            time = time_of(middle)
+            if time < 0:
+                return 0
+            if time == timestamp:
+                step, last = (-1, floor) if is_lower else (1, ceiling)
+                while middle != last and time_of(middle + step) == timestamp:
+                    middle += step
+                return middle
+            if time > timestamp:
+                high, right = middle - 1, middle
+            else:
+                low, left = middle + 1, middle
+        return right if is_lower else left
+
+    def _file_by_time(
+        self,
+        timestamp: int,
+        boundary_type: BoundaryType,
+        end: int,
+        min_offset: int,
+        time_of: Callable[[int], int],
+    ) -> range:
+        """Units of the file to search (``getConsumeQueueMappedFileByTime``)."""
+        stops = [(start, min(start + self.file_size, end)) for start in self.starts if start < end]
+        files = [range(start // self.unit_size, stop // self.unit_size) for start, stop in stops]
+        files = [units for units in files if units and units[-1] >= min_offset]
+        if boundary_type is BoundaryType.UPPER:
+            began = (units for units in reversed(files) if time_of(units[0]) <= timestamp)
+            return next(began, range(0))
+        ended = (units for units in files[:-1] if time_of(units[-1]) >= timestamp)
+        return next(ended, files[-1] if files else range(0))
+
+    def _real_from(self, index: int, end: int) -> tuple[int, int]:
+        """Physical offset and size of a unit; of the next real one for a blank."""
+        unit = self.read(index, 1)[0]
+        while unit["size"] == PRE_BLANK_SIZE and index * self.unit_size < end:
+            units = self.read(index, min(UNITS_PER_READ, end // self.unit_size - index))
+            if not len(units):
+                break
+            real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
+            unit, index = units[real[0] if len(real) else -1], index + len(units)
+        return int(unit["offset"]), int(unit["size"])
 
 
 def open_whole_queue(directory: Path, file_size: int) -> ConsumeQueueFiles:

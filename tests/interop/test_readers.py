@@ -23,7 +23,7 @@ from readers.messagefilter import MessageFilter
 from readers.messages import Message
 from readers.messagestore import MessageStore
 from store import record
-from store.batchconsumequeue import BoundaryType
+from store.consumequeue import BoundaryType
 from store.record import Record
 from tests.interop.rocketmq import Setting, ask_store, require_maven
 from tests.interop.test_indexes import GROUPS, line

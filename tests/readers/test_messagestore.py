@@ -18,7 +18,7 @@ from readers.getmessage import GetMessageResult, GetMessageStatus
 from readers.messages import Message
 from readers.messagestore import MessageStore
 from store import record
-from store.batchconsumequeue import BoundaryType
+from store.consumequeue import BoundaryType
 from store.errors import QueueFileError, UsageError
 from store.watermark import Watermark
 from tests.readers.stores import SmallStore

@@ -16,6 +16,7 @@ import pytest
 
 from store.consumequeue import (
     UNIT_DTYPE,
+    BoundaryType,
     ConsumeQueueFiles,
     QueueKey,
     is_usual_topic,
@@ -367,3 +368,42 @@ def test_file_sizes_are_rounded_up_to_whole_units(configured: int, rounded: int)
     """``ceil(size / 20.0) * 20`` (§1)."""
     assert rounded_file_size(configured) == rounded
     assert rounded_file_size(configured) == int(np.ceil(configured / 20.0) * 20)
+
+
+def test_a_search_by_time_passes_over_blanks_and_what_the_log_lost(
+    tmp_path: Path, seed: int
+) -> None:
+    """Wherever they are, also over files; against a plain loop over the real units."""
+    rng = random.Random(seed)
+    for turn in range(8):
+        times = sorted(rng.choices(range(20), k=rng.randrange(1, 30)))
+        units: list[Unit] = []
+        for index in range(len(times)):
+            units += [BLANK] * rng.choice((0, 0, 0, 1, 12))
+            units.append((100 * index, 100, 0))
+        directory = tmp_path / str(turn)
+        write_queue(directory, 100, units)
+        files = ConsumeQueueFiles(directory, 100)
+        end, lost = len(units) * 20, rng.randrange(len(times))
+        floor = files.min_queue_offset(end, lost * 100)
+        real = [
+            (i, times[offset // 100]) for i, (offset, size, _) in enumerate(units) if size == 100
+        ]
+        real = real[lost:]
+
+        def store_time(
+            offset: int, _size: int, times: Sequence[int] = times, lost: int = lost
+        ) -> int:
+            return times[offset // 100] if offset >= lost * 100 else -1
+
+        for time in range(-1, 22):
+            at = [
+                files.offset_in_queue_by_time(time, side, end, floor, store_time)
+                for side in (BoundaryType.LOWER, BoundaryType.UPPER)
+            ]
+            later = [index for index, stored in real if stored >= time]
+            lower = max(at[0], floor)
+            # a blank has the time of the next message
+            assert {BLANK} >= set(units[lower : later[0]]) if later else lower == len(units)
+            before = [index for index, stored in real if stored <= time]
+            assert max(at[1], floor) == (before[-1] if before else floor)
