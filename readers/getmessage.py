@@ -12,23 +12,18 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Self
 
 from readers.messagefilter import MessageFilter
 from readers.messages import Message
 from readers.queues import CqUnit, LogView, QueueReader
+from store.config import StoreSettings
 from store.errors import MessageBodyError
 from store.record import Record
 
 MAX_PULL_MSG_SIZE = 128 << 20
 MIN_PULL_MSG_SIZE = 100
 DEFAULT_MAX_MSG_NUMS = 32
-DEFAULT_IN_MEMORY_RATIO = 0.4
-
-
-def in_memory_bytes(ratio: float = DEFAULT_IN_MEMORY_RATIO) -> int:
-    """How much of the log's end RocketMQ takes for cached: a share of this machine's memory
-    (``accessMessageInMemoryMaxRatio``)."""
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * ratio)
 
 
 class GetMessageStatus(StrEnum):
@@ -55,14 +50,27 @@ class GetMessageStatus(StrEnum):
 class PullLimits:
     """What bounds one pull besides the caller's limits (``MessageStoreConfig``)."""
 
-    max_transfer_bytes_in_memory: int = 262_144
-    max_transfer_count_in_memory: int = 32
-    max_transfer_bytes_on_disk: int = 65_536
-    max_transfer_count_on_disk: int = 8
-    max_filter_message_size: int = 16_000
+    max_transfer_bytes_in_memory: int
+    max_transfer_count_in_memory: int
+    max_transfer_bytes_on_disk: int
+    max_transfer_count_on_disk: int
+    max_filter_message_size: int
     """Bytes of units that are looked at."""
-    in_memory_bytes: int = field(default_factory=in_memory_bytes)
+    in_memory_bytes: int
     """Messages so near to the log's end have the limits of memory."""
+
+    @classmethod
+    def of(cls, settings: StoreSettings) -> Self:
+        """Those of a store, on this machine."""
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return cls(
+            settings.max_transfer_bytes_on_message_in_memory,
+            settings.max_transfer_count_on_message_in_memory,
+            settings.max_transfer_bytes_on_message_in_disk,
+            settings.max_transfer_count_on_message_in_disk,
+            settings.max_filter_message_size,
+            int(memory * (settings.access_message_in_memory_max_ratio / 100)),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,12 +91,13 @@ class MessageStore:
     ) -> None:
         """``output``: where the indexes are, if not in the store at ``root``.
 
+        ``limits``: of a pull, instead of those that the store's settings state.
         ``max_body_bytes``: of no message will more be inflated. Raises UsageError where ``root`` is
         no store, or its settings cannot be read.
         """
         self._output = output or root
         self._settings = settings = read_store_settings(root, broker_conf)
-        self._limits = limits or PullLimits()
+        self._limits = limits or PullLimits.of(settings)
         self._max_body_bytes = max_body_bytes
         self._batch_topics = read_batch_topics(root)
         log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)

@@ -47,13 +47,19 @@ _NUMBERS = {
     "maxHashSlotNum": ("max_hash_slot_num", 1, _MAX_INT),
     "maxIndexNum": ("max_index_num", 1, _MAX_INT),
     "fileReservedTime": ("file_reserved_time", 0, _MAX_INT),
+    "maxTransferBytesOnMessageInMemory": ("max_transfer_bytes_on_message_in_memory", 0, _MAX_INT),
+    "maxTransferCountOnMessageInMemory": ("max_transfer_count_on_message_in_memory", 0, _MAX_INT),
+    "maxTransferBytesOnMessageInDisk": ("max_transfer_bytes_on_message_in_disk", 0, _MAX_INT),
+    "maxTransferCountOnMessageInDisk": ("max_transfer_count_on_message_in_disk", 0, _MAX_INT),
+    "maxFilterMessageSize": ("max_filter_message_size", 0, _MAX_INT),
+    "accessMessageInMemoryMaxRatio": ("access_message_in_memory_max_ratio", 0, 100),
 }
 """Key -> field, smallest and largest value."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What of a broker's configuration decides bytes on disk."""
+    """What of a broker's configuration decides bytes on disk, and what consumers get of them."""
 
     root: Path
     commit_log_directories: tuple[Path, ...]
@@ -82,6 +88,15 @@ class StoreSettings:
     """Entries of an index file."""
     file_reserved_time: int = 72
     """Hours that files of the log are kept."""
+    max_transfer_bytes_on_message_in_memory: int = 262_144
+    """These bound a pull; one of the log's end, which RocketMQ takes for cached, or of the rest."""
+    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_disk: int = 65_536
+    max_transfer_count_on_message_in_disk: int = 8
+    max_filter_message_size: int = 16_000
+    """Bytes of units that a pull looks at."""
+    access_message_in_memory_max_ratio: int = 40
+    """Percent of the machine's memory: how long that end of the log is."""
 
     def with_overrides(
         self, commit_log_file_size: int | None, consume_queue_file_size: int | None

@@ -13,7 +13,7 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from readers.messagefilter import MessageFilter
 from readers.messages import Message
 from readers.messagestore import MessageStore
 from store import record
+from store.config import read_store_settings
 from store.consumequeue import BoundaryType
 from store.record import Record
 from tests.interop.rocketmq import Setting, ask_store, require_maven
@@ -36,6 +37,12 @@ FRONT, BLANK = "plain-front", "plain-blank"
 """Golden plain without its first log file: with its queues, and with queues that RocketMQ builds
 from what is left, which begin with blank units."""
 CASES = (*ALL_GOLDEN_NAMES, FRONT, BLANK)
+LIMITS: dict[str, Setting] = {
+    "maxTransferBytesOnMessageInMemory": 20_000, "maxTransferCountOnMessageInMemory": 25,
+    "maxTransferBytesOnMessageInDisk": 9_000, "maxTransferCountOnMessageInDisk": 12,
+    "maxFilterMessageSize": 3_000,
+}  # fmt: skip
+"""Of pulls from ``FRONT``; the other stores have RocketMQ's."""
 PULLS = 500
 """Of each store: 5,000 in all."""
 TIMES = 500
@@ -166,6 +173,10 @@ def ask_rocketmq(
     theirs = store.parent / "theirs"
     shutil.copytree(store, theirs)
     settings: dict[str, Setting] = {"expectConsumerNumUseFilter": 64} if name == "ext" else {}
+    if name == FRONT:
+        settings = LIMITS
+        with (store / "broker.conf").open("a") as conf:
+            conf.writelines(f"{key}={value}\n" for key, value in LIMITS.items())
     answers = pool.submit(ask_store, theirs, asked, **settings)
     return Case(name, seed, theirs if name == BLANK else store, found, asked, answers)
 
@@ -178,10 +189,8 @@ class Reader:
     """Ours, which answers in RocketMQ's words."""
 
     def __init__(self, root: Path) -> None:
-        self._stores = {
-            40: MessageStore(root),
-            0: MessageStore(root, limits=PullLimits(in_memory_bytes=0)),
-        }
+        on_disk = replace(PullLimits.of(read_store_settings(root)), in_memory_bytes=0)
+        self._stores = {40: MessageStore(root), 0: MessageStore(root, limits=on_disk)}
         self._store = self._stores[40]
 
     def answer(self, question: str) -> object:

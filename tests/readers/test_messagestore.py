@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from checkpoints.watermark import WatermarkFile
-from readers.getmessage import GetMessageResult, GetMessageStatus
+from readers.getmessage import GetMessageResult, GetMessageStatus, PullLimits
 from readers.messages import Message
 from readers.messagestore import MessageStore
 from store import record
+from store.config import read_store_settings
 from store.consumequeue import BoundaryType
 from store.errors import QueueFileError, UsageError
 from store.watermark import Watermark
@@ -230,6 +232,33 @@ def test_blank_units_are_no_messages(tmp_path: Path) -> None:
         assert found == [[7, 8, 10, 12], [7, 9, 9, 11]]
         assert store.earliest_message_time("Topic", 0) == 1000
         assert store.earliest_time() == 1000
+
+
+def test_a_pull_has_the_limits_of_the_store(tmp_path: Path) -> None:
+    """Those that broker.conf states, by how far from the log's end a message is; given ones stand
+    above."""
+    small = SmallStore(tmp_path)
+    for _ in range(30):
+        small.append(body=b"x" * 20)
+    conf = small.write() / "broker.conf"
+    sizes = conf.read_text()
+
+    def pulled(stated: str, **given: int) -> int:
+        conf.write_text(sizes + stated)
+        limits = replace(PullLimits.of(read_store_settings(tmp_path)), **given) if given else None
+        with MessageStore(tmp_path, limits=limits) as store:
+            return len(store.get_message("Topic", 0, 0, 100).found)
+
+    assert pulled("") == 10  # all of the queue's file
+    assert pulled("maxTransferCountOnMessageInMemory=7\n") == 7
+    size = small.log.spans[0][1] - small.log.spans[0][0]
+    assert pulled(f"maxTransferBytesOnMessageInMemory={3 * size}\n") == 3
+    on_disk = "accessMessageInMemoryMaxRatio=0\nmaxTransferCountOnMessageInMemory=7\n"
+    assert pulled(on_disk) == 8
+    assert pulled(on_disk + "maxTransferCountOnMessageInDisk=2\n") == 2
+    assert pulled(on_disk + f"maxTransferBytesOnMessageInDisk={4 * size + 1}\n") == 4
+    assert pulled(on_disk, in_memory_bytes=1 << 20) == 7
+    assert pulled(on_disk, max_transfer_count_on_disk=5) == 5
 
 
 def test_what_no_store_has(tmp_path: Path) -> None:

@@ -136,6 +136,9 @@ NUMBERS = {
     "mappedFileSizeConsumeQueueExt": 50331648, "maxErrorRateOfBloomFilter": None,
     "expectConsumerNumUseFilter": None, "mapperFileSizeBatchConsumeQueue": 13800000,
     "maxHashSlotNum": 5000000, "maxIndexNum": 20000000, "fileReservedTime": 72,
+    "maxTransferBytesOnMessageInMemory": 262144, "maxTransferCountOnMessageInMemory": 32,
+    "maxTransferBytesOnMessageInDisk": 65536, "maxTransferCountOnMessageInDisk": 8,
+    "maxFilterMessageSize": 16000, "accessMessageInMemoryMaxRatio": 40,
 }  # fmt: skip
 """``MessageStoreConfig`` and ``BrokerConfig`` of RocketMQ 5.3.3: key -> default."""
 
@@ -171,6 +174,7 @@ def test_what_decides_the_other_derived_files_has_rocketmqs_names_and_defaults(
         ("maxErrorRateOfBloomFilter", "0"),
         ("expectConsumerNumUseFilter", "0"),
         ("mappedFileSizeConsumeQueueExt", "0"),
+        ("accessMessageInMemoryMaxRatio", "101"),
     ],
 )
 def test_a_setting_that_cannot_be_read_is_named(tmp_path: Path, key: str, value: str) -> None:
