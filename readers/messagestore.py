@@ -40,7 +40,7 @@ from store.batchconsumequeue import (
     BatchConsumeQueueFiles,
 )
 from store.commitlog import NO_TIME, CommitLog
-from store.config import read_store_settings
+from store.config import StoreSettings, read_store_settings
 from store.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     BoundaryType,
@@ -85,18 +85,19 @@ class MessageStore:
         root: Path,
         *,
         output: Path | None = None,
-        broker_conf: Path | None = None,
+        settings: StoreSettings | None = None,
         limits: PullLimits | None = None,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
     ) -> None:
         """``output``: where the indexes are, if not in the store at ``root``.
 
-        ``limits``: of a pull, instead of those that the store's settings state.
+        ``settings``: instead of those that ``root`` states. ``limits``: of a pull, instead of
+        those of the settings.
         ``max_body_bytes``: of no message will more be inflated. Raises UsageError where ``root`` is
         no store, or its settings cannot be read.
         """
         self._output = output or root
-        self._settings = settings = read_store_settings(root, broker_conf)
+        self._settings = settings = settings or read_store_settings(root)
         self._limits = limits or PullLimits.of(settings)
         self._max_body_bytes = max_body_bytes
         self._batch_topics = read_batch_topics(root)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from readers.messagefilter import MessageFilter
     from readers.messagestore import MessageStore
     from readers.tail import QueueMessage
+    from store.config import StoreSettings
 
 POLL_SECONDS = 0.2
 PRINTED_AT_ONCE = 100
@@ -35,10 +36,15 @@ def get(
     output: options.ReadOutput = None,
     body: Body = BodyForm.TEXT,
     broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: AsJsonLines = False,
 ) -> None:
     """Show one message of a queue. Exit code 1 where there is none."""
-    with _opened(store, output, broker_conf) as opened:
+    settings = options.store_settings(
+        store, broker_conf, commitlog_file_size, consume_queue_file_size
+    )
+    with _opened(settings, output) as opened:
         found = opened.get_message(topic, queue, offset, 1)
     # where a message is gone a later one is found; one in an inner batch begins before the offset
     if not found.messages or not found.queue_offsets[0] <= offset < found.next_begin_offset:
@@ -74,6 +80,8 @@ def tail(
     output: options.ReadOutput = None,
     body: Body = BodyForm.TEXT,
     broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: AsJsonLines = False,
 ) -> None:
     """Show a topic's last messages, in the order in which they were stored.
@@ -85,7 +93,10 @@ def tail(
     since = None if from_time is None else options.time_option_ms("--from-time", from_time)
     wanted = _message_filter(tag, sql)
     printed = messages.MessageList(body, as_json)
-    with _opened(store, output, broker_conf) as opened, render.stopped_by_signals() as stop:
+    settings = options.store_settings(
+        store, broker_conf, commitlog_file_size, consume_queue_file_size
+    )
+    with _opened(settings, output) as opened, render.stopped_by_signals() as stop:
         if not follow and not opened.queue_ids(topic):
             raise NotFoundError(f"no queue of topic {topic} in {output or store}")
         topic_tail = TopicTail(opened, topic, wanted)
@@ -111,6 +122,8 @@ def query(
     output: options.ReadOutput = None,
     body: Body = BodyForm.TEXT,
     broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: AsJsonLines = False,
 ) -> None:
     """Show the newest messages with a key, by the index. Exit code 1 where there is none."""
@@ -123,7 +136,10 @@ def query(
         bounds["begin_ms"] = options.time_option_ms("--begin", begin)
     if end is not None:
         bounds["end_ms"] = options.time_option_ms("--end", end)
-    with _opened(store, output, broker_conf) as opened:
+    settings = options.store_settings(
+        store, broker_conf, commitlog_file_size, consume_queue_file_size
+    )
+    with _opened(settings, output) as opened:
         ask = opened.query if unique_key is None else opened.query_unique_key
         found = ask(topic, wanted, **bounds)
         if not found:
@@ -145,6 +161,8 @@ def search_time(
     ] = False,
     output: options.ReadOutput = None,
     broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: AsJsonLines = False,
 ) -> None:  # fmt: skip
     """Show at which offset of a queue a time is. Exit code 1 where there is no such queue."""
@@ -152,7 +170,10 @@ def search_time(
 
     wanted = options.time_option_ms("TIME", time)
     boundary = BoundaryType.UPPER if upper else BoundaryType.LOWER
-    with _opened(store, output, broker_conf) as opened:
+    settings = options.store_settings(
+        store, broker_conf, commitlog_file_size, consume_queue_file_size
+    )
+    with _opened(settings, output) as opened:
         if queue not in opened.queue_ids(topic):
             raise NotFoundError(f"no queue {queue} of topic {topic} in {output or store}")
         offset = opened.offset_by_time(topic, queue, wanted, boundary)
@@ -160,10 +181,10 @@ def search_time(
     messages.print_place(topic, queue, offset, stored if stored >= 0 else None, as_json)
 
 
-def _opened(store: Path, output: Path | None, broker_conf: Path | None) -> MessageStore:
+def _opened(settings: StoreSettings, output: Path | None) -> MessageStore:
     from readers.messagestore import MessageStore  # noqa: PLC0415
 
-    return MessageStore(store, output=output, broker_conf=broker_conf)
+    return MessageStore(settings.root, output=output, settings=settings)
 
 
 def _message_filter(tag: str | None, sql: str | None) -> MessageFilter | None:

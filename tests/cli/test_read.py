@@ -195,6 +195,32 @@ def test_search_time(golden: Callable[[str], Path], call: Call) -> None:
     assert (found["queue_offset"], found["store_timestamp"]) == (len(stored), None)
 
 
+def test_file_sizes_by_flags_stand_above_the_property_file(
+    golden: Callable[[str], Path], call: Call
+) -> None:
+    """Where broker.conf speaks of another store: refused, and read with the right sizes."""
+    store = golden("plain")
+    conf = dict(line.split("=") for line in (store / "broker.conf").read_text().split())
+    wrong = {**conf, "mappedFileSizeConsumeQueue": "4000"}
+    del wrong["mappedFileSizeCommitLog"]
+    text = "".join(f"{name}={value}\n" for name, value in wrong.items())
+    (store / "broker.conf").write_text(text)
+    key = next(k for m in messages_of(store, "Topic_1") for k in m.values.get("KEYS", "").split())
+    sizes = (
+        "--commitlog-file-size", conf["mappedFileSizeCommitLog"],
+        "--consume-queue-file-size", conf["mappedFileSizeConsumeQueue"],
+    )  # fmt: skip
+    time = messages_of(store, "Topic_1")[0].record.store_timestamp
+    commands = (("get", 0, 0), ("tail",), ("search-time", 0, time), ("query", "--key", key))
+    for name, *rest in commands:
+        command = (name, store, "Topic_1", *rest)
+        if name != "query":
+            assert_one_line(call(*command), 1, "mappedFileSizeConsumeQueue")
+        assert json_lines(call(*command, *sizes))
+        other = (*sizes, "--commitlog-file-size", "4096")
+        assert_one_line(call(*command, *other), 1, "commitlog")
+
+
 def hostile_store(live: LiveStore) -> str:
     """A message all of whose texts want to act on a terminal; its topic."""
     topic = "T\u202e[red]\u2066"
