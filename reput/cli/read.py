@@ -97,8 +97,11 @@ def tail(
         store, broker_conf, commitlog_file_size, consume_queue_file_size
     )
     with _opened(settings, output) as opened, render.stopped_by_signals() as stop:
-        if not follow and not opened.queue_ids(topic):
-            raise NotFoundError(f"no queue of topic {topic} in {output or store}")
+        if not opened.queue_ids(topic):
+            missing = f"no queue of topic {topic} in {output or store}"
+            if not follow:
+                raise NotFoundError(missing)
+            render.print_note(f"{missing} yet; waiting for one")
         topic_tail = TopicTail(opened, topic, wanted)
         found = topic_tail.last(lines) if since is None else topic_tail.since(since)
         while True:
@@ -207,8 +210,7 @@ def _print_all(found: Iterator[QueueMessage], printed: messages.MessageList, sto
         printed.print((m.message, m.queue_offset) for m in portion if m.message is not None)
         for damaged in portion:
             if damaged.message is None:
-                typer.echo(
-                    f"reput: damaged record at physical offset {damaged.physical_offset}, queue "
-                    f"{damaged.queue_id} offset {damaged.queue_offset}",
-                    err=True,
+                render.print_note(
+                    f"damaged record at physical offset {damaged.physical_offset}, queue "
+                    f"{damaged.queue_id} offset {damaged.queue_offset}"
                 )

@@ -50,8 +50,13 @@ class Shown(Protocol):
 
 def fail(line: str, code: int) -> NoReturn:
     """One line on stderr, then the end."""
-    print(f"reput: error: {escaped(' '.join(line.split()))}", file=sys.stderr)
+    print_note(f"error: {' '.join(line.split())}")
     sys.exit(code)
+
+
+def print_note(line: str) -> None:
+    """One line on stderr, at once."""
+    print(f"reput: {escaped(line)}", file=sys.stderr, flush=True)
 
 
 class _Formatter(logging.Formatter):

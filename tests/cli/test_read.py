@@ -300,6 +300,32 @@ def test_tail_follows_until_a_signal(tmp_path: Path, number: signal.Signals) -> 
         assert process.returncode == 0
 
 
+def test_tail_says_that_it_waits_for_a_topic(tmp_path: Path) -> None:
+    """Once; what comes is printed."""
+    with LiveStore(tmp_path) as live:
+        live.append([Record(topic=b"Other")])
+        live.dispatch()
+        command = [
+            *REPUT, "tail", str(live.root), "T", "--output", str(live.output), "--follow",
+        ]  # fmt: skip
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True
+        ) as process:
+            try:
+                notes = cast(IO[str], process.stderr)
+                note = f"reput: no queue of topic T in {live.output} yet; waiting for one\n"
+                assert notes.readline() == note
+                live.append_tags(b"A")
+                live.dispatch()
+                assert json.loads(cast(IO[str], process.stdout).readline())["tags"] == "A"
+                process.send_signal(signal.SIGTERM)
+                assert notes.read() == ""
+            except BaseException:
+                kill_tree(process.pid)
+                raise
+        assert process.returncode == 0
+
+
 def test_a_damaged_message_is_said(golden: Callable[[str], Path], call: Call) -> None:
     """``get`` fails with its place; ``tail`` names it and goes on."""
     store = golden("broker")
