@@ -77,6 +77,10 @@ def tail(
     sql: Annotated[
         str | None, typer.Option(help="Only those whose properties fulfil an SQL92 expression.")
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Only what a consumer group registered for, in SQL92; bit maps count."),
+    ] = None,
     output: options.ReadOutput = None,
     body: Body = BodyForm.TEXT,
     broker_conf: options.BrokerConf = None,
@@ -91,7 +95,6 @@ def tail(
     from readers.tail import TopicTail  # noqa: PLC0415
 
     since = None if from_time is None else options.time_option_ms("--from-time", from_time)
-    wanted = _message_filter(tag, sql)
     printed = messages.MessageList(body, as_json)
     settings = options.store_settings(
         store, broker_conf, commitlog_file_size, consume_queue_file_size
@@ -102,6 +105,7 @@ def tail(
             if not follow:
                 raise NotFoundError(missing)
             render.print_note(f"{missing} yet; waiting for one")
+        wanted = _message_filter(opened, topic, tag, sql, group)
         topic_tail = TopicTail(opened, topic, wanted)
         found = topic_tail.last(lines) if since is None else topic_tail.since(since)
         while True:
@@ -190,12 +194,22 @@ def _opened(settings: StoreSettings, output: Path | None) -> MessageStore:
     return MessageStore(settings.root, output=output, settings=settings)
 
 
-def _message_filter(tag: str | None, sql: str | None) -> MessageFilter | None:
-    """Raises UsageError for both, and for what RocketMQ refuses."""
+def _message_filter(
+    store: MessageStore, topic: str, tag: str | None, sql: str | None, group: str | None
+) -> MessageFilter | None:
+    """Raises UsageError for several, and for what RocketMQ refuses."""
     from readers.messagefilter import MessageFilter  # noqa: PLC0415
 
-    if tag is not None and sql is not None:
-        raise UsageError("give --tag or --sql, not both: a subscription has one of them")
+    if (tag, sql, group).count(None) < 2:
+        raise UsageError("give one of --tag, --sql and --group: a subscription has one of them")
+    if group is not None:
+        found = store.consumer_filter(topic, options.text(group))
+        if found is None:
+            raise NotFoundError(
+                f"no expression of consumer group {group} for topic {topic} in the store's "
+                "config/consumerFilter.json"
+            )
+        return found
     try:
         if sql is not None:
             return MessageFilter.by_sql(options.text(sql))

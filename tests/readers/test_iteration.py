@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ from readers.iteration import iterate
 from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
 from store.errors import QueueFileError
-from store.record import Record
 from store.rowschema import ROWS_SCHEMA, rows_schema
 from tests.readers.stores import QUEUE_FILE_SIZE, SmallStore
 from tests.support.batch_queue import BatchMessage
-from tests.support.golden import ALL_GOLDEN_NAMES
+from tests.support.golden import ALL_GOLDEN_NAMES, destroy
 from tests.support.live_store import LiveStore
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
 from tests.support.wire import file_name
@@ -157,16 +156,6 @@ def test_a_registered_consumer(golden: Callable[[str], Path], group: str) -> Non
             assert [row for row in left if row["corruptReason"] is None] == found
             # a bit map may say yes where the expression says no
             assert len(left) - len(found) < len(lost) / 2
-
-
-def destroy(store: Path, found: Iterable[Record]) -> None:
-    """Overwrite records with zeros."""
-    size = next((store / "commitlog").iterdir()).stat().st_size
-    for record in found:
-        start = record.physical_offset - record.physical_offset % size
-        with (store / "commitlog" / file_name(start)).open("r+b") as out:
-            out.seek(record.physical_offset - start)
-            out.write(bytes(record.total_size))
 
 
 def test_units_that_a_tag_rules_out_cost_no_look_into_the_log(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from store import record
 from store.record import Record
-from tests.support.wire import read_log
+from tests.support.wire import file_name, read_log
 
 GOLDEN_DIRECTORY = Path(__file__).parent.parent / "golden"
 GOLDEN_NAMES = ("plain", "mixed", "wide", "killed", "broker")
@@ -59,3 +60,13 @@ def relaid_queues(store: Path, file_size: int, log_min: int = 0) -> dict[str, by
             if start == starts[-1] or int.from_bytes(data[-20:-12], "big") >= log_min:
                 kept[f"{queue.relative_to(store / 'consumequeue')}/{start:020d}"] = data
     return kept
+
+
+def destroy(store: Path, found: Iterable[Record]) -> None:
+    """Overwrite records with zeros."""
+    size = next((store / "commitlog").iterdir()).stat().st_size
+    for lost in found:
+        start = lost.physical_offset - lost.physical_offset % size
+        with (store / "commitlog" / file_name(start)).open("r+b") as out:
+            out.seek(lost.physical_offset - start)
+            out.write(bytes(lost.total_size))
