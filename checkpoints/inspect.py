@@ -8,7 +8,7 @@ from typing import Any
 
 from checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
 from checkpoints.spark_checkpoint import DamagedCheckpointError, read_position
-from store import java
+from store import properties
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.consumequeue import (
@@ -27,6 +27,7 @@ from store.record import (
     Record,
     body_crc_is_right,
     decode,
+    fields_for_json,
     tags_code,
 )
 from store.storecheckpoint import StoreCheckpoint
@@ -55,7 +56,7 @@ def describe_record(settings: StoreSettings, physical_offset: int) -> dict[str, 
         return {
             "file": str(segment.path),
             "stands_here": found.status.name.lower(),
-            "total_size": found.size,
+            "size": found.size,
             "bytes": head.hex(" "),
             "record_start_at_or_before": before.offset,
             "last_record_before": before.last_record_offset,
@@ -64,20 +65,16 @@ def describe_record(settings: StoreSettings, physical_offset: int) -> dict[str, 
 
 
 def _record_fields(found: Record, settings: StoreSettings) -> dict[str, Any]:
-    fields = asdict(found)
-    del fields["property_map"]
-    fields["topic"] = java.decode(found.topic)
-    fields["magic"] = f"{found.magic:#x}"
-    fields["born_host"] = "{}:{}".format(*found.born_host)
-    fields["store_host"] = "{}:{}".format(*found.store_host)
-    fields["body"] = found.body[:BODY_PREVIEW_BYTES].decode("utf-8", "backslashreplace")
-    fields["body_length"] = len(found.body)
-    fields["body_crc_is_right"] = body_crc_is_right(found)
-    fields["properties"] = {
-        java.decode(name): java.decode(value) for name, value in found.property_map.items()
+    return {
+        **fields_for_json(found),
+        "magic": f"{found.magic:#x}",
+        "tags_code": tags_code(found, settings.message_delay_levels_ms),
+        "properties": properties.as_texts(found.property_map),
+        "body": found.body[:BODY_PREVIEW_BYTES].decode("utf-8", "backslashreplace"),
+        "body_length": len(found.body),
+        "body_crc": found.body_crc,
+        "body_crc_is_right": body_crc_is_right(found),
     }
-    fields["tags_code"] = tags_code(found, settings.message_delay_levels_ms)
-    return fields
 
 
 def describe_queue(

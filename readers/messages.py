@@ -44,7 +44,7 @@ class Message:
     @classmethod
     def of(cls, found: Record, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> Message:
         """The message of a decoded record."""
-        values = {java.decode(k): java.decode(v) for k, v in found.property_map.items()}
+        values = properties.as_texts(found.property_map)
         return cls(found, java.decode(found.topic), values, max_body_bytes)
 
     @property

@@ -10,6 +10,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 
+from store import java
+
 NAME_VALUE_SEPARATOR = b"\x01"
 PROPERTY_SEPARATOR = b"\x02"
 
@@ -37,6 +39,11 @@ def parse(block: bytes) -> dict[bytes, bytes]:
         if separator and name and value:
             found[name] = value
     return found
+
+
+def as_texts(found: Mapping[bytes, bytes]) -> dict[str, str]:
+    """Properties as text; of names that become equal in it the last value counts."""
+    return {java.decode(name): java.decode(value) for name, value in found.items()}
 
 
 def format_block(properties: Mapping[bytes, bytes]) -> bytes:

@@ -34,6 +34,7 @@ import struct
 import zlib
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 from store import java, properties
 
@@ -280,6 +281,31 @@ def decode_host(data: bytes | memoryview) -> tuple[str, int]:
 def encode_host(host: tuple[str, int]) -> bytes:
     """Address bytes and port: 8 bytes for IPv4, 20 for IPv6."""
     return ipaddress.ip_address(host[0]).packed + _PORT.pack(host[1])
+
+
+def host_text(host: tuple[str, int]) -> str:
+    """``address:port``, an IPv6 address in brackets."""
+    address, port = host
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def fields_for_json(found: Record) -> dict[str, Any]:
+    """What a record says of itself but for its properties and body."""
+    return {
+        "topic": java.decode(found.topic),
+        "queue_id": found.queue_id,
+        "queue_offset": found.queue_offset,
+        "physical_offset": found.physical_offset,
+        "size": found.total_size,
+        "born_timestamp": found.born_timestamp,
+        "store_timestamp": found.store_timestamp,
+        "born_host": host_text(found.born_host),
+        "store_host": host_text(found.store_host),
+        "flag": found.flag,
+        "sys_flag": found.sys_flag,
+        "reconsume_times": found.reconsume_times,
+        "prepared_transaction_offset": found.prepared_transaction_offset,
+    }
 
 
 def _numbers_are_numbers(record: Record) -> bool:

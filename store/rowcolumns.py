@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from store import java, properties, rowkernel
 from store.compression import compression, inflate
-from store.record import Status, SysFlag, decode_host
+from store.record import Status, SysFlag, decode_host, host_text
 
 BYTES_PER_BATCH = 16 << 20
 """With so many bytes of texts and bodies a batch is full; a window of the log may go over it."""
@@ -196,21 +196,16 @@ class _PropertiesColumn:
         buffers = [_validity(self._present[:count]), pa.py_buffer(pairs)]
         array = pa.Array.from_buffers(self._kind, count, buffers, children=[entries])
         odd = self._odd[: len(self._odd_blocks)].tolist()
-        said = [list(property_texts(properties.parse(block)).items()) for block in self._odd_blocks]
+        said = [
+            list(properties.as_texts(properties.parse(block)).items()) for block in self._odd_blocks
+        ]
         self._odd_blocks = []
         return _replaced(array, odd, said)
 
 
-def property_texts(found: dict[bytes, bytes]) -> dict[str, str]:
-    """Properties as text; of names that become equal in it the last value counts."""
-    return {java.decode(name): java.decode(value) for name, value in found.items()}
-
-
 @lru_cache(maxsize=1 << 16)
-def host_text(data: bytes) -> str:
-    """``address:port`` of a stored host, an IPv6 address in brackets."""
-    address, port = decode_host(data)
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+def _host_text(data: bytes) -> str:
+    return host_text(decode_host(data))
 
 
 class RowBuilder:
@@ -235,7 +230,7 @@ class RowBuilder:
             elif field.name in _HOSTS:
                 self._gathered[field.name] = _TextColumn(
                     field.type, _HOSTS[field.name], capacity, rowkernel.gather_hosts,
-                    rowkernel.HOST_TEXT_LENGTH, host_text,
+                    rowkernel.HOST_TEXT_LENGTH, _host_text,
                 )  # fmt: skip
             elif field.name == "properties":
                 self._gathered[field.name] = _PropertiesColumn(field.type, capacity)

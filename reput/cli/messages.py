@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from reput.cli import render
+from store import record
 from store.errors import MessageBodyError
 
 if TYPE_CHECKING:
@@ -75,25 +76,13 @@ def fields_of(message: Message, queue_offset: int, body: BodyForm) -> dict[str, 
 
     ``queue_offset``: its place in the queue that was asked, where ``get`` finds it again.
     """
-    found = message.record
-    fields: dict[str, Any] = {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
+    fields = {
+        **record.fields_for_json(message.record),
         "queue_offset": queue_offset,
-        "physical_offset": message.physical_offset,
-        "size": message.size,
         "message_id": message.offset_message_id,
         "unique_key": message.unique_key,
         "tags": message.tags,
         "keys": message.keys,
-        "born_timestamp": message.born_timestamp,
-        "store_timestamp": message.store_timestamp,
-        "born_host": "{}:{}".format(*found.born_host),
-        "store_host": "{}:{}".format(*found.store_host),
-        "flag": found.flag,
-        "sys_flag": found.sys_flag,
-        "reconsume_times": found.reconsume_times,
-        "prepared_transaction_offset": found.prepared_transaction_offset,
         "properties": message.properties,
     }
     if body is not BodyForm.NONE:

@@ -13,7 +13,7 @@ from store.commitlog import CommitLog
 from store.cursor import LogTail, records
 from store.record import Record, encode
 from store.workload import Workload
-from tests.support.cli import reput, reput_json
+from tests.support.cli import reput, reput_json, reput_json_lines
 from tests.support.golden import difference, tree
 
 
@@ -78,6 +78,12 @@ def test_inspect_record_tells_what_stands_there(golden: Callable[[str], Path]) -
     assert shown["topic"] == found[1].topic.decode()
     assert shown["queue_offset"] == found[1].queue_offset
     assert shown["body_crc_is_right"] is True
+    (message,) = reput_json_lines(
+        "get", store, shown["topic"], shown["queue_id"], shown["queue_offset"], "--body", "none"
+    )
+    alike = shown.keys() & message.keys()
+    assert len(alike) == 14
+    assert {name: shown[name] for name in alike} == {name: message[name] for name in alike}
     inside = reput_json("inspect", "record", store, found[1].physical_offset + 5)
     assert inside["stands_here"].startswith("bad_")
     assert inside["record_start_at_or_before"] == found[1].physical_offset

@@ -124,6 +124,19 @@ def test_get_shows_every_field(golden: Callable[[str], Path]) -> None:
     assert bare == {name: shown[name] for name in shown if not name.startswith("body")}
 
 
+def test_hosts_are_written_as_in_rows(golden: Callable[[str], Path]) -> None:
+    """IPv6 addresses in brackets, so that the port can be told."""
+    store = golden("wide")
+    topic, record = next(
+        (m.record.topic.decode(), m.record)
+        for directory in queue_directories(store)
+        for m in plain_queue(store, directory)
+        if ":" in m.record.born_host[0]
+    )
+    (shown,) = reput_json_lines("get", store, topic, record.queue_id, record.queue_offset)
+    assert shown["born_host"] == "[{}]:{}".format(*record.born_host)
+
+
 def test_get_an_offset_inside_of_an_inner_batch(golden: Callable[[str], Path]) -> None:
     """The batch, which here is none that could be taken apart: as a client would hand it over."""
     store = golden("batch")
