@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import config, njit, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from store.privatecache import private_directory
+from store.privatecache import version_directory
+
+SOURCES = ("*kernel*.py", "record.py", "properties.py", "indexfile.py")
+"""All kernels, and what they take constants from: together these decide what is compiled."""
 
 if not config.CACHE_DIR:  # type: ignore[attr-defined]
-    # every Python worker imports this module: without a cache each would compile for seconds
-    config.CACHE_DIR = str(private_directory("kernels"))  # type: ignore[attr-defined]
+    # every Python worker imports this module: without a cache each would compile for seconds.
+    # numba looks at the file of a kernel only, not at those of what it calls and its constants
+    sources = [path for name in SOURCES for path in Path(__file__).parent.glob(name)]
+    config.CACHE_DIR = str(  # type: ignore[attr-defined]
+        version_directory("kernels", sources, (sys.version, numba.__version__))
+    )
 
 
 # kernels allocate nothing, so they count no references: that is a sixth of a scan's time

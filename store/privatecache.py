@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+KEPT_VERSIONS = 8
+"""Of one kind: as many versions and installations may be in use beside each other."""
 
 
 def private_directory(name: str) -> Path:
@@ -23,3 +29,25 @@ def private_directory(name: str) -> Path:
         if directory.stat().st_uid == os.getuid() and os.access(directory, os.W_OK):
             return directory
     raise OSError(f"no private directory for {name}; set XDG_CACHE_HOME to one")
+
+
+def version_directory(name: str, sources: Iterable[Path], versions: Sequence[str]) -> Path:
+    """``private_directory`` for what is made from ``sources`` by tools of some ``versions``: each
+    has another. Those used longest ago are removed, all but KEPT_VERSIONS. Raises OSError."""
+    digest = hashlib.sha256(repr(versions).encode())
+    for source in sorted(sources, key=lambda source: source.name):
+        data = source.read_bytes()
+        digest.update(f"{source.name} {len(data)} ".encode() + data)
+    directory = private_directory(f"{name}-{digest.hexdigest()[:16]}")
+    os.utime(directory)
+    used = sorted(directory.parent.glob(f"{name}-*"), key=_last_use)
+    for old in used[:-KEPT_VERSIONS]:
+        shutil.rmtree(old, ignore_errors=True)
+    return directory
+
+
+def _last_use(directory: Path) -> float:
+    try:
+        return directory.stat().st_mtime
+    except FileNotFoundError:  # another process removed it
+        return 0

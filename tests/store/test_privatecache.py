@@ -1,0 +1,92 @@
+"""Where compiled kernels are kept: never where others, or kernels of other sources, are."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from store import privatecache
+from store.kernelbase import SOURCES
+
+ROOT = Path(__file__).parent.parent.parent
+CALL = """
+import numpy as np
+from numba import config
+from store.kernels import decode_char
+code_point, _ = decode_char(np.frombuffer(b"a", np.uint8), 0, 1)
+print(config.CACHE_DIR, code_point, sum(decode_char.stats.cache_hits.values()))
+"""
+
+
+def call(program: str, install: Path, cache: Path) -> list[str]:
+    """Run it with the kernels of an installation."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=install, check=False, capture_output=True, text=True,
+        env={**kept, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(install)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_kernel_is_compiled_again_when_one_that_it_calls_changed(tmp_path: Path) -> None:
+    """``decode_char`` reads its bytes by a function of another module, which numba's cache does not
+    look at."""
+    shutil.copytree(ROOT / "store", tmp_path / "store")
+    directory, value, hits = call(CALL, tmp_path, tmp_path / "cache")
+    assert (value, hits) == (str(ord("a")), "0")
+    assert call(CALL, tmp_path, tmp_path / "cache") == [directory, value, "1"]
+    base = tmp_path / "store" / "kernelbase.py"
+    text = base.read_text()
+    assert text.count("return np.int64(buf[np.uint64(pos)])") == 1
+    base.write_text(text.replace("buf[np.uint64(pos)]", "buf[np.uint64(pos)] + 1"))
+    other, value, hits = call(CALL, tmp_path, tmp_path / "cache")
+    assert other != directory
+    assert (value, hits) == (str(ord("b")), "0")
+
+
+def test_all_that_a_kernel_is_made_of_counts() -> None:
+    """A module of ``store`` that a kernel module imports is one of those that decide."""
+    sources = {path for name in SOURCES for path in (ROOT / "store").glob(name)}
+    kernels = sorted((ROOT / "store").glob("*kernel*.py"))
+    assert len(kernels) > 5
+    for path in kernels:
+        names = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "store":
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("store."):
+                names.add(str(node.module).removeprefix("store."))
+        # which says where they are kept
+        names.discard("privatecache")
+        assert {ROOT / "store" / f"{name}.py" for name in names} <= sources, path
+
+
+def test_each_source_and_tool_has_a_directory_and_few_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only this user may look into one; the ones used longest ago go."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source = tmp_path / "a.py"
+    found = []
+    for number in range(2 * privatecache.KEPT_VERSIONS):
+        source.write_text(f"x = {number}")
+        found.append(privatecache.version_directory("kind", [source], ("3.11",)))
+        assert found[-1].stat().st_mode & 0o777 == 0o700
+        os.utime(found[-1], (number, number))
+    assert len(set(found)) == len(found)
+    assert [path for path in found if path.exists()] == found[-privatecache.KEPT_VERSIONS :]
+    oldest = found[-privatecache.KEPT_VERSIONS]
+    source.write_text(f"x = {privatecache.KEPT_VERSIONS}")
+    assert privatecache.version_directory("kind", [source], ("3.11",)) == oldest
+    newest = privatecache.version_directory("kind", [source], ("3.12",))
+    assert newest not in found
+    assert oldest.exists()
+    assert not found[-privatecache.KEPT_VERSIONS + 1].exists()
