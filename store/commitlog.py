@@ -57,7 +57,10 @@ class Segment:
 
 
 class CommitLog:
-    """The files of one log, listed again only when a directory changed. Not thread-safe."""
+    """The files of one log, listed again only when a directory changed. Not thread-safe.
+
+    What it opened is closed with it: Spark's Python workers go from task to task.
+    """
 
     def __init__(self, directories: Sequence[Path], file_size: int | None = None) -> None:
         """``file_size``: mappedFileSizeCommitLog in bytes; None takes the files' own.
@@ -258,6 +261,9 @@ class CommitLog:
     def close(self) -> None:
         """Close the files; the object may be used again."""
         self._close_removed([])
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _open_with_retries(path: Path) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -13,8 +15,10 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from sources.commitlog import CommitLogDataSource, CommitLogStreamReader
+from sources.commitlog import CommitLogBatchReader, CommitLogDataSource, CommitLogStreamReader
 from sources.commitlogoptions import CommitLogOptions
+from sources.consumequeue import ConsumeQueueBatchReader
+from sources.queueoptions import ConsumeQueueOptions
 from sources.schemas import rows_schema
 from store.errors import CommitLogDataLossError, UsageError
 from store.logoffset import parse_offset
@@ -187,6 +191,30 @@ def test_log_that_shrank(golden: Callable[[str], Path]) -> None:
         stream_reader(store).latestOffset(offset, ReadAllAvailable())
     lax = stream_reader(store, failOnDataLoss="false")
     assert lax.latestOffset(offset, ReadAllAvailable()) == offset
+
+
+@pytest.mark.parametrize(
+    ("reader", "options"),
+    [
+        (CommitLogBatchReader, CommitLogOptions),
+        (ConsumeQueueBatchReader, ConsumeQueueOptions),
+    ],
+)
+def test_a_reader_leaves_no_file_open(
+    golden: Callable[[str], Path],
+    reader: type[CommitLogBatchReader] | type[ConsumeQueueBatchReader],
+    options: Callable[[dict[str, str]], Any],
+) -> None:
+    """Spark's workers unpickle a reader a task, and live as long as the session."""
+    store = golden("plain")
+    schema = StructType.fromDDL(rows_schema(True, True))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    planner = reader(options({"path": str(store)}), schema)
+    part, text = planner.partitions()[0], pickle.dumps(planner)
+    del planner
+    for _ in range(3):
+        assert sum(len(batch) for batch in pickle.loads(text).read(part))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_pinned_start_does_not_move(golden: Callable[[str], Path], tmp_path: Path) -> None:
