@@ -124,6 +124,8 @@ class _QueueReader:
             queue_ids=options["queueIds"],
             tag_filters=(options["tags"],) if options["tags"] is not None else (),
         )
+        self._listed = self._selection
+        """Which queues are looked at; those that filters exclude may be among them."""
         self._opened: _Opened | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,7 +142,7 @@ class _QueueReader:
             self._opened = _Opened(
                 settings,
                 log,
-                BuiltQueues(self._output, settings, self._selection),
+                BuiltQueues(self._output, settings, self._listed),
                 LossCheck(self.options["failOnDataLoss"]),
             )
         return self._opened
@@ -149,6 +151,8 @@ class _QueueReader:
         """A partition for each queue with units in [start, end), or several."""
         ranges = {}
         for key, end in ends.items():
+            if not self._selection.takes(key):
+                continue
             first = queues[key].unit_from(max(starts[key], self._selection.first_offset))
             last = queues[key].unit_from(min(end, self._selection.end_offset))
             if first < last:
@@ -227,6 +231,8 @@ class PushingBatchReader(ConsumeQueueBatchReader):
         """Called once, on the driver, before ``partitions``. Spark evaluates them all again: a
         damaged record's row fulfils none."""
         self._selection = self._selection.narrowed(filters)
+        if not self.options.names_queues:
+            self._listed = self._selection
         return filters
 
 

@@ -143,3 +143,10 @@ class ConsumeQueueOptions(SourceOptions):
     def __init__(self, given: Mapping[str, str]) -> None:
         super().__init__(given)
         self.check_not_both("topics", "topicPattern")
+
+    @property
+    def names_queues(self) -> bool:
+        """Whether an option names topics or queues that have to be there."""
+        keys = ("topics", "startingOffsets", "startingOffsetsByTimestamp",
+                "endingOffsets", "endingOffsetsByTimestamp")  # fmt: skip
+        return any(not isinstance(self[key], str | None) for key in keys)

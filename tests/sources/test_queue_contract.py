@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import EqualTo, Filter, In
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from sources.consumequeue import ConsumeQueueStreamReader, QueuePartition
+from sources.consumequeue import ConsumeQueueStreamReader, PushingBatchReader, QueuePartition
 from sources.queueoptions import ConsumeQueueOptions
 from store.errors import CommitLogDataLossError, ReputError, UsageError
 from store.rowschema import ROWS_SCHEMA
@@ -101,6 +102,40 @@ def test_wrong_range_of_a_batch_read_is_named(
     with pytest.raises(ReputError, match=message):
         reader = batch_reader(golden("plain"), **options)
         reader.partitions()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"topics": "Topic_0,Topic_1"},
+        {"startingOffsets": "zeros"},
+        {"endingOffsets": "ends"},
+        {"startingOffsetsByTimestamp": "zeros"},
+    ],
+)
+@pytest.mark.parametrize(
+    "pushed", [EqualTo(("topic",), "Topic_0"), In(("queueId",), (1, 3)), EqualTo(("queueId",), 9)]
+)
+def test_pushed_filters_leave_what_options_may_name(
+    golden: Callable[[str], Path], options: dict[str, str], pushed: Filter
+) -> None:
+    """A queue that an option names is there, whatever a filter leaves of it."""
+    store = golden("plain")
+    texts = {"zeros": json.dumps(zeros(store)), "ends": json.dumps(ends_of(store))}
+    given = {"path": str(store), **{key: texts.get(text, text) for key, text in options.items()}}
+    reader = PushingBatchReader(ConsumeQueueOptions(given), from_arrow_schema(ROWS_SCHEMA))
+    assert reader.pushFilters([pushed]) == [pushed]
+    topics = options.get("topics", "").split(",")
+    wanted = {
+        (unit.topic, unit.queue_id)
+        for unit in queue_units(store)
+        if topics == [""] or unit.topic in topics
+    }
+    column, values = pushed.attribute[0], getattr(pushed, "value")  # noqa: B009
+    values = values if isinstance(values, tuple) else (values,)
+    wanted = {key for key in wanted if key[column == "queueId"] in values}
+    parts = [part for part in reader.partitions() if isinstance(part, QueuePartition)]
+    assert {(part.topic, part.queue_id) for part in parts} == wanted
 
 
 def test_stream_refuses_batch_options(golden: Callable[[str], Path]) -> None:
