@@ -1,6 +1,6 @@
 """The numba kernels that fill and rebuild an index file; RocketMQ's ``IndexFile.putKey``.
 
-``data`` is a whole file, uint8[file size], mapped. The layout is in ``store.indexfile``; the plain
+``data`` is a whole file, uint8[file size]. The layout is in ``store.indexfile``; the plain
 twin is the model in ``tests/support/index_model.py``.
 """
 
@@ -83,33 +83,29 @@ def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_time
 
 
 @kernel
-def rebuild_slots(data, max_hash_slot_num, max_count, end_offset, slots):
-    """Slots of the leading entries, with numbers below ``max_count``, that are sound and of
-    messages before ``end_offset``.
+def rebuild_slots(entries, index, used, last_offset, end_offset, slots):
+    """Slots of the leading entries that are sound and of messages before ``end_offset``.
 
-    Only entries are looked at, header and slots may be anything. An entry is sound if offsets do
-    not fall, no field is negative, and it is chained to what ``slots`` (int32[max_hash_slot_num],
-    zeros) holds by then. Returns (indexCount, hashSlotCount).
+    ``entries`` (uint8) are those from number ``index`` on; for the file's first ones the three
+    numbers before ``end_offset`` are 1, 0, 0, behind those what was returned for them. Only
+    entries are looked at, header and slots may be anything. An entry is sound if offsets do not
+    fall, no field is negative, and it is chained to what ``slots`` (int32[maxHashSlotNum], zeros
+    before the first) holds by then. Returns (indexCount, hashSlotCount, last offset).
     """
-    entries = INDEX_HEADER_SIZE + HASH_SLOT_SIZE * max_hash_slot_num
-    last_offset = np.int64(0)
-    used = np.int64(0)
-    index = np.int64(1)
-    while index < max_count:
-        position = entries + INDEX_SIZE * index
-        key_hash = i32(data, position)
-        offset = i64(data, position + 4)
-        if key_hash < 0 or i32(data, position + 12) < 0:
+    for position in range(0, len(entries) - INDEX_SIZE + 1, INDEX_SIZE):
+        key_hash = i32(entries, position)
+        offset = i64(entries, position + 4)
+        if key_hash < 0 or i32(entries, position + 12) < 0:
             break
         if offset < last_offset or offset >= end_offset:
             break
-        slot = key_hash % max_hash_slot_num
+        slot = key_hash % len(slots)
         previous = np.int64(slots[slot])
-        if i32(data, position + 16) != previous:
+        if i32(entries, position + 16) != previous:
             break
         if previous == 0:
             used += 1
         slots[slot] = index
         last_offset = offset
         index += 1
-    return index, used
+    return index, used, last_offset

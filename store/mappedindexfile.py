@@ -127,11 +127,13 @@ class MappedIndexFile:
     def sound_entries(self, end_offset: int, max_count: int | None = None) -> KeptEntries:
         """The leading entries that look right and are of messages before ``end_offset``, whatever
         else the file holds; below number ``max_count`` where one is given."""
-        slots = np.zeros(self._layout.max_hash_slot_num, np.int32)
-        index_count, hash_slot_count = indexkernel.rebuild_slots(
-            self._data, self._layout.max_hash_slot_num, max_count or self._layout.max_index_num,
-            end_offset, slots,
-        )  # fmt: skip
+        layout = self._layout
+        slots = np.zeros(layout.max_hash_slot_num, np.int32)
+        last = max_count or layout.max_index_num
+        entries = self._data[layout.entry_position(1) : layout.entry_position(last)]
+        index_count, hash_slot_count, _ = indexkernel.rebuild_slots(
+            entries, 1, 0, 0, end_offset, slots
+        )
         return KeptEntries(int(index_count), slots, int(hash_slot_count))
 
     def restore(

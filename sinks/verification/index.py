@@ -2,12 +2,13 @@
 the one that is there, as wholes; their names are times and say nothing.
 
 Healing removes the files from the first damaged one on; the next run fills them again. Memory: one
-index file, as far as it is filled.
+file's slots; of its entries, those that were not compared yet.
 """
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,6 @@ from store import fsops, indexkernel
 from store.compare import INDEX_ENTRY_DTYPE
 from store.dispatch import DispatchBatch, IndexEntries
 from store.indexfile import (
-    HASH_SLOT_SIZE,
     INDEX_DIRECTORY,
     INDEX_HEADER_SIZE,
     INDEX_SIZE,
@@ -29,10 +29,26 @@ from store.indexfile import (
 )
 from store.verification import Damage, Difference, Differences, LogRange, stretches
 
-_BLOCK_SIZE = INDEX_SIZE << 16
+_BLOCK_ENTRIES = 1 << 16
+_BLOCK_SIZE = INDEX_SIZE * _BLOCK_ENTRIES
 
 _END = IndexEntries(-1, np.array([-1]), np.array([0], np.int32), np.array([0]))
 """An entry that no file has."""
+
+
+class _Image:
+    """Zeros, as many as a file has bytes; they take memory where something is put."""
+
+    def __init__(self, size: int) -> None:
+        # one byte more: a mapping of none is an error
+        self._mapping = mmap.mmap(-1, size + 1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.data: NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8, size)
+
+    def forget(self, start: int, end: int) -> None:
+        """Make the whole pages of bytes [start, end) zeros that take no memory."""
+        first, last = start + -start % mmap.PAGESIZE, end - end % mmap.PAGESIZE
+        if first < last:
+            self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 class IndexVerifier:
@@ -58,8 +74,10 @@ class IndexVerifier:
         """Where the keys begin that are compared; None where there is no index."""
         self._known_begin = begin
         self._differences = Differences()
-        self._image = np.zeros(0, np.uint8)
+        self._image = _Image(0)
         """The file under way; empty before the first one."""
+        self._compared_count = 0
+        """Of its entries, number 0 among them."""
         self._number = 0
         """Of the file under way."""
         self._last_message = _part(_END, 0, 0)
@@ -94,7 +112,7 @@ class IndexVerifier:
         if self.begin is None:
             return
         first = int(np.searchsorted(entries.offsets, self.begin))
-        if first < len(entries.offsets) and not len(self._image):
+        if first < len(entries.offsets) and not len(self._image.data):
             self._begin_file(IndexHeader())
         while first < len(entries.offsets):
             rest = _part(entries, first, len(entries.offsets))
@@ -111,12 +129,13 @@ class IndexVerifier:
         while first < len(entries.offsets):
             rest = slice(first, None)
             count = indexkernel.put_keys(
-                self._image, self._layout.max_hash_slot_num, self._layout.max_index_num,
+                self._image.data, self._layout.max_hash_slot_num, self._layout.max_index_num,
                 entries.offsets[rest], entries.hashes[rest], entries.store_timestamps[rest],
             )  # fmt: skip
             if count and self._firsts[-1] is None:
                 self._firsts[-1] = int(entries.offsets[first])
             first += int(count)
+            self._compare_entries()
             if first < len(entries.offsets):
                 self._begin_file(self._end_file(is_last=False))
 
@@ -149,46 +168,52 @@ class IndexVerifier:
         return np.concatenate(parts).view(INDEX_ENTRY_DTYPE)
 
     def _begin_file(self, header: IndexHeader) -> None:
-        # zeros that nothing touches take no memory
-        self._image = np.zeros(self._layout.file_size, np.uint8)
+        self._image = _Image(self._layout.file_size)
         self._firsts.append(None)
+        self._compared_count = 0
+        self._compare_entries()
         if not self._is_behind_gone:
             header = self._take_gone_entries(header)
-        self._image[:INDEX_HEADER_SIZE] = np.frombuffer(header.encode(), np.uint8)
+        self._image.data[:INDEX_HEADER_SIZE] = np.frombuffer(header.encode(), np.uint8)
 
     def _take_gone_entries(self, empty: IndexHeader) -> IndexHeader:
-        """Put the entries of messages that are gone as the file has them, as far as they are sound;
-        the header. Nothing but the file knows their times."""
-        layout, image = self._layout, self._image
+        """Take the entries of messages that are gone for right, as far as they are sound; the
+        header. Nothing but the file knows their times."""
+        layout = self._layout
         slots = np.zeros(layout.max_hash_slot_num, np.int32)
-        found, count, used = empty, 1, 0
-        if self._number < len(self._paths):
-            image[:] = self._read(self._paths[self._number], 0, layout.file_size)
-            found = IndexHeader.decode(image[:INDEX_HEADER_SIZE].tobytes())
-            count, used = indexkernel.rebuild_slots(
-                image, layout.max_hash_slot_num, layout.max_index_num, self._log.start, slots
+        count, used, last = 1, 0, 0
+        while self._number < len(self._paths) and count < layout.max_index_num:
+            block = self._read_entries(count, min(count + _BLOCK_ENTRIES, layout.max_index_num))
+            before = count
+            count, used, last = indexkernel.rebuild_slots(
+                block.view(np.uint8), count, used, last, self._log.start, slots
             )
-        image[layout.entry_position(count) :] = 0
-        image[: layout.entry_position(1)] = 0
-        image[INDEX_HEADER_SIZE : layout.entry_position(0)].view(">i4")[:] = slots
+            if count < before + len(block):
+                break
+        self._compared_count = count
         self._is_behind_gone = count < layout.max_index_num
         if count == 1:
             return empty
-        entries = self._entries(1, int(count))
+        data = self._image.data
+        data[INDEX_HEADER_SIZE : layout.entry_position(0)].view(">i4")[:] = slots
+        found = IndexHeader.decode(
+            self._read(self._paths[self._number], 0, INDEX_HEADER_SIZE).tobytes()
+        )
+        first = int(self._read_entries(1, 2)["offset"][0])
         return IndexHeader(
-            found.begin_timestamp, found.end_timestamp,
-            int(entries["offset"][0]), int(entries["offset"][-1]), int(used), int(count),
-        )  # fmt: skip
+            found.begin_timestamp, found.end_timestamp, first, int(last), int(used), int(count)
+        )
+
+    def _read_entries(self, first: int, last: int) -> NDArray[np.void]:
+        """INDEX_ENTRY_DTYPE[last - first], of the file that is there."""
+        start, end = map(self._layout.entry_position, (first, last))
+        return self._read(self._paths[self._number], start, end - start).view(INDEX_ENTRY_DTYPE)
 
     def _header(self) -> IndexHeader:
-        return IndexHeader.decode(self._image[:INDEX_HEADER_SIZE].tobytes())
-
-    def _entries(self, first: int, last: int) -> NDArray[np.void]:
-        start, end = map(self._layout.entry_position, (first, last))
-        return self._image[start:end].view(INDEX_ENTRY_DTYPE)
+        return IndexHeader.decode(self._image.data[:INDEX_HEADER_SIZE].tobytes())
 
     def _end_file(self, *, is_last: bool) -> IndexHeader:
-        """Compare the file under way; the header of an empty one behind it."""
+        """Compare the rest of the file under way; the header of an empty one behind it."""
         header = self._header()
         self.entry_count += header.index_count - 1
         if not is_last:
@@ -200,19 +225,25 @@ class IndexVerifier:
                 self._note(Damage.MISSING, 0, 0, None, expected, self._firsts[-1])
         elif (size := self._paths[self._number].stat().st_size) != self._layout.file_size:
             self._note(Damage.FILE_SIZE, 0, 0, (size,), (self._layout.file_size,), self._firsts[-1])
-        else:
-            self._compare_file(header, self._paths[self._number], is_last=is_last)
+        elif not (is_last and self._is_live):
+            # of the last file only the entries are durable then; a start rebuilds the rest
+            self._compare_file(header, self._paths[self._number])
         self._number += 1
         return IndexHeader.of_follow_up(header)
 
-    def _compare_file(self, header: IndexHeader, path: Path, *, is_last: bool) -> None:
-        """Entries first: slots and header follow from them. Where there are messages behind the
-        watermark, only the entries of the last file are durable; a start rebuilds the rest."""
+    def _compare_entries(self) -> None:
+        """Compare the entries that were put since the last time, and forget them."""
+        first, end = self._compared_count, self._header().index_count
+        start, stop = map(self._layout.entry_position, (first, end))
+        for path in self._paths[self._number : self._number + 1]:
+            if path.stat().st_size == self._layout.file_size:
+                self._compare_records(path, start, stop, Damage.ENTRY)
+        self._image.forget(self._layout.entry_position(0), stop)
+        self._compared_count = end
+
+    def _compare_file(self, header: IndexHeader, path: Path) -> None:
+        """Slots and header follow from the entries, and are compared where these are right."""
         layout = self._layout
-        first, end = map(layout.entry_position, (0, header.index_count))
-        self._compare_records(path, first, end, Damage.ENTRY)
-        if is_last and self._is_live:
-            return
         self._check_tail(path, layout.entry_position(header.index_count))
         if self._number in self._damaged:
             return
@@ -226,21 +257,23 @@ class IndexVerifier:
         """Entries, or slots, of the bytes [start, end)."""
         is_slot = damage is Damage.SLOT
         dtype = np.dtype(">i4") if is_slot else INDEX_ENTRY_DTYPE
+        origin = INDEX_HEADER_SIZE if is_slot else self._layout.entry_position(0)
         for at in range(start, end, _BLOCK_SIZE):
             found = self._read(path, at, min(_BLOCK_SIZE, end - at))
-            expected = self._image[at : at + len(found)]
+            expected = self._image.data[at : at + len(found)]
             if np.array_equal(expected, found):
                 continue
             rows, wanted = found.view(dtype), expected.view(dtype)
-            size = HASH_SLOT_SIZE if is_slot else INDEX_SIZE
-            wrong = (found != expected).reshape(-1, size).any(axis=1)
+            wrong = (found != expected).reshape(-1, dtype.itemsize).any(axis=1)
             for first, last in stretches(np.flatnonzero(wrong)):
-                number = (at - start) // size + first
+                position = at + first * dtype.itemsize
+                number = (position - origin) // dtype.itemsize
                 entry = int(wanted[first]) if is_slot else number
-                offset = int(self._entries(entry, entry + 1)["offset"][0]) if entry else None
+                # entries that slots are compared for are right
+                message = self._read_entries(entry, entry + 1)[0] if is_slot else wanted[first]
                 self._note(
-                    damage, at + first * size, number, _values(rows[first]),
-                    _values(wanted[first]), offset, last - first,
+                    damage, position, number, _values(rows[first]), _values(wanted[first]),
+                    int(message["offset"]) if entry else None, last - first,
                 )  # fmt: skip
 
     def _check_tail(self, path: Path, start: int) -> None:
@@ -288,9 +321,9 @@ class IndexVerifier:
         """Compare the last file, and look for others."""
         if self.begin is None:
             return []
-        if not len(self._image) and (self._paths or last_record_offset >= self.begin):
+        if not len(self._image.data) and (self._paths or last_record_offset >= self.begin):
             self._begin_file(IndexHeader())
-        while len(self._image):
+        while len(self._image.data):
             if self._count_before_repetition(_END) == 0:
                 self._put_entries(self._last_message)
                 continue
@@ -299,7 +332,7 @@ class IndexVerifier:
             # any message asks for a file that is not full, with or without keys
             follows = is_full and last_record_offset > header.end_phy_offset
             following = self._end_file(is_last=not follows)
-            self._image = np.zeros(0, np.uint8)
+            self._image = _Image(0)
             if follows:
                 self._begin_file(following)
         while self._number < len(self._paths):
