@@ -5,18 +5,28 @@ Source: RocketMQ 5.3.3 ``CommitLogDispatcherCalcBitMap``; format.md §10.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from filters import consumers
 from filters.bitmaps import BitMapCalculator
 from filters.bloom import DEFAULT_ERROR_RATE, DEFAULT_EXPECTED_CONSUMERS, BloomFilter
-from store import configjson, java
+from store import configjson
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.dispatch import Run
 from store.errors import StoreError, UsageError
-from store.record import Record
+from store.rows import rows_at
+from store.rowschema import ROWS_SCHEMA
+
+_COLUMNS = pa.schema(
+    [ROWS_SCHEMA.field(name) for name in ("physicalOffset", "properties", "corruptReason")]
+)
 
 
 class BitMaps:
@@ -36,24 +46,67 @@ class BitMaps:
                 f"expectConsumerNumUseFilter): {found.problem}"
             )
         self._calculator = BitMapCalculator(found)
+        self._delay_levels_ms = settings.message_delay_levels_ms
         self._topics = {topic.encode("utf-8"): topic for topic in found.topics}
 
-    def of_run(self, run: Run) -> NDArray[np.uint8] | None:
-        """uint8[n, size]; None where the topic has no filter. Raises StoreError where the log has
-        changed since it was scanned."""
-        topic = self._topics.get(run.topic)
-        if topic is None:
-            return None
-        names = self._calculator.names(topic)
+    def added_to(self, runs: Sequence[Run]) -> list[Run]:
+        """``runs``, those whose topic has a filter with their bit maps. Raises StoreError where the
+        log has changed since it was scanned."""
+        found = list(runs)
+        for name, topic in self._topics.items():
+            of_topic = [index for index, run in enumerate(runs) if run.topic == name]
+            if not of_topic:
+                continue
+            fields = ("offset", "size")
+            offsets, sizes = (
+                np.concatenate([runs[index].units[field] for index in of_topic]) for field in fields
+            )
+            ends = np.cumsum([len(runs[index]) for index in of_topic])
+            maps = np.split(self._of_messages(topic, offsets, sizes), ends[:-1])
+            for index, bit_maps in zip(of_topic, maps, strict=True):
+                found[index] = replace(found[index], bit_maps=bit_maps)
+        return found
+
+    def _of_messages(
+        self, topic: str, offsets: NDArray[np.int64], sizes: NDArray[np.int32]
+    ) -> NDArray[np.uint8]:
+        """uint8[n, size]; the log is read in its own order."""
+        order = np.argsort(offsets)
+        parts = [
+            self._of_rows(topic, rows)
+            for rows in rows_at(
+                self._log, offsets[order], sizes[order], _COLUMNS,
+                delay_levels_ms=self._delay_levels_ms,
+            )
+        ]  # fmt: skip
+        ordered = np.concatenate(parts)
+        maps = np.empty_like(ordered)
+        maps[order] = ordered
+        return maps
+
+    def _of_rows(self, topic: str, rows: pa.RecordBatch) -> NDArray[np.uint8]:
+        """uint8[n, size]; what the filters read is looked at once for each set of values."""
+        damaged = np.flatnonzero(rows["corruptReason"].is_valid())
+        if len(damaged):
+            offset = rows["physicalOffset"][damaged[0]]
+            raise StoreError(f"the record at {offset} changed while it was read")
+        names = sorted(self._calculator.names(topic))
+        pairs = rows["properties"]
+        columns = pc.index_in(pairs.keys, pa.array(names, pa.string()))
+        named = np.flatnonzero(columns.is_valid())
+        texts = pairs.items.take(pa.array(named)).dictionary_encode()
+        # -1: the message has no such property
+        codes = np.full((len(rows), len(names)), -1, np.int32)
+        row_of_pair = np.repeat(np.arange(len(rows)), np.diff(pairs.offsets))
+        codes[row_of_pair[named], columns.drop_null()] = texts.indices
+        distinct, which = np.unique(codes, axis=0, return_inverse=True)
+        values = texts.dictionary.to_pylist()
         maps = []
-        for unit in run.units:
-            found = self._log.record_at(int(unit["offset"]), int(unit["size"]))
-            if not isinstance(found, Record):
-                raise StoreError(f"the record at {unit['offset']} changed while it was read")
-            values = {java.decode(k): v for k, v in found.property_map.items()}
-            wanted = {name: java.decode(values[name]) for name in names if name in values}
-            maps.append(self._calculator.bit_map(topic, wanted) or b"")
-        return np.frombuffer(b"".join(maps), np.uint8).reshape(len(maps), -1)
+        for found in distinct.tolist():
+            known = {n: values[code] for n, code in zip(names, found, strict=True) if code >= 0}
+            maps.append(self._calculator.bit_map(topic, known) or b"")
+        data = np.frombuffer(b"".join(maps), np.uint8)
+        return data.reshape(len(maps), -1)[which.reshape(-1)]
 
 
 def _bloom(settings: StoreSettings) -> BloomFilter | None:

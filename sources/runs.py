@@ -148,8 +148,9 @@ def _columns_of_runs(chunk: PackedChunk, bit_maps: BitMaps | None) -> tuple[Any,
     if chunk.details is None:
         return widths, chunk.units
     parts = []
-    for index, run in enumerate(runs_of(chunk)):
-        maps = bit_maps.of_run(run) if bit_maps is not None else None
+    runs = list(runs_of(chunk))
+    for index, run in enumerate(runs if bit_maps is None else bit_maps.added_to(runs)):
+        maps = run.bit_maps
         columns = [run.units, run.details] if maps is None else [run.units, run.details, maps]
         parts += [np.ascontiguousarray(column).view(np.uint8).reshape(-1) for column in columns]
         widths[index] += DETAIL_DTYPE.itemsize + (0 if maps is None else maps.shape[1])

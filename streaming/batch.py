@@ -181,8 +181,7 @@ class BatchWriter:
         if batch is None:
             raise StoreError(f"the log between {start} and {end} changed while it was read")
         if self._derived.wanted.bit_maps:
-            maps = BitMaps(self._log, self._settings)
-            runs = [replace(run, bit_maps=maps.of_run(run)) for run in batch.runs]
+            runs = BitMaps(self._log, self._settings).added_to(batch.runs)
             batch = replace(batch, runs=runs)
         return batch
 

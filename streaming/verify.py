@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from checkpoints import STATE_DIRECTORY
 from checkpoints.ownership import Ownership
@@ -29,7 +30,6 @@ from sinks.consumequeue import OnQueueGap
 from sinks.verification.batchconsumequeue import BatchConsumeQueueVerifier
 from sinks.verification.consumequeue import ConsumeQueueVerifier
 from sinks.verification.index import IndexVerifier
-from sources.bitmaps import BitMaps
 from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.commitlog import CommitLog
 from store.config import StoreSettings
@@ -46,6 +46,9 @@ from store.storecheckpoint import StoreCheckpoint
 from store.verification import Difference, LogRange, Verifier
 from store.watermark import FILE_NAME as WATERMARK
 from store.watermark import Watermark
+
+if TYPE_CHECKING:
+    from sources.bitmaps import BitMaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,12 @@ class _Pass:
     def compare(self, verify_crc: bool, index_tags: bool) -> None:
         """Read the log once, then look at what it says nothing about."""
         settings, scope = self._settings, self._scope
-        bit_maps = BitMaps(self._log, settings) if self._bit_maps else None
+        bit_maps = None
+        if self._bit_maps:
+            # most stores have none, and need no Arrow
+            from sources.bitmaps import BitMaps  # noqa: PLC0415
+
+            bit_maps = BitMaps(self._log, settings)
         last_record_offset = -1
         for item in scan(
             self._log, scope.start, scope.end,
@@ -194,7 +202,7 @@ class _Pass:
             newest = int(chunk.details["store_timestamp"].max())
             self._newest_store_timestamp = max(self._newest_store_timestamp, newest)
         if bit_maps is not None:
-            runs = [replace(run, bit_maps=bit_maps.of_run(run)) for run in runs]
+            runs = bit_maps.added_to(runs)
         batch = _batch(runs, chunk)
         for verifier in self._verifiers:
             verifier.compare(batch)

@@ -96,8 +96,7 @@ class DerivedOutput:
         assert batch is not None
         if not derived.wanted.bit_maps:
             return batch
-        maps = BitMaps(log, derived.settings)
-        return replace(batch, runs=[replace(run, bit_maps=maps.of_run(run)) for run in batch.runs])
+        return replace(batch, runs=BitMaps(log, derived.settings).added_to(batch.runs))
 
     def verify(self, *, repair: bool = False) -> Verification:
         """This output against its log."""

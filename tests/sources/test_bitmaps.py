@@ -1,0 +1,97 @@
+"""Bit maps of scanned runs: those of each record decoded plainly, by the plain filters."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from filters import consumers
+from sources.bitmaps import BitMaps
+from store import java, record
+from store.commitlog import CommitLog
+from store.config import read_store_settings
+from store.dispatch import Run, Wanted
+from store.errors import StoreError
+from store.record import Record
+from store.rowcolumns import property_texts
+from store.scan import PackedChunk, runs_of, scan
+from tests.filters.test_consumers import entry
+from tests.support import wire
+
+FILE_SIZE = 1 << 16
+EXPRESSIONS = {
+    "A": ("TAGS = 'TagA'", "a IS NULL OR KEYS = '3'"),
+    "Topic": ("DELAY > 5", "TAGS = '标签😀' OR a = 'x'", "UNIQ_KEY IS NOT NULL"),
+    "w" * 130: ("TRUE",),
+}
+
+
+def random_store(rng: random.Random, root: Path, messages: int) -> wire.PlainLog:
+    """Messages of topics with and without filters, odd properties among them."""
+    log = wire.PlainLog(FILE_SIZE)
+    for _ in range(messages):
+        log.append(**{**wire.random_fields(rng), "sys_flag": 0})
+    log.write(root / "commitlog")
+    topics = {
+        topic: {
+            "groupFilterData": {
+                f"g{index}": entry(
+                    expression=text,
+                    bloomFilterData={"bitNum": 112, "bitPos": rng.sample(range(112), 3)},
+                )
+                for index, text in enumerate(expressions)
+            }
+        }
+        for topic, expressions in EXPRESSIONS.items()
+    }
+    (root / "config").mkdir()
+    (root / consumers.CONSUMER_FILTER_FILE).write_text(json.dumps({"filterDataByTopic": topics}))
+    return log
+
+
+def scanned(log: CommitLog, end: int) -> list[Run]:
+    """The runs of everything."""
+    found = []
+    for item in scan(log, 0, end, wanted=Wanted(details=True, bit_maps=True)):
+        if isinstance(item, PackedChunk):
+            found += runs_of(item)
+    return found
+
+
+def test_bit_maps_are_those_of_each_record(tmp_path: Path, seed: int) -> None:
+    """Whatever the properties; topics without a filter have none."""
+    plain = random_store(random.Random(seed), tmp_path, 3000)
+    settings = read_store_settings(tmp_path)
+    log = CommitLog(settings.commit_log_directories)
+    runs = BitMaps(log, settings).added_to(scanned(log, plain.end))
+    filters = consumers.from_json(
+        json.loads((tmp_path / consumers.CONSUMER_FILTER_FILE).read_text())
+    )
+    seen = set()
+    for run in runs:
+        topic = java.decode(run.topic)
+        assert (run.bit_maps is None) == (topic not in EXPRESSIONS)
+        for index in range(len(run) if run.bit_maps is not None else 0):
+            start, size = int(run.units["offset"][index]), int(run.units["size"][index])
+            found = record.decode(plain.bytes_at((start, start + size)), start, start + size + 8)
+            assert isinstance(found, Record)
+            expected = filters.bit_map(topic, property_texts(found.property_map))
+            assert run.bit_maps[index].tobytes() == expected, f"{seed=} {start}"
+            seen.add(expected)
+    assert len(seen) > 5
+
+
+def test_a_record_that_changed_is_said(tmp_path: Path, seed: int) -> None:
+    """Nothing is taken from bytes that the scan has not seen."""
+    plain = random_store(random.Random(seed), tmp_path, 200)
+    settings = read_store_settings(tmp_path)
+    log = CommitLog(settings.commit_log_directories)
+    runs = [run for run in scanned(log, plain.end) if run.topic == b"Topic"]
+    offset = int(runs[0].units["offset"][0])
+    plain.put(offset + 4, b"\0\0\0\1")
+    plain.write(tmp_path / "commitlog")
+    with pytest.raises(StoreError, match=f"the record at {offset} changed while it was read"):
+        BitMaps(log, settings).added_to(runs)
