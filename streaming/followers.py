@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -130,12 +130,8 @@ class _FollowerThread(threading.Thread):
         """What the target holds, as it has said in this run."""
         self.attempts = 0
         """Failed ones since the target had all that there was, or the last write."""
-        known = {state.name: state for state in read_follower_states(self._directory)}
-        self.state = replace(
-            known.get(target.name, FollowerState(target.name, target.description)),
-            target=target.description,
-        )
-        self._counts_before = self.state.counts
+        self.state = FollowerState(target.name, target.description)
+        self._counts_before: Mapping[str, int] = {}
         self._saved: FollowerState | None = None
         self._save_due = 0.0
         self._read_error: BaseException | None = None
@@ -143,6 +139,7 @@ class _FollowerThread(threading.Thread):
     def run(self) -> None:
         """Until the run is stopped."""
         try:
+            self._load()
             while True:
                 try:
                     self._follow()
@@ -158,7 +155,17 @@ class _FollowerThread(threading.Thread):
             self._follower.close()
             self._log.close()
 
+    def _load(self) -> None:
+        """What is known from earlier runs, a cut that this run has noted among it. From now on the
+        follower is known, whatever happens in its first write: a cut must reach its target."""
+        for known in read_follower_states(self._directory):
+            if known.name == self.state.name:
+                self.state = replace(known, target=self.state.target)
+        self._counts_before = self.state.counts
+        self._save()
+
     def _follow(self) -> None:
+        self._read_error = None
         if self.state.truncate_to is not None:
             self._follower.truncate(self.state.truncate_to)
             self.state = replace(self.state, truncate_to=None)
@@ -206,7 +213,6 @@ class _FollowerThread(threading.Thread):
         return end
 
     def _rows(self, start: int, end: int, tally: _Tally) -> Iterator[pa.RecordBatch]:
-        self._read_error = None
         try:
             for batch in read_rows(
                 self._log, start, end, ROWS_SCHEMA, delay_levels_ms=self._delay_levels_ms,

@@ -126,9 +126,10 @@ def test_target_that_comes_back_is_caught_up_with_by_itself(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("spark")
-def test_log_that_was_cut_and_written_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs_at_the_cut", [False, True])
+def test_log_that_was_cut_and_written_anew(tmp_path: Path, runs_at_the_cut: bool) -> None:
     """As after a power loss of the broker: what it lost leaves the table, by the next run with
-    the follower."""
+    the follower; the one that finds the log cut may be it."""
     store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
     bodies = [b"old%d" % number for number in range(40)]
 
@@ -141,9 +142,13 @@ def test_log_that_was_cut_and_written_anew(tmp_path: Path) -> None:
     lay(40, 0)
     dispatch(store, output, followers=delta(table))
     lay(25, 0)
-    dispatch(store, output)
-    assert state(output).truncate_to == log_end(store)
-    assert len(table_rows(table)) == 40
+    if runs_at_the_cut:
+        dispatch(store, output, followers=delta(table))
+        assert plain_columns(table) == plain_rows(store)
+    else:
+        dispatch(store, output)
+        assert state(output).truncate_to == log_end(store)
+        assert len(table_rows(table)) == 40
     lay(25, 30)
     dispatch(store, output, followers=delta(table))
     assert state(output).truncate_to is None
@@ -237,6 +242,47 @@ def test_stop_does_not_wait_for_a_target(
     second.catch_up(threading.Event())
     second.close()
     assert target.offsets == [row["physicalOffset"] for row in plain_rows(store)]
+
+
+def test_a_cut_reaches_a_target_that_was_killed_at_its_first_write(
+    golden: Golden, tmp_path: Path
+) -> None:
+    """It is known before it holds anything: else a log that was cut would be taken for another."""
+    store, output, target = golden("plain"), tmp_path / "output", Held()
+    (output / "reput").mkdir(parents=True)
+    end = log_end(store)
+    config = DispatcherConfig(store, output, followers=(target,))
+    killed = Followers(config, read_store_settings(store), "0" * 32)
+    killed.start(end, end)
+    assert target.begun.wait(LONGEST_SECONDS)
+    killed.truncate(end - 1)
+    assert state(output).truncate_to == end - 1
+    target.go_on.set()
+    killed.close()
+
+
+def test_an_old_failure_to_read_explains_no_new_one(golden: Golden, tmp_path: Path) -> None:
+    """Each attempt is explained by its own error."""
+    store, output = golden("plain"), tmp_path / "output"
+    (output / "reput").mkdir(parents=True)
+    end, log_file = log_end(store), store / "commitlog" / f"{0:020d}"
+
+    class Away(Held):
+        def position(self) -> int | None:
+            if not log_file.exists():
+                raise StoreError("the target is away")
+            return None
+
+        def write(self, _start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:  # noqa: ARG002
+            log_file.unlink()
+            list(rows)
+
+    config = DispatcherConfig(store, output, followers=(Away(),))
+    running = Followers(config, read_store_settings(store), "0" * 32)
+    running.start(end, end)
+    with pytest.raises(StoreError, match="the target is away"):
+        running.catch_up(threading.Event())
+    running.close()
 
 
 def test_little_is_collected_for_a_while(golden: Golden, tmp_path: Path) -> None:
