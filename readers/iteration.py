@@ -9,7 +9,7 @@ inner batches, which are not taken apart here: a row is a record.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import repeat
+from itertools import chain, repeat
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
 from readers.queues import UnitColumns
+from readers.readahead import map_ahead
 from store import properties
 from store.consumequeueext import MAX_ADDR
 from store.errors import QueueFileError
@@ -56,6 +57,12 @@ def iterate(
     missing or cannot be read.
     """
     rows = _Rows(store, schema, message_filter, max_inflated_bytes)
+    yield from rows.of(_units(store, topic, queue_id, start, end))
+
+
+def _units(
+    store: MessageStore, topic: str, queue_id: int, start: int, end: int | None
+) -> Iterator[UnitColumns]:
     last = store.max_offset(topic, queue_id)
     end = last if end is None else min(end, last)
     while (start := max(start, store.min_offset(topic, queue_id))) < end:
@@ -69,7 +76,7 @@ def iterate(
         if start > end:
             # inner batches have more than one offset each
             units = units.taken(units.queue_offsets < end)
-        yield from rows.of(units)
+        yield units
 
 
 class _Rows:
@@ -93,19 +100,28 @@ class _Rows:
         self._log_schema = pa.schema([field for field in ROWS_SCHEMA if field.name in wanted])
         self._answers: dict[tuple[str | None, ...], bool] = {}
 
-    def of(self, units: UnitColumns) -> Iterator[pa.RecordBatch]:
-        """The rows of some units, in as many batches as it takes; none is empty."""
+    def of(self, found: Iterator[UnitColumns]) -> Iterator[pa.RecordBatch]:
+        """The rows of a queue's units, in as many batches as it takes; none is empty."""
         if self._filter is not None:
-            units = units.taken(_may_match(units, self._filter))
+            wanted = self._filter
+            found = (units.taken(_may_match(units, wanted)) for units in found)
         if not self._log_schema.names:
-            yield from self._batch(units, {})
+            for units in found:
+                yield from self._batch(units, {})
             return
-        for part in _parts(units):
+        parts = (part for units in found for part in _parts(units))
+        for part, batches in map_ahead(self._begun, parts):
             done = 0
-            for rows in self._store.rows_at(part, self._log_schema, self._max_inflated_bytes):
+            for rows in batches:
                 columns = dict(zip(rows.schema.names, rows.columns, strict=True))
                 yield from self._batch(part.taken(slice(done, done + len(rows))), columns)
                 done += len(rows)
+
+    def _begun(self, part: UnitColumns) -> tuple[UnitColumns, Iterator[pa.RecordBatch]]:
+        """What the log says at a part's units. The first batch, mostly the only one, is made at
+        once; where inflated bodies are large others follow, when they are wanted."""
+        batches = self._store.rows_at(part, self._log_schema, self._max_inflated_bytes)
+        return part, chain([next(batches)], batches)
 
     def _batch(self, units: UnitColumns, columns: dict[str, pa.Array]) -> Iterator[pa.RecordBatch]:
         """Units and what the log says at them, without what the filter drops."""

@@ -16,9 +16,11 @@ import os
 import re
 import stat
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 
 from store import record
@@ -56,10 +58,23 @@ class Segment:
     path: Path
 
 
-class CommitLog:
-    """The files of one log, listed again only when a directory changed. Not thread-safe.
+class OpenFile:
+    """A file open for reading: closed when nobody holds it, so never under who reads from it."""
 
-    What it opened is closed with it: Spark's Python workers go from task to task.
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class CommitLog:
+    """The files of one log, listed again only when a directory changed.
+
+    Several threads may read while one refreshes, or closes. What it opened is closed with it:
+    Spark's Python workers go from task to task.
     """
 
     def __init__(self, directories: Sequence[Path], file_size: int | None = None) -> None:
@@ -73,7 +88,7 @@ class CommitLog:
         self.segments: list[Segment] = []
         self.foreign: list[Path] = []
         self._signature: tuple[int, ...] = ()
-        self._descriptors: dict[int, int] = {}
+        self._open_files: dict[int, OpenFile] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -150,8 +165,8 @@ class CommitLog:
 
     def _close_removed(self, segments: list[Segment]) -> None:
         kept = {segment.start for segment in segments}
-        for start in [start for start in self._descriptors if start not in kept]:
-            os.close(self._descriptors.pop(start))
+        for start in self._open_files.keys() - kept:
+            del self._open_files[start]
 
     @property
     def min_offset(self) -> int:
@@ -160,15 +175,10 @@ class CommitLog:
 
     def segment_at(self, offset: int) -> Segment | None:
         """The file that covers ``offset``; None for a gap or beyond the last file."""
-        low, high = 0, len(self.segments)
-        while low < high:
-            middle = (low + high) // 2
-            if self.segments[middle].start <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        if low and offset < self.segments[low - 1].start + self.file_size:
-            return self.segments[low - 1]
+        segments = self.segments
+        index = bisect_right(segments, offset, key=attrgetter("start")) - 1
+        if index >= 0 and offset < segments[index].start + self.file_size:
+            return segments[index]
         return None
 
     def segment_after(self, offset: int) -> Segment | None:
@@ -196,9 +206,9 @@ class CommitLog:
         view = buffer[: self.file_size - position]
         done = 0
         try:
-            fd = self.descriptor(segment)
+            file = self.open_file(segment)
             while done < len(view):
-                count = os.preadv(fd, [view[done:]], position + done)
+                count = os.preadv(file.fd, [view[done:]], position + done)
                 if count == 0:
                     break
                 done += count
@@ -213,9 +223,9 @@ class CommitLog:
         something else is done."""
         segment = self.segment_at(offset)
         if segment is not None and size > 0:
-            fd, position = self.descriptor(segment), offset - segment.start
+            file, position = self.open_file(segment), offset - segment.start
             size = min(size, READ_AHEAD_BYTES)
-            os.posix_fadvise(fd, position, size, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(file.fd, position, size, os.POSIX_FADV_WILLNEED)
 
     def record_at(self, offset: int, size: int, *, verify_crc: bool = False) -> Record | Outcome:
         """What stands at ``offset`` and ``size``, where a queue's unit or a walk points.
@@ -238,12 +248,12 @@ class CommitLog:
             return NO_TIME
         return record.store_timestamp(head)
 
-    def descriptor(self, segment: Segment) -> int:
-        """The open file, for reads by position. It stays this object's. Raises OSError."""
-        fd = self._descriptors.get(segment.start)
-        if fd is None:
-            fd = self._descriptors[segment.start] = _open_with_retries(segment.path)
-        return fd
+    def open_file(self, segment: Segment) -> OpenFile:
+        """For reads by position, while it is held. Raises OSError."""
+        file = self._open_files.get(segment.start)
+        if file is None:
+            file = self._open_files[segment.start] = OpenFile(_open_with_retries(segment.path))
+        return file
 
     def next_data(self, offset: int) -> int:
         """``offset``, or behind a hole of the sparse file that covers it (its end at the most)."""
@@ -251,7 +261,8 @@ class CommitLog:
         if segment is None:
             return offset
         try:
-            found = os.lseek(self.descriptor(segment), offset - segment.start, os.SEEK_DATA)
+            file = self.open_file(segment)
+            found = os.lseek(file.fd, offset - segment.start, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return segment.start + self.file_size
@@ -261,9 +272,6 @@ class CommitLog:
     def close(self) -> None:
         """Close the files; the object may be used again."""
         self._close_removed([])
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def _open_with_retries(path: Path) -> int:

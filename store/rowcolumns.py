@@ -310,6 +310,8 @@ def _fixed(kind: pa.DataType, values: NDArray[np.int64], present: NDArray[np.boo
 def _said(words: pa.Array, codes: NDArray[np.int64], present: NDArray[np.bool_]) -> pa.Array:
     if not present.any():
         return pa.nulls(len(codes), words.type)
+    if present.all() and (codes == codes[0]).all():
+        return pa.repeat(words[int(codes[0])], len(codes))
     return words.take(pa.array(codes, mask=~present))
 
 

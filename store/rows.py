@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store import record, rowkernel
-from store.commitlog import CommitLog
+from store.commitlog import CommitLog, OpenFile
 from store.cursor import BUFFER_SIZE, BadRange, Window, decode_windows
 from store.errors import CorruptRecordError
 from store.kernelbase import CRC_TABLES
@@ -118,6 +118,7 @@ class _Units:
         # file 0 is none
         self._starts = np.array([-1, *(segment.start for segment in self._segments)], np.int64)
         self._descriptors = np.full(len(self._starts), -1, np.int32)
+        self._held: list[OpenFile] = []
         self._files = np.searchsorted(self._starts, self.offsets, "right") - 1
         self.statuses = np.full(len(self.offsets), int(Status.OK), np.int64)
         sound = (self.sizes >= record.MIN_RECORD_LENGTH) & (self.sizes <= record.MAX_RECORD_LENGTH)
@@ -146,11 +147,12 @@ class _Units:
         return int(count)
 
     def _open(self, pieces: NDArray[np.int64]) -> None:
+        """Let ``_descriptors`` tell the files of pieces; -1 for those that cannot be opened."""
         for file in np.unique(pieces[:, rowkernel.PIECE_FILE]).tolist():
-            # asked for each time: the log may have been refreshed, and closed a file
-            self._descriptors[file] = -1
-            with suppress(OSError):
-                self._descriptors[file] = self._log.descriptor(self._segments[file - 1])
+            if self._descriptors[file] < 0:
+                with suppress(OSError):
+                    self._held.append(self._log.open_file(self._segments[file - 1]))
+                    self._descriptors[file] = self._held[-1].fd
 
     def _read_again(self, piece: NDArray[np.int64], units: slice) -> None:
         """Read a piece that did not come whole: its units get what there is, or an error tells."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,9 @@ from readers import iteration
 from readers.iteration import iterate
 from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
-from store.errors import QueueFileError
+from store.errors import CommitLogError, QueueFileError, StoreError
 from store.rowschema import ROWS_SCHEMA, rows_schema
-from tests.readers.stores import QUEUE_FILE_SIZE, SmallStore
+from tests.readers.stores import LOG_FILE_SIZE, QUEUE_FILE_SIZE, SmallStore
 from tests.support.batch_queue import BatchMessage
 from tests.support.golden import ALL_GOLDEN_NAMES, destroy
 from tests.support.live_store import LiveStore
@@ -258,6 +261,84 @@ def test_offsets_that_jump_between_inner_batches(
     (directory / file_name(138)).unlink()
     with MessageStore(tmp_path) as opened, pytest.raises(QueueFileError, match="no file with"):
         rows(iterate(opened, "Topic", 0, schema=UNITS))
+
+
+@pytest.fixture
+def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every queue takes many batches, and threads read ahead whatever the machine."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(iteration, "UNITS_PER_READ", 17)
+    monkeypatch.setattr(iteration, "ROWS_PER_BATCH", 5)
+
+
+@pytest.mark.usefixtures("many_parts")
+def test_a_store_that_changes_while_threads_read(golden: Callable[[str], Path]) -> None:
+    """Refreshed, asked something else and closed at each batch: the rows are what they were."""
+    store = golden("plain")
+    expected = list(plain_queue(store, store / "consumequeue" / "Topic_1" / "0"))
+    with MessageStore(store) as opened:
+        found = []
+        for batch in iterate(opened, "Topic_1", 0):
+            found += batch.to_pylist()
+            opened.close()
+            # as when a file comes: all that is known of the directory is looked at again
+            os.utime(store / "commitlog")
+            opened.refresh()
+            assert len(opened.get_message("Topic_1", 0, 0, 3).messages) == 3
+        for row, message in zip(found, expected, strict=True):
+            assert_equal(row, message)
+
+
+@pytest.mark.usefixtures("many_parts")
+def test_a_queue_that_nobody_reads_to_its_end(golden: Callable[[str], Path]) -> None:
+    """Closed or dropped after any number of batches: no thread and no open file stays."""
+    store = golden("plain")
+    threads, files = threading.active_count(), open_files()
+    with MessageStore(store) as opened:
+        whole = list(iterate(opened, "Topic_1", 0))
+        assert len(whole) > 10
+        for count in range(len(whole)):
+            batches = iterate(opened, "Topic_1", 0)
+            assert list(islice(batches, count)) == whole[:count]
+            del batches
+            assert threading.active_count() == threads
+    assert open_files() == files
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.usefixtures("many_parts")
+def test_rows_before_what_cannot_be_read_are_given(tmp_path: Path) -> None:
+    """A file of the queue that is gone, and one of the log that cannot be opened any more."""
+    small = SmallStore(tmp_path)
+    offsets = [small.append(body=bytes(200)) for _ in range(45)]
+    small.write()
+    first_lost = next(index for index, at in enumerate(offsets) if at >= 2 * LOG_FILE_SIZE)
+    assert 20 < first_lost < 30
+    queue_file = tmp_path / "consumequeue" / "Topic" / "0" / file_name(3 * QUEUE_FILE_SIZE)
+    kept = queue_file.rename(tmp_path / "kept")
+    with MessageStore(tmp_path) as opened:
+        assert given_before(opened, QueueFileError, "no file with offset 30;") == list(range(30))
+    kept.rename(queue_file)
+    with MessageStore(tmp_path) as opened:
+        path = tmp_path / "commitlog" / file_name(2 * LOG_FILE_SIZE)
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+        lost = given_before(opened, CommitLogError, "cannot read commitlog file")
+        assert lost == list(range(len(lost)))
+        assert first_lost - 5 < len(lost) <= first_lost
+
+
+def given_before(opened: MessageStore, error: type[StoreError], match: str) -> list[int]:
+    """Queue offsets that came before an error; nothing comes behind it."""
+    batches, found = iterate(opened, "Topic", 0), []
+    with pytest.raises(error, match=match):
+        for batch in batches:
+            found += batch.column("queueOffset").to_pylist()
+    assert list(batches) == []
+    return found
 
 
 def test_columns_are_those_asked_for(golden: Callable[[str], Path]) -> None:

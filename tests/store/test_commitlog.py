@@ -276,6 +276,24 @@ def test_files_come_and_go(tmp_path: Path) -> None:
     log.close()
 
 
+def test_a_file_stays_open_for_who_holds_it(tmp_path: Path) -> None:
+    """Whether a refresh lets go of it or the log is closed; then it is closed."""
+    before = open_files()
+    paths = [make_file(tmp_path, start, 100, b"%d" % start) for start in (0, 100)]
+    log = CommitLog([tmp_path])
+    held = log.open_file(log.segments[0])
+    assert log.open_file(log.segments[0]) is held
+    assert log.read(100, 3) == b"100"
+    paths[0].unlink()
+    log.refresh()
+    assert starts(log) == [100]
+    log.close()
+    assert os.pread(held.fd, 1, 0) == b"0"
+    assert open_files() == before + 1
+    del held
+    assert open_files() == before
+
+
 def test_a_file_made_within_the_directorys_clock_tick_is_found(tmp_path: Path) -> None:
     """Before Linux 6.13 a directory's time has a few ms: two files may come with the same one."""
     make_file(tmp_path, 0, 64)
