@@ -9,7 +9,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -25,34 +27,29 @@ from store.record import DEFAULT_DELAY_LEVELS_MS
 from store.rows import read_rows
 from store.rowschema import ROWS_SCHEMA
 
+if TYPE_CHECKING:
+    from tests.interop.kafka import Kafka
+
 NAME = "kafka-mirror"
 LOG_SHARE = 1 / 64
 """Of the main log's size: a hundredth of its rate is what Python's producer does."""
 RATE_UNIT = "messages/s"
+SEND_SECONDS = 60.0
 
 
 def measure(context: Context) -> Iterator[Row]:
     """A whole log into Kafka, read, encoded, sent and committed, by one thread."""
-    # with pytest and kafka-python, which other rows do without
-    from tests.interop.kafka import Kafka  # noqa: PLC0415
-
     with context.directory(NAME) as directory:
         with logs.log_writer(directory / "store", 300) as writer:
             log = writer.grow(int(context.gib * LOG_SHARE * GIB))
         context.say(f"log: {log.title}")
         logs.warm(log)
-        home = directory / "kafka"
-        home.mkdir()
-        broker = Kafka(home)
-        broker.start()
-        try:
+        with running_broker(directory / "kafka") as broker:
             systems = {
                 "reput": lambda: _mirror(log, broker.bootstrap),
                 "kafka-python alone": lambda: _send(log, broker.bootstrap),
             }
             seconds = measures.alternate(context.rounds, systems, context.say)
-        finally:
-            broker.kill()
     rates = {key: value.as_rate(log.message_count, RATE_UNIT) for key, value in seconds.items()}
     ours, alone = rates.values()
     yield Row(
@@ -75,16 +72,36 @@ def _rows(log: Log) -> Iterator[pa.RecordBatch]:
         )  # fmt: skip
 
 
-def _mirror(log: Log, bootstrap: str) -> float:
-    name = f"bench-{secrets.token_hex(4)}"
+@contextmanager
+def running_broker(home: Path, *jvm_options: str) -> Iterator[Kafka]:
+    """The broker of the interop tests, in the block."""
+    # with pytest and kafka-python, which other rows do without
+    from tests.interop.kafka import STARTS_FAST, Kafka  # noqa: PLC0415
+
+    home.mkdir()
+    broker = Kafka(home, jvm_options or STARTS_FAST)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.kill()
+
+
+def mirror(log: Log, bootstrap: str, identity: str, topics: str) -> float:
+    """Seconds for a whole log into Kafka, to topics of these names, all committed."""
     target = KafkaMirrorTarget(
-        KafkaSettings(bootstrap, name), TopicSelection(), TopicNames(f"{name}.{{topic}}")
+        KafkaSettings(bootstrap, identity), TopicSelection(), TopicNames(topics)
     )
     with closing(target.open("")) as follower:
         begin = time.perf_counter()
         follower.position()
         follower.write(0, log.end_offset, _rows(log))
         return time.perf_counter() - begin
+
+
+def _mirror(log: Log, bootstrap: str) -> float:
+    name = f"bench-{secrets.token_hex(4)}"
+    return mirror(log, bootstrap, name, f"{name}.{{topic}}")
 
 
 def _send(log: Log, bootstrap: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import catch_up, kafka, live, reading, scaling, tables
+from bench import catch_up, kafka, live, reading, scaling, sparksources, tables
 from bench.context import Context
 from bench.measures import Row
 from bench.processes import BenchError
@@ -28,6 +28,7 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     (scaling.measure_queues, ("queues-10000", "queues-100000")),
     (tables.measure_delta, ("delta",)),
     (reading.measure, ("queue-iteration", "filtered-read")),
+    (sparksources.measure, sparksources.ROW_NAMES),
     (live.measure_latency, tuple(live.LATENCY_ROWS)),
     (live.measure_idle, ("idle",)),
     (kafka.measure, (kafka.NAME,)),
@@ -37,7 +38,8 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
 ROW_NAMES = tuple(name for _, names in GROUPS for name in names)
 QUICK_ROWS = ("catch-up-300", "parse-limit-300", "catch-up-1200", "parse-limit-1200")
 NEED_MAVEN = (
-    "catch-up-300", "catch-up-1200", "whole-process-300", "all-dispatchers-300", kafka.NAME
+    "catch-up-300", "catch-up-1200", "whole-process-300", "all-dispatchers-300", kafka.NAME,
+    *sparksources.ROW_NAMES,
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import queue
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -26,6 +26,7 @@ PROJECT = Path(__file__).parent / "kafkabroker"
 CLUSTER_ID = "cmVwdXQtdGVzdHMtMDAwMQ"
 READY_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 60.0
+STARTS_FAST = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _STARTED = "Kafka Server started"
 _LOG = "-Dorg.slf4j.simpleLogger"
 
@@ -38,8 +39,9 @@ def require_kafka() -> None:
 class Kafka:
     """One broker; ``stop`` and ``kill`` leave its data for the next ``start``."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, jvm_options: Sequence[str] = STARTS_FAST) -> None:
         self._home = home
+        self._jvm_options = jvm_options
         self._properties = home / "server.properties"
         self._process: subprocess.Popen[str] | None = None
         self._said: collections.deque[str] = collections.deque(maxlen=maven.ERROR_TAIL_LINES)
@@ -84,7 +86,7 @@ class Kafka:
 
     def _java(self) -> list[str]:
         return [
-            "java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1",
+            "java", *self._jvm_options, "-XX:-UsePerfData",
             f"{_LOG}.logFile=System.out", f"{_LOG}.defaultLogLevel=warn",
             f"{_LOG}.log.kafka.server.KafkaRaftServer=info",
             f"-Djava.io.tmpdir={self._home}",

@@ -1,0 +1,159 @@
+"""The source ``rocketmq-consumequeue`` beside Spark's own Kafka source, on the same messages.
+
+Kafka gets them from the mirror: bodies as values, the rest as headers. Both are then read by one
+Spark session, in turn, into a sink that drops the rows; what is missing or doubled is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import kafka, logs, measures, reput
+from bench.context import Context
+from bench.logs import GIB, Log
+from bench.measures import Figures, Row
+from bench.processes import BenchError, LineProcess, line_process, python_command
+
+BATCH_ROW, STREAM_ROW = "consumequeue-source", "consumequeue-stream"
+ROW_NAMES = (BATCH_ROW, STREAM_ROW)
+LOG_SHARE = 1 / 16
+"""Of the main log's size: it goes through Kafka's producer first."""
+PREFIX = "bench."
+"""Of the Kafka topics."""
+PROJECT = Path(__file__).parent / "kafkasource"
+UNIT = "M rows/s"
+BROKER_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
+"""Kafka's own of ``kafka-server-start.sh``."""
+ANSWER_SECONDS = 900.0
+OURS, OURS_LIGHT = "reput, all columns", "reput, without body and properties"
+KAFKA, KAFKA_LIGHT = "Spark's Kafka source, with headers", "Spark's Kafka source, without headers"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a system reads, and the rows that it must find."""
+
+    name: str
+    options: dict[str, str]
+    row_count: int
+
+
+def measure(context: Context) -> Iterator[Row]:
+    """Both rows, those that are wanted."""
+    # with filelock and pytest, which other rows do without
+    from tests.interop import maven  # noqa: PLC0415
+
+    jars = ",".join(map(str, sorted((maven.build(PROJECT) / "lib").iterdir())))
+    with context.directory("sparksources") as directory:
+        with logs.log_writer(directory / "store", 300) as writer:
+            log = writer.grow(int(context.gib * LOG_SHARE * GIB))
+        context.say(f"log: {log.title}")
+        output = directory / "output"
+        reput.build(log, output)
+        logs.warm(log)
+        with kafka.running_broker(directory / "kafka", *BROKER_OPTIONS) as broker:
+            seconds = kafka.mirror(log, broker.bootstrap, "bench", f"{PREFIX}{{topic}}")
+            context.say(f"the mirror took {seconds:.0f} s")
+            sources = {
+                **_queues(log, output),
+                **_topics(log, broker.bootstrap, _end_plainly(broker.bootstrap)),
+            }
+            command = python_command("-m", "bench.table_worker", f"spark.jars={jars}")
+            with line_process(command, "the Spark session") as session:
+                session.answer(ANSWER_SECONDS)
+                for name in ROW_NAMES:
+                    if name in context.wanted:
+                        yield _row(context, session, name, sources, log)
+
+
+def _queues(log: Log, output: Path) -> dict[str, Source]:
+    options = {"path": str(log.store), "output": str(output), "startingOffsets": "earliest"}
+    light = {"includeBody": "false", "includeProperties": "false"}
+    name = "rocketmq-consumequeue"
+    return {
+        OURS: Source(name, options, log.message_count),
+        OURS_LIGHT: Source(name, options | light, log.message_count),
+    }
+
+
+def _topics(log: Log, bootstrap: str, extra: int) -> dict[str, Source]:
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "kafka.isolation.level": "read_committed",
+        "subscribePattern": f"{PREFIX.replace('.', '[.]')}.*",
+        "startingOffsets": "earliest",
+    }
+    return {
+        KAFKA: Source("kafka", options | {"includeHeaders": "true"}, log.message_count + extra),
+        KAFKA_LIGHT: Source("kafka", options, log.message_count + extra),
+    }
+
+
+def _end_plainly(bootstrap: str) -> int:
+    """Let a message of no transaction end each partition; how many these are.
+
+    Spark's consumer waits half a second, for more, at a partition that ends in the mark of a
+    transaction. That is not what is to be compared.
+    """
+    from kafka import KafkaConsumer, KafkaProducer  # noqa: PLC0415
+
+    with closing(KafkaConsumer(bootstrap_servers=bootstrap)) as consumer:
+        topics = [topic for topic in consumer.topics() if topic.startswith(PREFIX)]
+        places = [
+            (topic, part) for topic in topics for part in consumer.partitions_for_topic(topic)
+        ]
+    with closing(KafkaProducer(bootstrap_servers=bootstrap)) as producer:
+        sent = [producer.send(topic, b"", partition=part) for topic, part in places]
+        for future in sent:
+            future.get(kafka.SEND_SECONDS)
+    return len(places)
+
+
+def _row(
+    context: Context, session: LineProcess, name: str, sources: dict[str, Source], log: Log
+) -> Row:
+    is_stream = name == STREAM_ROW
+    systems = {key: _reading(session, source, is_stream) for key, source in sources.items()}
+    for read in systems.values():
+        read()  # loads kernels and classes, compiles
+    seconds = measures.alternate(context.rounds, systems, context.say)
+    rates = {key: _rate(sources[key], values) for key, values in seconds.items()}
+    whole = measures.ratio_text(rates[OURS], rates[KAFKA])
+    light = measures.ratio_text(rates[OURS_LIGHT], rates[KAFKA_LIGHT])
+    how = "a stream, Trigger.AvailableNow" if is_stream else "a batch read"
+    return Row(
+        name=name,
+        title=f"queues as a Spark table, {how}, {log.body_size} bytes, beside Spark's Kafka source",
+        goal="",
+        result=f"{whole} with everything, {light} without bodies, properties and headers",
+        met=None,
+        figures=rates,
+        details={"log": log.title},
+        notes=["Kafka's rows have the values (bodies) always"],
+    )
+
+
+def _reading(session: LineProcess, source: Source, is_stream: bool) -> Callable[[], float]:
+    def read() -> float:
+        request = {"format": source.name, "options": source.options, "stream": is_stream}
+        return checked(session.ask(json.dumps(request), ANSWER_SECONDS), source)
+
+    return read
+
+
+def checked(told: dict[str, Any], source: Source) -> float:
+    """Seconds of a pass; one that did not find what is there is an error, never a time."""
+    if told["rows"] != source.row_count:
+        raise BenchError(
+            f"the source {source.name} gave {told['rows']:,} rows instead of {source.row_count:,}"
+        )
+    return float(told["seconds"])
+
+
+def _rate(source: Source, seconds: Figures) -> Figures:
+    return seconds.as_rate(source.row_count / 1e6, UNIT)

@@ -1,0 +1,75 @@
+"""A resident child that reads tables with Spark: ``python -m bench.table_worker [KEY=VALUE ...]``.
+
+A Spark session as it comes, with the settings that are given. Each line on stdin is a request
+``{"format": NAME, "options": {...}, "stream": BOOL}``; the answer is one line of JSON. Rows go to
+Spark's ``noop`` sink, and are counted on their way; a stream takes all that is there, then ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import Any
+
+from pyspark.sql import Observation, SparkSession
+from pyspark.sql.functions import count, lit
+
+from streaming.jvm import find_java
+
+SETTINGS = {
+    "spark.master": "local[*]",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def read_table(spark: SparkSession, name: str, options: dict[str, str]) -> int:
+    """Rows of a batch read."""
+    found = Observation()
+    frame = spark.read.format(name).options(**options).load()
+    counted = frame.observe(found, count(lit(1)).alias("rows"))
+    counted.write.format("noop").mode("overwrite").save()
+    return int(found.get["rows"])
+
+
+def read_stream(spark: SparkSession, name: str, options: dict[str, str]) -> int:
+    """Rows of a stream from its beginning to what is there as it starts."""
+    frame = spark.readStream.format(name).options(**options).load()
+    with tempfile.TemporaryDirectory(prefix="reput-bench-") as checkpoint:
+        writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        return sum(progress.numInputRows for progress in query.recentProgress)
+
+
+def one_pass(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
+    """From the call to its return, planning included."""
+    read = read_stream if request["stream"] else read_table
+    began = time.monotonic()
+    rows = read(spark, request["format"], request["options"])
+    return {"rows": rows, "seconds": time.monotonic() - began}
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    find_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = SETTINGS | dict(argument.split("=", 1) for argument in sys.argv[1:])
+    # only answers may stand on stdout, whatever Spark or its JVM prints
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        with SparkSession.builder.config(map=settings).getOrCreate() as spark:
+            spark.sparkContext.setLogLevel("ERROR")
+            print(json.dumps({"ready": True}), file=answers, flush=True)
+            for line in sys.stdin:
+                print(json.dumps(one_pass(spark, json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
