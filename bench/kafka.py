@@ -34,7 +34,6 @@ NAME = "kafka-mirror"
 LOG_SHARE = 1 / 64
 """Of the main log's size: a hundredth of its rate is what Python's producer does."""
 RATE_UNIT = "messages/s"
-SEND_SECONDS = 60.0
 
 
 def measure(context: Context) -> Iterator[Row]:
