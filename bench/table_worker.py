@@ -60,7 +60,7 @@ def main() -> None:
     """Answer until stdin ends."""
     find_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = SETTINGS | dict(argument.split("=", 1) for argument in sys.argv[1:])
+    settings: dict[str, Any] = SETTINGS | dict(argument.split("=", 1) for argument in sys.argv[1:])
     # only answers may stand on stdout, whatever Spark or its JVM prints
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)

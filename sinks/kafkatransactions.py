@@ -19,8 +19,9 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from sinks.kafkarecords import KafkaRecord, RecordBatch
 from sinks.kafkatopics import OWN_PREFIX
 from store.errors import OwnershipError, StoreError, UsageError
 
@@ -35,31 +36,17 @@ _REQUEST_MS = 10_000
 _TRANSACTION_TIMEOUT_MS = 120_000
 """Longer than a transaction can last here; then Kafka aborts one whose writer is gone for good."""
 _POLL_SECONDS = 0.05
-_BATCH_BYTES = 1_000_000
-"""Below what a topic takes by default."""
-_LINGER_MS = 1000
-"""A commit does not wait for it; sending more often costs more than sending earlier gives."""
-_RECORD_OVERHEAD_BYTES = 300
+_BATCH_BYTES = 256 << 10
+"""Below what a topic takes by default; large enough that sending it costs little for each record,
+small enough that much is on its way while the rest is encoded."""
+_BATCH_OVERHEAD_BYTES = 100
+"""More than the header of a batch, and what stands in a record before its key, take."""
 _STORE_ID = re.compile(r"[a-zA-Z0-9_-]{1,100}\Z")
 _POSITION_KEY = b"position"
 _REFUSALS = (
     "MessageSizeTooLargeError", "RecordListTooLargeError", "InvalidTimestampError",
     "InvalidRecordError",
 )  # fmt: skip
-
-
-class KafkaRecord(NamedTuple):
-    """One message on its way."""
-
-    topic: str
-    partition: int | None
-    """None: chosen by the key."""
-    key: bytes | None
-    value: bytes
-    headers: list[tuple[str, bytes]]
-    timestamp_ms: int
-    physical_offset: int
-    """In the commitlog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +76,11 @@ class KafkaSettings:
 class _Transaction:
     began: float = field(default_factory=time.monotonic)
     size: int = 0
-    sent: list[tuple[Any, KafkaRecord]] = field(default_factory=list)
-    """With kafka-python's future of each."""
+    messages: int = 0
+    sent: list[RecordBatch] = field(default_factory=list)
+    """What kafka-python has."""
+    filling: dict[tuple[str, int], RecordBatch] = field(default_factory=dict)
+    """By topic and partition."""
 
 
 class KafkaTransactions:
@@ -181,12 +171,50 @@ class KafkaTransactions:
         if self._transaction is None:
             self._producer.begin_transaction()
             self._transaction = _Transaction()
-        future = self._producer.send(
-            record.topic, record.value, record.key, record.headers, record.partition,
-            record.timestamp_ms,
-        )  # fmt: skip
-        self._transaction.sent.append((future, record))
-        self._transaction.size += len(record.value) + _RECORD_OVERHEAD_BYTES
+        size = len(record.key or b"") + len(record.value) + len(record.headers)
+        if size + _BATCH_OVERHEAD_BYTES > self._settings.max_message_bytes:
+            raise _errors().MessageSizeTooLargeError(f"it has {size} bytes with key and headers")
+        under_way = self._transaction
+        batch = self._batch_for(record, under_way)
+        if len(batch) and len(batch.data) + size > _BATCH_BYTES:
+            self._hand_over(batch)
+            batch = self._batch_for(record, under_way)
+        batch.add(record)
+        under_way.messages += 1
+        under_way.size += size
+
+    def _batch_for(self, record: KafkaRecord, under_way: _Transaction) -> RecordBatch:
+        partition = record.partition
+        if partition is None:
+            self._producer.partitions_for(record.topic)
+            partition = self._producer._partition(
+                record.topic, None, record.key, record.value, record.key, record.value
+            )
+        place = record.topic, partition
+        if place not in under_way.filling:
+            # which waits until the topic is known
+            self._producer.partitions_for(record.topic)
+            under_way.filling[place] = RecordBatch(*place, record.timestamp_ms)
+        return under_way.filling[place]
+
+    def _hand_over(self, batch: RecordBatch) -> None:
+        assert self._transaction is not None
+        del self._transaction.filling[batch.topic, batch.partition]
+        self._transaction.sent.append(batch)
+        batch.hand_over(self._producer)
+
+    def flush(self) -> None:
+        """Have Kafka hold all that was sent. Raises kafka-python's errors where it does not."""
+        assert self._transaction is not None
+        deadline = time.monotonic() + WAIT_SECONDS
+        for batch in list(self._transaction.filling.values()):
+            self._hand_over(batch)
+        with suppress(_errors().UnknownError):
+            # which it raises for a batch that was split in two
+            self._producer.flush(WAIT_SECONDS)
+        for batch in self._transaction.sent:
+            # kafka-python commits a transaction whose records expired on their way
+            batch.wait(max(deadline - time.monotonic(), 0.0))
 
     @property
     def in_transaction(self) -> bool:
@@ -206,17 +234,11 @@ class KafkaTransactions:
         """Make what was sent visible and ``end`` the position, both or neither."""
         value = json.dumps({"end": end, "instance": self._instance}).encode()
         now = int(time.time() * 1000)
-        self.send(KafkaRecord(self.position_topic, 0, _POSITION_KEY, value, [], now, -1))
-        assert self._transaction is not None
-        deadline = time.monotonic() + WAIT_SECONDS
-        with suppress(_errors().UnknownError):
-            # which it raises for a batch that was split in two
-            self._producer.flush(WAIT_SECONDS)
-        for future, _ in self._transaction.sent:
-            # kafka-python commits a transaction whose records expired on their way
-            future.get(max(deadline - time.monotonic(), 0.0))
+        self.send(KafkaRecord(self.position_topic, 0, _POSITION_KEY, value, b"", 0, now, -1))
+        self.flush()
         self._end_transaction()
-        self.messages += len(self._transaction.sent) - 1
+        assert self._transaction is not None
+        self.messages += self._transaction.messages - 1
         self._transaction = None
 
     def _end_transaction(self) -> None:
@@ -229,16 +251,19 @@ class KafkaTransactions:
     def explained(self, error: BaseException, sending: KafkaRecord | None) -> BaseException:
         """The error behind ``error``: the message that Kafka refuses, if it is one."""
         sent = self._transaction.sent if self._transaction is not None else []
-        failed = [(future.exception, record) for future, record in sent if future.failed()]
+        failed = [
+            (cause, batch.topic, offset, size)
+            for batch in sent
+            for cause, offset, size in batch.failures()
+        ]
         if sending is not None:
-            failed.append((error, sending))
-        for cause, record in failed:
+            failed.append((error, sending.topic, sending.physical_offset, len(sending.value)))
+        for cause, topic, offset, size in failed:
             if type(cause).__name__ in _REFUSALS:
                 return StoreError(
-                    f"Kafka refuses the message at physical offset {record.physical_offset} for "
-                    f"topic {record.topic}, {len(record.value)} bytes: {cause}; raise "
-                    f"--kafka-max-message-bytes ({self._settings.max_message_bytes}), and "
-                    "max.message.bytes of the topic"
+                    f"Kafka refuses the message at physical offset {offset} for topic {topic}, "
+                    f"{size} bytes: {cause}; raise --kafka-max-message-bytes "
+                    f"({self._settings.max_message_bytes}), and max.message.bytes of the topic"
                 )
         return error
 
@@ -262,7 +287,6 @@ class KafkaTransactions:
             transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
             max_request_size=self._settings.max_message_bytes,
             batch_size=_BATCH_BYTES,
-            linger_ms=_LINGER_MS,
             delivery_timeout_ms=WAIT_SECONDS * 1000,
             max_block_ms=WAIT_SECONDS * 1000,
             allow_auto_create_topics=False,

@@ -25,8 +25,9 @@ from kafka.errors import KafkaError
 import sinks.kafka
 import sinks.kafkatransactions
 from sinks.kafka import KafkaArrivalsTarget
+from sinks.kafkarecords import KafkaRecord
 from sinks.kafkatopics import TopicNames, TopicSelection
-from sinks.kafkatransactions import KafkaRecord, KafkaSettings, KafkaTransactions
+from sinks.kafkatransactions import KafkaSettings, KafkaTransactions
 from store import java, properties
 from store.appender import Appender
 from store.compression import inflate
@@ -242,11 +243,9 @@ def test_the_position_is_found_behind_an_aborted_transaction(kafka: Kafka, ident
         first.commit(4711)
         for number in range(1000):
             first.send(
-                KafkaRecord(first.position_topic, 0, b"position", b'{"end": 1}', [], number, 0)
+                KafkaRecord(first.position_topic, 0, b"position", b'{"end": 1}', b"", 0, number, 0)
             )
-        assert first._transaction is not None
-        for future, _ in first._transaction.sent:
-            future.get(30)
+        first.flush()
     with closing(KafkaTransactions(settings, "", "test")) as second:
         assert second.recover() == 4711
     with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
