@@ -83,7 +83,8 @@ def header(name: str, value: str) -> bytes:
 
 def join_columns(columns: list[pa.Array]) -> pa.Array:
     """The values of each row one behind the other, without nulls."""
-    return pc.binary_join_element_wise(*columns, _NOTHING, null_handling="skip")
+    # Arrow 26 drops rows that have nothing but nulls, so that each gets a value
+    return pc.binary_join_element_wise(_NOTHING, *columns, _NOTHING, null_handling="skip")
 
 
 def count_values(columns: list[pa.Array]) -> pa.Array:

@@ -310,6 +310,15 @@ def test_a_message_that_is_too_large_stops_the_mirror_before_it(
     assert_mirrored(kafka, identity, store)
 
 
+def test_batches_that_a_topic_does_not_take_are_split(
+    kafka: Kafka, tmp_path: Path, identity: str
+) -> None:
+    """Again and again, down to a few messages; each still arrives once, in its place."""
+    store = make_store(tmp_path / "store", 300)
+    mirror(mirror_target(kafka.bootstrap, identity, max_message_bytes=2000), store)
+    assert_mirrored(kafka, identity, store)
+
+
 def test_queues_that_come_later_and_damaged_bytes(
     kafka: Kafka, tmp_path: Path, identity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
