@@ -9,7 +9,7 @@ and all others for the rows that passed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +27,15 @@ CLOCK_STEP_US = 60_000_000
 """A broker's clock that was set back by more than this may hide rows from a filter on time."""
 _LARGE = {"body", "properties"}
 """Columns that cost more than to read the rest of a record twice."""
-_POSITION = ("physicalOffset", "storeSize", "corruptReason")
+_PLACE = ("physicalOffset", "storeSize")
+"""Always read: they cost nothing, and say how far a scan is."""
+
+Passed = Callable[[int, int], None]
+"""Told (bytes of log that a scan has gone through, bytes that it will go through)."""
+
+
+def _tell_nobody(_done: int, _total: int) -> None:
+    pass
 
 
 class MessageDataset(dataset.Dataset):  # type: ignore[misc]
@@ -58,30 +66,51 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         ``options`` are of Arrow's Scanner (batch_size, ...), and left to it.
         """
         wanted = ROWS_SCHEMA.names if columns is None else list(columns)
-        named = _named_columns(filter)
-        needed = [name for name in ROWS_SCHEMA.names if name in {*wanted, *named}]
-        schema = _project(needed or _POSITION[:1])
-        batches = self._batches(schema, named, filter)
+        schema = _project([*wanted, *_named_columns(filter), *_PLACE])
+        batches = self._batches(schema, filter, _tell_nobody)
         return dataset.Scanner.from_batches(
             batches, schema=schema, columns=wanted, filter=filter, **options
         )
 
-    def _batches(
-        self, schema: pa.Schema, named: Sequence[str], wanted: dataset.Expression | None
+    def batches(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: dataset.Expression | None = None,
+        passed: Passed = _tell_nobody,
     ) -> Iterator[pa.RecordBatch]:
-        looked_at = _project([*named, *_POSITION])
+        """The rows of ``scanner``, none of them read before it is asked for: a Scanner reads ahead
+        as fast as it can. ``passed`` is told how far it is, also where no row is found."""
+        wanted = ROWS_SCHEMA.names if columns is None else list(columns)
+        schema = _project([*wanted, *_named_columns(filter), *_PLACE])
+        for batch in self._batches(schema, filter, passed):
+            found = batch if filter is None else batch.filter(filter)
+            if found.num_rows:
+                yield found.select(wanted)
+
+    def _batches(
+        self, schema: pa.Schema, wanted: dataset.Expression | None, passed: Passed
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows among which are all that are wanted; ``schema`` has _PLACE."""
+        named = _named_columns(wanted)
         late = bool(named) and bool(_LARGE & (set(schema.names) - set(named)))
-        for start, end in self._ranges(wanted):
-            if not late:
-                yield from self._read(start, end, schema)
-                continue
+        looked_at = _project([*named, *_PLACE, "corruptReason"]) if late else schema
+        ranges = list(self._ranges(wanted))
+        done, total = 0, sum(end - start for start, end in ranges)
+        for start, end in ranges:
             for batch in self._read(start, end, looked_at):
-                found = batch.filter(wanted)
-                if found.column("corruptReason").null_count < found.num_rows:
-                    # a damaged range is no record: all of the batch is read again
-                    yield from self._read(*_range_of(batch), schema)
-                elif found.num_rows:
-                    yield from self._rows_at(found, schema)
+                first, last = _range_of(batch)
+                if not late:
+                    yield batch
+                else:
+                    found = batch.filter(wanted)
+                    if found.column("corruptReason").null_count < found.num_rows:
+                        # a damaged range is no record: all of the batch is read again
+                        yield from self._read(first, last, schema)
+                    elif found.num_rows:
+                        yield from self._rows_at(found, schema)
+                passed(done + last - start, total)
+            done += end - start
+            passed(done, total)
 
     def _read(self, start: int, end: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         return read_rows(
@@ -92,7 +121,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         )  # fmt: skip
 
     def _rows_at(self, found: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        offsets, sizes = (found.column(name).to_numpy() for name in _POSITION[:2])
+        offsets, sizes = (found.column(name).to_numpy() for name in _PLACE)
         return rows_at(
             self._log, offsets, sizes, schema,
             delay_levels_ms=self._settings.message_delay_levels_ms,
@@ -125,9 +154,9 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
             time = field("storeTimestamp")
             # a damaged range has no time
             if first is not None:
-                known = known & ((time >= _timestamp(first - CLOCK_STEP_US)) | time.is_null())
+                known = known & ((time >= timestamp(first - CLOCK_STEP_US)) | time.is_null())
             if last is not None:
-                known = known & ((time <= _timestamp(last + CLOCK_STEP_US)) | time.is_null())
+                known = known & ((time <= timestamp(last + CLOCK_STEP_US)) | time.is_null())
             fragments.append(
                 format_.make_fragment(
                     str(segment.path), fs.LocalFileSystem(), partition_expression=known
@@ -150,7 +179,7 @@ def _project(names: Sequence[str]) -> pa.Schema:
 
 def _range_of(batch: pa.RecordBatch) -> tuple[int, int]:
     """[start, end) of the log that a batch was read from."""
-    offsets, sizes = (batch.column(name) for name in _POSITION[:2])
+    offsets, sizes = (batch.column(name) for name in _PLACE)
     return offsets[0].as_py(), offsets[-1].as_py() + sizes[-1].as_py()
 
 
@@ -161,5 +190,6 @@ def _named_columns(wanted: dataset.Expression | None) -> list[str]:
     return [name for name in ROWS_SCHEMA.names if name in text]
 
 
-def _timestamp(microseconds: int) -> pa.Scalar:
+def timestamp(microseconds: int) -> pa.Scalar:
+    """What a filter compares storeTimestamp with."""
     return pa.scalar(microseconds, ROWS_SCHEMA.field("storeTimestamp").type)

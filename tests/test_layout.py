@@ -55,7 +55,7 @@ CHANGING_METHODS = {
     "write_text", "write_bytes", "rename", "unlink", "rmdir", "mkdir", "touch", "symlink_to",
     "hardlink_to",
 }  # fmt: skip
-WRITERS = {"store", "filters", "sinks", "checkpoints", "streaming"}
+WRITERS = {"store", "filters", "sinks", "readers", "checkpoints", "streaming"}
 """Packages in which only ``store/fsops.py`` changes files (design.md §2)."""
 EXEMPT = {
     "store/fsops.py",

@@ -18,6 +18,7 @@ from reput.cli import (
     demo,
     diff,
     expire,
+    export,
     inspect,
     prepare,
     produce,
@@ -50,6 +51,7 @@ app.command("tail")(read.tail)
 app.command("query")(read.query)
 app.command("search-time")(read.search_time)
 app.command("sql")(sql.sql)
+app.command("export")(export.export)
 app.command("diff")(diff.diff)
 app.command("rebuild")(rebuild.rebuild)
 app.command("produce")(produce.produce)

@@ -55,6 +55,11 @@ def time_option_ms(name: str, text: str) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
+def optional_time_ms(name: str, text: str | None) -> int | None:
+    """The same of an option that may be left out."""
+    return None if text is None else time_option_ms(name, text)
+
+
 def text(text: str) -> str:
     """An argument as it is. Raises UsageError where it is no text: no message has such a name."""
     try:

@@ -94,7 +94,7 @@ def tail(
     """
     from readers.tail import TopicTail  # noqa: PLC0415
 
-    since = None if from_time is None else options.time_option_ms("--from-time", from_time)
+    since = options.optional_time_ms("--from-time", from_time)
     printed = messages.MessageList(body, as_json)
     settings = options.store_settings(
         store, broker_conf, commitlog_file_size, consume_queue_file_size

@@ -105,7 +105,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 class ProgressDisplay:
     """A bar with rate, lag and ETA on a terminal; otherwise a line every few seconds."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self, as_json: bool, doing: str = "dispatching") -> None:
         self._json = as_json
         self._due = time.monotonic() + PLAIN_SECONDS
         self._bar: Progress | None = None
@@ -117,7 +117,7 @@ class ProgressDisplay:
                 TextColumn("{task.fields[at]}"),
             )
             self._bar = Progress(*columns, console=console, transient=True)
-            self._task = self._bar.add_task("dispatching", total=None, at="")
+            self._task = self._bar.add_task(doing, total=None, at="")
             self._bar.start()
 
     def __call__(self, progress: Shown) -> None:

@@ -28,7 +28,7 @@ from store.rowschema import ROWS_SCHEMA, rows_schema
 from tests.support import wire
 from tests.support.damage import damage
 from tests.support.golden import ALL_GOLDEN_NAMES, GOLDEN_NAMES
-from tests.support.plain_rows import as_table, plain_rows, plain_rows_at
+from tests.support.plain_rows import as_table, inflated, plain_rows, plain_rows_at
 from tests.support.small_logs import Damage, SmallLogs, none, random_log, randomize
 
 
@@ -194,16 +194,10 @@ def settled(store: Path) -> tuple[CommitLog, int]:
 def test_rows_of_rocketmqs_logs(name: str, golden: Callable[[str], Path]) -> None:
     """Every column of every record; bodies as stored and inflated."""
     log, end = settled(golden(name))
-
-    def inflate(body: bytes, codec: str) -> bytes | None:
-        if codec == "zlib":
-            return zlib.decompress(body)
-        return pa.CompressedInputStream(pa.BufferReader(body), codec).read()
-
     expected = as_table(plain_rows(log, log.min_offset, end, verify_crc=True), ROWS_SCHEMA)
     assert expected.num_rows > 100
     assert_equal(read(log, log.min_offset, end, verify_crc=True), expected, name)
-    expected = as_table(plain_rows(log, log.min_offset, end, inflate), ROWS_SCHEMA)
+    expected = as_table(plain_rows(log, log.min_offset, end, inflated), ROWS_SCHEMA)
     found = read(log, log.min_offset, end, max_inflated_bytes=1 << 20)
     assert_equal(found, expected, name)
     compressed = SysFlag.COMPRESSED & max(found.column("sysFlag").to_pylist())

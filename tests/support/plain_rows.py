@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,15 +26,23 @@ def stored(_body: bytes, _codec: str) -> None:
     """Inflates nothing."""
 
 
+def inflated(body: bytes, codec: str) -> bytes:
+    """By libraries that this project does not use for it."""
+    if codec == "zlib":
+        return zlib.decompress(body)
+    plain: bytes = pa.CompressedInputStream(pa.BufferReader(body), codec).read()
+    return plain
+
+
 def plain_row(record: Record, inflate: Inflate = stored) -> dict[str, Any]:
     """The columns of a record by name."""
     values = {java.decode(k): java.decode(v) for k, v in record.property_map.items()}
     codec, body = None, record.body
     if record.sys_flag & SysFlag.COMPRESSED:
         codec = CODECS.get(record.sys_flag & SysFlag.COMPRESSION_MASK, "unknown")
-        inflated = inflate(body, codec)
-        if inflated is not None:
-            codec, body = None, inflated
+        plain = inflate(body, codec)
+        if plain is not None:
+            codec, body = None, plain
     return {
         "topic": java.decode(record.topic),
         "queueId": record.queue_id,

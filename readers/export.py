@@ -1,0 +1,317 @@
+"""A range of the log as Parquet files, for those who have neither broker nor Spark.
+
+Rows and columns: ``store.rowschema``, in the log's order within a file. Files are named
+OUT/part-N.parquet or, partitioned, OUT/topic=T/date=D/part-N.parquet, as Hive does: what such a
+directory says is no column of its files, and ``__HIVE_DEFAULT_PARTITION__`` is null or empty.
+
+All is written as OUT.incomplete and gets its name when it is whole and durable: a killed export
+leaves no OUT, and the next one to it begins anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset, parquet
+
+from readers.dataset import MessageDataset, timestamp
+from store import fsops
+from store.config import StoreSettings
+from store.errors import OutputError, OwnershipError, StoreError, UsageError
+from store.rowschema import ROWS_SCHEMA
+
+PARTITIONS = {"topic": "topic", "date": "storeTimestamp"}
+"""What files can be partitioned by, and the column that it follows from; a date is UTC's."""
+ROW_GROUP_BYTES = 64 << 20
+"""Arrow data that is gathered before each partition in it gets a row group."""
+ROW_GROUPS_PER_FILE = 256
+MAX_OPEN_FILES = 256
+"""With more partitions, files are closed and others begun in the same directory."""
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+INCOMPLETE_SUFFIX = ".incomplete"
+
+Show = Callable[[int, int, int], None]
+"""Told (rows so far, bytes of log gone through, bytes that there are to go through)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows: all that fulfil each condition. A damaged range has neither topic nor time."""
+
+    topics: Sequence[str] = ()
+    """Names, or patterns with ``*`` and ``?``; none is all."""
+    from_ms: int | None = None
+    """Stored then or later."""
+    to_ms: int | None = None
+    """Stored before."""
+    from_offset: int | None = None
+    """Physical."""
+    to_offset: int | None = None
+    """Physical, exclusive."""
+
+    def condition(self) -> dataset.Expression | None:
+        """For a dataset of ROWS_SCHEMA; None for all rows."""
+        offset, time = dataset.field("physicalOffset"), dataset.field("storeTimestamp")
+        conditions = []
+        if self.topics:
+            patterns = "|".join(_pattern(topic) for topic in self.topics)
+            topics = dataset.field("topic")
+            conditions.append(pc.match_substring_regex(topics, rf"(?s)\A(?:{patterns})\z"))
+        if self.from_ms is not None:
+            conditions.append(time >= timestamp(self.from_ms * 1000))
+        if self.to_ms is not None:
+            conditions.append(time < timestamp(self.to_ms * 1000))
+        if self.from_offset is not None:
+            conditions.append(offset >= self.from_offset)
+        if self.to_offset is not None:
+            conditions.append(offset < self.to_offset)
+        whole = None
+        for condition in conditions:
+            whole = condition if whole is None else whole & condition
+        return whole
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export has written."""
+
+    rows: int
+    files: int
+    bytes: int
+
+
+def export(
+    settings: StoreSettings,
+    out: Path,
+    selection: Selection,
+    columns: Sequence[str],
+    partition_by: Sequence[str],
+    stop: threading.Event,
+    show: Show,
+) -> Exported:
+    """Write the rows of a selection to ``out``, which must not be there or be an empty directory.
+
+    ``columns``: of ROWS_SCHEMA; ``partition_by``: of PARTITIONS. Raises UsageError for others, and
+    for an ``out`` with something in it; OwnershipError while another export writes there;
+    StoreError where ``stop`` was set; OutputError.
+    """
+    _check_names("--columns", columns, ROWS_SCHEMA.names)
+    _check_names("--partition-by", partition_by, PARTITIONS)
+    kept = [name for name in columns if name not in partition_by]
+    if not kept:
+        raise UsageError("no column is left for the files; name another one in --columns")
+    messages = MessageDataset(settings)
+    rows = 0
+
+    def passed(done: int, total: int) -> None:
+        if stop.is_set():
+            raise StoreError(f"stopped before everything was written: there is no {out}")
+        show(rows, done, total)
+
+    with _written_aside(out) as aside:
+        files = _Files(aside, kept, partition_by)
+        try:
+            read = dict.fromkeys([*kept, *(PARTITIONS[name] for name in partition_by)])
+            for batch in messages.batches(list(read), selection.condition(), passed):
+                files.add(batch)
+                rows += batch.num_rows
+            files.finish()
+        except BaseException:
+            files.abandon()
+            raise
+    return Exported(rows, files.count, files.bytes)
+
+
+def _check_names(option: str, names: Sequence[str], known: Sequence[str] | dict[str, str]) -> None:
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{option} names {name!r}; it must be of {', '.join(known)}")
+
+
+def _pattern(topic: str) -> str:
+    places = {"*": ".*", "?": "."}
+    return "".join(places.get(char) or re.escape(char) for char in topic)
+
+
+@contextmanager
+def _written_aside(out: Path) -> Iterator[Path]:
+    """A directory that becomes ``out``, durably, when the block ends well; otherwise it goes."""
+    out = out.resolve()
+    aside = out.with_name(out.name + INCOMPLETE_SUFFIX)
+    _check_is_free(out)
+    fsops.make_directories(aside, aside)
+    fd = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OwnershipError(
+                f"another export is writing {aside}; wait for it, or choose another directory"
+            ) from None
+        _check_is_free(out)  # another one may just have ended
+        for left in aside.iterdir():
+            fsops.remove_tree(left)
+        try:
+            yield aside
+            fsops.sync_file_system(fd, aside)
+            fsops.rename(aside, out)
+        except BaseException:
+            with suppress(OutputError):
+                fsops.remove_tree(aside)
+            raise
+    finally:
+        os.close(fd)
+
+
+def _check_is_free(out: Path) -> None:
+    try:
+        is_used = out.exists() and next(out.iterdir(), None) is not None
+    except OSError as error:
+        raise UsageError(f"cannot export to {out}: {error.strerror}") from error
+    if is_used:
+        raise UsageError(f"{out} holds something already; give a directory that is not there yet")
+
+
+class _Output(io.RawIOBase):
+    """A new file for Parquet's writer; every write can fail as others do."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = fsops.open_for_writing(path)
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: memoryview) -> int:  # type: ignore[override]
+        fsops.pwrite(self._fd, data, self.size, self._path)
+        self.size += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._fd)
+        super().close()
+
+
+class _ParquetFile:
+    """One file that is being written."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.output = _Output(path)
+        self._writer = parquet.ParquetWriter(self.output, schema)
+        self.row_groups = 0
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        self.row_groups += 1
+
+    def close(self) -> None:
+        self._writer.close()
+        self.output.close()
+
+
+class _Files:
+    """The files of one export: a directory a partition, one without any."""
+
+    def __init__(self, root: Path, columns: Sequence[str], partition_by: Sequence[str]) -> None:
+        self._root = root
+        self._schema = pa.schema([ROWS_SCHEMA.field(name) for name in columns])
+        self._partition_by = partition_by
+        self._gathered: dict[str, list[pa.RecordBatch]] = {}
+        self._gathered_bytes = 0
+        self._begun: dict[str, int] = {}
+        """Files of each directory."""
+        self._open: dict[str, _ParquetFile] = {}
+        """By directory; who was written to last is last."""
+        self.bytes = 0
+
+    @property
+    def count(self) -> int:
+        """Files so far."""
+        return sum(self._begun.values())
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Some rows, with the columns that the partitions follow from."""
+        for directory, part in self._partitioned(rows):
+            self._gathered.setdefault(directory, []).append(part.select(self._schema.names))
+        self._gathered_bytes += rows.nbytes
+        if self._gathered_bytes >= ROW_GROUP_BYTES:
+            self._write_gathered()
+
+    def finish(self) -> None:
+        """No more rows. Unpartitioned, there is a file even without one: it tells the columns."""
+        self._write_gathered()
+        if not self._partition_by and not self._begun:
+            self._write("", [])
+        for directory in list(self._open):
+            self._close(directory)
+
+    def abandon(self) -> None:
+        """Close what is open; the files are no good."""
+        for file in self._open.values():
+            file.output.close()
+
+    def _partitioned(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The rows of each directory, in their order."""
+        directories, codes = [""], np.zeros(rows.num_rows, np.int64)
+        for name in self._partition_by:
+            column = rows.column(PARTITIONS[name])
+            if name == "date":
+                column = column.cast(pa.date32())
+            encoded = column.dictionary_encode("encode")
+            found = [_directory(name, value) for value in encoded.dictionary.to_pylist()]
+            directories = [f"{outer}{inner}/" for outer in directories for inner in found]
+            codes = codes * len(found) + encoded.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        rows = rows.take(pa.array(order)) if len(directories) > 1 else rows
+        used, starts = np.unique(codes[order], return_index=True)
+        ends = [*starts[1:], rows.num_rows]
+        for code, start, end in zip(used, starts, ends, strict=True):
+            yield directories[code], rows.slice(start, end - start)
+
+    def _write_gathered(self) -> None:
+        for directory, parts in self._gathered.items():
+            self._write(directory, parts)
+        self._gathered.clear()
+        self._gathered_bytes = 0
+
+    def _write(self, directory: str, parts: Sequence[pa.RecordBatch]) -> None:
+        file = self._open.pop(directory, None)
+        if file is None:
+            if len(self._open) >= MAX_OPEN_FILES:
+                self._close(next(iter(self._open)))
+            file = self._begin(directory)
+        self._open[directory] = file
+        file.write(pa.Table.from_batches(parts, self._schema))
+        if file.row_groups >= ROW_GROUPS_PER_FILE:
+            self._close(directory)
+
+    def _begin(self, directory: str) -> _ParquetFile:
+        number = self._begun.get(directory, 0)
+        path = self._root / directory
+        fsops.create_directories(path, self._root)
+        self._begun[directory] = number + 1
+        return _ParquetFile(path / f"part-{number}.parquet", self._schema)
+
+    def _close(self, directory: str) -> None:
+        file = self._open.pop(directory)
+        file.close()
+        self.bytes += file.output.size
+
+
+def _directory(name: str, value: object) -> str:
+    text = "" if value is None else str(value)
+    return f"{name}={quote(text, safe='') or NO_VALUE}"
