@@ -1,9 +1,10 @@
 """A Delta table of all messages: public rows (``store.rowschema``), partitioned by topic and date.
 
 Delivery: exactly once. A commit holds the messages of one range of the log and, as an application
-transaction of Delta's protocol, the range's end: both or neither. The application is the store's
-identity, so that neither Spark's checkpoint nor ours says where to go on, but the table itself; of
-two writers with one identity the table refuses the second one's commit.
+transaction of Delta's protocol, the range's end: both or neither, and durably (on a local path
+``sinks.localtable`` sees to that). The application is the store's identity, so that neither Spark's
+checkpoint nor ours says where to go on, but the table itself; of two writers with one identity the
+table refuses the second one's commit.
 
 Columns besides the public ones:
 
@@ -25,6 +26,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.jsonbody import JsonColumns
+from sinks.localtable import COMMIT_MARK, LocalTable
 from store.errors import StoreError, UsageError
 from store.rowschema import ROWS_SCHEMA
 
@@ -89,6 +92,7 @@ class DeltaFollower:
 
     def __init__(self, target: DeltaTarget, store_id: str) -> None:
         self._url = target.url
+        self._local = LocalTable.of(target.url)
         self._json = target.json_columns
         self._shared = target.store_id is not None
         self._store_id = target.store_id or store_id
@@ -105,10 +109,13 @@ class DeltaFollower:
         self._schema = pa.schema([*ROWS_SCHEMA, *fields])
 
     def position(self) -> int | None:
-        """What the table's newest version says. Raises UsageError for a table that others fill."""
+        """What the table's newest version says. Raises UsageError for a table that others fill,
+        StoreError for a version that was torn."""
         from deltalake import DeltaTable  # noqa: PLC0415
         from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
 
+        if self._local is not None:
+            self._local.settle()
         try:
             self._table = DeltaTable(self._url)
         except TableNotFoundError:
@@ -150,10 +157,11 @@ class DeltaFollower:
         position = self.position()
         if self._table is None or position is None or position <= end:
             return
-        self._table.delete(
-            f"storeId = '{self._store_id}' and physicalOffset >= {end}",
-            commit_properties=self._commit(end),
-        )
+        with self._synced():
+            self._table.delete(
+                f"storeId = '{self._store_id}' and physicalOffset >= {end}",
+                commit_properties=self._commit(end),
+            )
         if self.position() != end:
             # a deletion of no row is no commit
             self._append(self._table, end, iter(()))
@@ -170,19 +178,26 @@ class DeltaFollower:
         was committed to by the same application meanwhile, this fails."""
         from deltalake import write_deltalake  # noqa: PLC0415
 
-        write_deltalake(
-            self._url if table is None else table,
-            pa.RecordBatchReader.from_batches(self._schema, rows),
-            mode="error" if table is None else "append",
-            schema_mode=None if table is None else "merge",
-            partition_by=PARTITION_COLUMNS,
-            commit_properties=self._commit(end),
-        )
+        with self._synced():
+            write_deltalake(
+                self._url if table is None else table,
+                pa.RecordBatchReader.from_batches(self._schema, rows),
+                mode="error" if table is None else "append",
+                schema_mode=None if table is None else "merge",
+                partition_by=PARTITION_COLUMNS,
+                commit_properties=self._commit(end),
+            )
+
+    def _synced(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._local is None else self._local.synced()
 
     def _commit(self, end: int) -> CommitProperties:
         from deltalake import CommitProperties, Transaction  # noqa: PLC0415
 
-        return CommitProperties(app_transactions=[Transaction(self._app_id, end)])
+        return CommitProperties(
+            custom_metadata={COMMIT_MARK: str(end)},
+            app_transactions=[Transaction(self._app_id, end)],
+        )
 
     def _with_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         topics, full_topics = _partition_topics(rows.column("topic"))

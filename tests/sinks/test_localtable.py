@@ -1,0 +1,162 @@
+"""A Delta table on a local path after a power loss: whole, or said to be torn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from sinks.delta import DeltaTarget
+from sinks.localtable import LocalTable
+from store import fsops
+from store.errors import StoreError, SyncError
+from tests.sinks.test_delta import STORE_ID, Source
+from tests.support.tables import plain_columns, plain_rows
+
+
+def table_of(source: Source, table: Path, ends: list[int]) -> None:
+    """A table with a version for each end."""
+    follower = DeltaTarget(str(table)).open(STORE_ID)
+    follower.position()
+    start = source.log.min_offset
+    for end in ends:
+        source.write(follower, start, end)
+        start = end
+
+
+def newest_commit(table: Path) -> Path:
+    """The newest version's file."""
+    return max((table / "_delta_log").glob("*.json"))
+
+
+def cut_at(part: float) -> Callable[[Path], None]:
+    """The commit ends there."""
+
+    def damage(table: Path) -> None:
+        commit = newest_commit(table)
+        data = commit.read_bytes()
+        commit.write_bytes(data[: int(len(data) * part)])
+
+    return damage
+
+
+def cut_behind_lines(count: int) -> Callable[[Path], None]:
+    """The commit ends with a whole line; a negative count is from its end."""
+
+    def damage(table: Path) -> None:
+        commit = newest_commit(table)
+        lines = commit.read_bytes().split(b"\n")
+        commit.write_bytes(b"\n".join(lines[:count]) + b"\n")
+
+    return damage
+
+
+def zeroed(table: Path) -> None:
+    """Its length was written, its bytes were not."""
+    commit = newest_commit(table)
+    commit.write_bytes(bytes(commit.stat().st_size))
+
+
+def added_file(table: Path) -> Path:
+    """A data file of the newest version."""
+    actions = [json.loads(line) for line in newest_commit(table).read_bytes().splitlines()]
+    return table / unquote(next(action["add"]["path"] for action in actions if "add" in action))
+
+
+def without_a_file(table: Path) -> None:
+    """A data file's name was not written."""
+    added_file(table).unlink()
+
+
+def with_an_empty_file(table: Path) -> None:
+    """Nor its bytes."""
+    added_file(table).write_bytes(b"")
+
+
+@pytest.mark.parametrize("versions", [1, 3])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut_at(0.1), cut_at(0.5), cut_at(0.999), cut_behind_lines(1), cut_behind_lines(2),
+        cut_behind_lines(-1), zeroed, without_a_file, with_an_empty_file,
+    ],
+)  # fmt: skip
+def test_torn_version_is_named_and_its_rows_come_again(
+    golden: Callable[[str], Path], tmp_path: Path, versions: int, damage: Callable[[Path], None]
+) -> None:
+    """Nothing is written to such a table; without the torn commit all goes on."""
+    store, table = golden("plain"), tmp_path / "table"
+    source = Source(store)
+    ends = source.cuts(4)
+    table_of(source, table, ends[:versions])
+    damage(table)
+    commit = newest_commit(table)
+    follower = DeltaTarget(str(table)).open(STORE_ID)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="torn") as raised:
+            follower.position()
+        assert str(commit) in str(raised.value)
+    commit.unlink()
+    position = follower.position()
+    assert position == (ends[versions - 2] if versions > 1 else None)
+    source.write(follower, source.log.min_offset if position is None else position, ends[-1])
+    assert plain_columns(table) == plain_rows(store)
+
+
+def test_empty_commit_adds_nothing(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """What ext4 leaves of a file that was not synced: the rows come again by themselves."""
+    store, table = golden("plain"), tmp_path / "table"
+    source = Source(store)
+    ends = source.cuts(4)
+    table_of(source, table, ends[:3])
+    newest_commit(table).write_bytes(b"")
+    follower = DeltaTarget(str(table)).open(STORE_ID)
+    assert follower.position() == ends[1]
+    source.write(follower, ends[1], ends[3])
+    assert plain_columns(table) == plain_rows(store)
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_version_begins_when_those_before_it_are_on_disk(
+    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """A follower whose sync has failed writes no more; a new one syncs what it finds first."""
+
+    def fail(ordinal: int) -> None:
+        monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints(f"sync:{ordinal}=EIO"))
+
+    store, table = golden("plain"), tmp_path / "a table"
+    url = form.format(str(table).replace(" ", "%20") if "://" in form else table)
+    source = Source(store)
+    first, second, end = source.cuts(3)
+    follower = DeltaTarget(url).open(STORE_ID)
+    assert follower.position() is None
+    source.write(follower, source.log.min_offset, first)
+    fail(1)
+    with pytest.raises(SyncError):
+        source.write(follower, first, second)
+    with pytest.raises(SyncError):
+        follower.position()
+    fail(1)
+    follower = DeltaTarget(url).open(STORE_ID)
+    with pytest.raises(SyncError):
+        follower.position()
+    fail(3)  # behind those of two questions for the position
+    follower = DeltaTarget(url).open(STORE_ID)
+    assert follower.position() == second
+    with pytest.raises(SyncError):
+        follower.truncate(first)
+    fail(0)
+    follower = DeltaTarget(url).open(STORE_ID)
+    assert follower.position() == first
+    source.write(follower, first, end)
+    assert plain_columns(table) == plain_rows(store)
+
+
+def test_only_local_tables_are_synced() -> None:
+    """An object store has no files."""
+    assert LocalTable.of("s3://bucket/table") is None
+    assert LocalTable.of("table") is not None
