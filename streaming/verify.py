@@ -232,7 +232,9 @@ class _Pass:
 
     def result(self) -> Verification:
         """What was found."""
-        queues = [self._queues, *([self._batch_queues] if self._batch_queues else [])]
+        queues: list[ConsumeQueueVerifier | BatchConsumeQueueVerifier] = [self._queues]
+        if self._batch_queues is not None:
+            queues.append(self._batch_queues)
         return Verification(
             self._scope.start,
             self._scope.end,

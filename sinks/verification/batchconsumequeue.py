@@ -32,7 +32,7 @@ class ComparedBatchQueue(ComparedQueue, BatchConsumeQueueFiles):
         return gone
 
 
-class BatchConsumeQueueVerifier(QueueVerifier):
+class BatchConsumeQueueVerifier(QueueVerifier[ComparedBatchQueue]):
     """Compares every batch queue of an output."""
 
     def __init__(
@@ -50,13 +50,8 @@ class BatchConsumeQueueVerifier(QueueVerifier):
         super().__init__(output, ComparedBatchQueue, file_size, log)
         self._dispatcher = BatchConsumeQueueDispatcher(
             output, file_size, ledger,
-            durable_end=None, batch_topics=batch_topics, open_files=self._take_batch,
+            durable_end=None, batch_topics=batch_topics, open_files=self._take,
         )  # fmt: skip
-
-    def _take_batch(self, directory: Path, file_size: int) -> ComparedBatchQueue:
-        files = self._take(directory, file_size)
-        assert isinstance(files, ComparedBatchQueue)
-        return files
 
     def _open(self, directory: Path, first: Run | None) -> ComparedBatchQueue:
         own = None

@@ -106,7 +106,7 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
         return found
 
 
-class ConsumeQueueVerifier(QueueVerifier):
+class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
     """Compares every consume queue of an output, and every ext."""
 
     def __init__(
@@ -142,14 +142,9 @@ class ConsumeQueueVerifier(QueueVerifier):
             queue_offset_at=lambda _offset, _size: None,
             on_queue_gap=on_queue_gap,
             batch_topics=batch_topics,
-            open_files=self._take_queue,
+            open_files=self._take,
             open_ext=_ext_of,
         )
-
-    def _take_queue(self, directory: Path, file_size: int) -> ComparedConsumeQueue:
-        files = self._take(directory, file_size)
-        assert isinstance(files, ComparedConsumeQueue)
-        return files
 
     def _open(self, directory: Path, first: Run | None) -> ComparedConsumeQueue:
         ext = None

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -262,11 +263,14 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         return [entry * self.unit_size for entry in self._differences.entries(damage)]
 
 
-class QueueVerifier(ABC):
+Compared = TypeVar("Compared", bound=ComparedQueue)
+
+
+class QueueVerifier(ABC, Generic[Compared]):
     """Compares every queue of one kind in an output (``store.verification.Verifier``)."""
 
     def __init__(
-        self, output: Path, compared: type[ComparedQueue], file_size: int, log: LogRange
+        self, output: Path, compared: type[Compared], file_size: int, log: LogRange
     ) -> None:
         """Raises QueueFileError where not one file has ``file_size`` bytes: that is not damage."""
         self._output = output
@@ -274,7 +278,7 @@ class QueueVerifier(ABC):
         self._file_size = file_size
         self._log = log
         self._first: dict[QueueKey, Run] = {}
-        self._queues: dict[QueueKey, ComparedQueue] = {}
+        self._queues: dict[QueueKey, Compared] = {}
         self._dispatcher: CommitLogDispatcher
         self._check_file_size(compared.writable)
 
@@ -290,10 +294,10 @@ class QueueVerifier(ABC):
             raise wrong
 
     @abstractmethod
-    def _open(self, directory: Path, first: Run | None) -> ComparedQueue:
+    def _open(self, directory: Path, first: Run | None) -> Compared:
         """The queue in ``directory``, to be compared from its ``first`` run on."""
 
-    def _take(self, directory: Path, file_size: int) -> ComparedQueue:
+    def _take(self, directory: Path, file_size: int) -> Compared:
         """For the dispatcher: a queue that is compared."""
         assert file_size == self._file_size
         key = QueueKey(directory.parent.name, int(directory.name))
@@ -325,7 +329,7 @@ class QueueVerifier(ABC):
     def _differences(self) -> list[Difference]:
         return [found for files in self._by_key() for found in files.differences]
 
-    def _by_key(self) -> list[ComparedQueue]:
+    def _by_key(self) -> list[Compared]:
         keys = sorted(self._queues, key=lambda key: (key.topic, key.queue_id))
         return [self._queues[key] for key in keys]
 
