@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store import fsops
 from store.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BATCH_UNIT_DTYPE,
@@ -137,11 +136,7 @@ class BatchConsumeQueueDispatcher:
         if not len(units):
             return
         data = units.view(np.uint8).data
-        try:
-            written = queue.files.write(queue.end, data, self._output)
-        except OSError as error:
-            raise fsops.output_error(error, "write", queue.files.directory) from error
-        self._unsynced.add(written)
+        self._unsynced.add(queue.files.write(queue.end, data, self._output))
         queue.end += len(data)
         queue.max_msg_phy_offset = int(units["offset"][-1])
 

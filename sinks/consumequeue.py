@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sinks.consumequeueext import ExtUnits, OpenExt, cut_exts, open_ext
-from store import fsops
 from store.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
@@ -256,11 +255,7 @@ class ConsumeQueueDispatcher:
         data: bytes | memoryview = units.view(np.uint8).data
         if blanks:
             data = PRE_BLANK.tobytes() * blanks + data
-        try:
-            written = queue.files.write(queue.end, data, self._output)
-        except OSError as error:
-            raise fsops.output_error(error, "write", queue.files.directory) from error
-        self._unsynced.add(written)
+        self._unsynced.add(queue.files.write(queue.end, data, self._output))
         queue.end += len(data)
         queue.max_physic_offset = int(units["offset"][-1]) + int(units["size"][-1])
         if queue.ext is not None:

@@ -11,7 +11,6 @@ import fcntl
 import os
 import struct
 from pathlib import Path
-from types import TracebackType
 
 from store import fsops
 from store.errors import OwnershipError
@@ -66,11 +65,6 @@ class BrokerLock:
         self._fd = fd
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         os.close(self._fd)
         self._fd = -1

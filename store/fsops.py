@@ -79,17 +79,17 @@ def create_directories(path: Path, root: Path) -> list[Path]:
     """Create ``path`` below ``root``; the directories that still have to be synced for it."""
     missing = []
     current = path
-    while not current.is_dir():
-        missing.append(current)
-        if current == root:
-            break
-        current = current.parent
-    for directory in reversed(missing):
-        try:
-            _failpoints.reach("mkdir", str(directory))
-            directory.mkdir(parents=directory == root, exist_ok=True)
-        except OSError as error:
-            raise output_error(error, "create directory", directory) from error
+    try:
+        while not current.is_dir():
+            missing.append(current)
+            if current == root:
+                break
+            current = current.parent
+        for current in reversed(missing):
+            _failpoints.reach("mkdir", str(current))
+            current.mkdir(parents=current == root, exist_ok=True)
+    except OSError as error:
+        raise output_error(error, "create directory", current) from error
     return [directory.parent for directory in reversed(missing)]
 
 

@@ -29,7 +29,8 @@ class FilesAsFound(MappedFileQueue):
         self.starts = [start for start in sorted(self.sizes) if start % self.file_size == 0]
 
     def bytes_at(self, position: int, size: int) -> NDArray[np.uint8]:
-        """uint8[size] at byte ``position`` of the queue; zeros where no file has any."""
+        """uint8[size] at byte ``position`` of the queue; zeros where no file has any.
+        Raises OutputError."""
         data = np.zeros(size, np.uint8)
         done = 0
         while done < size:
@@ -37,8 +38,11 @@ class FilesAsFound(MappedFileQueue):
             at = position + done - start
             part = data[done : done + self.file_size - at]
             if start in self.sizes:
-                with self.path(start).open("rb", buffering=0) as file:
-                    os.preadv(file.fileno(), [part.data], at)
+                try:
+                    with self.path(start).open("rb", buffering=0) as file:
+                        os.preadv(file.fileno(), [part.data], at)
+                except OSError as error:
+                    raise fsops.output_error(error, "read", self.path(start)) from error
             done += len(part)
         return data
 

@@ -24,7 +24,6 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self, TypedDict, cast
 
 from tests.interop import maven
@@ -197,12 +196,7 @@ class Broker:
         """Start it."""
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         """Stop it, or kill it if the block failed: the failure is the news, not a slow stop."""
         if kind is None and self._process is not None and self._process.poll() is None:
             self.stop()

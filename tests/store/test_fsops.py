@@ -178,6 +178,8 @@ def test_directories_are_made_below_their_root(tmp_path: Path) -> None:
     (root / "file").write_bytes(b"")
     with pytest.raises(OutputError, match="file"):
         fsops.make_directories(root / "file" / "x", root)
+    with pytest.raises(OutputError, match="too long"):
+        fsops.make_directories(root / ("x" * 300), root)
 
 
 def test_an_unlinked_file_may_be_gone_already(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 from store.appender import Appender
 from store.commitlog import CommitLog
@@ -32,12 +31,7 @@ class LiveStore:
         self._held.callback(self._dispatcher.close)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._held.close()
 
     def append(self, messages: Iterable[Record]) -> list[Record]:
