@@ -1,7 +1,7 @@
 """The mirror to Kafka beside what kafka-python's producer alone reaches on the same messages.
 
 The broker is the one of the interop tests, on this machine. Nothing here is about Kafka's speed:
-both sides end in the same Python producer, which is what bounds them.
+what bounds both sides is the Python that puts records together.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tests.interop.kafka import Kafka
 
 NAME = "kafka-mirror"
-LOG_SHARE = 1 / 64
-"""Of the main log's size: a hundredth of its rate is what Python's producer does."""
+LOG_SHARE = 1 / 32
+"""Of the main log's size: a hundredth of its rate is what kafka-python does."""
 RATE_UNIT = "messages/s"
 
 
