@@ -168,8 +168,9 @@ class _FollowerThread(threading.Thread):
         self._read_error = None
         if self.state.truncate_to is not None:
             self._follower.truncate(self.state.truncate_to)
-            self.state = replace(self.state, truncate_to=None)
-            write_follower_state(self._directory, self.state)
+            told = replace(self.state, truncate_to=None)
+            write_follower_state(self._directory, told)
+            self.state = told
         self._log.refresh()
         found = self._follower.position()
         position = self._log.min_offset if found is None else found

@@ -12,12 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from checkpoints.followers import FollowerState, read_follower_states
+from checkpoints.followers import FollowerState, read_follower_states, write_follower_state
 from checkpoints.status import read_status
 from sinks.delta import DeltaTarget
 from store.appender import Appender
 from store.config import read_store_settings
-from store.errors import StoreError
+from store.errors import OutputError, StoreError
 from store.workload import Workload
 from streaming import followers
 from streaming.config import DispatcherConfig
@@ -259,6 +259,40 @@ def test_a_cut_reaches_a_target_that_was_killed_at_its_first_write(
     assert state(output).truncate_to == end - 1
     target.go_on.set()
     killed.close()
+
+
+def test_a_cut_that_could_not_be_noted_is_made_again(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is written: the next run would take back what came since."""
+    store, output, calls = golden("plain"), tmp_path / "output", list[str]()
+    (output / "reput").mkdir(parents=True)
+    end = log_end(store)
+    write_follower_state(output / "reput", FollowerState("held", "memory", truncate_to=end))
+
+    class Noting(Held):
+        def truncate(self, end: int) -> None:  # noqa: ARG002
+            calls.append("truncate")
+
+        def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
+            calls.append("write")
+            super().write(start, end, rows)
+
+    def fail_once(directory: Path, state: FollowerState) -> None:
+        if state.truncate_to is None and len(calls) == 1:
+            raise OutputError("no space")
+        write_follower_state(directory, state)
+
+    monkeypatch.setattr(followers, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(followers, "write_follower_state", fail_once)
+    target = Noting()
+    target.go_on.set()
+    config = DispatcherConfig(store, output, followers=(target,))
+    running = Followers(config, read_store_settings(store), "0" * 32)
+    running.start(end, end)
+    running.catch_up(threading.Event())
+    running.close()
+    assert calls == ["truncate", "truncate", "write"]
 
 
 def test_an_old_failure_to_read_explains_no_new_one(golden: Golden, tmp_path: Path) -> None:
