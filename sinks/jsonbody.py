@@ -150,7 +150,7 @@ def _check_column(topic: str, name: str, kind: object) -> None:
         raise UsageError(
             f"column {name!r} of topic {topic!r} must be a name of letters, digits and _"
         )
-    if kind not in _TYPES:
+    if not isinstance(kind, str) or kind not in _TYPES:
         raise UsageError(
             f"column {name!r} of topic {topic!r} is {kind!r}; it must be of {', '.join(_TYPES)}"
         )
