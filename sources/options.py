@@ -125,9 +125,14 @@ class SourceOptions:
         if len(given) > 1:
             raise UsageError(f"give {' or '.join(given)}, not both")
 
+    @property
+    def starts_by_time(self) -> bool:
+        """Whether a time says where to begin, whatever offsets do."""
+        return self["startingTimestamp"] is not None
+
     def check_batch(self) -> None:
         """Refuse starts and ends that make no sense for a batch read. Raises UsageError."""
-        if self["startingOffsets"] == LATEST and self["startingTimestamp"] is None:
+        if self["startingOffsets"] == LATEST and not self.starts_by_time:
             raise UsageError(
                 "startingOffsets is latest; a batch read must begin at or before its end"
             )

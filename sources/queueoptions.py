@@ -145,6 +145,11 @@ class ConsumeQueueOptions(SourceOptions):
         self.check_not_both("topics", "topicPattern")
 
     @property
+    def starts_by_time(self) -> bool:
+        """By one for all queues, or one for each."""
+        return super().starts_by_time or self["startingOffsetsByTimestamp"] is not None
+
+    @property
     def names_queues(self) -> bool:
         """Whether an option names topics or queues that have to be there."""
         keys = ("topics", "startingOffsets", "startingOffsetsByTimestamp",

@@ -97,17 +97,23 @@ class QueueRows:
         return selection.matches_codes(tags_codes) | unknown
 
     def _check(self, batch: pa.RecordBatch, loss: LossCheck, fail_on_corrupt: bool) -> None:
-        reasons = batch.column("corruptReason")
-        for index in np.flatnonzero(reasons.is_valid()):
-            reason = reasons[index].as_py()
-            offset = batch.column("physicalOffset")[index].as_py()
-            if reason == Status.SEGMENT_DELETED.name.lower():
-                loss.report("SEGMENT_DELETED", f"the log has no file with {offset} any more")
-            elif fail_on_corrupt:
-                segment = self._log.segment_at(offset)
-                place = str(segment.path) if segment else "the commitlog"
-                end = offset + batch.column("storeSize")[index].as_py()
-                raise CorruptRecordError(place, offset, end, reason.upper())
+        reasons, offsets = batch.column("corruptReason"), batch.column("physicalOffset")
+        deleted = pc.equal(reasons, Status.SEGMENT_DELETED.name.lower()).fill_null(False)
+        lost = offsets.filter(deleted)
+        if len(lost):
+            # once for many: there may be millions
+            loss.report(
+                "SEGMENT_DELETED",
+                f"the log has no file with {lost[0]} any more, nor with {len(lost) - 1} more of "
+                f"the messages in {self._files.directory}",
+            )
+        broken = np.flatnonzero(pc.and_not(reasons.is_valid(), deleted))
+        if fail_on_corrupt and len(broken):
+            offset, reason = offsets[broken[0]].as_py(), reasons[broken[0]].as_py()
+            segment = self._log.segment_at(offset)
+            place = str(segment.path) if segment else "the commitlog"
+            end = offset + batch.column("storeSize")[broken[0]].as_py()
+            raise CorruptRecordError(place, offset, end, reason.upper())
 
     def _placed(
         self, batch: pa.RecordBatch, positions: NDArray[np.int64], selection: Selection
