@@ -47,10 +47,7 @@ class Source:
 
 def measure(context: Context) -> Iterator[Row]:
     """Both rows, those that are wanted."""
-    # with filelock and pytest, which other rows do without
-    from tests.interop import maven  # noqa: PLC0415
-
-    jars = ",".join(map(str, sorted((maven.build(PROJECT) / "lib").iterdir())))
+    jars = ",".join(map(str, _jars()))
     with context.directory("sparksources") as directory:
         with logs.log_writer(directory / "store", 300) as writer:
             log = writer.grow(int(context.gib * LOG_SHARE * GIB))
@@ -68,6 +65,14 @@ def measure(context: Context) -> Iterator[Row]:
                 for name in ROW_NAMES:
                     if name in context.wanted:
                         yield _row(context, session, name, sources, log)
+
+
+def _jars() -> list[Path]:
+    """Spark's Kafka source and what it needs, fetched by Maven where they are not there."""
+    # with filelock and pytest, which other rows do without
+    from tests.interop import maven  # noqa: PLC0415
+
+    return sorted((maven.build(PROJECT) / "lib").iterdir())
 
 
 def _queues(log: Log, output: Path) -> dict[str, Source]:
@@ -113,7 +118,7 @@ def _row(
         result=f"{whole} with everything, {light} without bodies, properties and headers",
         met=None,
         figures=rates,
-        details={"log": log.title},
+        details={"log": log.title, "jars": [path.name for path in _jars()]},
         notes=[
             "Kafka's rows have the values (bodies) always",
             f"Kafka's consumer with fetch.max.wait.ms={FETCH_WAIT_MS}, else as it comes",
