@@ -10,13 +10,12 @@ import pytest
 
 from filters import consumers
 from sources.bitmaps import BitMaps
-from store import java, record
+from store import java, properties, record
 from store.commitlog import CommitLog
 from store.config import read_store_settings
 from store.dispatch import Run, Wanted
 from store.errors import StoreError
 from store.record import Record
-from store.rowcolumns import property_texts
 from store.scan import PackedChunk, runs_of, scan
 from tests.filters.test_consumers import entry
 from tests.support import wire
@@ -78,7 +77,7 @@ def test_bit_maps_are_those_of_each_record(tmp_path: Path, seed: int) -> None:
             start, size = int(run.units["offset"][index]), int(run.units["size"][index])
             found = record.decode(plain.bytes_at((start, start + size)), start, start + size + 8)
             assert isinstance(found, Record)
-            expected = filters.bit_map(topic, property_texts(found.property_map))
+            expected = filters.bit_map(topic, properties.as_texts(found.property_map))
             assert run.bit_maps[index].tobytes() == expected, f"{seed=} {start}"
             seen.add(expected)
     assert len(seen) > 5
