@@ -1,13 +1,6 @@
 """A message as a consumer sees it: decoded names, a plain body, the messages of an inner batch.
 
-An inner batch's body is made of
-OFFSET  SIZE  FIELD
-     0    12  totalSize, magic and bodyCRC; no reader looks at them
-    12     4  flag
-    16     4  bodyLength; body
-           2  propertiesLength; properties
-Source: RocketMQ 5.3.3 ``MessageDecoder``, ``PullAPIWrapper.processPullResult``; format.md §2. A
-body is inflated or taken apart on demand only.
+A body is inflated or taken apart on demand only.
 """
 
 from __future__ import annotations
@@ -18,15 +11,12 @@ from dataclasses import dataclass, replace
 from store import java, properties, record
 from store.compression import compression, inflate
 from store.errors import MessageBodyError
-from store.record import Record, SysFlag
+from store.innerbatch import inner_messages, inner_sys_flag, is_inner_batch
+from store.record import Record
 
 DEFAULT_MAX_BODY_BYTES = record.MAX_RECORD_LENGTH
 
-_INNER_HEAD = struct.Struct(">12xii")
-_PROPERTIES_LENGTH = struct.Struct(">h")
 _MESSAGE_ID = struct.Struct(">q")
-_WRAPPED = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
-_COMPRESSION = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +106,10 @@ class Message:
 
     def unwrap(self) -> list[Message]:
         """The messages of an inner batch; any other message is alone. Raises MessageBodyError."""
-        if self.record.sys_flag & _WRAPPED != _WRAPPED:
+        if not is_inner_batch(self.record.sys_flag):
             return [self]
-        inner = _inner_messages(self.body())
-        if not inner:
+        inner = inner_messages(self.body())
+        if inner is None:
             raise MessageBodyError(
                 f"the body of the message at physical offset {self.physical_offset} is no inner "
                 "batch, though its sysFlag says so; take the body as stored"
@@ -134,7 +124,7 @@ class Message:
             properties=block,
             property_map=properties.parse(block),
             queue_offset=self.queue_offset + index,
-            sys_flag=self.record.sys_flag & ~(_WRAPPED | _COMPRESSION),
+            sys_flag=inner_sys_flag(self.record.sys_flag),
         )
         return Message.of(found, self.max_body_bytes)
 
@@ -149,25 +139,3 @@ def decode_message_id(message_id: str) -> tuple[tuple[str, int], int] | None:
     if len(host) not in (record.HOST_V4_LENGTH, record.HOST_V6_LENGTH):
         return None
     return record.decode_host(memoryview(host)), _MESSAGE_ID.unpack(data[len(host) :])[0]
-
-
-def _inner_messages(data: bytes) -> list[tuple[int, bytes, bytes]] | None:
-    """(flag, body, properties) of each; None where the lengths do not add up."""
-    found = []
-    position = 0
-    while position < len(data):
-        if position + _INNER_HEAD.size > len(data):
-            return None
-        flag, length = _INNER_HEAD.unpack_from(data, position)
-        position += _INNER_HEAD.size
-        body = data[position : position + length]
-        position += length
-        if length < 0 or position + _PROPERTIES_LENGTH.size > len(data):
-            return None
-        (length,) = _PROPERTIES_LENGTH.unpack_from(data, position)
-        position += _PROPERTIES_LENGTH.size
-        if length < 0 or position + length > len(data):
-            return None
-        found.append((flag, body, data[position : position + length]))
-        position += length
-    return found

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sinks.innerbatches import unwrapped
 from sinks.kafkarecords import (
     KafkaRecord,
     count_values,
@@ -109,6 +110,7 @@ class KafkaFollower(ABC):
         """Send [start, end). Raises StoreError for a message that Kafka refuses, kafka-python's
         errors otherwise."""
         sending: KafkaRecord | None = None
+        sent_offset = -1
         to = self._transactions
         try:
             for batch in rows:
@@ -119,9 +121,11 @@ class KafkaFollower(ABC):
                         to.commit(batch["physicalOffset"][0].as_py())
                     to.add_partitions(partitions)
                 for sending in self._records(messages):
-                    if to.commit_is_due:
+                    # a position does not lie between the messages of an inner batch
+                    if to.commit_is_due and sending.physical_offset != sent_offset:
                         to.commit(sending.physical_offset)
                     to.send(sending)
+                    sent_offset = sending.physical_offset
                 sending = None
             to.commit(end)
         except BaseException as error:
@@ -173,7 +177,8 @@ class KafkaMirror(KafkaFollower):
 
     Value: the body, inflated. Key: KEYS, or else UNIQ_KEY. Timestamp: the store's, which grows
     along a queue as Kafka's search by time expects; the born one is by each producer's clock.
-    Headers: the properties, then what else a message has, under HEADER_PREFIX.
+    Headers: the properties, then what else a message has, under HEADER_PREFIX. An inner batch is
+    sent as the messages in it, each with its own queue offset.
     """
 
     def __init__(
@@ -197,6 +202,10 @@ class KafkaMirror(KafkaFollower):
         return counts
 
     def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecord]:
+        for rows in unwrapped(messages):
+            yield from self._records_of(rows)
+
+    def _records_of(self, messages: pa.RecordBatch) -> Iterator[KafkaRecord]:
         headers, header_counts = _headers(messages)
         columns = (messages[name].to_pylist() for name in _SENT_COLUMNS)
         times = _milliseconds(messages, "storeTimestamp").to_pylist()

@@ -12,15 +12,10 @@ from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
 from store.errors import MessageBodyError
 from tests.readers.stores import SmallStore
+from tests.support.wire import TWO_MESSAGES
 
 COMPRESSED, NEED_UNWRAP, INNER_BATCH = 0x1, 0x40, 0x80
 ZLIB = 0x300
-TWO_MESSAGES = bytes.fromhex(
-    "0000002e00000000000000000000000700000005666972737400134b455953016b31206b32025441475301416102"
-    "0000001e0000000000000000ffffffff0000000000085441475301424202"
-)
-"""``MessageDecoder.encodeMessages`` of RocketMQ 5.3.3, of two messages: flag 7, body ``first``,
-TAGS Aa and KEYS k1 k2; flag -1, empty body, TAGS BB."""
 SAME_HASH = ("Aa", "BB")
 """2112 both: Java's String.hashCode."""
 

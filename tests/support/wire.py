@@ -17,6 +17,12 @@ BLANK_MAGIC = 0xCBD43194
 LOCALHOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 10911)
 UNIT = struct.Struct(">qiq")
 PRE_BLANK = UNIT.pack(0, 2147483647, 0)
+TWO_MESSAGES = bytes.fromhex(
+    "0000002e00000000000000000000000700000005666972737400134b455953016b31206b32025441475301416102"
+    "0000001e0000000000000000ffffffff0000000000085441475301424202"
+)
+"""``MessageDecoder.encodeMessages`` of RocketMQ 5.3.3, of two messages: flag 7, body ``first``,
+TAGS Aa and KEYS k1 k2; flag -1, empty body, TAGS BB."""
 
 
 def message(

@@ -1,0 +1,67 @@
+"""Inner batches as the messages in them, for targets that have no batches of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from store import java, properties
+from store.compression import MAX_INFLATED_BYTES, inflate
+from store.innerbatch import inner_messages, inner_sys_flag, is_inner_batch
+
+
+def unwrapped(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Rows of sound messages (ROWS_SCHEMA), in their order, each inner batch as its messages.
+
+    These share the batch's place in the log and what else they do not have of their own. One that
+    cannot be taken apart stays a row. No more than one is inflated at a time.
+    """
+    start = 0
+    for index, sys_flag in enumerate(rows["sysFlag"].to_pylist()):
+        found = _messages(rows.slice(index, 1)) if is_inner_batch(sys_flag) else None
+        if found is not None:
+            yield from _between(rows, start, index)
+            yield found
+            start = index + 1
+    yield from _between(rows, start, rows.num_rows)
+
+
+def _between(rows: pa.RecordBatch, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Copied where they are not all: what is in a map of a slice is found by going through all."""
+    if end - start == rows.num_rows:
+        yield rows
+    elif start < end:
+        yield rows.take(pa.array(np.arange(start, end)))
+
+
+def _messages(batch: pa.RecordBatch) -> pa.RecordBatch | None:
+    """The messages of an inner batch, which is a row; None where it is none after all."""
+    (row,) = batch.to_pylist()
+    body, codec = row["body"], row["bodyCompression"]
+    plain = body if codec is None else inflate(body, codec, MAX_INFLATED_BYTES)
+    inner = None if plain is None else inner_messages(plain)
+    if inner is None:
+        return None
+    found = [row | _own_columns(row, index, *message) for index, message in enumerate(inner)]
+    return pa.RecordBatch.from_pylist(found, schema=batch.schema)
+
+
+def _own_columns(
+    batch: dict[str, Any], index: int, flag: int, body: bytes, block: bytes
+) -> dict[str, Any]:
+    values = properties.parse(block)
+    texts = {java.decode(name): java.decode(value) for name, value in values.items()}
+    return {
+        "queueOffset": batch["queueOffset"] + index,
+        "tags": texts.get(properties.TAGS.decode()),
+        "keys": texts.get(properties.KEYS.decode()),
+        "tagsCode": java.hash_code(values.get(properties.TAGS, b"")),
+        "sysFlag": inner_sys_flag(batch["sysFlag"]),
+        "flag": flag,
+        "bodyCompression": None,
+        "properties": list(texts.items()),
+        "body": body,
+    }
