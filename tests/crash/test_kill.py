@@ -25,10 +25,18 @@ def _sequence(output: Path) -> int:
     return found.sequence if found else 0
 
 
-def _wait_for_batches(process: subprocess.Popen[bytes], output: Path, wanted: int) -> None:
-    """Until the run has moved the watermark ``wanted`` times (taking over is the first)."""
+def _end_offset(output: Path) -> int:
+    found = read_watermark(output / STATE_DIRECTORY)
+    return found.end_offset if found else 0
+
+
+def _wait_for_batches(
+    process: subprocess.Popen[bytes], output: Path, wanted: int, log_end: int | None = None
+) -> None:
+    """Until the run has moved the watermark ``wanted`` times (taking over is the first), or to the
+    end of a log that does not grow."""
     before, deadline = _sequence(output), time.monotonic() + FIRST_BATCH_TIMEOUT
-    while _sequence(output) < before + wanted:
+    while _sequence(output) < before + wanted and _end_offset(output) != log_end:
         assert process.poll() is None, "the run ended by itself"
         assert time.monotonic() < deadline, "no batch came"
         time.sleep(POLL_SECONDS)  # polls a file of another process
@@ -45,13 +53,12 @@ def _kill_catch_ups(tmp_path: Path, rounds: int, seed: int) -> None:
     undisturbed = reput_json("run", store, "--output", plain, "--once")
     assert undisturbed["messages"] == 1_200_000
     for _ in range(rounds):
-        found = read_watermark(output / STATE_DIRECTORY)
-        if found and found.end_offset == undisturbed["end_offset"]:
+        if _end_offset(output) == undisturbed["end_offset"]:
             assert difference(output / "consumequeue", plain / "consumequeue") == []
             shutil.rmtree(output)
         process = subprocess.Popen(run, **quiet)  # type: ignore[call-overload]
         try:
-            _wait_for_batches(process, output, rng.randint(1, 3))
+            _wait_for_batches(process, output, rng.randint(1, 3), undisturbed["end_offset"])
             time.sleep(rng.random() * 0.3)  # the moment is random, not an event
             assert (output / STATE_DIRECTORY / "abort").exists()
         finally:
