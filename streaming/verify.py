@@ -25,7 +25,7 @@ from checkpoints.verification import (
     rewrite_watermark,
     watermark_differences,
 )
-from checkpoints.watermark import new_store_id
+from checkpoints.watermark import fingerprint, new_store_id
 from sinks.consumequeue import OnQueueGap
 from sinks.verification.batchconsumequeue import BatchConsumeQueueVerifier
 from sinks.verification.consumequeue import ConsumeQueueVerifier
@@ -152,6 +152,7 @@ class _Pass:
         self._index = IndexVerifier(output, layout, scope, begin)
         self._differences: list[Difference] = []
         self._newest_store_timestamp = 0
+        self._last_record_offset = -1
         self._store_checkpoint: StoreCheckpoint | None = None
         """What is to be written where it is wrong."""
 
@@ -169,7 +170,6 @@ class _Pass:
             from sources.bitmaps import BitMaps  # noqa: PLC0415
 
             bit_maps = BitMaps(self._log, settings)
-        last_record_offset = -1
         for item in scan(
             self._log, scope.start, scope.end,
             delay_levels_ms=settings.message_delay_levels_ms, verify_crc=verify_crc,
@@ -186,9 +186,9 @@ class _Pass:
             elif isinstance(item, BadRange):
                 self._check_bad(item)
             else:
-                last_record_offset = item.last_record_offset
+                self._last_record_offset = item.last_record_offset
         for verifier in self._verifiers:
-            self._differences += verifier.finish(last_record_offset)
+            self._differences += verifier.finish(self._last_record_offset)
         lost = watermark_differences(self._state)
         if self._watermark is not None or lost:
             self._differences += [*self._ledger.differences(scope), *lost]
@@ -263,7 +263,12 @@ class _Pass:
         if watermark is None:
             # it was lost: the files hold what was compared
             begin = -1 if self._index.begin is None else self._index.begin
-            watermark = Watermark(new_store_id(), self._scope.end, index_begin=begin)
+            last = self._last_record_offset
+            watermark = Watermark(
+                new_store_id(), self._scope.end,
+                last_record_offset=last, last_record_crc=fingerprint(self._log, last),
+                last_store_timestamp=self._newest_store_timestamp, index_begin=begin,
+            )  # fmt: skip
         if lowered is not None:
             watermark = replace(
                 watermark, end_offset=lowered, last_record_offset=-1, last_record_crc=0

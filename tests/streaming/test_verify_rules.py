@@ -242,6 +242,25 @@ def test_both_slots_of_the_watermark_lost(ram_path: Path) -> None:
     assert after.end_offset == before.end_offset
 
 
+def test_a_watermark_that_was_lost_comes_back_whole(ram_path: Path) -> None:
+    """With nothing else to repair no batch follows that would complete it, and RocketMQ's
+    checkpoint is compared with it."""
+    output = DerivedOutput.build("batch", ram_path)
+    before, checkpoint = read_watermark(output.state), output.root / "checkpoint"
+    assert before is not None
+    written = checkpoint.read_bytes()
+    (output.state / "watermark").write_bytes(bytes(20))
+    output.verify(repair=True)
+    output.start()
+    after = read_watermark(output.state)
+    assert after is not None
+    kept = {"store_id": before.store_id, "epoch": before.epoch, "sequence": before.sequence}
+    assert replace(after, **kept) == before
+    assert checkpoint.read_bytes() == written
+    checkpoint.write_bytes(written + bytes(20))
+    assert kinds(output) == {("checkpoint", Damage.FILE_SIZE)}
+
+
 def test_an_older_checkpoint_is_no_damage(ram_path: Path) -> None:
     """A killed dispatcher leaves one, of a second before."""
     output = DerivedOutput.build("mixed", ram_path)
