@@ -10,7 +10,7 @@ from sinks.consumequeue import OnQueueGap
 from store.follower import FollowerTarget
 
 DEFAULT_TRIGGER_MS = 0
-DEFAULT_MAX_BYTES_PER_TRIGGER = 4 << 30
+DEFAULT_MAX_BYTES_PER_TRIGGER = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
