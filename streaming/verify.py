@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkpoints import STATE_DIRECTORY
+from checkpoints import ABORT_FILE, STATE_DIRECTORY
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import watermark_of
 from checkpoints.verification import (
@@ -30,6 +30,7 @@ from sinks.consumequeue import OnQueueGap
 from sinks.verification.batchconsumequeue import BatchConsumeQueueVerifier
 from sinks.verification.consumequeue import ConsumeQueueVerifier
 from sinks.verification.index import IndexVerifier
+from store import fsops
 from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.commitlog import CommitLog
 from store.config import StoreSettings
@@ -273,10 +274,17 @@ class _Pass:
             watermark = replace(
                 watermark, end_offset=lowered, last_record_offset=-1, last_record_crc=0
             )
+        # killed before all is cut, the next start has to clear what is behind the lower watermark
+        abort = self._state / ABORT_FILE
+        was_cut_short = abort.exists()
+        if lowered is not None:
+            fsops.replace_file(abort, b"")
         if lowered is not None or WATERMARK in kinds:
             rewrite_watermark(self._state, replace(watermark, epoch=watermark.epoch + 1))
         for verifier in self._verifiers:
             verifier.cut()
+        if lowered is not None and not was_cut_short:
+            fsops.unlink(abort)
 
 
 def _batch(runs: Sequence[Run], chunk: PackedChunk) -> DispatchBatch:

@@ -298,6 +298,24 @@ def test_a_repair_that_is_killed_is_done_again(ram_path: Path, seed: int, name: 
             return
 
 
+def test_a_killed_repair_leaves_no_units_behind_the_watermark(ram_path: Path) -> None:
+    """A batch queue without its first file: what is left of it must not be gone on with."""
+    output = DerivedOutput.build("batch", ram_path)
+    (first, *_) = output.files()["batchconsumequeue"]
+    first.unlink()
+    output.keep(ram_path / "kept")
+    for ordinal in count(1):
+        output.restore(ram_path / "kept")
+        killed = is_killed_at(ordinal, lambda: output.verify(repair=True))
+        output.verify(repair=True)
+        output.start()
+        assert output.unequal() == [], ordinal
+        if not killed:
+            break
+    assert ordinal > 5
+    assert not (output.state / "abort").exists()
+
+
 def test_the_ledger_is_compared_and_healed(ram_path: Path, seed: int) -> None:
     """Each line: damaged, changed, lost; nothing that was listed is lost unsaid."""
     rng, log = random.Random(seed), QueueLog(200)
