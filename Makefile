@@ -28,7 +28,7 @@ test: install ## all tests that CI runs
 	sh deploy/install-jdk.sh maven
 	$(BIN)/python -m pytest
 
-test-slow: install ## exhaustive runs: 100 kill -9 rounds, 40,000 mutated logs; an hour
+test-slow: install ## exhaustive runs: hundreds of kill -9 rounds, 40,000 mutated logs; two hours
 	sh deploy/install-jdk.sh maven
 	$(BIN)/python -m pytest -m slow --timeout=7200
 
