@@ -96,7 +96,7 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
     rng = random.Random(seed)
     store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
     produce = [
-        *REPUT, "produce", str(store), "--rate", "100", "--seconds", "100000",
+        *REPUT, "produce", str(store), "--rate", "500", "--seconds", "100000",
         "--commitlog-file-size", "8m", "--topics", "5", "--queues", "3",
     ]  # fmt: skip
     follow = ["run", store, "--output", output, "--delta", table, "--delta-interval", "0ms"]
