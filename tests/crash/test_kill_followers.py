@@ -19,7 +19,7 @@ from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
 
 POLL_SECONDS = 0.005
-COMMIT_TIMEOUT = 120.0
+COMMIT_TIMEOUT = 300.0
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
 
 FOLLOW = """
