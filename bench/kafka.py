@@ -23,6 +23,7 @@ from sinks.kafka import KafkaMirrorTarget
 from sinks.kafkatopics import TopicNames, TopicSelection
 from sinks.kafkatransactions import KafkaSettings
 from store.commitlog import CommitLog
+from store.config import read_store_settings
 from store.record import DEFAULT_DELAY_LEVELS_MS
 from store.rows import read_rows
 from store.rowschema import ROWS_SCHEMA
@@ -91,7 +92,7 @@ def mirror(log: Log, bootstrap: str, identity: str, topics: str) -> float:
     target = KafkaMirrorTarget(
         KafkaSettings(bootstrap, identity), TopicSelection(), TopicNames(topics)
     )
-    with closing(target.open("")) as follower:
+    with closing(target.open("", read_store_settings(log.store))) as follower:
         begin = time.perf_counter()
         follower.position()
         follower.write(0, log.end_offset, _rows(log))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -123,20 +123,19 @@ def _memory_row(context: Context, memory: dict[float, int]) -> Row:
 
 
 def measure_queues(context: Context) -> Iterator[Row]:
-    """The same bytes over more and more queues."""
-    if not context.wanted & {"queues-10000", "queues-100000"}:
-        return
-    ours: dict[int, Figures] = {}
-    if "queues-10000" in context.wanted:
-        theirs = None
-        for count in (10, 1_000, 10_000):
-            with _queue_log(context, count) as (directory, log):
+    """The same bytes over more and more queues.
+
+    Nothing is removed before the end: see ``reput.Session.catch_up``.
+    """
+    with ExitStack() as kept:
+        if "queues-10000" in context.wanted:
+            ours: dict[int, Figures] = {}
+            for count in (10, 1_000, 10_000):
+                directory, log = kept.enter_context(_queue_log(context, count))
                 ours[count] = _figures(_passes(context, directory, log, context.rounds))
-                if count == 10_000:
-                    theirs = _rocketmq(context, directory, log)
-        yield _many_queues_row(context, ours, theirs)
-    if "queues-100000" in context.wanted:
-        with _queue_log(context, 100_000) as (directory, log):
+            yield _many_queues_row(context, ours, _rocketmq(context, directory, log))
+        if "queues-100000" in context.wanted:
+            directory, log = kept.enter_context(_queue_log(context, 100_000))
             yield _most_queues_row(context, directory, log)
 
 

@@ -39,11 +39,9 @@ class FollowerState:
 
 def read_follower_states(state_directory: Path) -> Iterator[FollowerState]:
     """Every follower that ever ran, by name. A file that cannot be read is left out."""
-    for path in sorted((state_directory / FOLLOWERS_DIRECTORY).glob("*.json")):
-        try:
-            yield FollowerState(**json.loads(path.read_text("utf-8")))
-        except (OSError, ValueError, TypeError):
-            continue
+    for _, state in _read(state_directory):
+        if state is not None:
+            yield state
 
 
 def write_follower_state(state_directory: Path, state: FollowerState) -> None:
@@ -55,7 +53,17 @@ def write_follower_state(state_directory: Path, state: FollowerState) -> None:
 
 
 def note_truncation(state_directory: Path, end: int) -> None:
-    """Every target, whether in use now or not, has to forget what lies behind ``end``."""
-    for state in read_follower_states(state_directory):
+    """Every target, whether in use now or not, has to forget what lies behind ``end``. A file that
+    cannot be read is made anew: it stands for a target all the same. Raises OutputError."""
+    for name, found in _read(state_directory):
+        state = found or FollowerState(name, "")
         known = end if state.truncate_to is None else min(end, state.truncate_to)
         write_follower_state(state_directory, replace(state, truncate_to=known))
+
+
+def _read(state_directory: Path) -> Iterator[tuple[str, FollowerState | None]]:
+    for path in sorted((state_directory / FOLLOWERS_DIRECTORY).glob("*.json")):
+        try:
+            yield path.stem, FollowerState(**json.loads(path.read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            yield path.stem, None

@@ -329,11 +329,11 @@ def _joined(runs: list[Run]) -> list[Run]:
     if len(runs) == 1:
         return runs
     # as bytes: numpy's concatenate would turn the values around
-    joined = np.concatenate([run.units.view(np.uint8) for run in runs])
+    joined = np.frombuffer(b"".join([run.units.tobytes() for run in runs]), UNIT_DTYPE)
     return [
         replace(
             runs[0],
-            units=joined.view(UNIT_DTYPE),
+            units=joined,
             last_store_timestamp=runs[-1].last_store_timestamp,
             details=_stacked([run.details for run in runs]),
             bit_maps=_stacked([run.bit_maps for run in runs]),

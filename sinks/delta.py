@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 
 from sinks.jsonbody import JsonColumns
 from sinks.localtable import COMMIT_MARK, LocalTable
+from store.config import StoreSettings
 from store.errors import StoreError, UsageError
 from store.rowschema import ROWS_SCHEMA
 
@@ -82,7 +83,7 @@ class DeltaTarget:
         """The URL without a password."""
         return _PASSWORD.sub("//", self.url)
 
-    def open(self, store_id: str) -> DeltaFollower:
+    def open(self, store_id: str, settings: StoreSettings) -> DeltaFollower:  # noqa: ARG002
         """The follower."""
         return DeltaFollower(self, store_id)
 

@@ -28,8 +28,10 @@ from sinks.kafkarecords import (
 )
 from sinks.kafkatopics import OWN_PREFIX, TopicNames, TopicSelection, check_topic
 from sinks.kafkatransactions import KafkaSettings, KafkaTransactions
-from store import properties
+from store import java, properties
 from store.compression import MAX_INFLATED_BYTES, inflate
+from store.config import StoreSettings
+from store.lightqueues import listed_queues
 
 DEFAULT_ARRIVALS_TOPIC = f"{OWN_PREFIX}arrivals"
 MAX_PARTITIONS = 1024
@@ -37,8 +39,11 @@ MAX_PARTITIONS = 1024
 HEADER_PREFIX = "rocketmq."
 PROPERTY_PREFIX = f"{HEADER_PREFIX}property."
 """In front of a property whose own name begins with HEADER_PREFIX."""
-_DELIVERED = ("none", "commit")
+_DELIVERED = pa.array(["none", "commit"])
 _UNIQ_KEY = properties.UNIQ_KEY.decode()
+_LIGHT_LISTS = tuple(
+    name.decode() for name in (properties.INNER_MULTI_DISPATCH, properties.INNER_MULTI_QUEUE_OFFSET)
+)
 _HEADER_COLUMNS = (
     "topic", "queueId", "queueOffset", "physicalOffset", "tags", "tagsCode", "sysFlag", "flag",
     "reconsumeTimes", "bornHost",
@@ -64,7 +69,7 @@ class KafkaMirrorTarget:
         """Where to, for people."""
         return f"{self.settings.bootstrap} {self.names.template}"
 
-    def open(self, store_id: str) -> KafkaMirror:
+    def open(self, store_id: str, settings: StoreSettings) -> KafkaMirror:  # noqa: ARG002
         """The follower, not connected yet."""
         transactions = KafkaTransactions(self.settings, store_id, self.name)
         return KafkaMirror(transactions, self.chosen, self.names)
@@ -72,7 +77,8 @@ class KafkaMirrorTarget:
 
 @dataclass(frozen=True, slots=True)
 class KafkaArrivalsTarget:
-    """A small record for every message, as RocketMQ tells its message-arriving listener."""
+    """A small record for every message in every queue that it goes into, its light ones included,
+    as RocketMQ tells its message-arriving listener."""
 
     settings: KafkaSettings
     chosen: TopicSelection = field(default_factory=TopicSelection)
@@ -88,18 +94,18 @@ class KafkaArrivalsTarget:
         """Where to, for people."""
         return f"{self.settings.bootstrap} {self.topic}"
 
-    def open(self, store_id: str) -> KafkaArrivals:
+    def open(self, store_id: str, settings: StoreSettings) -> KafkaArrivals:
         """The follower, not connected yet."""
         transactions = KafkaTransactions(self.settings, store_id, self.name)
-        return KafkaArrivals(transactions, self.chosen, self.topic)
+        enable_lmq = settings.enable_lmq if settings.enable_multi_dispatch else None
+        return KafkaArrivals(transactions, self.chosen, self.topic, enable_lmq)
 
 
 class KafkaFollower(ABC):
     """A LogFollower; a large write takes several transactions, each of which moves the position."""
 
-    def __init__(self, transactions: KafkaTransactions, chosen: TopicSelection) -> None:
+    def __init__(self, transactions: KafkaTransactions) -> None:
         self._transactions = transactions
-        self._chosen = chosen
 
     def position(self) -> int | None:
         """End of what is committed in Kafka. Fences whoever wrote under this name before; raises
@@ -114,7 +120,7 @@ class KafkaFollower(ABC):
         to = self._transactions
         try:
             for batch in rows:
-                messages = batch.filter(self._is_wanted(batch))
+                messages = self._messages(batch)
                 partitions = self._partitions(messages)
                 if to.lacks(partitions):
                     if to.in_transaction:
@@ -154,14 +160,10 @@ class KafkaFollower(ABC):
         """Let go of the connection."""
         self._transactions.close()
 
-    def _is_wanted(self, batch: pa.RecordBatch) -> pa.Array:
-        names = ("transactionType", "corruptReason", "topic")
-        columns = (batch[name].to_pylist() for name in names)
-        wanted = [
-            transaction in _DELIVERED and reason is None and topic in self._chosen
-            for transaction, reason, topic in zip(*columns, strict=True)
-        ]
-        return pa.array(wanted, pa.bool_())
+    def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What may be sent of a batch."""
+        delivered = pc.is_in(batch["transactionType"], _DELIVERED)
+        return batch.filter(pc.and_(delivered, pc.is_null(batch["corruptReason"])))
 
     @abstractmethod
     def _partitions(self, messages: pa.RecordBatch) -> Mapping[str, int]:
@@ -184,9 +186,16 @@ class KafkaMirror(KafkaFollower):
     def __init__(
         self, transactions: KafkaTransactions, chosen: TopicSelection, names: TopicNames
     ) -> None:
-        super().__init__(transactions, chosen)
+        super().__init__(transactions)
+        self._chosen = chosen
         self._names = names
         self._known: dict[str, str] = {}
+
+    def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        messages = super()._messages(batch)
+        found = pc.unique(messages["topic"]).to_pylist()
+        chosen = pa.array([topic for topic in found if topic in self._chosen], pa.string())
+        return messages.filter(pc.is_in(messages["topic"], chosen))
 
     def _topic(self, topic: str) -> str:
         if topic not in self._known:
@@ -230,37 +239,72 @@ class KafkaArrivals(KafkaFollower):
     """The follower of a KafkaArrivalsTarget.
 
     Key: topic and queue id; value: JSON with topic, queueId, maxOffset (exclusive), tagsCode and
-    storeTimestamp (ms). All of a queue are in one partition, in order.
+    storeTimestamp (ms). All of a queue are in one partition, in order. ``enable_lmq``: the broker's
+    enableLmq; None where it builds no light queues (enableMultiDispatch).
     """
 
-    def __init__(self, transactions: KafkaTransactions, chosen: TopicSelection, topic: str) -> None:
-        super().__init__(transactions, chosen)
+    def __init__(
+        self,
+        transactions: KafkaTransactions,
+        chosen: TopicSelection,
+        topic: str,
+        enable_lmq: bool | None,
+    ) -> None:
+        super().__init__(transactions)
+        self._chosen = chosen
         self._topic = topic
+        self._enable_lmq = enable_lmq
 
     def _partitions(self, messages: pa.RecordBatch) -> Mapping[str, int]:
         return {self._topic: 1} if messages.num_rows else {}
 
     def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecord]:
-        names = ("topic", "queueId", "queueOffset", "tagsCode", "physicalOffset")
-        columns = (messages[name].to_pylist() for name in names)
+        columns = (messages[name].to_pylist() for name in ("tagsCode", "physicalOffset"))
         stored = _milliseconds(messages, "storeTimestamp").to_pylist()
-        for topic, queue_id, offset, code, position, stored_ms in zip(
-            *columns, stored, strict=True
+        for queues, code, position, stored_ms in zip(
+            self._queues(messages), *columns, stored, strict=True
         ):
-            notice = {
-                "topic": topic, "queueId": queue_id, "maxOffset": offset + 1, "tagsCode": code,
-                "storeTimestamp": stored_ms,
-            }  # fmt: skip
-            yield KafkaRecord(
-                topic=self._topic,
-                partition=None,
-                key=f"{topic}-{queue_id}".encode(),
-                value=json.dumps(notice, ensure_ascii=False, separators=(",", ":")).encode(),
-                headers=b"",
-                header_count=0,
-                timestamp_ms=max(stored_ms or 0, 0),
-                physical_offset=position,
+            for topic, queue_id, offset in queues:
+                if topic not in self._chosen:
+                    continue
+                notice = {
+                    "topic": topic, "queueId": queue_id, "maxOffset": offset + 1, "tagsCode": code,
+                    "storeTimestamp": stored_ms,
+                }  # fmt: skip
+                yield KafkaRecord(
+                    topic=self._topic,
+                    partition=None,
+                    key=f"{topic}-{queue_id}".encode(),
+                    value=json.dumps(notice, ensure_ascii=False, separators=(",", ":")).encode(),
+                    headers=b"",
+                    header_count=0,
+                    timestamp_ms=max(stored_ms or 0, 0),
+                    physical_offset=position,
+                )
+
+    def _queues(self, messages: pa.RecordBatch) -> Iterator[list[tuple[str, int, int]]]:
+        """(topic, queue id, queue offset) of each message in its own queue, then its light ones
+        (``DefaultMessageStore.notifyMessageArrive4MultiQueue``)."""
+        own = zip(
+            *(messages[name].to_pylist() for name in ("topic", "queueId", "queueOffset")),
+            strict=True,
+        )
+        if self._enable_lmq is None:
+            yield from ([queue] for queue in own)
+            return
+        lists = (
+            pc.fill_null(pc.map_lookup(messages["properties"], pa.scalar(name), "first"), "")
+            for name in _LIGHT_LISTS
+        )
+        listed = zip(*(column.to_pylist() for column in lists), strict=True)
+        for (topic, queue_id, offset), (names, offsets) in zip(own, listed, strict=True):
+            light = listed_queues(
+                topic.encode(), queue_id, names.encode(), offsets.encode(), self._enable_lmq
             )
+            yield [
+                (topic, queue_id, offset),
+                *((java.decode(name), number, at) for name, number, at in light or ()),
+            ]
 
 
 def _headers(messages: pa.RecordBatch) -> tuple[list[bytes], list[int]]:

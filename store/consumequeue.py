@@ -15,6 +15,7 @@ the watermark is durable; what is behind it may have holes and is written again 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ MAX_TOPIC_BYTES = 255
 _USUAL_TOPIC = frozenset(b"%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
+@functools.lru_cache(1 << 16)
 def topic_directory(topic: bytes) -> str | None:
     """The directory name of a topic; None where it is no plain path component (design.md §5).
 

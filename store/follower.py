@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     # the command line names followers long before anything reads a row
     import pyarrow as pa
 
+    from store.config import StoreSettings
+
 
 class LogFollower(Protocol):
     """One target of messages outside the store. Used by one thread, which may change."""
@@ -66,7 +68,8 @@ class FollowerTarget(Protocol):
         """Least time between starts of writes, while there is little to write."""
         ...
 
-    def open(self, store_id: str) -> LogFollower:
+    def open(self, store_id: str, settings: StoreSettings) -> LogFollower:
         """The follower; connects to nothing yet. ``store_id``: the output's identity, 32 hex
-        digits. Raises UsageError where what it is told is wrong or a library is missing."""
+        digits; ``settings``: of the store that it follows. Raises UsageError where what it is told
+        is wrong or a library is missing."""
         ...

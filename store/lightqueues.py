@@ -21,17 +21,25 @@ def light_queues(
     a message whose offset is no number. ``enable_lmq``: names that begin with %LMQ% have one queue.
     ``batch_topics``: a batch queue puts its messages into no other.
     """
-    if (
-        not found.dispatched_to_queue
-        or found.topic.startswith((record.RETRY_GROUP_TOPIC_PREFIX, record.SYSTEM_TOPIC_PREFIX))
-        or found.topic == record.SCHEDULE_TOPIC
-        or found.topic in batch_topics
-    ):
+    if not found.dispatched_to_queue or found.topic in batch_topics:
         return []
     values = found.property_map
     names = values.get(properties.INNER_MULTI_DISPATCH, b"")
     offsets = values.get(properties.INNER_MULTI_QUEUE_OFFSET, b"")
-    if _is_blank(names) or _is_blank(offsets):
+    return listed_queues(found.topic, found.queue_id, names, offsets, enable_lmq)
+
+
+def listed_queues(
+    topic: bytes, queue_id: int, names: bytes, offsets: bytes, enable_lmq: bool
+) -> list[tuple[bytes, int, int]] | None:
+    """What ``light_queues`` gives for a message of this queue, whose properties
+    INNER_MULTI_DISPATCH and INNER_MULTI_QUEUE_OFFSET are ``names`` and ``offsets``."""
+    if (
+        topic.startswith((record.RETRY_GROUP_TOPIC_PREFIX, record.SYSTEM_TOPIC_PREFIX))
+        or topic == record.SCHEDULE_TOPIC
+        or _is_blank(names)
+        or _is_blank(offsets)
+    ):
         return []
     parts, numbers = _split(names), _split(offsets)
     if len(parts) != len(numbers):
@@ -44,7 +52,7 @@ def light_queues(
         if queue_offset is None:
             return None
         is_lmq = enable_lmq and name.startswith(record.LMQ_PREFIX)
-        queues.append((name, LMQ_QUEUE_ID if is_lmq else found.queue_id, queue_offset))
+        queues.append((name, LMQ_QUEUE_ID if is_lmq else queue_id, queue_offset))
     return queues
 
 

@@ -30,7 +30,7 @@ CHUNK_RECORDS = 1 << 18
 """A chunk of so many records stays in the cache while it is packed."""
 MAX_CHUNK_RECORDS = 1 << 21
 """Where queues are many, a larger chunk makes fewer and longer runs."""
-RECORDS_PER_RUN = 64
+RECORDS_PER_RUN = 256
 CHUNK_RUNS = 1 << 18
 _ARENA_BYTES = 16 << 20
 KEYS_PER_RECORD = 4

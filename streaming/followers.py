@@ -119,7 +119,7 @@ class _FollowerThread(threading.Thread):
         signals: _Signals,
     ) -> None:
         super().__init__(name=f"reput-{target.name}", daemon=True)
-        self._follower = target.open(store_id)
+        self._follower = target.open(store_id, settings)
         self._interval = target.interval_seconds
         self._directory = config.state_directory
         self._verify_crc = config.verify_crc

@@ -24,10 +24,12 @@ def unpack(
     for batch in batches:
         buffers = {name: _values(batch.column(name)) for name in ("units", "queueOffsets")}
         rest = batch.drop_columns(list(buffers))
+        names = rest.schema.names
         # by columns: with many queues there are hundreds of thousands of rows
-        columns = {name: rest.column(name).to_pylist() for name in rest.schema.names}
-        for index, kind in enumerate(columns["kind"]):
-            row = {name: values[index] for name, values in columns.items()}
+        columns = (rest.column(name).to_pylist() for name in names)
+        for index, values in enumerate(zip(*columns, strict=True)):
+            row = dict(zip(names, values, strict=True))
+            kind = row["kind"]
             if kind == RowKind.RUN:
                 data = _data(row, buffers["units"][index], spool)
                 yield _run(row, data, buffers["queueOffsets"][index])

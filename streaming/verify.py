@@ -88,8 +88,8 @@ def verify(
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     with ExitStack() as held:
         held.callback(log.close)
-        is_ours = watermark_of(log, output) is not None
         if repair:
+            is_ours = watermark_of(log, output) is not None
             if not is_ours and not watermark_differences(output / STATE_DIRECTORY):
                 raise UsageError(
                     f"{output} has no watermark: reput did not build its queues; take them over "

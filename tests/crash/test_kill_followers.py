@@ -7,15 +7,18 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from store.appender import Appender
 from store.commitlog import CommitLog
 from store.cursor import Window, walk
 from store.workload import Workload
 from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
+from tests.support.s3 import BUCKET, running_server
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
 
 POLL_SECONDS = 0.005
@@ -30,13 +33,14 @@ from store.config import read_store_settings
 from streaming.config import DispatcherConfig
 from streaming.followers import Followers
 
-store, output, table = map(Path, sys.argv[1:4])
+store, output = map(Path, sys.argv[1:3])
 ends = list(map(int, sys.argv[4:]))
-target = DeltaTarget(str(table), interval_seconds=0.0)
+target = DeltaTarget(sys.argv[3], interval_seconds=0.0)
 config = DispatcherConfig(store, output, followers=(target,))
-followers = Followers(config, read_store_settings(store), "0" * 32)
+settings = read_store_settings(store)
+followers = Followers(config, settings, "0" * 32)
 followers.start(0, ends[-1])
-position = target.open("0" * 32).position() or 0
+position = target.open("0" * 32, settings).position() or 0
 for end in [end for end in ends if end > position]:
     # one commit each
     followers.advance(end)
@@ -45,12 +49,14 @@ followers.close()
 """
 
 
-def commits(table: Path) -> int:
-    """Files of the table's log."""
-    return len(list((table / "_delta_log").glob("*.json")))
+def commits(table: Path | str) -> int:
+    """Versions of the table."""
+    if isinstance(table, Path):
+        return len(list((table / "_delta_log").glob("*.json")))
+    return DeltaTable(table).version() + 1 if DeltaTable.is_deltatable(table) else 0
 
 
-def wait_for_commits(process: subprocess.Popen[bytes], table: Path, wanted: int) -> bool:
+def wait_for_commits(process: subprocess.Popen[bytes], table: Path | str, wanted: int) -> bool:
     """Until so many more are there; False where the process has ended by itself."""
     before, deadline = commits(table), time.monotonic() + COMMIT_TIMEOUT
     while commits(table) < before + wanted:
@@ -61,23 +67,43 @@ def wait_for_commits(process: subprocess.Popen[bytes], table: Path, wanted: int)
     return True
 
 
+@pytest.fixture
+def object_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a table in it, of which the environment tells."""
+    with running_server() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield f"s3://{BUCKET}/table"
+
+
 def test_killed_followers_leave_every_row_once(tmp_path: Path) -> None:
     """Without Spark: a commit for every few messages, killed among them."""
+    _kill_followers(tmp_path, tmp_path / "table", 150)
+
+
+def test_killed_followers_leave_every_row_once_in_object_storage(
+    tmp_path: Path, object_storage: str
+) -> None:
+    """The same, over the protocol of S3."""
+    _kill_followers(tmp_path, object_storage, 40)
+
+
+def _kill_followers(tmp_path: Path, table: Path | str, parts: int) -> None:
     seed = int(os.environ.get("REPUT_TEST_SEED", "20260105"))
     print(f"seed={seed}")
     rng = random.Random(seed)
-    store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
+    store, output = tmp_path / "store", tmp_path / "output"
     (output / "reput").mkdir(parents=True)
     with Appender(store, file_size=1 << 20) as appender:
         appender.append_batch(Workload(3, 2, 200, seed=1).batch(0, 3000, 1_700_000_000_000))
     log, end = CommitLog([store / "commitlog"]), log_end(store)
-    cuts = [walk(log, Window(log), 0, end * part // 150).offset for part in range(1, 150)]
+    cuts = [walk(log, Window(log), 0, end * part // parts).offset for part in range(1, parts)]
     command = [sys.executable, "-c", FOLLOW, store, output, table, *cuts, end]
     rounds = 0
     while True:
         process = subprocess.Popen([*map(str, command)], **QUIET)  # type: ignore[call-overload]
         try:
-            running = wait_for_commits(process, table, rng.randint(1, 30))
+            running = wait_for_commits(process, table, rng.randint(1, parts // 5))
             time.sleep(rng.random() * 0.03)  # the moment is random, not an event
         finally:
             process.kill()

@@ -97,7 +97,8 @@ class Kafka:
         """Return once clients can use it; kill it and raise if that takes too long."""
         self._lines = queue.Queue()
         self._process = subprocess.Popen(
-            [*self._java(), "kafka.Kafka", str(self._properties)],
+            # it ends with these tests, also where they are killed
+            ["setpriv", "--pdeathsig", "KILL", *self._java(), "kafka.Kafka", str(self._properties)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

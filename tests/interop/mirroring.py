@@ -23,6 +23,7 @@ from store.follower import LogFollower
 from store.record import Record
 from store.rows import read_rows
 from store.rowschema import ROWS_SCHEMA
+from tests.support.settings import ANY_SETTINGS
 
 
 def mirror_target(
@@ -89,14 +90,14 @@ def follow(follower: LogFollower, store: Path, step: int = 1 << 30) -> Iterator[
 
 def mirror(target: KafkaMirrorTarget, store: Path, step: int = 1 << 30) -> None:
     """To the log's end."""
-    with closing(target.open("")) as follower:
+    with closing(target.open("", ANY_SETTINGS)) as follower:
         for _ in follow(follower, store, step):
             pass
 
 
 if __name__ == "__main__":
     store, bootstrap, identity, step = sys.argv[1:]
-    with closing(mirror_target(bootstrap, identity).open("")) as opened:
+    with closing(mirror_target(bootstrap, identity).open("", ANY_SETTINGS)) as opened:
         for reached in follow(opened, Path(store), int(step)):
             print(reached, flush=True)
     print("end", flush=True)

@@ -22,6 +22,7 @@ from store.errors import UsageError
 from store.rows import read_rows
 from store.rowschema import ROWS_SCHEMA
 from tests.support.golden import ALL_GOLDEN_NAMES
+from tests.support.settings import ANY_SETTINGS
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
 from tests.support.wire import PlainLog
 
@@ -68,10 +69,10 @@ def test_rows_are_those_of_the_log(
     store, table = golden(name), tmp_path / "table"
     source = Source(store)
     for end in source.cuts(3):
-        follower = DeltaTarget(str(table)).open(STORE_ID)
+        follower = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
         position = follower.position()
         source.write(follower, source.log.min_offset if position is None else position, end)
-    assert DeltaTarget(str(table)).open(STORE_ID).position() == source.end
+    assert DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS).position() == source.end
     expected = plain_rows(store)
     assert expected
     assert plain_columns(table) == expected
@@ -86,7 +87,7 @@ def test_two_writers_of_one_store_cannot_both_add_a_range(
     source = Source(store)
     first, second, end = source.cuts(3)
     start = source.log.min_offset
-    ours, theirs = (DeltaTarget(str(table)).open(STORE_ID) for _ in range(2))
+    ours, theirs = (DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS) for _ in range(2))
     assert ours.position() is theirs.position() is None
     source.write(ours, start, first)
     with pytest.raises(Exception, match="already exists"):
@@ -107,7 +108,7 @@ def test_write_that_is_broken_off_leaves_nothing(
     store, table = golden("plain"), tmp_path / "table"
     source = Source(store)
     middle, end = source.cuts(2)
-    follower = DeltaTarget(str(table)).open(STORE_ID)
+    follower = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
 
     def broken(start: int, end: int) -> Iterator[pa.RecordBatch]:
         yield from source.rows(start, end)
@@ -128,7 +129,7 @@ def test_range_without_a_row_moves_the_position(tmp_path: Path) -> None:
     first = log.append(body=b"x" * 200)
     log.append(body=b"y" * 200)
     source = plain_source(tmp_path, log)
-    follower = DeltaTarget(str(tmp_path / "table")).open(STORE_ID)
+    follower = DeltaTarget(str(tmp_path / "table")).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() is None
     source.write(follower, 0, log.spans[0][1])
     source.write(follower, log.spans[0][1], 400)
@@ -148,7 +149,7 @@ def test_damaged_and_lost_ranges_are_rows(tmp_path: Path) -> None:
     source = plain_source(tmp_path, log)
     (tmp_path / "store" / "commitlog" / f"{0:020d}").unlink()
     source.log.refresh()
-    follower = DeltaTarget(str(tmp_path / "table")).open(STORE_ID)
+    follower = DeltaTarget(str(tmp_path / "table")).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() is None
     source.write(follower, 0, log.end)
     found = table_rows(tmp_path / "table", "topic", "date", "physicalOffset", "corruptReason")
@@ -169,7 +170,8 @@ def test_log_that_was_cut_takes_its_rows_back(tmp_path: Path) -> None:
         log.append(body=b"old" + bytes([number]))
     source = plain_source(tmp_path, log)
     cut = log.spans[10][0]
-    stores = [DeltaTarget(str(table), store_id=name).open(STORE_ID) for name in ("a", "b")]
+    targets = [DeltaTarget(str(table), store_id=name) for name in ("a", "b")]
+    stores = [target.open(STORE_ID, ANY_SETTINGS) for target in targets]
     for follower in stores:
         follower.position()
         source.write(follower, 0, log.end)
@@ -195,12 +197,13 @@ def test_table_of_others_is_not_added_to_unless_named(tmp_path: Path) -> None:
     log, table = PlainLog(1000), tmp_path / "table"
     log.append()
     source = plain_source(tmp_path, log)
-    first = DeltaTarget(str(table)).open(STORE_ID)
+    first = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
     assert first.position() is None
     source.write(first, 0, log.end)
     with pytest.raises(UsageError, match="--delta-store-id"):
-        DeltaTarget(str(table)).open("f" * 32).position()
-    assert DeltaTarget(str(table), store_id=STORE_ID).open("f" * 32).position() == log.end
+        DeltaTarget(str(table)).open("f" * 32, ANY_SETTINGS).position()
+    named = DeltaTarget(str(table), store_id=STORE_ID)
+    assert named.open("f" * 32, ANY_SETTINGS).position() == log.end
     with pytest.raises(UsageError, match="letters"):
         DeltaTarget(str(table), store_id="a'b")
 
@@ -213,7 +216,7 @@ def test_topics_that_can_name_no_directory(tmp_path: Path) -> None:
     for topic in [*long, "", *short]:
         log.append(topic=topic.encode(), body=topic.encode())
     source = plain_source(tmp_path, log)
-    follower = DeltaTarget(str(table)).open(STORE_ID)
+    follower = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() is None
     source.write(follower, 0, log.end)
     found = table_rows(table)
@@ -248,7 +251,7 @@ def test_json_bodies_become_columns(tmp_path: Path) -> None:
     for body in BAD_BODIES:
         log.append(topic=b"Orders", body=body)
     source = plain_source(tmp_path, log)
-    follower = DeltaTarget(str(table), JsonColumns(COLUMNS)).open(STORE_ID)
+    follower = DeltaTarget(str(table), JsonColumns(COLUMNS)).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() is None
     source.write(follower, 0, log.end)
     found = table_rows(table)
@@ -280,7 +283,7 @@ def test_columns_may_be_declared_later(tmp_path: Path) -> None:
     declared: list[dict[str, str]] = [{}, {"b": "string"}, {"a": "long", "b": "string"}, {}]
     for columns, (start, end) in zip(declared, log.spans, strict=True):
         json_columns = JsonColumns({"T": columns}) if columns else None
-        follower = DeltaTarget(str(table), json_columns).open(STORE_ID)
+        follower = DeltaTarget(str(table), json_columns).open(STORE_ID, ANY_SETTINGS)
         assert follower.position() == (start or None)
         source.write(follower, start, end)
     assert [row["json"] for row in table_rows(table)] == [

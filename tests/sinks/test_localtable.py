@@ -14,12 +14,13 @@ from sinks.localtable import LocalTable
 from store import fsops
 from store.errors import StoreError, SyncError
 from tests.sinks.test_delta import STORE_ID, Source
+from tests.support.settings import ANY_SETTINGS
 from tests.support.tables import plain_columns, plain_rows
 
 
 def table_of(source: Source, table: Path, ends: list[int]) -> None:
     """A table with a version for each end."""
-    follower = DeltaTarget(str(table)).open(STORE_ID)
+    follower = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
     follower.position()
     start = source.log.min_offset
     for end in ends:
@@ -94,7 +95,7 @@ def test_torn_version_is_named_and_its_rows_come_again(
     table_of(source, table, ends[:versions])
     damage(table)
     commit = newest_commit(table)
-    follower = DeltaTarget(str(table)).open(STORE_ID)
+    follower = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
     for _ in range(2):
         with pytest.raises(StoreError, match="torn") as raised:
             follower.position()
@@ -113,7 +114,7 @@ def test_empty_commit_adds_nothing(golden: Callable[[str], Path], tmp_path: Path
     ends = source.cuts(4)
     table_of(source, table, ends[:3])
     newest_commit(table).write_bytes(b"")
-    follower = DeltaTarget(str(table)).open(STORE_ID)
+    follower = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() == ends[1]
     source.write(follower, ends[1], ends[3])
     assert plain_columns(table) == plain_rows(store)
@@ -132,7 +133,7 @@ def test_a_version_begins_when_those_before_it_are_on_disk(
     url = form.format(str(table).replace(" ", "%20") if "://" in form else table)
     source = Source(store)
     first, second, end = source.cuts(3)
-    follower = DeltaTarget(url).open(STORE_ID)
+    follower = DeltaTarget(url).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() is None
     source.write(follower, source.log.min_offset, first)
     fail(1)
@@ -141,16 +142,16 @@ def test_a_version_begins_when_those_before_it_are_on_disk(
     with pytest.raises(SyncError):
         follower.position()
     fail(1)
-    follower = DeltaTarget(url).open(STORE_ID)
+    follower = DeltaTarget(url).open(STORE_ID, ANY_SETTINGS)
     with pytest.raises(SyncError):
         follower.position()
     fail(3)  # behind those of two questions for the position
-    follower = DeltaTarget(url).open(STORE_ID)
+    follower = DeltaTarget(url).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() == second
     with pytest.raises(SyncError):
         follower.truncate(first)
     fail(0)
-    follower = DeltaTarget(url).open(STORE_ID)
+    follower = DeltaTarget(url).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() == first
     source.write(follower, first, end)
     assert plain_columns(table) == plain_rows(store)

@@ -12,11 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from checkpoints import FOLLOWERS_DIRECTORY
 from checkpoints.followers import FollowerState, read_follower_states, write_follower_state
 from checkpoints.status import read_status
 from sinks.delta import DeltaTarget
 from store.appender import Appender
-from store.config import read_store_settings
+from store.config import StoreSettings, read_store_settings
 from store.errors import OutputError, StoreError
 from store.workload import Workload
 from streaming import followers
@@ -126,8 +127,8 @@ def test_target_that_comes_back_is_caught_up_with_by_itself(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("runs_at_the_cut", [False, True])
-def test_log_that_was_cut_and_written_anew(tmp_path: Path, runs_at_the_cut: bool) -> None:
+@pytest.mark.parametrize("case", ["runs at the cut", "runs later", "its file is damaged"])
+def test_log_that_was_cut_and_written_anew(tmp_path: Path, case: str) -> None:
     """As after a power loss of the broker: what it lost leaves the table, by the next run with
     the follower; the one that finds the log cut may be it."""
     store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
@@ -142,7 +143,9 @@ def test_log_that_was_cut_and_written_anew(tmp_path: Path, runs_at_the_cut: bool
     lay(40, 0)
     dispatch(store, output, followers=delta(table))
     lay(25, 0)
-    if runs_at_the_cut:
+    if case == "its file is damaged":
+        (output / "reput" / FOLLOWERS_DIRECTORY / "delta.json").write_text("{")
+    if case == "runs at the cut":
         dispatch(store, output, followers=delta(table))
         assert plain_columns(table) == plain_rows(store)
     else:
@@ -190,7 +193,7 @@ class Held:
     begun: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
 
-    def open(self, _store_id: str) -> Held:
+    def open(self, _store_id: str, _settings: StoreSettings) -> Held:
         """Itself."""
         return self
 

@@ -18,9 +18,9 @@ from store.record import Record
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def table_rows(path: Path, *columns: str) -> list[dict[str, Any]]:
-    """Rows of a table by physical offset; all columns if none are named."""
-    found = DeltaTable(path).to_pyarrow_table(columns=list(columns) or None)
+def table_rows(table: Path | str, *columns: str) -> list[dict[str, Any]]:
+    """Rows of a table, a path or a URL, by physical offset; all columns if none are named."""
+    found = DeltaTable(table).to_pyarrow_table(columns=list(columns) or None)
     order = pc.sort_indices(found, [("physicalOffset", "ascending")])
     rows: list[dict[str, Any]] = found.take(order).to_pylist()
     return rows
@@ -63,10 +63,10 @@ def plain_rows(store: Path) -> list[dict[str, Any]]:
     return found
 
 
-def plain_columns(path: Path) -> list[dict[str, Any]]:
+def plain_columns(table: Path | str) -> list[dict[str, Any]]:
     """The same columns of a table's rows."""
     rows = table_rows(
-        path, "topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "tags", "keys",
+        table, "topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "tags", "keys",
         "storeTimestamp", "date", "properties", "body", "corruptReason",
     )  # fmt: skip
     return [{**row, "properties": sorted(row["properties"] or ())} for row in rows]

@@ -1,5 +1,7 @@
 package reput.interop;
 
+import com.alibaba.fastjson2.JSON;
+import com.alibaba.fastjson2.JSONWriter;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
@@ -40,6 +42,8 @@ import org.apache.rocketmq.store.SelectMappedBufferResult;
  *     messages were ruled out by their units alone, and the messages. FILTER is {@code -}, {@code
  *     tags:EXPRESSION}, {@code sql:EXPRESSION}, or {@code group:NAME} for a registered one.
  * <li>{@code message OFFSET}: id, CRC of the plain body and of the properties.
+ * <li>{@code arrivals}: a JSON array of what the message-arriving listener is told, in order, while
+ *     the whole log is dispatched once more.
  * <li>{@code memory PERCENT}: how much of the machine's memory the log's end may be taken to be in
  *     from now on.
  * </ul>
@@ -83,6 +87,8 @@ record AskCommand(OpenStore open, Protocol protocol) implements Callable<Void> {
                 Long.parseLong(words[4]), Long.parseLong(words[5]));
             case "get" -> get(words);
             case "message" -> message(Long.parseLong(words[1]));
+            case "arrivals" -> JSON.toJSONString(
+                open.dispatchAgain(), JSONWriter.Feature.FieldBased);
             case "memory" -> {
                 int percent = Integer.parseInt(words[1]);
                 store.getMessageStoreConfig().setAccessMessageInMemoryMaxRatio(percent);

@@ -1,10 +1,14 @@
 package reput.interop;
 
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.Queue;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ConcurrentMap;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.broker.BrokerController;
@@ -27,18 +31,29 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  *
  * @param filters the consumers' expressions; null for a store without bit maps
  * @param dispatched how many messages the store gave its dispatchers since it was loaded
+ * @param arrivals what the store told its listener since then
  */
-record OpenStore(DefaultMessageStore store, ConsumerFilterManager filters, AtomicLong dispatched) {
+record OpenStore(
+    DefaultMessageStore store,
+    ConsumerFilterManager filters,
+    AtomicLong dispatched,
+    Queue<Arrival> arrivals) {
     private static final Duration DISPATCH_LIMIT = Duration.ofSeconds(120);
+
+    /** One call of a {@code MessageArrivingListener}; the offset is the one behind the message. */
+    record Arrival(
+        String topic, int queueId, long maxOffset, Long tagsCode, long storeTimestamp) { }
 
     static OpenStore open(StoreSettings settings) throws Exception {
         MessageStoreConfig storeConfig = settings.storeConfig();
         BrokerConfig brokerConfig = settings.brokerConfig();
         ConsumerFilterManager filters = readFilters(brokerConfig, storeConfig);
+        Queue<Arrival> arrivals = new ConcurrentLinkedQueue<>();
         DefaultMessageStore store = new DefaultMessageStore(
             storeConfig,
             new BrokerStatsManager(brokerConfig.getBrokerClusterName(), false),
-            (topic, queueId, offset, tagsCode, storeTime, bitMap, properties) -> { },
+            (topic, queueId, offset, tagsCode, storeTime, bitMap, properties) ->
+                arrivals.add(new Arrival(topic, queueId, offset, tagsCode, storeTime)),
             brokerConfig,
             readTopics(storeConfig.getStorePathRootDir()));
         if (filters != null) {
@@ -52,11 +67,32 @@ record OpenStore(DefaultMessageStore store, ConsumerFilterManager filters, Atomi
             throw new IllegalStateException("the store does not load");
         }
         store.start();
+        awaitDispatch(store);
+        return new OpenStore(store, filters, dispatched, arrivals);
+    }
+
+    /**
+     * Dispatches the log again, from its start; what was told to the listener meanwhile.
+     *
+     * <p>The dispatch of a recovery tells it nothing.
+     */
+    Queue<Arrival> dispatchAgain() throws Exception {
+        arrivals.clear();
+        Field field = DefaultMessageStore.class.getDeclaredField("reputMessageService");
+        field.setAccessible(true);
+        Object service = field.get(store);
+        Method setter = service.getClass().getDeclaredMethod("setReputFromOffset", long.class);
+        setter.setAccessible(true);
+        setter.invoke(service, store.getMinPhyOffset());
+        awaitDispatch(store);
+        return arrivals;
+    }
+
+    private static void awaitDispatch(DefaultMessageStore store) throws Exception {
         Waiting.until(
             "dispatch of the whole commit log",
             DISPATCH_LIMIT,
             () -> store.dispatchBehindBytes() == 0);
-        return new OpenStore(store, filters, dispatched);
     }
 
     /** Returns whether the store removed its abort file when it shut down. */

@@ -1,0 +1,9 @@
+"""A store's settings for what does not ask them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from store.config import StoreSettings
+
+ANY_SETTINGS = StoreSettings(Path(), ())
