@@ -77,19 +77,20 @@ def make_directories(path: Path, root: Path) -> None:
 
 def create_directories(path: Path, root: Path) -> list[Path]:
     """Create ``path`` below ``root``; the directories that still have to be synced for it."""
+    missing = []
+    current = path
     try:
-        _failpoints.reach("mkdir", str(path))
-        # without a look before: a store may have 100,000 queues, all of them new
-        path.mkdir(parents=path == root)
-    except FileExistsError:
-        if path.is_dir():
-            return []
-        raise OutputError(f"cannot create directory {path}: a file has this name") from None
-    except FileNotFoundError:
-        return [*create_directories(path.parent, root), *create_directories(path, root)]
+        while not current.is_dir():
+            missing.append(current)
+            if current == root:
+                break
+            current = current.parent
+        for current in reversed(missing):
+            _failpoints.reach("mkdir", str(current))
+            current.mkdir(parents=current == root, exist_ok=True)
     except OSError as error:
-        raise output_error(error, "create directory", path) from error
-    return [path.parent]
+        raise output_error(error, "create directory", current) from error
+    return [directory.parent for directory in reversed(missing)]
 
 
 def open_for_writing(path: Path, size: int | None = None) -> int:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from bench import sparksources, table_worker
 from bench.processes import BenchError
 from bench.sparksources import Source
+from sources.consumequeue import ConsumeQueueDataSource
 from tests.support.plain_queues import plain_queue
 
 
@@ -24,6 +25,7 @@ def test_a_pass_counts_every_row(
     expected = sum(1 for queue in queues for _ in plain_queue(store, queue))
     options = {"path": str(store), "startingOffsets": "earliest"}
     request = {"format": "rocketmq-consumequeue", "options": options, "stream": stream}
+    spark.dataSource.register(ConsumeQueueDataSource)
     told = table_worker.one_pass(spark, request)
     assert told["rows"] == expected > 0
     assert sparksources.checked(told, Source("plain", options, expected)) == told["seconds"]
