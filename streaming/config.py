@@ -10,7 +10,8 @@ from sinks.consumequeue import OnQueueGap
 from store.follower import FollowerTarget
 
 DEFAULT_TRIGGER_MS = 0
-DEFAULT_MAX_BYTES_PER_TRIGGER = 2 << 30
+DEFAULT_MAX_BYTES_PER_TRIGGER = 2304 << 20
+"""Two files of the log and what the newest one holds: a little more is no batch of its own."""
 
 
 @dataclass(frozen=True, slots=True)

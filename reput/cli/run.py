@@ -44,7 +44,7 @@ def run(
     ] = f"{DEFAULT_TRIGGER_MS}ms",
     max_bytes_per_trigger: Annotated[
         str, typer.Option(help="Bytes of log per micro-batch at the most: `64k`, `1g`.")
-    ] = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 30}g",
+    ] = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
     on_corrupt: Annotated[
         OnCorrupt, typer.Option(help="Damaged bytes: list them and go on, or stop.")
     ] = OnCorrupt.QUARANTINE,
