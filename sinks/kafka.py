@@ -104,8 +104,9 @@ class KafkaArrivalsTarget:
 class KafkaFollower(ABC):
     """A LogFollower; a large write takes several transactions, each of which moves the position."""
 
-    def __init__(self, transactions: KafkaTransactions) -> None:
+    def __init__(self, transactions: KafkaTransactions, chosen: TopicSelection) -> None:
         self._transactions = transactions
+        self._chosen = chosen
 
     def position(self) -> int | None:
         """End of what is committed in Kafka. Fences whoever wrote under this name before; raises
@@ -186,8 +187,7 @@ class KafkaMirror(KafkaFollower):
     def __init__(
         self, transactions: KafkaTransactions, chosen: TopicSelection, names: TopicNames
     ) -> None:
-        super().__init__(transactions)
-        self._chosen = chosen
+        super().__init__(transactions, chosen)
         self._names = names
         self._known: dict[str, str] = {}
 
@@ -250,8 +250,7 @@ class KafkaArrivals(KafkaFollower):
         topic: str,
         enable_lmq: bool | None,
     ) -> None:
-        super().__init__(transactions)
-        self._chosen = chosen
+        super().__init__(transactions, chosen)
         self._topic = topic
         self._enable_lmq = enable_lmq
 
