@@ -137,7 +137,7 @@ def odd_units(rng: random.Random, plain: wire.PlainLog) -> list[tuple[int, int]]
         units.append(
             rng.choice(
                 (
-                    (offset, size + rng.choice((-1, 1, 50))),
+                    (offset, min(max(size, 1) + rng.choice((-1, 1, 50)), 2147483647)),
                     (offset + rng.choice((-1, 1)), size),
                     (rng.randrange(plain.start, end), rng.randrange(91, 400)),
                     (rng.choice((-1, -(1 << 62), plain.start - 1, end, 1 << 62)), size),
