@@ -94,7 +94,7 @@ class QueueKey:
     @property
     def relative_path(self) -> Path:
         """Below ``consumequeue/``."""
-        return Path(self.topic) / str(self.queue_id)
+        return Path(self.topic, str(self.queue_id))
 
 
 def list_queues(root: Path) -> Iterator[QueueKey]:

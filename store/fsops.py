@@ -77,23 +77,28 @@ def make_directories(path: Path, root: Path) -> None:
 
 def create_directories(path: Path, root: Path) -> list[Path]:
     """Create ``path`` below ``root``; the directories that still have to be synced for it."""
-    missing = []
+    missing, created = [path], []
     current = path
     try:
-        while not current.is_dir():
-            missing.append(current)
-            if current == root:
-                break
-            current = current.parent
-        for current in reversed(missing):
+        while missing:
+            current = missing[-1]
             _failpoints.reach("mkdir", str(current))
-            current.mkdir(parents=current == root, exist_ok=True)
+            try:
+                current.mkdir(parents=current == root)
+                created.append(current)
+            except FileNotFoundError:
+                missing.append(current.parent)
+                continue
+            except FileExistsError:
+                if not current.is_dir():
+                    raise
+            missing.pop()
     except OSError as error:
         raise output_error(error, "create directory", current) from error
-    return [directory.parent for directory in reversed(missing)]
+    return [directory.parent for directory in created]
 
 
-def open_for_writing(path: Path, size: int | None = None) -> int:
+def open_for_writing(path: str | Path, size: int | None = None) -> int:
     """A descriptor of ``path``, created where missing; a new or shorter file gets ``size`` bytes.
 
     Raises OutputError; never follows a symbolic link.

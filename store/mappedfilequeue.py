@@ -28,6 +28,8 @@ class MappedFileQueue:
     def __init__(self, directory: Path, file_size: int) -> None:
         """``file_size`` in bytes. Raises QueueFileError for files of other sizes."""
         self.directory = directory
+        # making a Path is half of what Python does for a new queue
+        self._directory_name = str(directory)
         self.file_size = file_size
         self.starts: list[int] = []
         """Byte offsets at which files start, ascending."""
@@ -37,7 +39,7 @@ class MappedFileQueue:
         """List the files again; empty and foreign ones are left out."""
         self.starts = []
         try:
-            entries = sorted(os.scandir(self.directory), key=lambda entry: entry.name)
+            entries = sorted(os.scandir(self._directory_name), key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError):
             return
         for entry in entries:
@@ -70,7 +72,7 @@ class MappedFileQueue:
         try:
             for offset, data in pieces:
                 start = offset - offset % self.file_size
-                path = self.path(start)
+                path = f"{self._directory_name}/{offset_to_file_name(start)}"
                 new = start not in self.starts
                 if new:
                     unsynced.directories.extend(fsops.create_directories(self.directory, root))

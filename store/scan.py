@@ -28,7 +28,7 @@ from store.record import Status
 
 CHUNK_RECORDS = 1 << 18
 """A chunk of so many records stays in the cache while it is packed."""
-MAX_CHUNK_RECORDS = 1 << 21
+MAX_CHUNK_RECORDS = 1 << 22
 """Where queues are many, a larger chunk makes fewer and longer runs."""
 RECORDS_PER_RUN = 256
 CHUNK_RUNS = 1 << 18

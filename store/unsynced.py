@@ -17,7 +17,7 @@ SYNC_THREADS = 8
 class Unsynced:
     """What a write leaves to its caller."""
 
-    files: list[tuple[int, Path]]
+    files: list[tuple[int, str | Path]]
     """Open descriptors, to be synced and closed."""
     directories: list[Path]
     """With new names."""
@@ -29,16 +29,17 @@ class UnsyncedFiles:
     written too."""
 
     def __init__(self) -> None:
-        self._files: list[tuple[int, Path]] = []
+        self._files: list[tuple[int, str | Path]] = []
         self._directories: dict[Path, None] = {}
         self._are_many = False
 
     def add(self, written: Unsynced) -> None:
         """Takes the descriptors over."""
         self._files += written.files
-        self._directories |= dict.fromkeys(written.directories)
-        if self._are_many or len(self._files) >= MAX_OPEN_FILES:
-            self._are_many = True
+        if not self._are_many:
+            self._directories |= dict.fromkeys(written.directories)
+            self._are_many = len(self._files) >= MAX_OPEN_FILES
+        if self._are_many:
             # the first stays: it was open before the others, and is told of their errors
             while len(self._files) > 1:
                 os.close(self._files.pop()[0])
