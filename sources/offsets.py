@@ -34,11 +34,11 @@ def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:
     window = Window(log)
     start = log.min_offset
     for segment in log.segments:
-        first = walk(log, window, segment.start, end, max_records=1, min_timestamp=timestamp)
+        first = walk(log, window, segment.start, end, max_records=1, max_timestamp=timestamp - 1)
         if not first.record_count:
             break
         start = segment.start
-    found = walk(log, window, start, end, min_timestamp=timestamp).offset
+    found = walk(log, window, start, end, max_timestamp=timestamp - 1).offset
     return found if found < end else None
 
 

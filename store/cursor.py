@@ -22,7 +22,7 @@ from store.record import Outcome, Record, Status
 
 BUFFER_SIZE = 1 << 20
 """Bytes read at a time: stays in the cache, larger buffers were slower (design.md §3)."""
-NO_LIMIT = 1 << 62
+NO_LIMIT = (1 << 63) - 1
 NEAR_BYTES = 64 << 10
 _MAGIC = re.compile(
     b"|".join(
@@ -83,9 +83,12 @@ def hop_file(
     *,
     stop: int = NO_LIMIT,
     max_records: int = NO_LIMIT,
-    min_timestamp: int = NO_LIMIT,
+    max_timestamp: int = NO_LIMIT,
 ) -> Hop:
-    """Walk within one file from ``offset``, a record start, up to a bound or a non-record."""
+    """Walk within one file from ``offset``, a record start, up to a bound or a non-record.
+
+    Bounds: the log offset at which the last record ends, how many records, their storeTimestamp.
+    """
     # numba takes half a second to import: processes that only plan go without
     from store import kernels  # noqa: PLC0415
 
@@ -98,7 +101,7 @@ def hop_file(
     while True:
         status, pos, count, last = kernels.hop_records(
             window.data, window.length, window.base, file_end, hop.offset - window.base, stop,
-            max_records - hop.record_count, min_timestamp,
+            max_records - hop.record_count, max_timestamp,
         )  # fmt: skip
         hop.offset = window.base + pos
         hop.record_count += count
@@ -174,7 +177,7 @@ def walk(
     end: int,
     *,
     max_records: int = NO_LIMIT,
-    min_timestamp: int = NO_LIMIT,
+    max_timestamp: int = NO_LIMIT,
 ) -> Hop:
     """Walk from ``offset`` towards ``end`` over file ends, damage and missing files.
 
@@ -190,7 +193,7 @@ def walk(
             continue
         hop = hop_file(
             log, window, total.offset, stop=min(end, segment.start + log.file_size),
-            max_records=max_records - total.record_count, min_timestamp=min_timestamp,
+            max_records=max_records - total.record_count, max_timestamp=max_timestamp,
         )  # fmt: skip
         total.record_count += hop.record_count
         if hop.last_record_offset >= 0:

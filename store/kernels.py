@@ -114,11 +114,11 @@ def frame(buf, length, pos, base, file_end):
 
 
 @kernel
-def hop_records(buf, length, base, file_end, pos, stop, max_records, min_timestamp):
+def hop_records(buf, length, base, file_end, pos, stop, max_records, max_timestamp):
     """Walk records from ``pos`` without looking into them.
 
     Stops at the first record that would end behind log offset ``stop``, after ``max_records``,
-    at the first with storeTimestamp >= ``min_timestamp``, or at anything but a record.
+    at the first with a later storeTimestamp than ``max_timestamp``, or at anything but a record.
     Returns (status, pos, records passed, pos of the last one or -1); OK means stopped by a bound.
     """
     count = np.int64(0)
@@ -129,7 +129,7 @@ def hop_records(buf, length, base, file_end, pos, stop, max_records, min_timesta
         status, size, stored, _, _, _, _, _ = frame(buf, length, pos, base, file_end)
         if status != OK:
             return status, pos, count, last
-        if base + pos + size > stop or i64(buf, stored) >= min_timestamp:
+        if base + pos + size > stop or i64(buf, stored) > max_timestamp:
             return OK, pos, count, last
         last = pos
         pos += size

@@ -234,7 +234,7 @@ def test_a_walk_stops_before_a_record_that_crosses_its_end(sound: Sound, window_
 
 
 def test_a_walk_stops_at_the_first_record_of_a_time(tmp_path: Path, window_size: int) -> None:
-    """min_timestamp: the first with storeTimestamp at or behind it, in log order."""
+    """max_timestamp: the first with a later storeTimestamp, in log order."""
     plain = wire.PlainLog(FILE_SIZE)
     times = [100, 100, 103, 102, 110, 110, 250] * 8
     for time in times:
@@ -242,7 +242,7 @@ def test_a_walk_stops_at_the_first_record_of_a_time(tmp_path: Path, window_size:
     log = CommitLog([plain.write(tmp_path / "log")])
     window = Window(log, window_size)
     for asked in (0, 100, 101, 103, 104, 110, 111, 250, 251):
-        hop = cursor.walk(log, window, 0, plain.end, min_timestamp=asked)
+        hop = cursor.walk(log, window, 0, plain.end, max_timestamp=asked - 1)
         first = next((index for index, time in enumerate(times) if time >= asked), len(times))
         assert hop.record_count == first
         expected = plain.spans[first][0] if first < len(times) else plain.end

@@ -192,7 +192,7 @@ def test_a_scan_of_golden_logs_gives_what_the_plain_decoder_gives(
     log.close()
 
 
-NO_BOUNDS = (1 << 62, 1 << 62, 1 << 62)
+NO_BOUNDS = (cursor.NO_LIMIT,) * 3
 
 
 def as_array(data: bytes) -> np.ndarray:
@@ -200,7 +200,7 @@ def as_array(data: bytes) -> np.ndarray:
 
 
 def plain_hop(
-    data: bytes, base: int, file_end: int, pos: int, stop: int, most: int, min_timestamp: int
+    data: bytes, base: int, file_end: int, pos: int, stop: int, most: int, max_timestamp: int
 ) -> tuple[int, int, int, int]:
     """``kernels.hop_records`` by the plain decoder."""
     count, last = 0, -1
@@ -213,7 +213,7 @@ def plain_hop(
         size = int.from_bytes(data[pos : pos + 4], "big")
         born = 20 if data[pos + 39] & 0x10 else 8
         stored = int.from_bytes(data[pos + 48 + born : pos + 56 + born], "big", signed=True)
-        if base + pos + size > stop or stored >= min_timestamp:
+        if base + pos + size > stop or stored > max_timestamp:
             return Status.OK, pos, count, last
         last, pos, count = pos, pos + size, count + 1
 
@@ -274,9 +274,9 @@ def test_walks_and_searches_are_the_plain_decoders(seed: int) -> None:
         spans = [span[0] for span in plain.spans if base <= span[0] < base + len(data)]
         pos = rng.choice(spans or [base]) - base
         bounds = (
-            rng.choice((1 << 62, base + rng.randrange(FILE_SIZE))),
-            rng.choice((1 << 62, rng.randrange(6))),
-            rng.choice((1 << 62, rng.randrange(1 << 42))),
+            rng.choice((cursor.NO_LIMIT, base + rng.randrange(FILE_SIZE))),
+            rng.choice((cursor.NO_LIMIT, rng.randrange(6))),
+            rng.choice((cursor.NO_LIMIT, rng.randrange(1 << 42))),
         )
         file_end = base + FILE_SIZE
         expected = plain_hop(data, base, file_end, pos, *bounds)

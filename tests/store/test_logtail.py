@@ -170,6 +170,17 @@ def test_the_last_record_is_sealed_by_two_equal_looks(live: LiveLog) -> None:
     assert live.tail.poll() == live.plain.end
 
 
+@pytest.mark.parametrize("timestamp", [-1, 1 << 62, (1 << 63) - 1])
+def test_no_store_timestamp_stops_a_walk(live: LiveLog, timestamp: int) -> None:
+    """It has no CRC: a damaged one is still a number, which RocketMQ would take as well."""
+    live.seal_after(0)
+    live.store(*live.append())
+    live.store(*live.append(store_timestamp=timestamp))
+    live.store(*live.append())
+    live.tail.poll()
+    assert live.tail.poll() == live.plain.end
+
+
 def test_a_wrong_body_crc_is_never_sealed_by_looks(live: LiveLog) -> None:
     """Only a successor makes it part of the log; reput dispatches it then, as RocketMQ does."""
     live.seal_after(0)
