@@ -77,25 +77,23 @@ def make_directories(path: Path, root: Path) -> None:
 
 def create_directories(path: Path, root: Path) -> list[Path]:
     """Create ``path`` below ``root``; the directories that still have to be synced for it."""
-    missing, created = [path], []
-    current = path
+    missing, current = [path], path
+    unsynced = []
     try:
-        while missing:
-            current = missing[-1]
+        # whether ``path`` itself is there is told by the call that makes it
+        while current != root and not (current := current.parent).is_dir():
+            missing.append(current)
+        for current in reversed(missing):
             _failpoints.reach("mkdir", str(current))
             try:
                 current.mkdir(parents=current == root)
-                created.append(current)
-            except FileNotFoundError:
-                missing.append(current.parent)
-                continue
+                unsynced.append(current.parent)
             except FileExistsError:
                 if not current.is_dir():
                     raise
-            missing.pop()
     except OSError as error:
         raise output_error(error, "create directory", current) from error
-    return [directory.parent for directory in created]
+    return unsynced
 
 
 def open_for_writing(path: str | Path, size: int | None = None) -> int:

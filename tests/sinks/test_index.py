@@ -276,7 +276,7 @@ def test_a_full_disk_stops_between_entries_and_goes_on(
     output, messages = IndexOutput(ram_path / "output", IndexLayout(5, 4), log), log.messages
     dispatcher, failures = output.dispatcher(0), 0
     for _ in range(200):
-        fail_at(monkeypatch, f"{operation}:{3 if failures else 1}=ENOSPC")
+        fail_at(monkeypatch, f"{operation}:2=ENOSPC" if failures else f"{operation}:1=ENOSPC")
         try:
             dispatcher.dispatch(batch_of(messages))
         except NoSpaceError:
