@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
@@ -31,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from sources.commitlogoptions import CommitLogOptions
+from sources.hangup import QuietDataSource
 from sources.offsets import (
     PinnedStart,
     check_no_loss,
@@ -61,7 +61,7 @@ class LogPartition(InputPartition):
     end: int
 
 
-class CommitLogDataSource(DataSource):
+class CommitLogDataSource(QuietDataSource):
     """``spark.read`` and ``spark.readStream`` over a store; ``sources.commitlogoptions``."""
 
     @classmethod

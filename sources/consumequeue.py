@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     Filter,
@@ -33,6 +32,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from sources.commitlog import open_store
+from sources.hangup import QuietDataSource
 from sources.offsets import PinnedStart
 from sources.options import EARLIEST, LATEST
 from sources.queueoffsets import (
@@ -71,7 +71,7 @@ class QueuePartition(InputPartition):
     last: int
 
 
-class ConsumeQueueDataSource(DataSource):
+class ConsumeQueueDataSource(QuietDataSource):
     """``spark.read`` and ``spark.readStream`` over built queues; ``sources.queueoptions``."""
 
     @classmethod

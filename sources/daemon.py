@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 
 import numpy as np
 import pyspark.daemon
@@ -18,6 +17,7 @@ import pyspark.worker
 
 import sources.runs
 import store.rows
+from sources import hangup
 from store import kernels
 from store.cursor import NO_LIMIT
 
@@ -29,20 +29,7 @@ def load() -> None:
     kernels.hop_records(np.zeros(8, np.uint8), 0, 0, 0, 0, NO_LIMIT, NO_LIMIT, NO_LIMIT)
 
 
-def worker(sock: socket.socket, authenticated: bool) -> int:
-    """A task, as ``pyspark.daemon.worker``; quiet where Spark has hung up on it.
-
-    That is how Spark cancels the tasks of a query that failed or stopped. It knows why and says so;
-    a traceback of the pipe that broke would hide it.
-    """
-    try:
-        return spark_worker(sock, authenticated)
-    except (BrokenPipeError, ConnectionResetError):
-        return 1
-
-
-spark_worker = pyspark.daemon.worker
-pyspark.daemon.worker = worker  # where manager() looks it up
+pyspark.daemon.worker = hangup.worker  # where manager() looks it up
 
 if __name__ == "__main__":
     load()

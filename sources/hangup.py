@@ -1,0 +1,45 @@
+"""Spark hangs up on its Python workers; that is no reason for a traceback.
+
+It does so to cancel the tasks of a query, and where a worker had nothing to do for a minute. Then
+``pyspark.daemon`` prints a traceback of the pipe that broke, over Unix sockets always. It looks
+like a failure, or hides one of which Spark knows the reason and says it.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Any
+
+import pyspark.daemon
+from pyspark.sql.datasource import DataSource
+
+spark_worker = pyspark.daemon.worker
+
+
+def worker(sock: socket.socket, authenticated: bool) -> int:
+    """A worker's tasks, as ``pyspark.daemon.worker``; quiet where Spark has hung up on it."""
+    try:
+        return spark_worker(sock, authenticated)
+    except (BrokenPipeError, ConnectionResetError):
+        return 1
+
+
+class QuietDataSource(DataSource):
+    """A source that Spark makes and plans in workers of ``pyspark.daemon``, whose module cannot be
+    chosen (that of tasks' workers can: ``sources.daemon``). Such a worker goes on quietly."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        _quieten()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _quieten()
+
+
+def _quieten() -> None:
+    """In such a worker, and nowhere else: what manager() calls for the next task is ours."""
+    main = sys.modules["__main__"]
+    if getattr(main.__spec__, "name", None) == pyspark.daemon.__name__:
+        vars(main)["worker"] = worker
