@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import subprocess
@@ -57,5 +58,6 @@ def test_workers_without_work_end_quietly(golden: Callable[[str], Path]) -> None
         [sys.executable, "-P", "-c", READ_AND_LEFT, str(golden("plain"))],
         capture_output=True, text=True, check=True, timeout=240,
     )  # fmt: skip
-    assert done.stdout == "3 daemons, 3 workers ended\n"
+    # one for making, one for planning, one for reading; each has forked a worker or more
+    assert re.fullmatch(r"3 daemons, [3-9] workers ended\n", done.stdout), done.stdout
     assert "Traceback" not in done.stderr
