@@ -28,7 +28,6 @@ class MappedFileQueue:
     def __init__(self, directory: Path, file_size: int) -> None:
         """``file_size`` in bytes. Raises QueueFileError for files of other sizes."""
         self.directory = directory
-        # making a Path is half of what Python does for a new queue
         self._directory_name = str(directory)
         self.file_size = file_size
         self.starts: list[int] = []
@@ -58,7 +57,11 @@ class MappedFileQueue:
 
     def path(self, start: int) -> Path:
         """The file that starts at byte ``start``."""
-        return self.directory / offset_to_file_name(start)
+        return Path(self._path_text(start))
+
+    def _path_text(self, start: int) -> str:
+        """``path`` as text, for writes: making Paths showed in a pass over many new queues."""
+        return f"{self._directory_name}/{offset_to_file_name(start)}"
 
     def write_pieces(
         self, pieces: Iterable[tuple[int, bytes | memoryview]], root: Path
@@ -72,7 +75,7 @@ class MappedFileQueue:
         try:
             for offset, data in pieces:
                 start = offset - offset % self.file_size
-                path = f"{self._directory_name}/{offset_to_file_name(start)}"
+                path = self._path_text(start)
                 new = start not in self.starts
                 if new:
                     unsynced.directories.extend(fsops.create_directories(self.directory, root))
