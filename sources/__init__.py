@@ -1,5 +1,6 @@
 """Spark data sources: the log, and built queues, as streaming and batch tables.
 
-Spark finds both by name (``pyspark_rocketmq_*``); or register ``CommitLogDataSource`` and
-``ConsumeQueueDataSource`` with a session.
+Spark finds both by name (``pyspark_rocketmq_*``) where PYSPARK_PYTHON names an interpreter that has
+this project installed. Elsewhere a program registers ``CommitLogDataSource`` and
+``ConsumeQueueDataSource`` with its session.
 """

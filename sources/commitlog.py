@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 
 from sources.commitlogoptions import CommitLogOptions
 from sources.hangup import QuietDataSource
+from sources.interpreter import check_workers_interpreter
 from sources.offsets import (
     PinnedStart,
     check_no_loss,
@@ -66,7 +67,9 @@ class CommitLogDataSource(QuietDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format()``."""
+        """The name for ``format()``. Called on the driver to register the source: an interpreter
+        of Spark's workers that lacks this project is named there (UsageError)."""
+        check_workers_interpreter()
         return "rocketmq-commitlog"
 
     def schema(self) -> str:
@@ -271,7 +274,11 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
     def _end(self, begin: int) -> int:
         if self._frozen_end is not None:
             return self._frozen_end
-        return self._log_tail().poll(max(begin, self.options["sealedEnd"] or 0))
+        start = max(begin, self.options["sealedEnd"] or 0)
+        if self._tail is None:
+            # Trigger.Once asks a single time: that answer must hold the last record, too
+            return self._log_tail().settled(start, patient=True)
+        return self._log_tail().poll(start)
 
     def _sealed_end(self) -> int:
         known: int | None = self.options["sealedEnd"]

@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from sources.commitlog import open_store
 from sources.hangup import QuietDataSource
+from sources.interpreter import check_workers_interpreter
 from sources.offsets import PinnedStart
 from sources.options import EARLIEST, LATEST
 from sources.queueoffsets import (
@@ -76,7 +77,8 @@ class ConsumeQueueDataSource(QuietDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format()``."""
+        """The name for ``format()``; ``CommitLogDataSource.name`` says what is checked."""
+        check_workers_interpreter()
         return "rocketmq-consumequeue"
 
     def schema(self) -> str:

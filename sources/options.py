@@ -92,6 +92,8 @@ class SourceOptions:
     """Parsed options of one source: ``options["key"]`` with the key as it is spelt in its table."""
 
     table: ClassVar[tuple[Option, ...]]
+    kafka_names: ClassVar[Mapping[str, str]] = {"kafka.bootstrap.servers": "path"}
+    """Options of Spark's Kafka source that have another name here, in lower case."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         """Raises UsageError naming the option, the value and what would be right."""
@@ -101,9 +103,7 @@ class SourceOptions:
         for key, value in given.items():
             option = by_key.get(key.lower())
             if option is None:
-                near = difflib.get_close_matches(key.lower(), by_key, 1, 0.5)
-                hint = f"; did you mean {by_key[near[0]].key}?" if near else ""
-                raise UsageError(f"unknown option {key}{hint}")
+                raise UsageError(f"unknown option {key}{self._hint(key.lower(), by_key)}")
             self._given.add(option.key)
             try:
                 self._values[option.key] = option.parse(value)
@@ -115,6 +115,12 @@ class SourceOptions:
                 self._values[option.key] = None if default is None else option.parse(default)
         if self["path"] is None:
             raise UsageError("option path is missing: the store's root directory")
+
+    def _hint(self, key: str, by_key: Mapping[str, Option]) -> str:
+        if key in self.kafka_names:
+            return f", which is {self.kafka_names[key]} here"
+        near = difflib.get_close_matches(key, by_key, 1, 0.5)
+        return f"; did you mean {by_key[near[0]].key}?" if near else ""
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]

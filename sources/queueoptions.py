@@ -139,6 +139,13 @@ class ConsumeQueueOptions(SourceOptions):
     """Parsed options of ``rocketmq-consumequeue``."""
 
     table: ClassVar[tuple[Option, ...]] = CONSUME_QUEUE_OPTIONS
+    kafka_names: ClassVar[Mapping[str, str]] = {
+        **SourceOptions.kafka_names,
+        "subscribe": "topics",
+        "subscribepattern": "topicPattern",
+        "assign": "topics with queueIds",
+        "includeheaders": "includeProperties",
+    }
 
     def __init__(self, given: Mapping[str, str]) -> None:
         super().__init__(given)

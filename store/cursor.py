@@ -231,11 +231,13 @@ class LogTail:
         self._next_hole_check = 0.0
         self._idle_end: int | None = None
 
-    def settled(self, start: int = 0) -> int:
-        """The sealed end of a log of which nobody waits for more: damage is passed at once."""
-        self.poll(start, patient=False)
+    def settled(self, start: int = 0, *, patient: bool = False) -> int:
+        """The sealed end by two looks, so that the last record is in it, where one look leaves it
+        out. ``patient``: damage is waited at as by ``poll``; otherwise it is passed at once, as for
+        a log of which nobody waits for more."""
+        self.poll(start, patient=patient)
         time.sleep(self.SEAL_SECONDS * 2)
-        return self.poll(start, patient=False)
+        return self.poll(start, patient=patient)
 
     def poll(self, start: int = 0, *, patient: bool = True) -> int:
         """The sealed end now: a log offset behind the last record that may be dispatched.

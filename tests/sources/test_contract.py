@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from sources.commitlog import CommitLogBatchReader, CommitLogDataSource, CommitLogStreamReader
 from sources.commitlogoptions import CommitLogOptions
-from sources.consumequeue import ConsumeQueueBatchReader
+from sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
 from sources.queueoptions import ConsumeQueueOptions
 from sources.schemas import rows_schema
 from store.errors import CommitLogDataLossError, UsageError
@@ -34,14 +35,19 @@ def stream_reader(store: Path, **options: str) -> CommitLogStreamReader:
 
 
 def start(
-    spark: SparkSession, store: Path, checkpoint: Path, sink: Path, **options: str
+    spark: SparkSession,
+    store: Path,
+    checkpoint: Path,
+    sink: Path,
+    trigger: str = "availableNow",
+    **options: str,
 ) -> StreamingQuery:
     """A stream of offsets into Parquet files, as much as there is."""
     spark.dataSource.register(CommitLogDataSource)
     frame = spark.readStream.format("rocketmq-commitlog").option("path", str(store))
     for key, value in options.items():
         frame = frame.option(key, value)
-    query = frame.load().select("physicalOffset").writeStream.trigger(availableNow=True)
+    query = frame.load().select("physicalOffset").writeStream.trigger(**{trigger: True})
     query = query.option("checkpointLocation", str(checkpoint)).option("path", str(sink))
     return query.format("parquet").start()
 
@@ -55,6 +61,7 @@ def start(
         ({"startingOffsets": "-7"}, "option startingOffsets"),
         ({"maxBytesPerTrigger": "1m", "maxOffsetsPerTrigger": "5"}, "not both"),
         ({"mode": "columns"}, "must be one of rows, runs"),
+        ({"kafka.bootstrap.servers": "a:9092"}, "kafka.bootstrap.servers, which is path here"),
     ],
 )
 def test_wrong_option_is_named(tmp_path: Path, options: dict[str, str], message: str) -> None:
@@ -244,6 +251,31 @@ def test_stream_reads_each_message_once_over_restarts(
         start(spark, store, checkpoint, tmp_path / "sink", **options).awaitTermination()
     found = [row[0] for row in spark.read.parquet(str(tmp_path / "sink")).collect()]
     assert sorted(found) == [record.physical_offset for record in reference(full)]
+
+
+def test_trigger_once_takes_the_last_record(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Spark asks where the log ends a single time then, and nothing follows the last record."""
+    store = golden("plain")
+    options = {"startingOffsets": "earliest", "trigger": "once"}
+    start(spark, store, tmp_path / "checkpoint", tmp_path / "sink", **options).awaitTermination()
+    found = [row[0] for row in spark.read.parquet(str(tmp_path / "sink")).collect()]
+    assert sorted(found) == [record.physical_offset for record in reference(store)]
+
+
+def test_an_interpreter_of_workers_without_the_sources_is_named(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the variable that chooses it, when a source is registered."""
+    venv.create(tmp_path / "empty")
+    python = tmp_path / "empty" / "bin" / "python"
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    for source in (CommitLogDataSource, ConsumeQueueDataSource):
+        with pytest.raises(UsageError, match=f"{python}, which cannot .* set PYSPARK_PYTHON="):
+            spark.dataSource.register(source)
 
 
 def test_resume_starts_where_every_queue_is_complete(golden: Callable[[str], Path]) -> None:

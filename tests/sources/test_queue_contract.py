@@ -56,6 +56,8 @@ def zeros(store: Path) -> Offsets:
     ("options", "message"),
     [
         ({"topic": "T"}, "did you mean topics"),
+        ({"subscribe": "T"}, "unknown option subscribe, which is topics here"),
+        ({"subscribePattern": "T.*"}, "unknown option subscribePattern, which is topicPattern"),
         ({"topics": "A", "topicPattern": "B"}, "give topics or topicPattern, not both"),
         ({"topicPattern": "("}, "option topicPattern is '\\('; it must be a regular expression"),
         ({"queueIds": "0,x"}, "must be queue ids, with commas between"),

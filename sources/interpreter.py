@@ -1,0 +1,38 @@
+"""Spark's workers run an interpreter of their own, and need this project in it.
+
+``PYSPARK_PYTHON`` names it, and Spark reads that once, when its context starts. Where it is the
+system's Python, a source fails in a worker with pages of other errors; here that is one line.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+from pyspark import SparkContext
+
+from store.errors import UsageError
+
+_IMPORT_TIMEOUT_SECONDS = 60.0
+
+
+def check_workers_interpreter() -> None:
+    """Check, on the driver, that the interpreter of Spark's workers can import the sources.
+
+    Nothing is checked without a context (in a worker), nor where the driver has no interpreter of
+    that name (a cluster's nodes may). Raises UsageError naming the interpreter.
+    """
+    context = SparkContext._active_spark_context
+    python = shutil.which(context.pythonExec) if context is not None else None
+    if python is None or python == sys.executable:
+        return
+    done = subprocess.run(
+        [python, "-c", "import sources.commitlog"],
+        stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_IMPORT_TIMEOUT_SECONDS,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise UsageError(
+            f"spark's workers run {python}, which cannot import reput's sources; set "
+            f"PYSPARK_PYTHON={sys.executable} in the environment before spark starts"
+        )
