@@ -52,11 +52,12 @@ def measure(context: Context) -> Iterator[Row]:
             seconds = measures.alternate(context.rounds, systems, context.say)
     rates = {key: value.as_rate(log.message_count, RATE_UNIT) for key, value in seconds.items()}
     ours, alone = rates.values()
+    times = measures.ratio_text(measures.ratios(ours, alone))
     yield Row(
         name=NAME,
         title="mirror to Kafka, 300 bytes, exactly once, with headers, one thread",
         goal="none",
-        result=f"{ours.median:,.0f} messages/s, {measures.ratio_text(ours, alone)} of the producer",
+        result=f"{ours.median:,.0f} messages/s, {times} of the producer",
         met=None,
         figures=rates,
         details={"log": log.title},

@@ -16,7 +16,9 @@ import numpy as np
 
 from bench.processes import BenchError
 from store.appender import DEFAULT_FILE_SIZE, Appender
+from store.consumequeue import CONSUME_QUEUE_DIRECTORY, CQ_STORE_UNIT_SIZE, UNIT_DTYPE
 from store.indexfile import INDEX_DIRECTORY, read_header
+from store.mappedfilequeue import data_end
 from store.workload import MessageBatch, Workload
 
 GIB = 1 << 30
@@ -165,6 +167,24 @@ def check_index(root: Path, log: Log) -> None:
     found = sum(read_header(path).index_count - 1 for path in (root / INDEX_DIRECTORY).iterdir())
     if found != KEYS_PER_MESSAGE * log.message_count:
         raise BenchError(f"{root} has {found:,} index entries of {log.message_count:,} messages")
+
+
+def check_queues(root: Path, log: Log) -> None:
+    """Raises BenchError where the consume queues below ``root`` lack entries, or have too many:
+    read from the files, not taken from what their writer says."""
+    found = sum(_entries(path) for path in (root / CONSUME_QUEUE_DIRECTORY).glob("*/*/*"))
+    if found != log.message_count:
+        raise BenchError(f"{root} has {found:,} queue entries of {log.message_count:,} messages")
+
+
+def _entries(path: Path) -> int:
+    """Units of a queue file that have a size; the holes of a sparse file are not read."""
+    with path.open("rb") as file:
+        end = data_end(file.fileno())
+        file.seek(0)
+        data = file.read(end)
+    whole = len(data) // CQ_STORE_UNIT_SIZE * CQ_STORE_UNIT_SIZE
+    return int(np.count_nonzero(np.frombuffer(data[:whole], UNIT_DTYPE)["size"]))
 
 
 def warm(log: Log) -> None:

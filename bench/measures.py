@@ -90,15 +90,21 @@ class Row:
         return cls(**{**told, "figures": figures})
 
 
-def ratio(ours: Figures, other: Figures) -> float:
-    """How many times the other's median ours is; both are rates."""
-    return ours.median / other.median
+def ratios(ours: Figures, other: Figures) -> Figures:
+    """How many times the other's rate ours is, round by round of one ``alternate``: a machine that
+    changes its speed between rounds does not change these."""
+    pairs = zip(ours.values, other.values, strict=True)
+    return Figures("x", tuple(mine / theirs for mine, theirs in pairs))
 
 
-def ratio_text(ours: Figures, other: Figures) -> str:
-    """The ratio of the medians, and what the rounds' extremes would allow."""
-    least, most = ours.minimum / other.maximum, ours.maximum / other.minimum
-    return f"{ratio(ours, other):.2f}x ({least:.2f} to {most:.2f})"
+def ratio_text(found: Figures) -> str:
+    """The median of the rounds' ratios, and their range."""
+    return f"{found.median:.2f}x ({found.minimum:.2f} to {found.maximum:.2f})"
+
+
+def share_text(found: Figures) -> str:
+    """The same in percent."""
+    return f"{found.median:.1%} ({found.minimum:.1%} to {found.maximum:.1%})"
 
 
 def alternate(

@@ -54,6 +54,7 @@ class Session:
         os.sync()  # what earlier passes left to be written is not this one's
         request = json.dumps({"store": str(log.store), "output": str(output), "index": index})
         told = self._process.ask(request, _limit(log) + patience)
+        logs.check_queues(output, log)
         if index:
             logs.check_index(output, log)
         return _checked(told, log)
@@ -92,6 +93,7 @@ def build(log: Log, output: Path) -> float:
     command = run_command(log.store, output, "--once")
     seconds, told = run_to_exit(command, "reput run", _limit(log))
     _checked(told, log)
+    logs.check_queues(output, log)
     return seconds
 
 

@@ -108,8 +108,8 @@ def _row(
         read()  # loads kernels and classes, compiles
     seconds = measures.alternate(context.rounds, systems, context.say)
     rates = {key: _rate(sources[key], values) for key, values in seconds.items()}
-    whole = measures.ratio_text(rates[OURS], rates[KAFKA])
-    light = measures.ratio_text(rates[OURS_LIGHT], rates[KAFKA_LIGHT])
+    whole = measures.ratio_text(measures.ratios(rates[OURS], rates[KAFKA]))
+    light = measures.ratio_text(measures.ratios(rates[OURS_LIGHT], rates[KAFKA_LIGHT]))
     how = "a stream, Trigger.AvailableNow" if is_stream else "a batch read"
     return Row(
         name=name,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +11,9 @@ import pytest
 
 from bench import kernel_worker, logs
 from bench.logs import Log
+from bench.processes import BenchError
 from store.commitlog import CommitLog
+from tests.support.golden import log_records
 
 FILE_SIZE = 4 << 20
 
@@ -63,3 +67,15 @@ def test_a_changed_byte_changes_the_digest(tmp_path: Path) -> None:
             file.seek(position)
             file.write(bytes([byte ^ 1]))
         assert logs.digest(log) != before
+
+
+def test_entries_are_counted_in_queue_files(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """RocketMQ's own files: as many as the log has messages; one queue fewer is noticed."""
+    store = golden("plain")
+    count = sum(record.dispatched_to_queue for record in log_records(store))
+    log = Log(store, 0, count, 0, (), 0)
+    logs.check_queues(store, log)
+    queue = next((store / "consumequeue").glob("*/0"))
+    shutil.move(queue, tmp_path / "gone")
+    with pytest.raises(BenchError, match="queue entries of"):
+        logs.check_queues(store, log)

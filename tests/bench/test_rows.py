@@ -27,7 +27,7 @@ def context(*wanted: str, gib: float = 8.0) -> Context:
 
 
 def test_every_round_runs_every_system_once() -> None:
-    """In turns, not one after the other."""
+    """In turns, not one after the other, so that ratios are those of each round."""
     order: list[str] = []
 
     def system(name: str, seconds: float) -> Callable[[], float]:
@@ -41,7 +41,15 @@ def test_every_round_runs_every_system_once() -> None:
     ran = measures.alternate(2, systems, lambda _: None)
     assert order == ["a", "b", "a", "b"]
     rates = {name: figures.as_rate(8, "/s") for name, figures in ran.items()}
-    assert measures.ratio(rates["a"], rates["b"]) == 2.0
+    assert measures.ratios(rates["a"], rates["b"]).values == (2.0, 2.0)
+
+
+def test_ratios_go_by_round() -> None:
+    """A machine that is half as fast in one round changes no ratio; the median is the ratios'."""
+    ours = measures.Figures("/s", (10.0, 5.0, 9.0))
+    other = measures.Figures("/s", (2.0, 1.0, 3.0))
+    assert measures.ratio_text(measures.ratios(ours, other)) == "5.00x (3.00 to 5.00)"
+    assert measures.share_text(measures.ratios(other, ours)) == "20.0% (20.0% to 33.3%)"
 
 
 def test_percentiles_go_by_weight() -> None:
