@@ -1,5 +1,5 @@
-"""Dispatchers: each builds one thing that RocketMQ derives from its log, behind one interface.
+"""Writers of what RocketMQ derives from its log, one file for each kind, behind one interface.
 
-The interface is ``store.dispatch.CommitLogDispatcher``; a new index is a new file here and one
-line in ``streaming.dispatcher``. The driver calls them, one after the other, for every batch.
+The interface is ``store.dispatch.CommitLogDispatcher``; a new kind of index is a new file here and
+an entry in ``streaming.dispatchers``. The driver calls them in turn for every batch.
 """
