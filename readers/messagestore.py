@@ -54,7 +54,6 @@ from store.cursor import LogTail
 from store.errors import UsageError
 from store.indexfile import (
     INDEX_DIRECTORY,
-    MAX_MSGS_NUM_BATCH,
     TOPIC_KEY_SEPARATOR,
     IndexFiles,
     IndexLayout,
@@ -286,14 +285,14 @@ class MessageStore:
         topic: str,
         key: str,
         *,
-        max_count: int = MAX_MSGS_NUM_BATCH,
+        max_count: int | None = None,
         begin_ms: int = 0,
         end_ms: int = MAX_TIMESTAMP_MS,
     ) -> list[Message]:
         """Messages of a topic with ``key`` among their keys, by physical offset.
 
-        Of the newest ``max_count`` (at most MAX_MSGS_NUM_BATCH) with the key's hash and a store
-        time of [begin, end], to the second.
+        Of the newest ``max_count`` (at most the store's maxMsgsNumBatch) with the key's hash and a
+        store time of [begin, end], to the second.
         """
         found = self._indexed(topic, key, max_count, begin_ms, end_ms)
         return [message for message in found if message.topic == topic and key in message.keys]
@@ -313,11 +312,13 @@ class MessageStore:
         return [m for m in found if m.topic == topic and m.unique_key == unique_key]
 
     def _indexed(
-        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+        self, topic: str, key: str, max_count: int | None, begin_ms: int, end_ms: int
     ) -> list[Message]:
         """Messages with the hash of ``topic#key``, each once, by physical offset."""
         whole = topic.encode() + TOPIC_KEY_SEPARATOR + key.encode()
-        found = self._index.query_offset(whole, max_count, begin_ms, end_ms, self._view.end)
+        limit = self._settings.max_msgs_num_batch
+        most = limit if max_count is None else min(max_count, limit)
+        found = self._index.query_offset(whole, most, begin_ms, end_ms, self._view.end)
         messages = map(self.message_at, sorted(set(found.phy_offsets)))
         return [message for message in messages if message is not None]
 

@@ -17,7 +17,7 @@ import numpy as np
 from store import appendkernel, fsops, record
 from store.brokerlock import BrokerLock
 from store.commitlog import CommitLog, offset_to_file_name
-from store.config import COMMIT_LOG_DIRECTORY, FILE_NAME
+from store.config import COMMIT_LOG_DIRECTORY, FILE_NAME, read_properties
 from store.cursor import LogTail, records
 from store.errors import StoreError
 from store.kernelbase import CRC_TABLES
@@ -56,7 +56,9 @@ class Appender:
         self._held = ExitStack()
 
     def __enter__(self) -> Appender:
-        """Raises OwnershipError where a broker runs on the store, OutputError for a bad disk."""
+        """Raises OwnershipError where a broker runs on the store, OutputError for a bad disk,
+        UsageError where the store has another kind of log."""
+        read_properties(self.root)
         fsops.make_directories(self._directory, self.root)
         self._held.enter_context(BrokerLock(self.root))
         log = CommitLog([self._directory])

@@ -16,8 +16,13 @@ from typing import Any
 
 from store.consumequeue import rounded_file_size
 from store.errors import UsageError
-from store.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, DEFAULT_MAX_INDEX_NUM
+from store.indexfile import (
+    DEFAULT_MAX_HASH_SLOT_NUM,
+    DEFAULT_MAX_INDEX_NUM,
+    DEFAULT_MAX_MSGS_NUM_BATCH,
+)
 from store.record import DEFAULT_DELAY_LEVELS_MS
+from store.unsupported import check_log_files, check_supported
 
 FILE_NAME = "broker.conf"
 COMMIT_LOG_DIRECTORY = "commitlog"
@@ -35,6 +40,7 @@ _SWITCHES = {
     "enableMultiDispatch": "enable_multi_dispatch",
     "enableLmq": "enable_lmq",
     "messageIndexEnable": "message_index_enable",
+    "indexFileWriteEnable": "index_file_write_enable",
 }
 """Key -> field."""
 _NUMBERS = {
@@ -46,7 +52,7 @@ _NUMBERS = {
     "mapperFileSizeBatchConsumeQueue": ("mapper_file_size_batch_consume_queue", 1, _MAX_INT),
     "maxHashSlotNum": ("max_hash_slot_num", 1, _MAX_INT),
     "maxIndexNum": ("max_index_num", 1, _MAX_INT),
-    "fileReservedTime": ("file_reserved_time", 0, _MAX_INT),
+    "maxMsgsNumBatch": ("max_msgs_num_batch", 0, _MAX_INT),
     "maxTransferBytesOnMessageInMemory": ("max_transfer_bytes_on_message_in_memory", 0, _MAX_INT),
     "maxTransferCountOnMessageInMemory": ("max_transfer_count_on_message_in_memory", 0, _MAX_INT),
     "maxTransferBytesOnMessageInDisk": ("max_transfer_bytes_on_message_in_disk", 0, _MAX_INT),
@@ -82,12 +88,14 @@ class StoreSettings:
     enable_lmq: bool = False
     """Whether light queues (%LMQ%) then have queue id 0."""
     message_index_enable: bool = True
+    index_file_write_enable: bool = True
+    """Whether that index is in files (RocketMQ 5.4 and newer)."""
     max_hash_slot_num: int = DEFAULT_MAX_HASH_SLOT_NUM
     """Slots of an index file."""
     max_index_num: int = DEFAULT_MAX_INDEX_NUM
     """Entries of an index file."""
-    file_reserved_time: int = 72
-    """Hours that files of the log are kept."""
+    max_msgs_num_batch: int = DEFAULT_MAX_MSGS_NUM_BATCH
+    """Messages that a query by key finds."""
     max_transfer_bytes_on_message_in_memory: int = 262_144
     """These bound a pull; one of the log's end, which RocketMQ takes for cached, or of the rest."""
     max_transfer_count_on_message_in_memory: int = 32
@@ -114,28 +122,40 @@ class StoreSettings:
 def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSettings:
     """The settings of the store at ``root``.
 
-    Raises UsageError where ``root`` is no store or a value cannot be read.
+    Raises UsageError where ``root`` is no store, one of a kind that is not read, or a value cannot
+    be read.
     """
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory; give a store's root, which holds commitlog/")
-    path = broker_conf or root / FILE_NAME
-    values = _read_properties(path) if broker_conf is not None or path.is_file() else {}
+    path, values = read_properties(root, broker_conf)
     directories = _commit_log_directories(root, values)
+    check_log_files(directories)
     settings = StoreSettings(root, directories, **_stated(values, path))
     return settings.with_overrides(None, settings.mapped_file_size_consume_queue)
 
 
-def read_hash_slot_count(property_files: Iterable[Path]) -> int:
-    """maxHashSlotNum of the first file that says it, or RocketMQ's default; files need not exist.
+def read_hash_slot_count(roots: Iterable[Path], broker_conf: Path | None = None) -> int:
+    """maxHashSlotNum of the first root that says it, or RocketMQ's default.
 
     For outputs, which need not be stores. Raises UsageError as ``read_store_settings``.
     """
-    for path in property_files:
-        if path.is_file():
-            count: int | None = _stated(_read_properties(path), path).get("max_hash_slot_num")
-            if count is not None:
-                return count
-    return DEFAULT_MAX_HASH_SLOT_NUM
+    counts = []
+    for root in roots:
+        path, values = read_properties(root, broker_conf)
+        counts.append(_stated(values, path).get("max_hash_slot_num"))
+    stated = (count for count in counts if count is not None)
+    return next(stated, DEFAULT_MAX_HASH_SLOT_NUM)
+
+
+def read_properties(root: Path, broker_conf: Path | None = None) -> tuple[Path, dict[str, str]]:
+    """The property file of a store or output, and what it states; a store's own need not exist.
+
+    Raises UsageError where it cannot be read, or the store is of a kind that is not read.
+    """
+    path = broker_conf or root / FILE_NAME
+    values = _read_properties(path) if broker_conf is not None or path.is_file() else {}
+    check_supported(root, values, path)
+    return path, values
 
 
 def _read_properties(path: Path) -> dict[str, str]:

@@ -45,7 +45,7 @@ INDEX_DIRECTORY = "index"
 TEMPORARY_SUFFIX = ".tmp"
 DEFAULT_MAX_HASH_SLOT_NUM = 5_000_000
 DEFAULT_MAX_INDEX_NUM = 20_000_000
-MAX_MSGS_NUM_BATCH = 64
+DEFAULT_MAX_MSGS_NUM_BATCH = 64
 """``maxMsgsNumBatch``: no query finds more."""
 TOPIC_KEY_SEPARATOR = b"#"
 TAG_KEY_PREFIX = b"T#"
@@ -283,12 +283,11 @@ class IndexFiles:
     ) -> QueryOffsetResult:
         """Messages with ``topic#key`` and a store time of [begin, end], both inclusive.
 
-        At most ``max_num`` and MAX_MSGS_NUM_BATCH (``IndexService.queryOffset``), none at or behind
+        At most ``max_num``, the newest (``IndexService.queryOffset``), none at or beyond
         ``end_offset`` of the log. Times are whole seconds after a file's first entry. Raises
         IndexFileError as ``paths``.
         """
         key_hash = index_key_hash(key)
-        max_num = min(max_num, MAX_MSGS_NUM_BATCH)
         found: list[int] = []
         newest: IndexHeader | None = None
         for path in reversed(self.paths()):

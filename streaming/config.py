@@ -38,7 +38,7 @@ class DispatcherConfig:
     replay_from: str | None = None
     """``earliest`` or a physical offset to dispatch again from."""
     index: bool | None = None
-    """Build the index of keys; None: as messageIndexEnable says."""
+    """Build the index of keys; None: as messageIndexEnable and indexFileWriteEnable say."""
     index_tags: bool = False
     """Index tags too, as RocketMQ 5.5 does and 5.3 does not."""
     retention: bool = False

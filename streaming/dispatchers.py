@@ -39,7 +39,9 @@ class Derived:
         one kind of queue and present as the other."""
         batch_topics = read_batch_topics(settings.root)
         check_queue_types(config.output, batch_topics)
-        index = settings.message_index_enable if config.index is None else config.index
+        index = config.index
+        if index is None:
+            index = settings.message_index_enable and settings.index_file_write_enable
         return cls(settings, batch_topics, index, config.index_tags)
 
     @property

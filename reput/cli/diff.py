@@ -11,7 +11,7 @@ import typer
 
 from reput.cli import options, render
 from store.compare import KINDS, compare_stores
-from store.config import FILE_NAME, read_hash_slot_count
+from store.config import read_hash_slot_count
 from store.errors import UsageError
 
 DIFFERENT = 1
@@ -33,7 +33,7 @@ def diff(
     for root in roots:
         if not root.is_dir():
             raise UsageError(f"{root} is not a directory; give a store's root, or an output's")
-    slots = read_hash_slot_count([broker_conf] if broker_conf else [r / FILE_NAME for r in roots])
+    slots = read_hash_slot_count(roots, broker_conf)
     found = compare_stores(*roots, kinds, hash_slot_count=slots)
     if not found.compared:
         raise UsageError(f"neither {store_a} nor {store_b} holds {' or '.join(kinds)}")

@@ -10,6 +10,7 @@ import typer
 
 from checkpoints.inspect import describe_checkpoint, describe_queue, describe_record
 from reput.cli import options, render
+from store.config import read_properties
 
 app = typer.Typer(help="Look at records, queues and positions; never writes.", no_args_is_help=True)
 
@@ -61,5 +62,6 @@ def checkpoint(
     as_json: options.AsJson = False,
 ) -> None:
     """Show the store's positions: RocketMQ's checkpoint, the watermark, Spark's checkpoint."""
+    read_properties(store)  # refuses a store of a kind that is not read
     fields = describe_checkpoint(store)
     _show("positions", fields, as_json)

@@ -116,3 +116,8 @@ def test_keys_of_the_same_hash_are_told_apart(tmp_path: Path) -> None:
         assert store.query("TopjD", "k") == []
         # the limit counts what the index finds, as RocketMQ's does
         assert store.query("Topic", "Aa", max_count=1) == []
+    with (small.root / "broker.conf").open("a") as conf:
+        conf.write("maxMsgsNumBatch=1\n")
+    with MessageStore(small.root) as store:
+        assert store.query("Topic", "Aa") == store.query("Topic", "Aa", max_count=9) == []
+        assert len(store.query_unique_key("Topic", "Aa")) == 1

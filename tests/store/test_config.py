@@ -130,17 +130,17 @@ def test_a_copied_store_is_read_from_its_own_log(tmp_path: Path) -> None:
 
 SWITCHES = {
     "enableConsumeQueueExt": False, "enableCalcFilterBitMap": False, "enableMultiDispatch": False,
-    "enableLmq": False, "messageIndexEnable": True,
+    "enableLmq": False, "messageIndexEnable": True, "indexFileWriteEnable": True,
 }  # fmt: skip
 NUMBERS = {
     "mappedFileSizeConsumeQueueExt": 50331648, "maxErrorRateOfBloomFilter": None,
     "expectConsumerNumUseFilter": None, "mapperFileSizeBatchConsumeQueue": 13800000,
-    "maxHashSlotNum": 5000000, "maxIndexNum": 20000000, "fileReservedTime": 72,
+    "maxHashSlotNum": 5000000, "maxIndexNum": 20000000, "maxMsgsNumBatch": 64,
     "maxTransferBytesOnMessageInMemory": 262144, "maxTransferCountOnMessageInMemory": 32,
     "maxTransferBytesOnMessageInDisk": 65536, "maxTransferCountOnMessageInDisk": 8,
     "maxFilterMessageSize": 16000, "accessMessageInMemoryMaxRatio": 40,
 }  # fmt: skip
-"""``MessageStoreConfig`` and ``BrokerConfig`` of RocketMQ 5.3.3: key -> default."""
+"""``MessageStoreConfig`` and ``BrokerConfig`` of RocketMQ: key -> default."""
 
 
 def field_of(key: str) -> str:

@@ -125,10 +125,11 @@ final class StoreSettings {
         return conf;
     }
 
+    /** As {@code MixAll.properties2Object} looks for it: some setters go on with a small letter. */
     private static boolean hasSetter(Class<?> type, String key) {
         String setter = "set" + Character.toUpperCase(key.charAt(0)) + key.substring(1);
         for (Method method : type.getMethods()) {
-            if (method.getName().equals(setter)) {
+            if (method.getName().equals(setter) || method.getName().equals("set" + key)) {
                 return true;
             }
         }

@@ -1,0 +1,68 @@
+"""Stores that real brokers make of the kinds that are not read: each is recognised as what it is.
+
+Not compared: what lies in them. RocketMQ 5.3.3 cannot keep its light queues in RocksDB alone, nor
+its queues below ``consumequeue_rocksdb``; tests/test_unsupported_stores.py makes those.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from store.config import read_store_settings
+from store.errors import UsageError
+from tests.interop import rocketmq
+
+TOPIC = "Unsupported"
+MESSAGES = 20
+
+
+def refusal(store: Path, conf: str | None = None) -> str:
+    """The one line with which the store is refused, with a broker.conf if one is given."""
+    if conf is not None:
+        (store / "broker.conf").write_text(conf)
+    with pytest.raises(UsageError) as caught:
+        read_store_settings(store)
+    return str(caught.value)
+
+
+def test_a_broker_with_dledger_and_topics_in_rocksdb_and_queues_written_twice(
+    tmp_path: Path,
+) -> None:
+    """By its settings; without them by its directories, until the settings say that one of them
+    counts no more; at last by its log's bytes alone."""
+    rocketmq.require_maven()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    store = tmp_path / "store"
+    settings: dict[str, rocketmq.Setting] = {
+        "enableDLegerCommitLog": True, "dLegerGroup": "g", "dLegerSelfId": "n0",
+        "dLegerPeers": f"n0-127.0.0.1:{port}",
+        "configManagerVersion": "v2", "rocksdbCQDoubleWriteEnable": True,
+    }  # fmt: skip
+    with rocketmq.Broker(store, {TOPIC: 1}, settings) as broker:
+        rocketmq.send(broker.namesrv, TOPIC, MESSAGES, seed=5)
+    assert list((store / "consumequeue" / TOPIC / "0").iterdir())
+    assert "enableDLegerCommitLog in" in refusal(store)
+    assert f"{store / 'dledger-n0'} is a DLedger log" in refusal(store, "")
+    conf = "enableDLegerCommitLog=false\n"
+    assert f"{store / 'consumequeue'} is a RocksDB store" in refusal(store, conf)
+    conf += "rocksdbCQDoubleWriteEnable=true\n"
+    assert f"{store / 'config' / 'rdb'} is a RocksDB store" in refusal(store, conf)
+    (store / "dledger-n0" / "data").rename(store / "commitlog")
+    first = store / "commitlog" / f"{0:020d}"
+    conf += "configManagerVersion=v1\n"
+    assert f"{first} begins with a DLedger entry at physical offset 0" in refusal(store, conf)
+
+
+def test_a_broker_with_queues_in_rocksdb(tmp_path: Path) -> None:
+    """By its settings, and by its directories without them."""
+    rocketmq.require_maven()
+    store = tmp_path / "store"
+    with rocketmq.Broker(store, {TOPIC: 1}, {"storeType": "defaultRocksDB"}):
+        pass
+    assert "storeType in" in refusal(store)
+    assert f"{store / 'consumequeue'} is a RocksDB store" in refusal(store, "")

@@ -1,0 +1,32 @@
+"""Which indexes a run builds: by the store's settings, above them by its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from store.config import read_store_settings
+from streaming.config import DispatcherConfig
+from streaming.dispatchers import Derived
+
+
+@pytest.mark.parametrize(
+    ("conf", "index", "built"),
+    [
+        ("", None, True),
+        ("messageIndexEnable=false\n", None, False),
+        ("messageIndexEnable=false\n", True, True),
+        ("indexFileWriteEnable=false\nindexRocksDBEnable=true\n", None, False),
+        ("indexFileWriteEnable=false\n", True, True),
+        ("messageIndexEnable=true\n", False, False),
+    ],
+)
+def test_index_files_follow_two_settings(
+    conf: str, index: bool | None, built: bool, tmp_path: Path
+) -> None:
+    """RocketMQ 5.4 and newer write none where the index is in RocksDB alone."""
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "broker.conf").write_text(conf)
+    config = DispatcherConfig(tmp_path, tmp_path, index=index)
+    assert Derived.of(config, read_store_settings(tmp_path)).wanted.index == built

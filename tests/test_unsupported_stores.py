@@ -1,0 +1,213 @@
+"""Stores of DLedger and RocksDB are refused in one line, by every command and both sources.
+
+Layouts are made plainly here; tests/interop holds the same against stores of real brokers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from reput.cli import app
+from sources.commitlog import CommitLogDataSource
+from sources.consumequeue import ConsumeQueueDataSource
+from store.appender import Appender
+from store.config import read_hash_slot_count, read_store_settings
+from store.errors import UsageError
+from store.unsupported import DLEDGER_ENTRY_PREFIX, is_dledger_entry
+from tests.support.cli import reput
+from tests.support.golden import tree
+
+DOUBLE_WRITE = "rocksdbCQDoubleWriteEnable=true\n"
+
+REFUSED_CONFS = {
+    "enableDLegerCommitLog=true": ("enableDLegerCommitLog", "controller mode"),
+    "enableDLegerCommitLog=TRUE": ("enableDLegerCommitLog", "controller mode"),
+    "storeType=defaultRocksDB": ("'defaultRocksDB'", "storeType=default"),
+    "storeType=DefaultRocksdb": ("'DefaultRocksdb'", "storeType=default"),
+    "storeType=other": ("'other'", "storeType=default"),
+    "configManagerVersion=v2": ("configManagerVersion", "config/topics.json"),
+    DOUBLE_WRITE + "combineCQLoadingCQTypes=defaultRocksDB": ("combineCQLoadingCQTypes",),
+    DOUBLE_WRITE + "combineCQUseRocksdbForLmq=true\nenableMultiDispatch=true": (
+        "combineCQUseRocksdbForLmq", "enableMultiDispatch=false",
+    ),
+}  # fmt: skip
+
+READ_CONFS = (
+    "enableDLegerCommitLog=false",
+    "enableDLegerCommitLog=yes",  # false to Java
+    "storeType=Default",
+    "configManagerVersion=v1",
+    DOUBLE_WRITE,
+    DOUBLE_WRITE + "combineCQLoadingCQTypes=defaultRocksDB; default",
+    DOUBLE_WRITE + "combineCQPreferCQType=defaultRocksDB",
+    DOUBLE_WRITE + "combineCQUseRocksdbForLmq=true",  # there are no light queues
+    "combineCQUseRocksdbForLmq=true\nenableMultiDispatch=true",  # nothing is in RocksDB
+    "indexRocksDBEnable=true\ntimerRocksDBEnable=true\ntransRocksDBEnable=true",
+)
+
+DIRECTORIES = {
+    "dledger-n0/index/": ("dledger-n0", "enableDLegerCommitLog=false"),
+    "consumequeue/CURRENT": ("consumequeue", "storeType=default"),
+    "consumequeue_rocksdb/CURRENT": ("consumequeue_rocksdb", "storeType=default"),
+    "config/rdb/CURRENT": ("rdb", "configManagerVersion=v1"),
+}
+"""What a store of such a kind has -> what the error says."""
+
+COMMANDS: dict[str, tuple[object, ...]] = {
+    "run": ("--once",), "status": (), "expire": (), "verify": (), "get": ("T", 0, 0),
+    "tail": ("T",), "query": ("T", "--key", "k"), "search-time": ("T", 0, 0),
+    "sql": ("select 1",), "export": ("out",), "rebuild": (), "produce": ("--count", 1),
+    "inspect record": (0,), "inspect queue": ("T", 0), "inspect checkpoint": (),
+}  # fmt: skip
+"""Every command that is given a store, and the rest of its arguments."""
+WITH_A_JVM = {"run", "rebuild"}
+
+
+def make_store(root: Path, conf: str = "", place: str = "") -> Path:
+    """An empty store, with a file or a directory (``/`` at its end) in it."""
+    (root / "commitlog").mkdir(parents=True)
+    if conf:
+        (root / "broker.conf").write_text(conf)
+    (root / place).parent.mkdir(parents=True, exist_ok=True)
+    if place.endswith("/"):
+        (root / place).mkdir(parents=True)
+    elif place:
+        (root / place).write_bytes(b"MANIFEST-000005\n")
+    return root
+
+
+def refusal(root: Path) -> str:
+    """The one line with which a store is refused."""
+    with pytest.raises(UsageError) as caught:
+        read_store_settings(root)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("conf", REFUSED_CONFS)
+def test_a_store_that_states_its_kind_is_refused(conf: str, tmp_path: Path) -> None:
+    """The setting, the file, what to do."""
+    root = make_store(tmp_path / "store", conf)
+    found = refusal(root)
+    for part in (str(root / "broker.conf"), *REFUSED_CONFS[conf]):
+        assert part in found
+    # a store of DLedger has no commitlog at all
+    (root / "commitlog").rmdir()
+    assert refusal(root) == found
+
+
+@pytest.mark.parametrize("conf", READ_CONFS)
+def test_a_store_whose_files_are_whole_is_read(conf: str, tmp_path: Path) -> None:
+    """Settings near to the refused ones that leave log, queues and topics where they always are."""
+    root = make_store(tmp_path / "store", conf)
+    assert read_store_settings(root).commit_log_directories == (root / "commitlog",)
+
+
+@pytest.mark.parametrize("place", DIRECTORIES)
+def test_a_store_without_its_settings_is_known_by_its_directories(
+    place: str, tmp_path: Path
+) -> None:
+    """The directory, and the setting that says that it counts no more; which then is believed."""
+    root = make_store(tmp_path / "store", "mappedFileSizeConsumeQueue=6000\n", place)
+    found = refusal(root)
+    name, settles = DIRECTORIES[place]
+    assert str(next(root.rglob(name))) in found
+    assert settles in found
+    (root / "broker.conf").write_text(settles)
+    assert read_store_settings(root).root == root
+    with pytest.raises(UsageError, match=name):
+        read_hash_slot_count([make_store(tmp_path / "output", place=place)])
+
+
+def test_queues_written_twice_are_files_beside_rocksdb(tmp_path: Path) -> None:
+    """Not refused where the settings say so."""
+    root = make_store(tmp_path / "store", DOUBLE_WRITE, "consumequeue/CURRENT")
+    assert read_store_settings(root).root == root
+
+
+def dledger_entry(index: int, position: int, body: bytes) -> bytes:
+    """An entry as the table in store/unsupported.py has it."""
+    size = DLEDGER_ENTRY_PREFIX.size + len(body)
+    return struct.pack(">iiqqqiiii", 1, size, index, 0, position, 0, 0, 0, len(body)) + body
+
+
+def test_a_dledger_log_given_as_a_commitlog_is_known_by_its_bytes(tmp_path: Path) -> None:
+    """By its newest file that holds anything: older ones may be from before DLedger."""
+    root = make_store(tmp_path / "store")
+    body = bytes.fromhex("0000005bdaa320a7").ljust(91, b"\0")
+    log = root / "commitlog"
+    (log / f"{0:020d}").write_bytes(body.ljust(4096, b"\0"))
+    assert read_store_settings(root).root == root
+    (log / f"{4096:020d}").write_bytes(dledger_entry(7, 4096, body).ljust(4096, b"\0"))
+    (log / f"{8192:020d}").write_bytes(bytes(4096))
+    assert f"{log / f'{4096:020d}'} begins with a DLedger entry at physical offset 4096" in refusal(
+        root
+    )
+
+
+def test_an_entry_is_known_by_its_sizes_and_position() -> None:
+    """Each of them alone decides; a record never is one."""
+    sound = dledger_entry(3, 4096, b"x" * 91)
+    assert is_dledger_entry(sound[:48], 4096)
+    assert not is_dledger_entry(sound[:47], 4096)
+    assert not is_dledger_entry(sound, 8192)
+    for position in (0, 4, 24, 44):
+        damaged = bytearray(sound)
+        damaged[position + 3] ^= 1
+        assert not is_dledger_entry(bytes(damaged), 4096)
+
+
+def commands(command: Any, name: str = "") -> Iterator[tuple[str, set[str]]]:
+    """Every command of the command line, and the names of its parameters."""
+    if hasattr(command, "commands"):
+        for part, child in command.commands.items():
+            yield from commands(child, f"{name} {part}".strip())
+    else:
+        yield name, {parameter.name for parameter in command.params}
+
+
+def test_every_command_refuses(tmp_path: Path) -> None:
+    """Exit code 2, nothing on stdout, nothing changed; ``diff`` of an output too."""
+    stores = {name for name, given in commands(typer.main.get_command(app)) if "store" in given}
+    assert stores == set(COMMANDS)
+    root = make_store(tmp_path / "store", "storeType=defaultRocksDB\n")
+    before = tree(root)
+    calls = [[*name.split(), root, *rest] for name, rest in COMMANDS.items()]
+    for call in [*calls, ["diff", root, root]]:
+        words = [str(word) for word in call]
+        if words[0] in WITH_A_JVM:
+            done = reput(*words)
+            assert (done.returncode, done.stdout) == (2, ""), words
+            said = done.stderr
+        else:
+            result = CliRunner().invoke(app, words)
+            assert isinstance(result.exception, UsageError), (words, result.output)
+            assert result.stdout == "", words
+            said = str(result.exception)
+        assert "storeType in" in said, words
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("source", [CommitLogDataSource, ConsumeQueueDataSource])
+def test_both_sources_refuse_at_load(source: Any, tmp_path: Path) -> None:
+    """``schema`` is what Spark calls first, on the driver."""
+    root = make_store(tmp_path / "store", place="dledger-n1/index/")
+    with pytest.raises(UsageError, match="dledger-n1 is a DLedger log"):
+        source({"path": str(root)}).schema()
+
+
+def test_nothing_is_appended_to_such_a_store(tmp_path: Path) -> None:
+    """The appender would make a second log beside DLedger's."""
+    root = tmp_path / "store"
+    (root / "dledger-n0" / "index").mkdir(parents=True)
+    before = tree(root)
+    with pytest.raises(UsageError, match="DLedger"), Appender(root):
+        pass
+    assert tree(root) == before
