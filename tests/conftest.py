@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from streaming.session import session
 from tests.support.golden import unpack_golden
+from tests.support.jdk import MISSING_TOOL
 
 
 @pytest.fixture
@@ -23,3 +24,23 @@ def spark() -> Iterator[SparkSession]:
     """One local session with the dispatcher's own settings: starting one takes seconds."""
     with session({}) as opened:
         yield opened
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter,
+) -> Generator[None, None, None]:
+    """Say below everything else how much was not tested for want of Java or Maven: a green run
+    without them has not met RocketMQ."""
+    yield
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = [
+        str(report.longrepr[2]) for report in skipped if MISSING_TOOL in str(report.longrepr)
+    ]
+    if reasons:
+        tools = sorted({word for reason in reasons for word in ("java", "mvn") if word in reason})
+        terminalreporter.write_line(
+            f"tests that did not run: {len(reasons)}, {' and '.join(tools)} missing; "
+            "what needs a real RocketMQ, Kafka or JVM was not tested",
+            red=True,
+        )

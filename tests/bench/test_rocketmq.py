@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from bench import logs, rocketmq
 from bench.processes import BenchError
+from tests.support.jdk import require_tools
 
 
 @pytest.mark.slow
 def test_every_message_gets_its_entry_again_and_again(tmp_path: Path) -> None:
     """Over several files, cold and warm; one message more in the count is an error."""
-    if not rocketmq.available():
-        if os.environ.get("CI") == "true":
-            pytest.fail("needs java and mvn on PATH")
-        pytest.skip("needs java and mvn on PATH")
+    require_tools(("java", "mvn"), "RocketMQ beside it")
     with logs.log_writer(tmp_path / "store", 100, file_size=4 << 20) as writer:
         log = writer.grow(10 << 20)
     assert rocketmq.cold(log, tmp_path / "cold") > 0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 from filelock import FileLock
+
+from tests.support.jdk import require_tools
 
 BUILD_TIMEOUT_SECONDS = 900.0
 ERROR_TAIL_LINES = 40
@@ -21,13 +20,7 @@ class HarnessError(RuntimeError):
 
 def require_maven(purpose: str) -> None:
     """Skip the calling test where Java or Maven is missing; on CI that is a failure instead."""
-    missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
-    if not missing:
-        return
-    reason = f"needs {' and '.join(missing)} on PATH to run {purpose}"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    require_tools(("java", "mvn"), purpose)
 
 
 def build(project: Path) -> Path:

@@ -5,17 +5,30 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+MISSING_TOOL = " on PATH to run "
+"""In the reason of every skip for want of a tool; tests/conftest.py counts them."""
 _FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 
 def require_java() -> None:
-    """Skip where java is missing; on CI it must not be."""
-    if shutil.which("java") is None and os.environ.get("CI") != "true":
-        pytest.skip("java is not installed")
+    """Skip the calling test where java is missing; on CI that is a failure instead."""
+    require_tools(("java",), "small programs of Java")
+
+
+def require_tools(tools: Sequence[str], purpose: str) -> None:
+    """Skip the calling test where one of the tools is missing; on CI that is a failure instead."""
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if not missing:
+        return
+    reason = f"needs {' and '.join(missing)}{MISSING_TOOL}{purpose}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def java_command(directory: Path, name: str, program: str, *arguments: str) -> list[str]:
