@@ -1,0 +1,141 @@
+"""The page on RocketMQ's settings names every setting there is, and says what the code does.
+
+Names and defaults are those of RocketMQ's own classes of two releases, asked by reflection as
+``MixAll.properties2Object`` looks for them: a property is a public setter.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from store.config import read_store_settings
+from store.errors import UsageError
+from tests.interop import maven
+from tests.interop.rocketmq import HARNESS
+from tests.support import settings_page
+
+NEWEST = Path(__file__).parent / "newest"
+HOME = "~"
+
+PRINT_SETTINGS = """
+import java.lang.reflect.Method;
+import java.util.TreeMap;
+
+public class PrintSettings {
+    public static void main(String[] names) throws Exception {
+        TreeMap<String, Object> found = new TreeMap<>();
+        for (String name : names) {
+            Class<?> type = Class.forName(name);
+            Object config = type.getDeclaredConstructor().newInstance();
+            for (Method method : type.getMethods()) {
+                String setter = method.getName();
+                if (!setter.matches("set.+") || method.getParameterCount() != 1) {
+                    continue;
+                }
+                String property = setter.substring(3, 4).toLowerCase() + setter.substring(4);
+                Object value = null;
+                for (String prefix : new String[] {"get", "is"}) {
+                    try {
+                        value = type.getMethod(prefix + setter.substring(3)).invoke(config);
+                    } catch (NoSuchMethodException e) {
+                        continue;
+                    }
+                }
+                if (found.put(property, value == null ? "" : value) != null) {
+                    throw new IllegalStateException(property + " twice");
+                }
+            }
+        }
+        found.forEach((property, value) -> System.out.println(property + "=" + value));
+    }
+}
+"""
+CLASSES = (
+    "org.apache.rocketmq.store.config.MessageStoreConfig",
+    "org.apache.rocketmq.common.BrokerConfig",
+)
+
+BASE = "rocksdbCQDoubleWriteEnable=true\nenableMultiDispatch=true\n"
+"""Under these every setting that is refused can be, by one line more."""
+OTHER_VALUES = {
+    "messageDelayLevel": "7s",
+    "storePathCommitLog": "/elsewhere",
+    "storeType": "defaultRocksDB",
+    "combineCQLoadingCQTypes": "defaultRocksDB",
+    "configManagerVersion": "v2",
+}
+"""Values that mean something, of settings that are texts."""
+
+
+def defaults_of(project: Path, directory: Path) -> dict[str, str]:
+    """Every property of both classes in a release, and its default."""
+    maven.require_maven("RocketMQ's own setting classes")
+    source = directory / "PrintSettings.java"
+    source.write_text(PRINT_SETTINGS)
+    jars = maven.build(project) / "lib" / "*"
+    done = subprocess.run(
+        ["java", f"-Duser.home={HOME}", "-XX:TieredStopAtLevel=1", "-cp", jars, source, *CLASSES],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+def test_every_setting_of_two_releases_is_listed_with_its_default(tmp_path: Path) -> None:
+    """None is missing, none is made up, each is listed once; defaults, and which release has it."""
+    old, new = defaults_of(HARNESS, tmp_path), defaults_of(NEWEST, tmp_path)
+    assert len(old) > 300
+    assert len(new) > len(old)
+    rows, others = settings_page.rows(), settings_page.others()
+    listed = [*rows, *others]
+    assert sorted(listed) == sorted(set(listed))
+    assert sorted(listed) == sorted({*old, *new})
+    for name, row in rows.items():
+        assert (row.since == "") == (name in old), name
+        found = {release[name] for release in (old, new) if name in release}
+        assert found == {row.default}, name
+
+
+def other_value(name: str, default: str) -> str:
+    if default in ("true", "false"):
+        return "false" if default == "true" else "true"
+    return OTHER_VALUES.get(name, "7")
+
+
+def test_each_setting_does_what_the_page_says(tmp_path: Path) -> None:
+    """Another value changes the store's settings, or is refused, or is not looked at."""
+    root = tmp_path / "store"
+    (root / "commitlog").mkdir(parents=True)
+    rows = settings_page.rows()
+    verdicts = {name: row.verdict for name, row in rows.items()}
+    verdicts |= dict.fromkeys(settings_page.others(), "of no effect")
+    found = {}
+    for name in verdicts:
+        base = "".join(line for line in BASE.splitlines(True) if not line.startswith(name + "="))
+        conf = root / "broker.conf"
+        if name == "storePathCommitLog":
+            (root / "commitlog").rmdir()
+            base += f"storePathCommitLog={tmp_path}\n"
+        conf.write_text(base)
+        before = read_store_settings(root)
+        default = rows[name].default if name in rows else ""
+        conf.write_text(f"{base}{name}={other_value(name, default)}\n")
+        try:
+            changed = read_store_settings(root) != before
+            found[name] = "honoured" if changed else "of no effect"
+        except UsageError:
+            found[name] = "refused"
+        (root / "commitlog").mkdir(exist_ok=True)
+    assert found == verdicts
+
+
+@pytest.mark.parametrize("name", ["mappedFileSizeConsumeQueue", "maxMsgsNumBatch", "enableLmq"])
+def test_defaults_here_are_those_of_the_page(name: str, tmp_path: Path) -> None:
+    """A setting that states its default changes nothing."""
+    (tmp_path / "commitlog").mkdir()
+    before = read_store_settings(tmp_path)
+    (tmp_path / "broker.conf").write_text(f"{name}={settings_page.rows()[name].default}\n")
+    assert read_store_settings(tmp_path) == before
