@@ -58,7 +58,7 @@ from store.indexfile import (
     IndexFiles,
     IndexLayout,
 )
-from store.queuetype import read_batch_topics
+from store.queuetype import BATCH_CQ, read_queue_types
 from store.record import Record
 from store.watermark import STATE_DIRECTORY, read_watermark
 
@@ -98,7 +98,7 @@ class MessageStore:
         self._settings = settings = settings or read_store_settings(root)
         self._limits = limits or PullLimits.of(settings)
         self._max_body_bytes = max_body_bytes
-        self._batch_topics = read_batch_topics(root)
+        self._queue_types = read_queue_types(root)
         log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
         self._tail = LogTail(log)
         layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
@@ -363,5 +363,5 @@ class MessageStore:
         declares."""
         if (self._output / BATCH_CONSUME_QUEUE_DIRECTORY / topic).is_dir():
             return BATCH_CONSUME_QUEUE_DIRECTORY
-        declared = topic.encode() in self._batch_topics
-        return BATCH_CONSUME_QUEUE_DIRECTORY if declared else CONSUME_QUEUE_DIRECTORY
+        is_batch = self._queue_types.get(topic.encode()) == BATCH_CQ
+        return BATCH_CONSUME_QUEUE_DIRECTORY if is_batch else CONSUME_QUEUE_DIRECTORY

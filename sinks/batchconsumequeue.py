@@ -4,8 +4,8 @@ Delivery: exactly once in the files, under at-least-once calls: what a queue fil
 says which messages are built. Unit of work: one queue of one batch, which is written and counted
 as a whole; queues are independent of each other.
 
-Only topics that are declared ``queue.type=BatchCQ`` come here, and none of their messages goes to
-the consume queue. RocketMQ's rules are kept byte for byte (format.md §7); what it ignores with a
+Only a batch's batch topics (``store.queuetype``) come here, and none of their messages goes to the
+consume queue. RocketMQ's rules are kept byte for byte (format.md §7); what it ignores with a
 warning goes to the ledger.
 """
 
@@ -56,19 +56,17 @@ class BatchConsumeQueueDispatcher:
         ledger: Ledger,
         *,
         durable_end: int | None,
-        batch_topics: frozenset[bytes],
         open_files: Callable[[Path, int], BatchConsumeQueueFiles] = BatchConsumeQueueFiles,
     ) -> None:
-        """``file_size``: bytes of a queue file, whole units (UsageError otherwise).
-        ``durable_end``: the watermark; units of messages behind it are written anew, None trusts
-        every unit. ``batch_topics``: those whose runs are taken; the runs must have details.
-        ``open_files`` opens a queue's directory; ``sinks.verification`` compares instead."""
+        """``file_size``: bytes of a queue file, whole units (UsageError otherwise, once there is a
+        queue). ``durable_end``: the watermark; units of messages past it are written anew, None
+        trusts every unit. ``open_files`` opens a queue's directory; ``sinks.verification`` compares
+        instead."""
         self.root = output / BATCH_CONSUME_QUEUE_DIRECTORY
         self._output = output
-        self._file_size = checked_file_size(file_size)
+        self._file_size = file_size
         self._ledger = ledger
         self._durable_end = durable_end
-        self._batch_topics = batch_topics
         self._open_files = open_files
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
         self._topics: set[bytes] = set()
@@ -79,7 +77,8 @@ class BatchConsumeQueueDispatcher:
         self._counts = DispatchCounts()
 
     def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
-        """Write the units of a batch (``CommitLogDispatcher.dispatch``).
+        """Write the units of a batch (``CommitLogDispatcher.dispatch``); the runs of its batch
+        topics must have details.
 
         Raises NoSpaceError with what was written kept: the same batch may be given again.
         """
@@ -87,7 +86,7 @@ class BatchConsumeQueueDispatcher:
             self._batch = (batch.start, batch.end)
             self._done, self._counts = set(), DispatchCounts()
         for identity, runs in batch.runs_by_queue().items():
-            if identity[0] in self._batch_topics and identity not in self._done:
+            if identity[0] in batch.batch_topics and identity not in self._done:
                 self._counts.add(self._dispatch_queue(*identity, _batch_units(runs)))
                 self._done.add(identity)
         self._batch = None
@@ -125,7 +124,7 @@ class BatchConsumeQueueDispatcher:
             queue = None
             if name is not None and queue_id >= 0:
                 path = self.root / QueueKey(name, queue_id).relative_path
-                files = self._open_files(path, self._file_size)
+                files = self._open_files(path, checked_file_size(self._file_size))
                 end = files.find_end(self._durable_end)
                 last = files.last_unit(end)
                 queue = _Queue(files, end, last[0] if last else -1)

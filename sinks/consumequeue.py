@@ -98,16 +98,15 @@ class ConsumeQueueDispatcher:
         queue_offset_at: Callable[[int, int], int | None],
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
         ext_file_size: int | None = None,
-        batch_topics: frozenset[bytes] = frozenset(),
         open_files: Callable[[Path, int], ConsumeQueueFiles] = open_whole_queue,
         open_ext: OpenExt = open_ext,
     ) -> None:
         """``file_size``: bytes of a queue file, whole units. ``durable_end``: the watermark; units
         of messages behind it are written anew, None trusts every unit. ``queue_offset_at`` reads
         the queue offset of the record at a (physical offset, size). ``ext_file_size``: bytes of
-        an ext file; None builds none, else runs need details. ``batch_topics`` have batch queues:
-        their runs are left alone. ``open_files`` opens a queue's directory, ``open_ext`` its ext,
-        raising QueueFileError; ``sinks.verification`` compares instead of writing."""
+        an ext file; None builds none, else runs need details. ``open_files`` opens a queue's
+        directory, ``open_ext`` its ext, raising QueueFileError; ``sinks.verification`` compares
+        instead of writing."""
         self.root = output / CONSUME_QUEUE_DIRECTORY
         self._output = output
         self._file_size = file_size
@@ -116,7 +115,6 @@ class ConsumeQueueDispatcher:
         self._queue_offset_at = queue_offset_at
         self._on_queue_gap = on_queue_gap
         self._ext_file_size = ext_file_size
-        self._batch_topics = batch_topics
         self._open_files = open_files
         self._open_ext = open_ext
         self._queues: dict[tuple[bytes, int], _Queue | None] = {}
@@ -133,7 +131,7 @@ class ConsumeQueueDispatcher:
             self._progress = _Progress(batch.start, batch.end)
         progress = self._progress
         for identity, runs in batch.runs_by_queue().items():
-            if identity[0] not in self._batch_topics and identity not in progress.done:
+            if identity[0] not in batch.batch_topics and identity not in progress.done:
                 self._dispatch_queue(identity, runs, progress)
                 progress.done.add(identity)
         self._progress = _Progress(-1, -1)

@@ -32,12 +32,17 @@ _COLUMNS = pa.schema(
 class BitMaps:
     """Bit maps of runs; reads the properties of those messages whose topic has a filter."""
 
-    def __init__(self, log: CommitLog, settings: StoreSettings) -> None:
-        """Raises UsageError where the filter file is no broker's, or contradicts the settings."""
+    def __init__(
+        self, log: CommitLog, settings: StoreSettings, document: object | None = None
+    ) -> None:
+        """``document``: the filter file's, None to read it now. Raises UsageError where it is no
+        broker's, or contradicts the settings."""
         self._log = log
         path = settings.root / consumers.CONSUMER_FILTER_FILE
+        if document is None:
+            document = configjson.read(path)
         try:
-            found = consumers.from_json(configjson.read(path), _bloom(settings))
+            found = consumers.from_json(document, _bloom(settings))
         except (consumers.FilterDataError, ValueError) as error:
             raise UsageError(f"cannot use {path}: {error}") from error
         if found.problem:

@@ -32,6 +32,7 @@ from pyspark.sql.types import StructType
 from sources.commitlogoptions import CommitLogOptions
 from sources.hangup import QuietDataSource
 from sources.interpreter import check_workers_interpreter
+from sources.livesettings import LiveSettings, Watched
 from sources.offsets import (
     PinnedStart,
     check_no_loss,
@@ -42,9 +43,11 @@ from sources.offsets import (
 )
 from sources.options import EARLIEST, LATEST, SourceOptions
 from sources.schemas import RUNS_SCHEMA, check_schema, rows_schema
+from store import configjson
 from store.commitlog import CommitLog
 from store.config import StoreSettings, read_store_settings
 from store.cursor import LogTail, Window, record_starts, walk
+from store.dispatch import BatchSettings
 from store.errors import CommitLogDataLossError
 from store.logoffset import offset_json, parse_offset
 
@@ -56,10 +59,13 @@ MIN_PARTITION_BYTES = 1 << 20
 
 @dataclass
 class LogPartition(InputPartition):
-    """[start, end) of the log."""
+    """[start, end) of the log, and what all partitions of a batch are read by."""
 
     start: int
     end: int
+    settings: BatchSettings
+    filters: object
+    """The document of consumerFilter.json where bit maps are wanted."""
 
 
 class CommitLogDataSource(QuietDataSource):
@@ -110,14 +116,36 @@ class _LogReader:
             expected = rows_schema(options["includeBody"], options["includeProperties"])
         check_schema(CommitLogDataSource.name(), schema, expected)
         self._opened: tuple[StoreSettings, CommitLog] | None = None
+        self._live: LiveSettings | None = None
+        self._filters: Watched[object] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
+        return {**self.__dict__, "_opened": None, "_live": None, "_filters": None}
 
     def _store(self) -> tuple[StoreSettings, CommitLog]:
         if self._opened is None:
             self._opened = open_store(self.options)
         return self._opened
+
+    def _settings_now(self) -> tuple[BatchSettings, object]:
+        """What a batch whose end is known is read by, and its consumers' filters."""
+        settings, _ = self._store()
+        wanted, conf = self.options["gather"], self.options["brokerConf"]
+        if self._live is None:
+            known = wanted.batch_topics
+            self._live = LiveSettings(settings, Path(conf) if conf else None, known)
+        if self.options["mode"] == "rows":
+            # every kind of queue gives the same rows
+            return BatchSettings(frozenset(), self._live.delay_levels_ms()), None
+        if not wanted.bit_maps:
+            return self._live.poll(), None
+        if self._filters is None:
+            # the parser of expressions is not loaded where there are none
+            from filters.consumers import CONSUMER_FILTER_FILE  # noqa: PLC0415
+
+            path = settings.root / CONSUMER_FILTER_FILE
+            self._filters = Watched(path, lambda: configjson.read(path) or {})
+        return self._live.poll(), self._filters.value()
 
     def _plan(self, start: int, end: int) -> list[LogPartition]:
         """Partitions of [start, end), cut at file starts where one is near, else at records.
@@ -148,7 +176,8 @@ class _LogReader:
                 cut = walk(log, window, max(segment.start, cuts[-1]), ideal).offset
             if cuts[-1] < cut < end:
                 cuts.append(cut)
-        return [LogPartition(a, b) for a, b in zip(cuts, [*cuts[1:], end], strict=True)]
+        now = self._settings_now()
+        return [LogPartition(a, b, *now) for a, b in zip(cuts, [*cuts[1:], end], strict=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition. Called in tasks, again after a failure; changes nothing."""
@@ -164,14 +193,14 @@ class _LogReader:
         settings, log = self._store()
         options, schema = self.options, to_arrow_schema(self._schema, timezone="UTC")
         common: dict[str, Any] = {
-            "delay_levels_ms": settings.message_delay_levels_ms,
+            "delay_levels_ms": partition.settings.delay_levels_ms,
             "verify_crc": options["verifyCrc"],
             "fail_on_data_loss": options["failOnDataLoss"],
         }
         if options["mode"] == "runs":
             spool = Path(options["spool"]) if options["spool"] else None
-            wanted = options["gather"]
-            bit_maps = BitMaps(log, settings) if wanted.bit_maps else None
+            wanted = options["gather"].with_batch_topics(partition.settings.batch_topics)
+            bit_maps = BitMaps(log, settings, partition.filters) if wanted.bit_maps else None
             yield from read_runs(
                 log, partition.start, partition.end, schema, spool, bit_maps,
                 wanted=wanted, **common,

@@ -66,6 +66,7 @@ def _rows(
                 endPhysicalOffset=item.end,
                 plannedEndOffset=item.planned_end,
                 lastRecordOffset=item.last_record_offset,
+                units=item.settings.to_text().encode(),
             )
         else:
             yield _bad_row(item, schema)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from typing import Protocol
 
@@ -50,8 +50,9 @@ PACKED_COLUMNS: tuple[tuple[str, str], ...] = (
 """(name, Spark type) of the packed form. Internal: it changes with the sinks. ``queueOffsets`` is
 int64 little-endian, null where they count up by one from ``firstQueueOffset``; ``units`` are all
 columns of the run one after the other, ``bytesPerMessage`` wide together: units, details, bit maps;
-of an INDEX row those of IndexEntries. They are in the row or, from ``spoolPosition`` on, in a file
-of the spool (``store.spool``). ``status`` is the ``store.record.Status`` of a BAD range."""
+of an INDEX row those of IndexEntries, of a SCANNED row the text of its BatchSettings. They are in
+the row or, from ``spoolPosition`` on, in a file of the spool (``store.spool``). ``status`` is the
+``store.record.Status`` of a BAD range."""
 
 
 DETAIL_DTYPE = np.dtype(
@@ -84,7 +85,12 @@ class Wanted:
     lmq: bool = False
     """enableLmq."""
     batch_topics: frozenset[bytes] = frozenset()
-    """Their messages go into no light queue."""
+    """They have batch queues, for which details are gathered; their messages go into no light
+    queue."""
+
+    def with_batch_topics(self, topics: frozenset[bytes]) -> Wanted:
+        """The same for a batch with these topics."""
+        return replace(self, batch_topics=topics, details=self.details or bool(topics))
 
     def to_text(self) -> str:
         """For the source's option ``gather``."""
@@ -149,6 +155,28 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """What of a store's settings may change while its log is followed and decides bytes: fixed for
+    a batch, the same for all its partitions and for the driver."""
+
+    batch_topics: frozenset[bytes]
+    """Those that have batch queues."""
+    delay_levels_ms: tuple[int, ...]
+    """messageDelayLevel."""
+
+    def to_text(self) -> str:
+        """For a row of the packed form."""
+        topics = sorted(topic.decode() for topic in self.batch_topics)
+        return json.dumps([topics, self.delay_levels_ms])
+
+    @classmethod
+    def from_text(cls, text: str) -> BatchSettings:
+        """What ``to_text`` gave."""
+        topics, levels = json.loads(text)
+        return cls(frozenset(topic.encode() for topic in topics), tuple(levels))
+
+
+@dataclass(frozen=True, slots=True)
 class ScannedRange:
     """One partition read [start, end) of the log."""
 
@@ -161,6 +189,7 @@ class ScannedRange:
     """Sound records of every transaction type."""
     last_record_offset: int
     """Start of the last sound record; -1 if there is none."""
+    settings: BatchSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +206,8 @@ class DispatchBatch:
     """Start of the last sound record; -1 if there is none."""
     index_entries: Sequence[IndexEntries] = ()
     """By first physical offset; empty where no index is built."""
+    batch_topics: frozenset[bytes] = frozenset()
+    """Those that have batch queues, as the batch was scanned."""
 
     def runs_by_queue(self) -> dict[tuple[bytes, int], list[Run]]:
         """(topic, queue id) -> its runs, in log order."""

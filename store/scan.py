@@ -17,6 +17,7 @@ from store.cursor import BadRange, Window, decode_windows
 from store.dispatch import (
     DETAIL_DTYPE,
     UNITS_ONLY,
+    BatchSettings,
     DispatchBatch,
     IndexEntries,
     Run,
@@ -216,7 +217,8 @@ def scan(
     if packed is not None:
         yield packed
     last_record_offset = int(chunk.state[scankernel.STATE_LAST_RECORD])
-    yield ScannedRange(start, offset, end, message_count, last_record_offset)
+    settings = BatchSettings(wanted.batch_topics, delay_levels_ms)
+    yield ScannedRange(start, offset, end, message_count, last_record_offset, settings)
 
 
 def _joined(names: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -289,6 +291,7 @@ def assemble(
         message_count=sum(part.message_count for part in scanned),
         last_record_offset=max(part.last_record_offset for part in scanned),
         index_entries=sorted(index_entries, key=lambda entries: entries.first_physical_offset),
+        batch_topics=scanned[0].settings.batch_topics,
     )
 
 

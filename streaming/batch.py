@@ -26,6 +26,7 @@ from store.cursor import BadRange
 from store.dispatch import CommitLogDispatcher, DispatchBatch, DispatchCounts, ScannedRange
 from store.errors import CorruptRecordError, NoSpaceError, StoreError
 from store.ledger import Ledger, LedgerEntry
+from store.queuetype import check_queue_types
 from store.record import Status
 from store.retention import expired_files, remove_files
 from store.scan import assemble, scan_in_one_piece
@@ -60,6 +61,7 @@ class BatchWriter:
         self._config = config
         self._derived = derived
         self._settings = derived.settings
+        self._batch_topics = derived.batch_topics
         self._log = log
         self._followers = followers
         self._stopping = threading.Event()
@@ -123,6 +125,7 @@ class BatchWriter:
             try:
                 batch = self._collect(frame)
                 self.finish()
+                self._check_queue_types(batch)
                 self._pending = self._thread.submit(self._write, batch)
             except BaseException as error:
                 self.failure = error
@@ -175,8 +178,9 @@ class BatchWriter:
         self._log.refresh()
         batch = scan_in_one_piece(
             self._log, start, end,
-            delay_levels_ms=self._settings.message_delay_levels_ms,
-            verify_crc=self._config.verify_crc, wanted=self._derived.wanted,
+            delay_levels_ms=scanned[0].settings.delay_levels_ms,
+            verify_crc=self._config.verify_crc,
+            wanted=self._derived.wanted.with_batch_topics(scanned[0].settings.batch_topics),
         )  # fmt: skip
         if batch is None:
             raise StoreError(f"the log between {start} and {end} changed while it was read")
@@ -184,6 +188,13 @@ class BatchWriter:
             runs = BitMaps(self._log, self._settings).added_to(batch.runs)
             batch = replace(batch, runs=runs)
         return batch
+
+    def _check_queue_types(self, batch: DispatchBatch) -> None:
+        """Where topics have become batch topics or ceased to be: nothing of the batch is written
+        if their queues are there as the other kind."""
+        if batch.batch_topics != self._batch_topics:
+            check_queue_types(self._settings.root, self._config.output, batch.batch_topics)
+            self._batch_topics = batch.batch_topics
 
     def _write(self, batch: DispatchBatch) -> None:
         current = self._watermark.current

@@ -17,7 +17,7 @@ from store.config import StoreSettings
 from store.dispatch import CommitLogDispatcher, Wanted
 from store.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
 from store.ledger import Ledger
-from store.queuetype import check_queue_types, read_batch_topics
+from store.queuetype import find_batch_topics
 from store.record import Record
 from streaming.config import DispatcherConfig
 
@@ -30,6 +30,7 @@ class Derived:
 
     settings: StoreSettings
     batch_topics: frozenset[bytes]
+    """Those that have batch queues at the start; each batch brings its own."""
     index: bool
     index_tags: bool
 
@@ -37,8 +38,7 @@ class Derived:
     def of(cls, config: DispatcherConfig, settings: StoreSettings) -> Derived:
         """By the settings, above them the run's own. Raises UsageError where a topic is declared as
         one kind of queue and present as the other."""
-        batch_topics = read_batch_topics(settings.root)
-        check_queue_types(config.output, batch_topics)
+        batch_topics = find_batch_topics(settings.root, config.output)
         index = config.index
         if index is None:
             index = settings.message_index_enable and settings.index_file_write_enable
@@ -48,15 +48,15 @@ class Derived:
     def wanted(self) -> Wanted:
         """What a scan gathers."""
         settings = self.settings
-        return Wanted(
+        wanted = Wanted(
             index=self.index,
             index_tags=self.index and self.index_tags,
-            details=settings.enable_consume_queue_ext or bool(self.batch_topics),
+            details=settings.enable_consume_queue_ext,
             bit_maps=settings.enable_consume_queue_ext and settings.enable_calc_filter_bit_map,
             multi_dispatch=settings.enable_multi_dispatch,
             lmq=settings.enable_multi_dispatch and settings.enable_lmq,
-            batch_topics=self.batch_topics,
         )
+        return wanted.with_batch_topics(self.batch_topics)
 
     @property
     def _layout(self) -> IndexLayout:
@@ -91,19 +91,14 @@ class Derived:
                 ext_file_size=settings.mapped_file_size_consume_queue_ext
                 if settings.enable_consume_queue_ext
                 else None,
-                batch_topics=self.batch_topics,
-            )
+            ),
+            BatchConsumeQueueDispatcher(
+                config.output,
+                settings.mapper_file_size_batch_consume_queue,
+                ledger,
+                durable_end=durable_end,
+            ),
         ]
-        if self.batch_topics:
-            found.append(
-                BatchConsumeQueueDispatcher(
-                    config.output,
-                    settings.mapper_file_size_batch_consume_queue,
-                    ledger,
-                    durable_end=durable_end,
-                    batch_topics=self.batch_topics,
-                )
-            )
         if self.index:
             is_late = (durable_end or 0) > log.min_offset
             if is_late and self.first_indexed(config) is None:

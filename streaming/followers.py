@@ -23,6 +23,7 @@ from checkpoints.followers import (
     read_follower_states,
     write_follower_state,
 )
+from sources.livesettings import LiveSettings
 from sources.offsets import limited_end
 from store.commitlog import CommitLog
 from store.config import StoreSettings
@@ -123,7 +124,7 @@ class _FollowerThread(threading.Thread):
         self._interval = target.interval_seconds
         self._directory = config.state_directory
         self._verify_crc = config.verify_crc
-        self._delay_levels_ms = settings.message_delay_levels_ms
+        self._live = LiveSettings(settings, config.broker_conf)
         self._log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
         self._signals = signals
         self.position: int | None = None
@@ -216,7 +217,7 @@ class _FollowerThread(threading.Thread):
     def _rows(self, start: int, end: int, tally: _Tally) -> Iterator[pa.RecordBatch]:
         try:
             for batch in read_rows(
-                self._log, start, end, ROWS_SCHEMA, delay_levels_ms=self._delay_levels_ms,
+                self._log, start, end, ROWS_SCHEMA, delay_levels_ms=self._live.delay_levels_ms(),
                 fail_on_corrupt=False, max_inflated_bytes=None, verify_crc=self._verify_crc,
                 fail_on_data_loss=False,
             ):  # fmt: skip

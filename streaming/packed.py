@@ -10,7 +10,14 @@ import pyarrow as pa
 
 from store.consumequeue import UNIT_DTYPE
 from store.cursor import BadRange
-from store.dispatch import DETAIL_DTYPE, IndexEntries, RowKind, Run, ScannedRange
+from store.dispatch import (
+    DETAIL_DTYPE,
+    BatchSettings,
+    IndexEntries,
+    RowKind,
+    Run,
+    ScannedRange,
+)
 from store.record import Status
 from store.spool import SpoolReader
 
@@ -42,6 +49,7 @@ def unpack(
                     planned_end=row["plannedEndOffset"],
                     message_count=row["messageCount"],
                     last_record_offset=row["lastRecordOffset"],
+                    settings=BatchSettings.from_text(_text(buffers["units"][index])),
                 )
             else:
                 yield BadRange(
@@ -56,6 +64,12 @@ def _data(
         return inline
     size = row["messageCount"] * row["bytesPerMessage"]
     return spool.take(row["spoolName"], row["spoolPosition"], size)
+
+
+def _text(value: pa.Buffer | None) -> str:
+    if value is None:
+        raise ValueError("a range row must say what it was scanned by")
+    return str(memoryview(value), "utf-8")
 
 
 def _run(row: dict[str, Any], data: pa.Buffer | memoryview, jumps: pa.Buffer | None) -> Run:

@@ -24,10 +24,15 @@ from checkpoints.swap import (
 )
 from checkpoints.watermark import WatermarkFile
 from store import fsops
-from store.compare import CHECKPOINT_KIND, DIRECTORY_KINDS, Comparison, compare_stores
+from store.compare import (
+    CHECKPOINT_KIND,
+    DIRECTORY_KINDS,
+    QUEUE_KINDS,
+    Comparison,
+    compare_stores,
+)
 from store.config import read_store_settings
-from store.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
-from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from store.consumequeue import topic_directory
 from store.errors import NoSpaceError, StoreError, UsageError
 from store.indexfile import INDEX_DIRECTORY
 from store.storecheckpoint import StoreCheckpoint
@@ -37,8 +42,9 @@ from streaming.dispatcher import run_dispatcher
 from streaming.jvm import Jvm
 from streaming.progress import Progress
 
-TOGETHER = {CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY}
-"""Units hold the addresses of ext units: one without the other would point anywhere."""
+TOGETHER = {*QUEUE_KINDS}
+"""Units hold the addresses of ext units, and a topic has queues of one kind: those that are there
+as the other kind go out of the way."""
 REPLACEABLE = (*DIRECTORY_KINDS, CHECKPOINT_KIND, STATE_DIRECTORY)
 """Parts of an output that a rebuild puts in place, in the order in which it does."""
 BLOCK_SIZE = 512
@@ -73,7 +79,7 @@ def rebuild(
     positions and RocketMQ's checkpoint are as well; else they stay, and the next run finds the
     new units built. Raises ReputError, OwnershipError where a broker or dispatcher runs.
     """
-    kinds, parts = _chosen(kinds, topics)
+    chosen, parts = _chosen(kinds, topics)
     output = config.output
     # a wrong call shall make no directory
     settings = read_store_settings(config.store, config.broker_conf)
@@ -90,12 +96,10 @@ def rebuild(
             progress = run_dispatcher(_aside(config, built), stop, show, jvm)
             if stop.is_set():
                 raise StoreError("stopped before everything was built: nothing was replaced")
-            written = [kind for kind in DIRECTORY_KINDS if (built / kind).is_dir()]
-            _check_built(output, built, [kind for kind in kinds if kind in written], topics)
-            comparison = compare_stores(
-                output, built, [kind for kind in kinds if kind in written], topics,
-                settings.max_hash_slot_num,
-            )  # fmt: skip
+            found = {kind for kind in DIRECTORY_KINDS if (built / kind).is_dir()}
+            _check_built(output, built, kinds, topics)
+            written = [kind for kind in chosen if kind in found | TOGETHER]
+            comparison = compare_stores(output, built, written, topics, settings.max_hash_slot_num)
         except BaseException:
             clear_aside(output)
             raise
@@ -103,7 +107,7 @@ def rebuild(
             clear_aside(output)
             return Rebuilt(progress, comparison, [])
         parts = [part for part in parts if part.partition("/")[0] in written]
-        if parts == written:
+        if found <= {*parts}:
             parts += [CHECKPOINT_KIND, STATE_DIRECTORY]
         elif INDEX_DIRECTORY in parts:
             _note_index_begin(config, built)

@@ -40,7 +40,7 @@ from store.dispatch import DispatchBatch, Run, Wanted
 from store.errors import CommitLogError, UsageError
 from store.indexfile import IndexLayout
 from store.ledger import LedgerEntry
-from store.queuetype import check_queue_types, read_batch_topics
+from store.queuetype import find_batch_topics
 from store.record import Status
 from store.scan import PackedChunk, runs_of, scan
 from store.storecheckpoint import StoreCheckpoint
@@ -132,23 +132,21 @@ class _Pass:
         self._scope = scope
         self._watermark = watermark
         self._ledger = ComparedLedger(self._state)
-        self._batch_topics = batch_topics = read_batch_topics(settings.root)
-        check_queue_types(output, batch_topics)
+        self._batch_topics = find_batch_topics(settings.root, output)
         has_ext = settings.enable_consume_queue_ext
         self._bit_maps = has_ext and settings.enable_calc_filter_bit_map
         has_ext = has_ext or (output / CONSUME_QUEUE_EXT_DIRECTORY).is_dir()
         begin = None if watermark is None or watermark.index_begin < 0 else watermark.index_begin
         self._queues = ConsumeQueueVerifier(
             output, settings.mapped_file_size_consume_queue, self._ledger, scope, on_queue_gap,
-            batch_topics, ext_is_on=settings.enable_consume_queue_ext, bit_maps=self._bit_maps,
+            ext_is_on=settings.enable_consume_queue_ext, bit_maps=self._bit_maps,
             ext_file_size=settings.mapped_file_size_consume_queue_ext if has_ext else None,
         )  # fmt: skip
         self._batch_queues = None
-        if batch_topics or (output / BATCH_CONSUME_QUEUE_DIRECTORY).is_dir():
+        if self._batch_topics or (output / BATCH_CONSUME_QUEUE_DIRECTORY).is_dir():
             self._batch_queues = BatchConsumeQueueVerifier(
-                output, settings.mapper_file_size_batch_consume_queue, self._ledger, scope,
-                batch_topics,
-            )  # fmt: skip
+                output, settings.mapper_file_size_batch_consume_queue, self._ledger, scope
+            )
         layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
         self._index = IndexVerifier(output, layout, scope, begin)
         self._differences: list[Difference] = []
@@ -204,7 +202,7 @@ class _Pass:
             self._newest_store_timestamp = max(self._newest_store_timestamp, newest)
         if bit_maps is not None:
             runs = bit_maps.added_to(runs)
-        batch = _batch(runs, chunk)
+        batch = replace(_batch(runs, chunk), batch_topics=self._batch_topics)
         for verifier in self._verifiers:
             verifier.compare(batch)
 

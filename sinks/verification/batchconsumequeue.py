@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 
 from sinks.batchconsumequeue import BatchConsumeQueueDispatcher
 from sinks.verification.queues import ComparedQueue, QueueVerifier
-from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BatchConsumeQueueFiles
+from store.batchconsumequeue import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BatchConsumeQueueFiles,
+    checked_file_size,
+)
 from store.consumequeue import QueueFiles
 from store.dispatch import Run
 from store.ledger import Ledger
@@ -41,17 +45,15 @@ class BatchConsumeQueueVerifier(QueueVerifier[ComparedBatchQueue]):
         file_size: int,
         ledger: Ledger,
         log: LogRange,
-        batch_topics: frozenset[bytes],
     ) -> None:
-        """``ledger`` is read only; ``batch_topics``: those that have batch queues.
+        """``ledger`` is read only.
 
         Raises QueueFileError where not one file has ``file_size`` bytes, UsageError where none can.
         """
-        super().__init__(output, ComparedBatchQueue, file_size, log)
+        super().__init__(output, ComparedBatchQueue, checked_file_size(file_size), log)
         self._dispatcher = BatchConsumeQueueDispatcher(
-            output, file_size, ledger,
-            durable_end=None, batch_topics=batch_topics, open_files=self._take,
-        )  # fmt: skip
+            output, file_size, ledger, durable_end=None, open_files=self._take
+        )
 
     def _open(self, directory: Path, first: Run | None) -> ComparedBatchQueue:
         own = None

@@ -116,16 +116,14 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
         ledger: Ledger,
         log: LogRange,
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
-        batch_topics: frozenset[bytes] = frozenset(),
         *,
         ext_file_size: int | None = None,
         ext_is_on: bool = False,
         bit_maps: bool = False,
     ) -> None:
-        """``ledger`` is read only; ``on_queue_gap``: as the queues were built; ``batch_topics``
-        have no consume queues; ``ext_file_size``: None where there is no ext, otherwise runs need
-        details; ``ext_is_on``: it is still built; ``bit_maps``: whether runs have those that ext
-        units must have.
+        """``ledger`` is read only; ``on_queue_gap``: as the queues were built; ``ext_file_size``:
+        None where there is no ext, otherwise runs need details; ``ext_is_on``: it is still built;
+        ``bit_maps``: whether runs have those that ext units must have.
 
         Raises QueueFileError where not one file has ``file_size`` bytes: that is not damage.
         """
@@ -141,7 +139,6 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
             durable_end=None,
             queue_offset_at=lambda _offset, _size: None,
             on_queue_gap=on_queue_gap,
-            batch_topics=batch_topics,
             open_files=self._take,
             open_ext=_ext_of,
         )

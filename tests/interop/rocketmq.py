@@ -180,6 +180,16 @@ class Broker:
         finally:
             self.kill()
 
+    def order(self, *words: object) -> None:
+        """Give it an order (BrokerCommand) and wait until it has been carried out.
+
+        Raises HarnessError where RocketMQ refuses.
+        """
+        stdin = cast(IO[str], self.process.stdin)
+        stdin.write("\t".join(map(str, words)) + "\n")
+        stdin.flush()
+        self._expect("DONE", CALL_TIMEOUT_SECONDS)
+
     def kill(self) -> None:
         """End the process as a power cut would; the store keeps its abort file. Repeatable."""
         process = self._process

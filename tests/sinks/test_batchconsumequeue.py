@@ -24,7 +24,7 @@ from store.config import parse_properties, read_store_settings
 from store.dispatch import DispatchCounts
 from store.errors import NoSpaceError, UsageError
 from store.ledger import Ledger
-from store.queuetype import check_queue_types, read_batch_topics
+from store.queuetype import find_batch_topics
 from tests.support.batch_queue import (
     BatchMessage,
     lose_pages,
@@ -58,11 +58,11 @@ class Work:
         self.ledger = Ledger(self.root / "reput")
         self.dispatcher = BatchConsumeQueueDispatcher(
             self.root, self.file_size, self.ledger,
-            durable_end=None if adopt else self.durable_end, batch_topics=self.topics,
+            durable_end=None if adopt else self.durable_end,
         )  # fmt: skip
 
     def dispatch(self, start: int, end: int, rng: random.Random | None = None) -> DispatchCounts:
-        return self.dispatcher.dispatch(make_batch(self.messages, start, end, rng))
+        return self.dispatcher.dispatch(make_batch(self.messages, start, end, self.topics, rng))
 
     def commit(self, end: int) -> None:
         self.dispatcher.sync()
@@ -103,7 +103,7 @@ def batch_store(golden: Callable[[str], Path], ram_path: Path) -> tuple[Path, Wo
     conf = parse_properties((root / "broker.conf").read_text())
     messages = messages_of(root, settings.message_delay_levels_ms)
     size = int(conf["mapperFileSizeBatchConsumeQueue"])
-    return root, Work(messages, read_batch_topics(root), size, ram_path / "output")
+    return root, Work(messages, find_batch_topics(root, root), size, ram_path / "output")
 
 
 def test_one_batch_builds_the_golden_tree(batch_store: tuple[Path, Work]) -> None:
@@ -121,8 +121,7 @@ def test_one_batch_builds_the_golden_tree(batch_store: tuple[Path, Work]) -> Non
     assert work.run(0, work.end) == DispatchCounts(len(own), len(own))
     assert difference(work.root / BATCH_CONSUME_QUEUE_DIRECTORY, theirs) == []
     assert work.ledger_lines() == []
-    check_queue_types(work.root, work.topics)
-    check_queue_types(root, work.topics)
+    assert find_batch_topics(root, work.root) == work.topics
 
 
 def test_random_batches_build_the_golden_tree(batch_store: tuple[Path, Work], seed: int) -> None:
@@ -184,16 +183,16 @@ def test_rocketmqs_own_tree_is_adopted_unchanged(batch_store: tuple[Path, Work])
 def test_the_ordinary_dispatcher_leaves_batch_topics_alone(
     batch_store: tuple[Path, Work], tmp_path: Path
 ) -> None:
-    """Told of the batch topics, it builds RocketMQ's consumequeue tree, which lacks them."""
+    """With a batch that has batch topics it builds RocketMQ's consumequeue tree without them."""
     root, work = batch_store
     settings = read_store_settings(root)
     output = tmp_path / "ordinary"
     fsops.make_directories(output / "reput", output)
     dispatcher = ConsumeQueueDispatcher(
         output, settings.mapped_file_size_consume_queue, Ledger(output / "reput"),
-        durable_end=0, queue_offset_at=lambda _, __: None, batch_topics=work.topics,
+        durable_end=0, queue_offset_at=lambda _, __: None,
     )  # fmt: skip
-    counts = dispatcher.dispatch(make_batch(work.messages, 0, work.end))
+    counts = dispatcher.dispatch(make_batch(work.messages, 0, work.end, work.topics))
     dispatcher.sync()
     assert difference(output / "consumequeue", root / "consumequeue") == []
     assert counts.messages == sum(message.topic not in work.topics for message in work.messages)
@@ -359,7 +358,9 @@ def test_a_cut_queue_holds_what_the_log_still_has(ram_path: Path, seed: int) -> 
 def test_a_file_size_that_splits_units_is_refused(tmp_path: Path) -> None:
     """RocketMQ takes it and then fails at the first file's end for good."""
     with pytest.raises(UsageError, match=r"mapperFileSizeBatchConsumeQueue is 100.*of 46"):
-        Work([], TOPICS, 100, tmp_path).start()
+        work = Work([BatchMessage(0, 100)], TOPICS, 100, tmp_path)
+        work.start()
+        work.run(0, work.end)
 
 
 def test_runs_without_details_are_refused(tmp_path: Path) -> None:
@@ -367,7 +368,7 @@ def test_runs_without_details_are_refused(tmp_path: Path) -> None:
     messages = [BatchMessage(0, 100)]
     work = Work(messages, TOPICS, 92, tmp_path)
     work.start()
-    batch = make_batch(messages, 0, 100)
+    batch = make_batch(messages, 0, 100, TOPICS)
     bare = replace(batch, runs=[replace(run, details=None) for run in batch.runs])
     with pytest.raises(ValueError, match="details"):
         work.dispatcher.dispatch(bare)

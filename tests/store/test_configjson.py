@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,37 @@ def test_the_backup_stands_in(tmp_path: Path, broken: str | None) -> None:
         assert configjson.read(path) is None
     (tmp_path / "topics.json.bak").write_text("{1:2}")
     assert configjson.read(path) == {"1": 2}
+
+
+def test_a_file_is_read_whole_while_a_broker_overwrites_it(tmp_path: Path) -> None:
+    """``MixAll.string2File``: the old text to ``.bak``, then the new one in place, a piece at a
+    time here. Every document that is read is one that was written, never half of one or none, and
+    never an older one than before."""
+    path, stop = tmp_path / "topics.json", threading.Event()
+
+    def write(target: Path, text: str) -> None:
+        with target.open("w", buffering=1) as file:
+            for line in text.splitlines(keepends=True):
+                file.write(line)
+
+    def text(number: int) -> str:
+        table = {f"topic{index}": {"attributes": {}} for index in range(50)}
+        return json.dumps({"topicConfigTable": table, "counter": number}, indent=1)
+
+    def overwrite() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            write(path.with_name("topics.json.bak"), path.read_text())
+            write(path, text(number))
+
+    write(path, text(0))
+    broker = threading.Thread(target=overwrite)
+    broker.start()
+    try:
+        counters = [configjson.read(path)["counter"] for _ in range(300)]  # type: ignore[index]
+    finally:
+        stop.set()
+        broker.join()
+    assert counters == sorted(counters)
+    assert len(set(counters)) > 1

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from store.errors import UsageError
-from store.queuetype import check_queue_types, read_batch_topics
+from store.queuetype import check_queue_types, find_batch_topics, read_queue_types
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.wire import file_name
 
@@ -29,22 +29,22 @@ def test_golden_stores_hold_what_they_declare(golden: Callable[[str], Path], nam
     """One topic is declared to have batch queues, one store has some; declared otherwise, each is
     refused."""
     root = golden(name)
-    topics = read_batch_topics(root)
+    topics = find_batch_topics(root, root)
     assert topics == (frozenset() if name == "broker" else {b"BatchTopic"})
-    check_queue_types(root, topics)
     if name == "batch":
-        with pytest.raises(UsageError, match=r"BatchTopic is declared queue\.type=SimpleCQ.*Batch"):
-            check_queue_types(root, frozenset())
+        command = f"reput rebuild {root} --topic BatchTopic"
+        with pytest.raises(UsageError, match=rf"queue\.type=SimpleCQ.*Batch.*{command}"):
+            check_queue_types(root, root, frozenset())
     for directory in (root / "consumequeue").iterdir():
         with pytest.raises(UsageError) as caught:
-            check_queue_types(root, topics | {directory.name.encode()})
-        for part in ("queue.type=BatchCQ", str(directory), "SimpleCQ queues", "topics.json"):
+            check_queue_types(root, root, topics | {directory.name.encode()})
+        for part in ("queue.type=BatchCQ", str(directory), "as SimpleCQ", "topics.json"):
             assert part in str(caught.value)
 
 
 def test_what_declares_nothing_is_simple(tmp_path: Path) -> None:
     """No file; topics without attributes, as before RocketMQ 5; RocketMQ's exact key and value."""
-    assert read_batch_topics(tmp_path) == frozenset()
+    assert find_batch_topics(tmp_path, tmp_path) == frozenset()
     table = {
         "old": {"topicName": "old"},
         "null": {"attributes": None},
@@ -55,7 +55,9 @@ def test_what_declares_nothing_is_simple(tmp_path: Path) -> None:
         "batch": {"attributes": {"queue.type": "BatchCQ"}},
         "订单": {"attributes": {"queue.type": "BatchCQ", "message.type": "NORMAL"}},
     }
-    assert read_batch_topics(declare(tmp_path, table)) == {b"batch", "订单".encode()}
+    declared = {b"batch", "订单".encode()}
+    assert find_batch_topics(declare(tmp_path, table), tmp_path) == declared
+    assert len(read_queue_types(tmp_path)) == len(table)
 
 
 def test_a_declaration_that_nobody_understands_is_refused(tmp_path: Path) -> None:
@@ -63,27 +65,51 @@ def test_a_declaration_that_nobody_understands_is_refused(tmp_path: Path) -> Non
     for kind in ("batchcq", "RocksDBCQ", "", 7):
         declare(tmp_path, {"T": {"attributes": {"queue.type": kind}}})
         with pytest.raises(UsageError, match=r"topic T in .*topics\.json has queue\.type="):
-            read_batch_topics(tmp_path)
+            read_queue_types(tmp_path)
     for table in (None, [], "x"):
         with pytest.raises(UsageError, match="has no topicConfigTable"):
-            read_batch_topics(declare(tmp_path, table))
+            read_queue_types(declare(tmp_path, table))
     (tmp_path / "config" / "topics.json").write_text("{")
     with pytest.raises(UsageError, match="cannot read"):
-        read_batch_topics(tmp_path)
+        read_queue_types(tmp_path)
 
 
 def test_only_directories_with_units_are_refused(tmp_path: Path) -> None:
-    """Empty ones are left over from a cut; foreign files are no queue."""
-    for kind, topics in (("consumequeue", frozenset({b"T"})), ("batchconsumequeue", frozenset())):
-        queue = tmp_path / kind / "T" / "0"
+    """Empty ones are left over from a cut; foreign files are no queue. Each contradiction is named
+    with one command that mends all of them."""
+    declare(tmp_path, {"simple": {}, "batch": {"attributes": {"queue.type": "BatchCQ"}}})
+    output = tmp_path / "out put"
+    wrong = []
+    for kind, topic in (("consumequeue", "batch"), ("batchconsumequeue", "simple")):
+        queue = output / kind / topic / "0"
         queue.mkdir(parents=True)
-        check_queue_types(tmp_path, topics)
+        wrong.append(queue / file_name(0))
         (queue / "notes.txt").write_text("x")
-        (queue / file_name(0)).touch()
-        check_queue_types(tmp_path, topics)
-        (queue / file_name(0)).write_bytes(bytes(92))
-        with pytest.raises(UsageError, match="topic T is declared"):
-            check_queue_types(tmp_path, topics)
-        shutil.rmtree(tmp_path / kind)
+        wrong[-1].touch()
+        assert find_batch_topics(tmp_path, output) == {b"batch"}
+    for path in wrong:
+        path.write_bytes(bytes(92))
+        with pytest.raises(UsageError, match=f"topic {path.parts[-3]} has"):
+            find_batch_topics(tmp_path, output)
+        path.unlink()
+    for path in wrong:
+        path.write_bytes(bytes(92))
+    command = f"reput rebuild {tmp_path} --output '{output}' --topic batch --topic simple"
+    with pytest.raises(UsageError, match=f"{command}$"):
+        find_batch_topics(tmp_path, output)
     # a name that is no directory has no queues of either kind
-    check_queue_types(tmp_path, frozenset({b"a/b", b"..", b"\xff"}))
+    shutil.rmtree(output)
+    check_queue_types(tmp_path, output, frozenset({b"a/b", b"..", b"\xff"}))
+
+
+def test_a_topic_that_is_not_declared_keeps_the_kind_that_it_has(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """It was deleted, which removes a broker's queues but none of another output's; declared again
+    it must be what it was."""
+    output = golden("batch")
+    store = declare(tmp_path, {"Other": {"attributes": {"queue.type": "BatchCQ"}}})
+    assert find_batch_topics(store, output) == {b"BatchTopic", b"Other"}
+    declare(tmp_path, {"BatchTopic": {}})
+    with pytest.raises(UsageError, match=r"BatchTopic has queue\.type=SimpleCQ"):
+        find_batch_topics(store, output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -14,13 +15,18 @@ import pytest
 
 from checkpoints.ownership import Ownership
 from store import fsops
+from store.appender import Appender
 from store.brokerlock import BrokerLock
+from store.config import read_store_settings
 from store.errors import NoSpaceError, OutputError, OwnershipError, StoreError, UsageError
+from store.record import Record
 from store.storecheckpoint import StoreCheckpoint
 from store.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.rebuild import Rebuilt, drop_old, rebuild
+from streaming.verify import verify
+from tests.support.batch_queue import messages_of, model_of, model_tree
 from tests.support.cli import REPUT, ROOT
 from tests.support.golden import difference, tree
 from tests.support.processes import holder
@@ -221,3 +227,35 @@ def test_a_killed_rebuild_is_finished_by_the_next_start(
     assert progress.batches == 0
     assert read_watermark(store / "reput") is not None
     assert (store / "reput.replaced-1").is_dir()
+
+
+def test_a_topic_that_is_there_as_the_wrong_kind_is_built_as_the_right_one(ram_path: Path) -> None:
+    """By one command, which the refusal names, in both directions: the queues of the wrong kind go
+    out of the way even where no other topic has any of that kind."""
+    store, output = ram_path / "store", ram_path / "output"
+    with Appender(store, file_size=1 << 16) as appender:
+        for index in range(100):
+            appender.append(Record(topic=b"T", queue_id=index % 2, body=b"body"))
+    settings = read_store_settings(store)
+    messages = messages_of(store, settings.message_delay_levels_ms)
+    batch_size = settings.mapper_file_size_batch_consume_queue
+    config = DispatcherConfig(store, output, once=True, index=False)
+    run_dispatcher(config, threading.Event())
+    simple = tree(output / "consumequeue")
+    batch = model_tree(model_of(messages, frozenset({b"T"}), batch_size))
+    (store / "config").mkdir()
+    for number, kind in enumerate(("BatchCQ", "SimpleCQ"), 1):
+        topics = {"T": {"attributes": {"queue.type": kind}}}
+        (store / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": topics}))
+        with pytest.raises(UsageError, match=f"reput rebuild {store} --output {output} --topic T$"):
+            run_dispatcher(config, threading.Event())
+        done = build(store, output, topics=["T"])
+        assert len(done.kept) == 1
+        is_batch = kind == "BatchCQ"
+        assert tree(output / "batchconsumequeue") == (batch if is_batch else {})
+        assert tree(output / "consumequeue") == ({} if is_batch else simple)
+        wrong = "consumequeue" if is_batch else "batchconsumequeue"
+        kept = tree(output / f"{wrong}.replaced-{number}" / "T")
+        assert kept == {name[2:]: data for name, data in (simple if is_batch else batch).items()}
+        assert run_dispatcher(config, threading.Event()).counts.messages == 0
+        assert verify(settings, output).differences == ()

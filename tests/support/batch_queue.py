@@ -90,9 +90,14 @@ def run_of(messages: list[BatchMessage]) -> Run:
 
 
 def make_batch(
-    messages: list[BatchMessage], start: int, end: int, rng: random.Random | None = None
+    messages: list[BatchMessage],
+    start: int,
+    end: int,
+    topics: frozenset[bytes],
+    rng: random.Random | None = None,
 ) -> DispatchBatch:
-    """[start, end) of the log in one chunk, or in chunks that are cut at random."""
+    """[start, end) of the log in one chunk, or in chunks that are cut at random; ``topics`` have
+    batch queues."""
     chunks: list[dict[tuple[bytes, int], list[BatchMessage]]] = [{}]
     inside = [message for message in messages if start <= message.offset < end]
     for message in inside:
@@ -101,7 +106,8 @@ def make_batch(
         chunks[-1].setdefault((message.topic, message.queue_id), []).append(message)
     runs = [run_of(group) for chunk in chunks for group in chunk.values()]
     runs.sort(key=lambda run: run.first_physical_offset)
-    return DispatchBatch(start, end, runs, (), len(inside), inside[-1].offset if inside else -1)
+    last = inside[-1].offset if inside else -1
+    return DispatchBatch(start, end, runs, (), len(inside), last, batch_topics=topics)
 
 
 @dataclass

@@ -10,6 +10,16 @@ import java.util.concurrent.Callable;
 /**
  * A broker with its own name server that lives until {@code stop} or the end of stdin.
  *
+ * <p>Until then it takes orders, a line each with tabs between words, and says {@code DONE}, or
+ * {@code REFUSED} and why:
+ *
+ * <ul>
+ * <li>{@code topic NAME:QUEUES [QUEUE_TYPE]}: create a topic or update it;
+ * <li>{@code delete NAME}: delete a topic;
+ * <li>{@code filter TOPIC GROUP EXPRESSION}: register a consumer's SQL92 expression, and write the
+ *     registrations to disk, which a broker does every ten seconds.
+ * </ul>
+ *
  * <p>The end of stdin counts as a stop so that no broker outlives the test run that started it.
  */
 record BrokerCommand(StoreSettings settings, List<TopicSpec> topics, Protocol protocol)
@@ -44,19 +54,35 @@ record BrokerCommand(StoreSettings settings, List<TopicSpec> topics, Protocol pr
         LocalBroker broker = new LocalBroker(settings);
         broker.start(topics);
         protocol.line("READY namesrv=" + broker.nameServerAddress());
-        waitForStop();
+        takeOrders(broker);
         broker.stop();
         protocol.line("STOPPED");
         return null;
     }
 
-    private static void waitForStop() throws IOException {
+    private void takeOrders(LocalBroker broker) throws IOException {
         BufferedReader lines =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             if (line.strip().equals("stop")) {
                 return;
             }
+            try {
+                obey(broker, line.split("\t"));
+                protocol.line("DONE");
+            } catch (Exception e) {
+                protocol.line("REFUSED " + e.getMessage());
+            }
+        }
+    }
+
+    private static void obey(LocalBroker broker, String[] words) throws Exception {
+        switch (words[0]) {
+            case "topic" -> broker.updateTopic(
+                TopicSpec.parse(words[1]), words.length > 2 ? words[2] : null);
+            case "delete" -> broker.deleteTopic(words[1]);
+            case "filter" -> broker.registerFilter(words[1], words[2], words[3]);
+            default -> throw new IllegalArgumentException("no such order: " + words[0]);
         }
     }
 }

@@ -3,12 +3,17 @@ package reput.interop;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.Set;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MQVersion;
+import org.apache.rocketmq.common.TopicAttributes;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.constant.PermName;
+import org.apache.rocketmq.common.filter.ExpressionType;
 import org.apache.rocketmq.common.namesrv.NamesrvConfig;
 import org.apache.rocketmq.namesrv.NamesrvController;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
@@ -58,13 +63,7 @@ final class LocalBroker {
     void start(List<BrokerCommand.TopicSpec> topics) throws Exception {
         broker.start();
         for (BrokerCommand.TopicSpec topic : topics) {
-            broker.getTopicConfigManager().updateTopicConfig(
-                new TopicConfig(
-                    topic.name(),
-                    topic.queues(),
-                    topic.queues(),
-                    PermName.PERM_READ | PermName.PERM_WRITE,
-                    0));
+            broker.getTopicConfigManager().updateTopicConfig(config(topic));
         }
         // The broker's client connects in the background, and until then it registers with nobody
         // and says nothing; the next try would be ten seconds later.
@@ -75,11 +74,45 @@ final class LocalBroker {
                 .isEmpty());
         broker.registerBrokerAll(true, false, true);
         for (String topic : broker.getTopicConfigManager().getTopicConfigTable().keySet()) {
-            Waiting.until(
-                "route of topic " + topic,
-                NAME_SERVER_LIMIT,
-                () -> nameServer.getRouteInfoManager().pickupTopicRouteData(topic) != null);
+            awaitRoute(topic);
         }
+    }
+
+    /** What {@code AdminBrokerProcessor.updateAndCreateTopic} does; the type may be null. */
+    void updateTopic(BrokerCommand.TopicSpec topic, String queueType) throws Exception {
+        TopicConfig config = config(topic);
+        if (queueType != null) {
+            String name = TopicAttributes.QUEUE_TYPE_ATTRIBUTE.getName();
+            config.setAttributes(new HashMap<>(Map.of("+" + name, queueType)));
+        }
+        broker.getTopicConfigManager().updateTopicConfig(config);
+        broker.registerBrokerAll(true, false, true);
+        awaitRoute(topic.name());
+    }
+
+    /** What {@code AdminBrokerProcessor.deleteTopicInBroker} does to files. */
+    void deleteTopic(String topic) {
+        broker.getTopicConfigManager().deleteTopicConfig(topic);
+        broker.getMessageStore().deleteTopics(Set.of(topic));
+    }
+
+    void registerFilter(String topic, String group, String expression) {
+        boolean registered = broker.getConsumerFilterManager().register(
+            topic, group, expression, ExpressionType.SQL92, System.currentTimeMillis());
+        require(registered, "the expression was not registered");
+        broker.getConsumerFilterManager().persist();
+    }
+
+    private static TopicConfig config(BrokerCommand.TopicSpec topic) {
+        int permission = PermName.PERM_READ | PermName.PERM_WRITE;
+        return new TopicConfig(topic.name(), topic.queues(), topic.queues(), permission, 0);
+    }
+
+    private void awaitRoute(String topic) throws Exception {
+        Waiting.until(
+            "route of topic " + topic,
+            NAME_SERVER_LIMIT,
+            () -> nameServer.getRouteInfoManager().pickupTopicRouteData(topic) != null);
     }
 
     /**
