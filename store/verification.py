@@ -44,7 +44,7 @@ class Damage(StrEnum):
     FILE_SIZE = "file_size"
     """A file that is too short or too long."""
     MISSING = "missing"
-    """No file, where one belongs."""
+    """No file, where one belongs; the units or entries that it lacks are not listed besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,12 @@ class Difference:
     """The fields, or a file's bytes; None where nothing belongs."""
     found: tuple[int | str, ...] | None
     """None where nothing is."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether units are wrong or missing that the log can give again."""
+        is_known = self.physical_offset is not None
+        return is_known and self.damage in (Damage.UNIT, Damage.MISSING)
 
 
 class Differences:

@@ -3,7 +3,7 @@ other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from store.consumequeue import (
 from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from store.dispatch import Run
 from store.ledger import Ledger
-from store.verification import Damage, Difference, LogRange
+from store.verification import Difference, LogRange
 
 
 class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
@@ -59,7 +59,7 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
 
     @property
     def differences(self) -> list[Difference]:
-        """The ext's among them."""
+        """The ext's among them: an ext unit that is lost is a queue unit to be written anew."""
         return [*super().differences, *(self.ext.differences if self.ext else ())]
 
     def _are_wrong(
@@ -76,6 +76,7 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
         blanks = int(np.count_nonzero(np.logical_and.accumulate(expected == PRE_BLANK)))
         wrong[:blanks] |= expected["tags_code"][:blanks] != found["tags_code"][:blanks]
         codes = found["tags_code"][blanks:].astype(np.int64)
+        self.ext.check_lost(found["size"][blanks:] == 0, position // CQ_STORE_UNIT_SIZE + blanks)
         wrong[blanks:] |= ~self.ext.resolve(codes, position // CQ_STORE_UNIT_SIZE + blanks)
         return wrong
 
@@ -88,22 +89,30 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
     def finish(self) -> None:
         """The ext's end too."""
         super().finish()
-        if self.ext is not None:
-            self.ext.finish()
+        if self.ext is None:
+            return
+        if self._is_emptied:
+            self.ext.begin_empty()
+        elif self._begin is None and self._log.start:
+            self.ext.check_gone(self._last_tags_code())
+        self.ext.finish()
+
+    def _has_traces(self) -> bool:
+        return super()._has_traces() or bool(self.ext and self.ext.sizes)
+
+    def _last_tags_code(self) -> int:
+        """Of the last unit of a queue that has no message in the log; 0 without one."""
+        end = self._expired_end()
+        if not end:
+            return 0
+        last = self.bytes_at(end - CQ_STORE_UNIT_SIZE, CQ_STORE_UNIT_SIZE)
+        return int(last.view(UNIT_DTYPE)[0]["tags_code"])
 
     def remove_strays(self, root: Path) -> None:
         """Of the ext too."""
         super().remove_strays(root)
         if self.ext is not None:
             self.ext.remove_strays(root)
-
-    def _positions(self, damage: Damage) -> list[int]:
-        """An ext unit that is wrong is a queue unit that has to be written anew."""
-        found = super()._positions(damage)
-        if self.ext is not None and damage is Damage.UNIT:
-            wrong = [ext.entry for ext in self.ext.differences if ext.damage is damage]
-            found += [entry * CQ_STORE_UNIT_SIZE for entry in wrong]
-        return found
 
 
 class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
@@ -164,13 +173,10 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
         """Cut queues at their first wrong units, and their exts behind what they still point to."""
         super().cut()
         for files in self._by_key():
-            if self._ext_file_size is not None and _has_lost_units(files.differences):
+            has_lost_units = any(found.is_lost for found in files.differences)
+            if self._ext_file_size is not None and has_lost_units:
                 queue = ConsumeQueueFiles(files.directory, self._file_size)
                 QueueExt(self._output, files.key, self._ext_file_size, queue, queue.find_end(None))
-
-
-def _has_lost_units(differences: Sequence[Difference]) -> bool:
-    return any(found.damage is Damage.UNIT for found in differences)
 
 
 def _ext_of(

@@ -24,10 +24,12 @@ from store.consumequeueext import (
     MAX_ADDR,
     MAX_EXT_UNIT_SIZE,
     MIN_EXT_UNIT_SIZE,
+    NO_ADDRESS,
     ConsumeQueueExtFiles,
     ExtUnit,
     decode_unit,
     is_ext_addr,
+    place,
 )
 from store.dispatch import Run
 from store.unsynced import UnsyncedFiles
@@ -88,6 +90,8 @@ class ComparedExt(FilesAsFound):
         self._expected: _Expected | None = None
         self._place: int | None = 0 if log.start == 0 else None
         """Behind the last unit; None where it is not known."""
+        self._lost_end = 0
+        """Behind the ext units of messages that have lost their queue units, as far as is known."""
         self._has_units = False
         """An address has been seen: from there on every message has one."""
         self._first_plain: tuple[int, int] | None = None
@@ -97,6 +101,8 @@ class ComparedExt(FilesAsFound):
         self._is_start_checked = False
         self._strays: list[int] = []
         self._wrong_sizes: list[int] = []
+        self._missing: set[int] = set()
+        """Starts of files that are not there and must be."""
         self._broken: list[tuple[int, int]] = []
         """[from, to) of units of messages that are gone."""
 
@@ -122,6 +128,16 @@ class ComparedExt(FilesAsFound):
         self._has_units = is_ext_addr(tags_code)
         self._before = tags_code & _REAL_OFFSET if self._has_units else None
 
+    def begin_empty(self) -> None:
+        """There is no queue: no file belongs."""
+        self._place = 0
+
+    def check_gone(self, tags_code: int) -> None:
+        """The last unit of a queue without a message in the log has this tagsCode; where that is
+        an address, its ext unit must be one."""
+        self.begin_behind(tags_code)
+        self._check_start(-1, is_sound=False)
+
     def resolve(self, codes: NDArray[np.int64], queue_offset: int) -> NDArray[np.bool_]:
         """bool[n]: which queue units of the messages that were put last have the right tagsCode:
         their own, or the address where their ext unit belongs, sound or not. The first of them is
@@ -139,6 +155,27 @@ class ComparedExt(FilesAsFound):
             offsets = codes[some] & _REAL_OFFSET
             is_right[some] = self._compare(offsets, expected.take(some), queue_offset + some)
         return is_right
+
+    def check_lost(self, lost: NDArray[np.bool_], queue_offset: int) -> None:
+        """bool[n]: which messages that were put last have no queue unit that says where their ext
+        unit is. They have one all the same, in a file that is there: where it belongs, or later."""
+        expected, begin = self._expected, self._place
+        if expected is None or begin is None or not self._is_on or not lost.any():
+            return
+        at = np.flatnonzero(lost & (expected.details["is_light"] == 0))
+        wanted = expected.take(at)
+        maps = np.empty((len(at), 0), np.uint8) if wanted.bit_maps is None else wanted.bit_maps
+        placement = place(
+            max(begin, self._lost_end), self.file_size, wanted.units["tags_code"],
+            wanted.details["store_timestamp"], maps,
+        )  # fmt: skip
+        self._lost_end = placement.end
+        for index in np.flatnonzero(placement.addresses != NO_ADDRESS):
+            offset = int(placement.addresses[index]) & _REAL_OFFSET
+            if offset - offset % self.file_size not in self.sizes:
+                self._note_missing(
+                    offset, queue_offset + int(at[index]), int(wanted.units["offset"][index])
+                )
 
     def _fits(self, expected: _Expected) -> bool:
         """Whether a file can hold their ext units; otherwise units keep their tagsCodes."""
@@ -279,12 +316,22 @@ class ComparedExt(FilesAsFound):
 
     def _note_unit(self, offset: int, expected: _Expected, index: int, entry: int) -> None:
         start = offset - offset % self.file_size
+        physical_offset = int(expected.units["offset"][index])
+        if start not in self.sizes:
+            self._note_missing(offset, entry, physical_offset)
+            return
         size = min(MAX_EXT_UNIT_SIZE, start + self.file_size - offset)
         unit = decode_unit(self.bytes_at(offset, size).tobytes(), 0)
         self._note(
-            Damage.UNIT, offset, entry, int(expected.units["offset"][index]),
+            Damage.UNIT, offset, entry, physical_offset,
             None if unit is None else _fields(unit), expected.fields(index),
         )  # fmt: skip
+
+    def _note_missing(self, offset: int, entry: int, physical_offset: int) -> None:
+        start = offset - offset % self.file_size
+        if start not in self._missing:
+            self._missing.add(start)
+            self._note(Damage.MISSING, offset, entry, physical_offset, expected=(self.file_size,))
 
     def _note(
         self,

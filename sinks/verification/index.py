@@ -68,7 +68,8 @@ class IndexVerifier:
         self._layout = layout
         self._log = log
         files = IndexFiles(self._root, layout)
-        self._paths = files.named_paths()
+        self._paths: list[Path | None] = [*files.named_paths()]
+        """None for a file that is not there and must be."""
         self._check_file_size()
         self.begin = files.first_phy_offset() if begin is None else begin
         """Where the keys begin that are compared; None where there is no index."""
@@ -91,7 +92,7 @@ class IndexVerifier:
         """No file from here on has entries of messages that are gone."""
 
     def _check_file_size(self) -> None:
-        if self._paths and not any(self._has_layout(path) for path in self._paths):
+        if self._paths and not any(path and self._has_layout(path) for path in self._paths):
             IndexFiles(self._root, self._layout).paths()
 
     def _has_layout(self, path: Path) -> bool:
@@ -133,11 +134,28 @@ class IndexVerifier:
                 entries.offsets[rest], entries.hashes[rest], entries.store_timestamps[rest],
             )  # fmt: skip
             if count and self._firsts[-1] is None:
-                self._firsts[-1] = int(entries.offsets[first])
+                offset = self._firsts[-1] = int(entries.offsets[first])
+                if self._begins_later(offset):
+                    self._paths.insert(self._number, None)
             first += int(count)
             self._compare_entries()
             if first < len(entries.offsets):
                 self._begin_file(self._end_file(is_last=False))
+
+    def _begins_later(self, first_offset: int) -> bool:
+        """Whether the file that is there is a later one: by its header and its first entry it
+        begins behind the message at ``first_offset``, with which the file under way begins."""
+        path = self._path
+        if path is None or path.stat().st_size != self._layout.file_size:
+            return False
+        header = IndexHeader.decode(self._read(path, 0, INDEX_HEADER_SIZE).tobytes())
+        first = int(self._read_entries(1, 2)["offset"][0])
+        return self._compared_count <= 1 and first_offset < first == header.begin_phy_offset
+
+    @property
+    def _path(self) -> Path | None:
+        """The file that is there for the one under way."""
+        return self._paths[self._number] if self._number < len(self._paths) else None
 
     def _count_before_repetition(self, entries: IndexEntries) -> int:
         """How many of the next entries come before the files have the message before them again:
@@ -182,7 +200,7 @@ class IndexVerifier:
         layout = self._layout
         slots = np.zeros(layout.max_hash_slot_num, np.int32)
         count, used, last = 1, 0, 0
-        while self._number < len(self._paths) and count < layout.max_index_num:
+        while self._path and count < layout.max_index_num:
             block = self._read_entries(count, min(count + _BLOCK_ENTRIES, layout.max_index_num))
             before = count
             count, used, last = indexkernel.rebuild_slots(
@@ -196,9 +214,7 @@ class IndexVerifier:
             return empty
         data = self._image.data
         data[INDEX_HEADER_SIZE : layout.entry_position(0)].view(">i4")[:] = slots
-        found = IndexHeader.decode(
-            self._read(self._paths[self._number], 0, INDEX_HEADER_SIZE).tobytes()
-        )
+        found = IndexHeader.decode(self._read(self._path, 0, INDEX_HEADER_SIZE).tobytes())
         first = int(self._read_entries(1, 2)["offset"][0])
         return IndexHeader(
             found.begin_timestamp, found.end_timestamp, first, int(last), int(used), int(count)
@@ -207,7 +223,7 @@ class IndexVerifier:
     def _read_entries(self, first: int, last: int) -> NDArray[np.void]:
         """INDEX_ENTRY_DTYPE[last - first], of the file that is there."""
         start, end = map(self._layout.entry_position, (first, last))
-        return self._read(self._paths[self._number], start, end - start).view(INDEX_ENTRY_DTYPE)
+        return self._read(self._path, start, end - start).view(INDEX_ENTRY_DTYPE)
 
     def _header(self) -> IndexHeader:
         return IndexHeader.decode(self._image.data[:INDEX_HEADER_SIZE].tobytes())
@@ -218,16 +234,17 @@ class IndexVerifier:
         self.entry_count += header.index_count - 1
         if not is_last:
             self.full_end_timestamps.append(header.end_timestamp)
-        if self._number >= len(self._paths):
+        path = self._path
+        if path is None:
             # an empty one comes with the next message
             if header.index_count > 1 or not self._is_live:
                 expected = (self._layout.file_size,)
                 self._note(Damage.MISSING, 0, 0, None, expected, self._firsts[-1])
-        elif (size := self._paths[self._number].stat().st_size) != self._layout.file_size:
+        elif (size := path.stat().st_size) != self._layout.file_size:
             self._note(Damage.FILE_SIZE, 0, 0, (size,), (self._layout.file_size,), self._firsts[-1])
         elif not (is_last and self._is_live):
             # of the last file only the entries are durable then; a start rebuilds the rest
-            self._compare_file(header, self._paths[self._number])
+            self._compare_file(header, path)
         self._number += 1
         return IndexHeader.of_follow_up(header)
 
@@ -235,9 +252,9 @@ class IndexVerifier:
         """Compare the entries that were put since the last time, and forget them."""
         first, end = self._compared_count, self._header().index_count
         start, stop = map(self._layout.entry_position, (first, end))
-        for path in self._paths[self._number : self._number + 1]:
-            if path.stat().st_size == self._layout.file_size:
-                self._compare_records(path, start, stop, Damage.ENTRY)
+        path = self._path
+        if path and path.stat().st_size == self._layout.file_size:
+            self._compare_records(path, start, stop, Damage.ENTRY)
         self._image.forget(self._layout.entry_position(0), stop)
         self._compared_count = end
 
@@ -287,9 +304,11 @@ class IndexVerifier:
                     self._note(Damage.STRAY, position, number, None, None, None)
                     return
 
-    def _read(self, path: Path, start: int, size: int) -> NDArray[np.uint8]:
-        """uint8[size]; zeros behind the file's end."""
+    def _read(self, path: Path | None, start: int, size: int) -> NDArray[np.uint8]:
+        """uint8[size]; zeros past the file's end, and where there is none."""
         data = np.zeros(size, np.uint8)
+        if path is None:
+            return data
         done = 0
         with path.open("rb", buffering=0) as file:
             while done < size and (
@@ -309,13 +328,22 @@ class IndexVerifier:
         count: int = 0,
     ) -> None:
         self._damaged.add(self._number)
-        name = self._paths[self._number].name if self._number < len(self._paths) else ""
         self._differences.add(
             Difference(
-                INDEX_DIRECTORY, damage, f"{INDEX_DIRECTORY}/{name}", position, None, None, entry,
-                count, physical_offset, expected, found,
+                INDEX_DIRECTORY, damage, f"{INDEX_DIRECTORY}/{self._name()}", position, None, None,
+                entry, count, physical_offset, expected, found,
             )
         )  # fmt: skip
+
+    def _name(self) -> str:
+        """Of the file under way; the time that a missing one was named by is lost."""
+        before, after = self._paths[: self._number], self._paths[self._number :]
+        if after and after[0]:
+            return after[0].name
+        for relation, paths in (("before", after), ("after", before[::-1])):
+            for path in filter(None, paths):
+                return f"(a file {relation} {path.name})"
+        return "(its only file)"
 
     def finish(self, last_record_offset: int) -> list[Difference]:
         """Compare the last file, and look for others."""
@@ -335,8 +363,8 @@ class IndexVerifier:
             self._image = _Image(0)
             if follows:
                 self._begin_file(following)
-        while self._number < len(self._paths):
-            size = self._paths[self._number].stat().st_size
+        while path := self._path:
+            size = path.stat().st_size
             if not self._is_live:
                 self._note(Damage.FILE, 0, 0, (size,), None, None)
             elif size != self._layout.file_size:
@@ -364,7 +392,7 @@ class IndexVerifier:
 
     def _remove(self, first: int) -> None:
         if self._damaged and first < len(self._paths):
-            for path in reversed(self._paths[first:]):
+            for path in filter(None, reversed(self._paths[first:])):
                 fsops.unlink(path)
             fsops.sync_directory(self._root)
 

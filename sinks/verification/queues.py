@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sinks.verification.asfound import FilesAsFound
+from store import fsops
 from store.commitlog import offset_to_file_name
 from store.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey, list_queues, topic_directory
 from store.dispatch import CommitLogDispatcher, DispatchBatch, Run
@@ -55,6 +56,10 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         self._end = 0
         self._strays: list[int] = []
         self._wrong_sizes: list[int] = []
+        self._missing: set[int] = set()
+        """Starts of files that are not there and must be."""
+        self._is_emptied = False
+        """The queue has lost every file, and the log every message of it."""
 
     @property
     def differences(self) -> list[Difference]:
@@ -119,11 +124,23 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         if not len(wrong):
             return
         real = np.flatnonzero(expected["size"] != PRE_BLANK_SIZE)
-        for first, last in stretches(wrong):
-            message = expected[real[np.searchsorted(real, first)]]
+        # of the message at or after each wrong unit
+        offsets = expected["offset"][real[np.searchsorted(real, wrong)]]
+        starts = (position + wrong * self.unit_size) // self.file_size * self.file_size
+        is_missing = ~np.isin(starts, self.starts)
+        for start in np.unique(starts[is_missing]).tolist():
+            if start not in self._missing:
+                self._missing.add(start)
+                at = int(np.searchsorted(starts, start))
+                self._note(
+                    Damage.MISSING, position + int(wrong[at]) * self.unit_size, 0,
+                    None, (self.file_size,), int(offsets[at]),
+                )  # fmt: skip
+        for first, last in stretches(wrong[~is_missing]):
+            offset = int(offsets[np.searchsorted(wrong, first)])
             self._note(
                 Damage.UNIT, position + first * self.unit_size, last - first,
-                found[first], expected[first], int(message["offset"]),
+                found[first], expected[first], offset,
             )  # fmt: skip
 
     def _note(
@@ -131,11 +148,12 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         damage: Damage,
         position: int,
         count: int,
-        found: Iterable[int],
+        found: Iterable[int] | None,
         expected: Iterable[int] | None = None,
         physical_offset: int | None = None,
     ) -> None:
-        start = position if not count else position // self.file_size * self.file_size
+        is_aligned = damage is not Damage.FILE
+        start = position // self.file_size * self.file_size if is_aligned else position
         directory = f"{self.directory_name}/{self.key.relative_path}"
         self._differences.add(
             Difference(
@@ -143,13 +161,18 @@ class ComparedQueue(FilesAsFound, QueueFiles):
                 position - start, self.key.topic, self.key.queue_id, position // self.unit_size,
                 count, physical_offset,
                 None if expected is None else tuple(int(value) for value in expected),
-                tuple(int(value) for value in found),
+                None if found is None else tuple(int(value) for value in found),
             )
         )  # fmt: skip
 
     def finish(self) -> None:
         """Look at what was not compared: files, expired units, and what is behind the last unit."""
         first, begin, end = self._bounds()
+        is_whole = self._log.end == self._log.sealed_end
+        if not self.sizes and self._begin is None and self._log.start and is_whole:
+            self._is_emptied = self._has_traces()
+        if self._is_emptied:
+            self._note(Damage.MISSING, 0, 0, None, (self.file_size,))
         for start, size in sorted(self.sizes.items()):
             belongs = start % self.file_size == 0 and first < start + self.file_size
             if not belongs or (start >= end and not self._goes_on(start, end)):
@@ -170,6 +193,10 @@ class ComparedQueue(FilesAsFound, QueueFiles):
                 is_zero = units == np.zeros(1, self.UNIT_DTYPE)
                 is_stray = (at >= end) & ~is_zero & ~self._is_live(units)
                 self._note_wrong(Damage.STRAY, start, units, is_stray)
+
+    def _has_traces(self) -> bool:
+        """Whether a queue without a file had one: a queue keeps its last, and goes as a whole."""
+        return self.directory.is_dir()
 
     def _are_blank(self, units: NDArray[np.void], *, is_first: bool) -> NDArray[np.bool_]:  # noqa: ARG002
         return np.zeros(len(units), np.bool_)
@@ -230,7 +257,8 @@ class ComparedQueue(FilesAsFound, QueueFiles):
 
     def remove_strays(self, root: Path) -> None:
         """Heal what costs no message: give files their size, remove what does not belong, put units
-        of some message that is gone where they cannot be known. Raises OutputError, SyncError."""
+        of some message that is gone where they cannot be known, forget a queue that has lost all.
+        Raises OutputError, SyncError."""
         self.heal_files(self._strays, self._wrong_sizes)
         files = self.writable(self.directory, self.file_size)
         unsynced = UnsyncedFiles()
@@ -239,7 +267,11 @@ class ComparedQueue(FilesAsFound, QueueFiles):
                 gone = self._gone_unit(files, found.entry).tobytes() * found.count
                 unsynced.add(files.write(found.entry * self.unit_size, gone, root))
         unsynced.sync()
-        files.clear_from(min(self._positions(Damage.STRAY), default=_NOWHERE))
+        strays = self._positions(self._differences.entries(Damage.STRAY))
+        files.clear_from(min(strays, default=_NOWHERE))
+        if self._is_emptied:
+            fsops.remove_directory(self.directory)
+            fsops.remove_directory(self.directory.parent)
 
     def _gone_unit(self, files: QueueFiles, index: int) -> NDArray[np.void]:
         """A unit of the message before: offsets must not fall, nor may blanks stand there, behind
@@ -253,14 +285,18 @@ class ComparedQueue(FilesAsFound, QueueFiles):
     def cut(self) -> None:
         """Cut the queue at its first wrong unit, which the log can give again. Raises OutputError,
         SyncError."""
-        positions = self._positions(Damage.UNIT)
+        positions = self._positions(self._lost_entries())
         if positions:
             files = self.writable(self.directory, self.file_size)
             # without a message left, what remains is blank: the queue begins anew
             files.clear_from(min(positions) if files.last_unit(min(positions)) else 0)
 
-    def _positions(self, damage: Damage) -> list[int]:
-        return [entry * self.unit_size for entry in self._differences.entries(damage)]
+    def _lost_entries(self) -> list[int]:
+        """Units that the log can give again, the first of each stretch."""
+        return [found.entry for found in self.differences if found.is_lost]
+
+    def _positions(self, entries: Iterable[int]) -> list[int]:
+        return [entry * self.unit_size for entry in entries]
 
 
 Compared = TypeVar("Compared", bound=ComparedQueue)
