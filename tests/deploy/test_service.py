@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -18,16 +19,17 @@ from reput.cli import app
 from tests.support.cli import ROOT
 
 UNIT = ROOT / "deploy" / "systemd" / "reput@.service"
+NETWORK = ROOT / "deploy" / "systemd" / "network.conf"
 EXAMPLE = ROOT / "deploy" / "systemd" / "example.env"
 OPERATIONS = ROOT / "docs" / "operations.md"
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 IGNORED = DOCKERFILE.with_name("Dockerfile.dockerignore")
 
 
-def _unit() -> dict[str, list[str]]:
+def _unit(path: Path = UNIT) -> dict[str, list[str]]:
     """Settings of all sections; a key that may be repeated has all its values."""
     found: dict[str, list[str]] = {}
-    for line in UNIT.read_text("utf-8").splitlines():
+    for line in path.read_text("utf-8").splitlines():
         if line and line[0] not in "#[":
             key, _, value = line.partition("=")
             found.setdefault(key, []).append(value)
@@ -89,14 +91,35 @@ def test_unit_stops_the_driver_first_and_gives_it_time() -> None:
     assert "ReadWritePaths" not in unit  # only what StateDirectory= and CacheDirectory= open
 
 
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+def test_network_is_closed_but_for_what_the_drop_in_opens() -> None:
+    """What may be reached is written as addresses, for names would be refused; the operator is told
+    where the file goes."""
+    unit, opened = _unit(), _unit(NETWORK)
+    assert (unit["IPAddressDeny"], unit["IPAddressAllow"]) == (["any"], ["localhost"])
+    # an allowed address wins over a denied one, and a drop-in's come to the unit's
+    assert set(opened) == {"Wants", "After", "IPAddressAllow"}
+    networks = [ip_network(word) for line in opened["IPAddressAllow"] for word in line.split()]
+    assert {network.version for network in networks} == {4, 6}
+    assert not any(network.is_global for network in networks)
+    text = OPERATIONS.read_text("utf-8")
+    assert "cp deploy/systemd/network.conf /etc/systemd/system/reput@NAME.service.d/" in text
+
+
+@pytest.mark.parametrize("drop_in", [None, "as it is", "all open"])
+def test_systemd_accepts_the_unit(tmp_path: Path, drop_in: str | None) -> None:
     """systemd's own check, with the command of this environment in ExecStart's place."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("systemd-analyze is not on this machine")
-    unit = tmp_path / UNIT.name
+    unit = tmp_path / "reput@test.service"
     here = str(Path(sys.executable).with_name("reput"))
     unit.write_text(UNIT.read_text("utf-8").replace("/opt/reput/venv/bin/reput", here), "utf-8")
+    if drop_in is not None:
+        (tmp_path / f"{unit.name}.d").mkdir()
+        text = NETWORK.read_text("utf-8")
+        if drop_in == "all open":
+            text = text.replace("#IPAddressAllow=any", "IPAddressAllow=any")
+        (tmp_path / f"{unit.name}.d" / NETWORK.name).write_text(text, "utf-8")
     done = subprocess.run(
         [analyze, "verify", "--man=no", str(unit)],
         capture_output=True, text=True, timeout=60, check=False,
