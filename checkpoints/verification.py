@@ -83,7 +83,7 @@ class StoreCheckpointBounds:
     newest_store_timestamp: int
     """Of all messages below the watermark, ms."""
     index_timestamps: Sequence[int]
-    """endTimestamps of index files that are full and followed by another, ms."""
+    """endTimestamps of index files that are full and followed by another, in their order, ms."""
 
 
 def compare_store_checkpoint(
@@ -130,7 +130,9 @@ def _right_checkpoint(
     if not (is_older and _may_be_last(log, confirm, logics)):
         is_older = False
         confirm, logics = last, timestamp
-    index = max(bounds.index_timestamps, default=0)
+    # the last file's, though an earlier one ends later where the clock stepped back; RocketMQ's
+    # IndexService.flush does not compare, and leaves what is there where it has none
+    index = next((time for time in reversed(bounds.index_timestamps) if time > 0), 0)
     if is_older or bounds.log.start or not is_known:
         may_be_any = bounds.log.start > 0 or not is_known
         is_possible = found.index_msg_timestamp in (0, *bounds.index_timestamps)

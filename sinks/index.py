@@ -116,7 +116,9 @@ class IndexDispatcher:
         self._last = MappedIndexFile.create(path, self._layout, previous)
         if full and previous:
             full.close()
-            self.index_msg_timestamp = max(previous.end_timestamp, 0)
+            # as IndexService.flush: the clock may have stepped back since the file before
+            if previous.end_timestamp > 0:
+                self.index_msg_timestamp = previous.end_timestamp
 
     def sync(self) -> None:
         """Make all that was put durable. Raises SyncError.

@@ -290,15 +290,15 @@ class BatchWriter:
         self._store_checkpoint_due = now + STORE_CHECKPOINT_SECONDS
         timestamp = current.last_store_timestamp
         before = StoreCheckpoint.read(self._config.output) or StoreCheckpoint()
+        index_msg_timestamp = max(item.index_msg_timestamp for item in self.dispatchers)
+        if not index_msg_timestamp and (self._may_be_behind or not self._derived.index):
+            index_msg_timestamp = before.index_msg_timestamp
         StoreCheckpoint(
             physic_msg_timestamp=max(
                 timestamp, before.physic_msg_timestamp if self._may_be_behind else 0
             ),
             logics_msg_timestamp=timestamp,
-            index_msg_timestamp=max(
-                before.index_msg_timestamp,
-                *(dispatcher.index_msg_timestamp for dispatcher in self.dispatchers),
-            ),
+            index_msg_timestamp=index_msg_timestamp,
             master_flushed_offset=before.master_flushed_offset,
             confirm_phy_offset=max(current.last_record_offset, 0),
         ).write(self._config.output)

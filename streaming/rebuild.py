@@ -90,12 +90,10 @@ def rebuild(
         built = build_root(output)
         try:
             fsops.make_directories(built, output)
-            before = StoreCheckpoint.read(output)
-            if before is not None:
-                before.write(built)
             progress = run_dispatcher(_aside(config, built), stop, show, jvm)
             if stop.is_set():
                 raise StoreError("stopped before everything was built: nothing was replaced")
+            _take_over_checkpoint(output, built)
             found = {kind for kind in DIRECTORY_KINDS if (built / kind).is_dir()}
             _check_built(output, built, kinds, topics)
             written = [kind for kind in chosen if kind in found | TOGETHER]
@@ -142,6 +140,19 @@ def _aside(config: DispatcherConfig, built: Path) -> DispatcherConfig:
         config, output=built, once=True, checkpoint=None, adopt=False, replay_from=None,
         store_id=found.store_id if found else None, followers=(),
     )  # fmt: skip
+
+
+def _take_over_checkpoint(output: Path, built: Path) -> None:
+    """Have the checkpoint that was built say what only the one that is there can: times of messages
+    that the log has lost since it was written would be wrong."""
+    before, after = StoreCheckpoint.read(output), StoreCheckpoint.read(built)
+    if before is None or after is None:
+        return
+    after = replace(after, master_flushed_offset=before.master_flushed_offset)
+    if not (built / INDEX_DIRECTORY).is_dir():
+        # the index stays
+        after = replace(after, index_msg_timestamp=before.index_msg_timestamp)
+    after.write(built)
 
 
 def _note_index_begin(config: DispatcherConfig, built: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from store.compare import compare_stores
 from store.config import read_store_settings
+from store.storecheckpoint import StoreCheckpoint
 from streaming.verify import verify
 from tests.interop.rocketmq import HarnessError, boot, require_maven
 from tests.streaming.test_golden import dispatch
@@ -368,3 +369,34 @@ def test_logs_of_rocketmq_4(tmp_path: Path, seed: int) -> None:
     assert found["max_physical_offset"] == log.end
     assert found["clean"]
     assert before == {part: tree(ours / part) for part in before}
+
+
+def test_the_index_time_where_the_clock_stepped_back(tmp_path: Path) -> None:
+    """RocketMQ's checkpoint has the time of the index file that it filled last, not the newest one.
+    It fills one in each of two processes, since the threads that write the time may overtake each
+    other; the second one passes over its first message, which therefore has no key."""
+    log, theirs = PlainLog(LOG_FILE_SIZE), tmp_path / "theirs"
+    times: list[int] = []
+    for number in range(2):
+        log.append(queue_id=1, queue_offset=number, store_timestamp=STORED)
+        for index in range(600):
+            times.append(STORED + len(times) * 7 - number * 3_600_000)
+            log.append(
+                properties=properties({"KEYS": f"k{index}"}),
+                queue_offset=len(times) - 1,
+                store_timestamp=times[-1],
+            )
+        make_store(theirs, log)
+        boot(theirs)
+    right = StoreCheckpoint.read(theirs)
+    assert right is not None
+    # 499 entries a file: it filled its second one, and began a third
+    assert len(list((theirs / "index").iterdir())) == 3
+    assert right.index_msg_timestamp == times[2 * 499 - 1] < times[498]
+    for name, max_bytes in (("whole", 1 << 30), ("pieces", 20_000)):
+        ours = make_store(tmp_path / name, log)
+        dispatch(ours, ours, max_bytes_per_trigger=max_bytes)
+        found = StoreCheckpoint.read(ours)
+        assert found is not None
+        assert found.index_msg_timestamp == right.index_msg_timestamp
+        assert verify(read_store_settings(ours), ours).differences == ()

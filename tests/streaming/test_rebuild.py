@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from tests.support.cli import REPUT, ROOT
 from tests.support.golden import difference, tree
 from tests.support.processes import holder
 from tests.support.seeds import seed
+from tests.support.wire import PlainLog
 
 __all__ = ["seed"]
 
@@ -98,6 +100,37 @@ def test_damaged_queues_are_replaced_and_kept(
         "broker.conf", "checkpoint", "commitlog", "config", "consumequeue", "index", "lock",
         "reput",
     }  # fmt: skip
+
+
+def test_positions_of_messages_that_the_log_has_lost_do_not_come_along(tmp_path: Path) -> None:
+    """The log was cut and grew again, with times before those that the checkpoint knows; what a
+    broker alone knows, how far its master flushed, comes along."""
+    store, times = tmp_path / "store", ((0, 300), (0, 200), (50, 150))
+    lost, log = PlainLog(16384), PlainLog(16384)
+    for plain, parts in ((lost, times[:1]), (log, times[1:])):
+        for number, (step, count) in enumerate(parts):
+            for index in range(count):
+                stored = 1_700_000_000_000 + (index + step) * 1000
+                queue_offset = index + 200 * number
+                keys = f"KEYS\1k{queue_offset}\2".encode()
+                plain.append(properties=keys, queue_offset=queue_offset, store_timestamp=stored)
+    lost.write(store / "commitlog")
+    (store / "broker.conf").write_text(
+        "mappedFileSizeCommitLog=16384\nmaxHashSlotNum=10\nmaxIndexNum=51\n"
+    )
+    config = DispatcherConfig(store, store, once=True)
+    run_dispatcher(config, threading.Event())
+    before = StoreCheckpoint.read(store)
+    assert before is not None
+    replace(before, master_flushed_offset=lost.spans[100][0]).write(store)
+    shutil.rmtree(store / "commitlog")
+    log.write(store / "commitlog")
+    rebuild(config, threading.Event())
+    after = StoreCheckpoint.read(store)
+    assert after is not None
+    assert after.index_msg_timestamp < before.index_msg_timestamp
+    assert after.master_flushed_offset == lost.spans[100][0]
+    assert verify(read_store_settings(store), store).differences == ()
 
 
 def test_dry_run_changes_nothing(damaged: tuple[Path, Path, dict[str, bytes]]) -> None:
