@@ -12,6 +12,7 @@ from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.consumequeue import QueueKey
 from store.errors import UsageError
+from store.output import check_is_output
 from store.retention import ExpiredFile, expired_files, remove_files, remove_queue, unused_queues
 from store.watermark import Watermark
 
@@ -39,9 +40,9 @@ def expire(
     with ExitStack() as held:
         held.callback(log.close)
         if apply:
-            _watermark(log, output)  # nothing is made in a place that is no output
+            _watermark(log, settings.root, output)  # nothing is made in a place that is no output
             held.enter_context(Ownership(output))
-        watermark = _watermark(log, output)
+        watermark = _watermark(log, settings.root, output)
         position = output, settings, log.min_offset, watermark.end_offset
         expiry = Expiry(
             log.min_offset, tuple(expired_files(*position)), tuple(unused_queues(*position))
@@ -53,7 +54,8 @@ def expire(
     return expiry
 
 
-def _watermark(log: CommitLog, output: Path) -> Watermark:
+def _watermark(log: CommitLog, root: Path, output: Path) -> Watermark:
+    check_is_output(output, root)
     watermark = watermark_of(log, output)
     if watermark is None:
         raise UsageError(

@@ -20,6 +20,7 @@ from store.consumequeue import (
 )
 from store.cursor import Window, walk
 from store.errors import UsageError
+from store.output import watermark_of_output
 from store.record import (
     MAX_RECORD_LENGTH,
     SIZE_MAGIC_LENGTH,
@@ -80,8 +81,10 @@ def _record_fields(found: Record, settings: StoreSettings) -> dict[str, Any]:
 def describe_queue(
     settings: StoreSettings, output: Path, topic: str, queue_id: int, first: int, count: int
 ) -> list[dict[str, Any]]:
-    """Units of a queue below ``output``. Raises UsageError where there is no such queue."""
+    """Units of a queue below ``output``. Raises UsageError where there is none, or it is none of
+    this log's."""
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    watermark_of_output(output, settings.root, log)
     name = topic_directory(topic.encode("utf-8", "surrogateescape"))
     root = output / CONSUME_QUEUE_DIRECTORY
     path = root / QueueKey(name, queue_id).relative_path if name is not None else None

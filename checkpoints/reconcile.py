@@ -14,12 +14,13 @@ from pathlib import Path
 
 from checkpoints import STATE_DIRECTORY, spark_checkpoint
 from checkpoints.spark_checkpoint import DamagedCheckpointError, SparkPosition
-from checkpoints.watermark import fingerprint, new_store_id
+from checkpoints.watermark import new_store_id
 from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueueFiles, QueueKey, topic_directory
 from store.cursor import Window, walk
 from store.errors import CommitLogError, UsageError
 from store.lightqueues import light_queues
+from store.output import is_same_log
 from store.record import Outcome, Record
 from store.watermark import Watermark, read_watermark
 
@@ -129,10 +130,8 @@ def watermark_of(log: CommitLog, output: Path) -> Watermark | None:
 
 def _check_same_log(log: CommitLog, watermark: Watermark) -> None:
     """The last record below the watermark must be the one that we saw, if it is still there."""
-    last = watermark.last_record_offset
-    if last < log.min_offset or log.segment_at(last) is None:
-        return
-    if fingerprint(log, last) != watermark.last_record_crc:
+    if not is_same_log(log, watermark):
+        last = watermark.last_record_offset
         raise CommitLogError(
             f"the record at physical offset {last}, below the watermark {watermark.end_offset}, is "
             "not the one that was dispatched: the log was replaced or cut and written anew; "

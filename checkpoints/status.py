@@ -15,7 +15,7 @@ from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.consumequeue import CQ_STORE_UNIT_SIZE, open_queues
 from store.cursor import LogTail, Window, walk
-from store.watermark import read_watermark
+from store.output import watermark_of_output
 
 MAX_COUNTED_LAG = 1 << 30
 """Bytes of lag up to which the messages in it are counted."""
@@ -56,10 +56,11 @@ class Status:
 
 
 def read_status(settings: StoreSettings, output: Path) -> Status:
-    """The status now. Raises StoreError where log or queues cannot be read."""
+    """The status now. Raises UsageError where ``output`` is none of this log's, StoreError where
+    log or queues cannot be read."""
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    found = watermark_of_output(output, settings.root, log)
     log_end = LogTail(log).settled()
-    found = read_watermark(output / STATE_DIRECTORY)
     watermark = found.end_offset if found else None
     lag_bytes = None if watermark is None else max(0, log_end - watermark)
     lag_messages = None

@@ -1,32 +1,19 @@
-"""Moving the watermark, and telling whether the log is still the one that it was set for.
-
-Its file is specified, and read, in ``store.watermark``.
-"""
+"""Moving the watermark, whose file is specified, and read, in ``store.watermark``."""
 
 from __future__ import annotations
 
 import os
 import uuid
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
 from store import fsops
-from store.commitlog import CommitLog
 from store.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermark
-
-FINGERPRINT_LENGTH = 88
 
 
 def new_store_id() -> str:
     """A fresh identity, 32 hex digits."""
     return uuid.uuid4().hex
-
-
-def fingerprint(log: CommitLog, record_offset: int) -> int:
-    """CRC-32 of the first bytes of the record at ``record_offset``; 0 where there is none."""
-    data = log.read(record_offset, FINGERPRINT_LENGTH) if record_offset >= 0 else b""
-    return zlib.crc32(data) if len(data) == FINGERPRINT_LENGTH else 0
 
 
 class WatermarkFile:

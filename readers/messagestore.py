@@ -58,6 +58,7 @@ from store.indexfile import (
     IndexFiles,
     IndexLayout,
 )
+from store.output import watermark_of_output
 from store.queuetype import BATCH_CQ, read_queue_types
 from store.record import Record
 from store.watermark import STATE_DIRECTORY, read_watermark
@@ -92,7 +93,7 @@ class MessageStore:
         ``settings``: instead of those that ``root`` states. ``limits``: of a pull, instead of
         those of the settings.
         ``max_body_bytes``: of no message will more be inflated. Raises UsageError where ``root`` is
-        no store, or its settings cannot be read.
+        no store, its settings cannot be read, or ``output`` is none of its log's.
         """
         self._output = output or root
         self._settings = settings = settings or read_store_settings(root)
@@ -104,7 +105,7 @@ class MessageStore:
         layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
         self._index = IndexFiles(self._output / INDEX_DIRECTORY, layout)
         self._queues: dict[QueueKey, QueueReader] = {}
-        self._watermark = read_watermark(self._output / STATE_DIRECTORY)
+        self._watermark = watermark_of_output(self._output, settings.root, log)
         end = self._watermark.end_offset if self._watermark else self._tail.settled()
         self._view = LogView(log, end)
 

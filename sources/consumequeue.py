@@ -56,6 +56,7 @@ from store.config import StoreSettings
 from store.consumequeue import QueueKey
 from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
 from store.errors import CommitLogDataLossError, UsageError
+from store.output import watermark_of_output
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,6 +142,7 @@ class _QueueReader:
         if self._opened is None:
             settings, log = open_store(self.options)
             settings = settings.with_overrides(None, self.options["consumeQueueFileSize"])
+            watermark_of_output(self._output, settings.root, log)
             self._opened = _Opened(
                 settings,
                 log,

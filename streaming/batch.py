@@ -18,7 +18,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from checkpoints.reconcile import Plan
-from checkpoints.watermark import WatermarkFile, fingerprint
+from checkpoints.watermark import WatermarkFile
 from sources.bitmaps import BitMaps
 from store import fsops
 from store.commitlog import CommitLog
@@ -26,6 +26,7 @@ from store.cursor import BadRange
 from store.dispatch import CommitLogDispatcher, DispatchBatch, DispatchCounts, ScannedRange
 from store.errors import CorruptRecordError, NoSpaceError, StoreError
 from store.ledger import Ledger, LedgerEntry
+from store.output import fingerprint
 from store.queuetype import check_queue_types
 from store.record import Status
 from store.retention import expired_files, remove_files

@@ -25,7 +25,7 @@ from checkpoints.verification import (
     rewrite_watermark,
     watermark_differences,
 )
-from checkpoints.watermark import fingerprint, new_store_id
+from checkpoints.watermark import new_store_id
 from sinks.consumequeue import OnQueueGap
 from sinks.verification.batchconsumequeue import BatchConsumeQueueVerifier
 from sinks.verification.consumequeue import ConsumeQueueVerifier
@@ -40,6 +40,7 @@ from store.dispatch import DispatchBatch, Run, Wanted
 from store.errors import CommitLogError, UsageError
 from store.indexfile import IndexLayout
 from store.ledger import LedgerEntry
+from store.output import check_is_output, fingerprint
 from store.queuetype import find_batch_topics
 from store.record import Status
 from store.scan import PackedChunk, runs_of, scan
@@ -82,12 +83,13 @@ def verify(
 
     Without ``repair`` it only reads. Raises CommitLogError where the log is not the one that was
     dispatched or was damaged since, QueueFileError or IndexFileError where the file size is wrong
-    everywhere, UsageError for topics that are declared otherwise than they are built; with
+    everywhere, UsageError for no output, for topics declared otherwise than they are built; with
     ``repair`` UsageError for queues that reput did not build, OwnershipError while others write.
     """
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     with ExitStack() as held:
         held.callback(log.close)
+        check_is_output(output, settings.root)
         if repair:
             is_ours = watermark_of(log, output) is not None
             if not is_ours and not watermark_differences(output / STATE_DIRECTORY):
@@ -101,8 +103,8 @@ def verify(
         end = sealed_end if watermark is None else watermark.end_offset
         if end > sealed_end:
             raise CommitLogError(
-                f"the log ends at {sealed_end}, before the watermark {end}: run the dispatcher "
-                "first, which cuts the queues there"
+                f"the log ends at {sealed_end}, before the watermark {end} of {output}; if it is "
+                "the log of this output, run the dispatcher first, which cuts the queues there"
             )
         scope = LogRange(log.min_offset, end, sealed_end)
         pass_ = _Pass(settings, output, log, scope, watermark, on_queue_gap)

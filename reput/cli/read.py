@@ -48,20 +48,23 @@ def get(
         found = opened.get_message(topic, queue, offset, 1)
     # where a message is gone a later one is found; one in an inner batch begins before the offset
     if not found.messages or not found.queue_offsets[0] <= offset < found.next_begin_offset:
-        _raise_not_found(found, f"offset {offset} of queue {queue} of topic {topic}")
+        place = f"offset {offset} of queue {queue} of topic {topic}"
+        _raise_not_found(found, place, output or store)
     # a batch that cannot be taken apart is one message
     index = min(offset - found.queue_offsets[0], len(found.messages) - 1)
     messages.print_message(found.messages[index], found.queue_offsets[0] + index, body, as_json)
 
 
-def _raise_not_found(found: GetMessageResult, place: str) -> NoReturn:
+def _raise_not_found(found: GetMessageResult, place: str, output: Path) -> NoReturn:
     if found.damaged:
         raise NotFoundError(
             f"the record at {place}, physical offset {found.damaged[0]}, is damaged; look at it "
             "with reput inspect record"
         )
-    has = f"[{found.min_offset}, {found.max_offset})" if found.max_offset else "none"
-    raise NotFoundError(f"no message at {place}, which has {has}")
+    has = f"has [{found.min_offset}, {found.max_offset})"
+    if not found.max_offset:
+        has = f"has none in {output} (are its queues in another --output?)"
+    raise NotFoundError(f"no message at {place}, which {has}")
 
 
 def tail(

@@ -17,11 +17,11 @@ import pytest
 
 from checkpoints import spark_checkpoint
 from checkpoints.reconcile import Plan, make_plan
-from checkpoints.watermark import fingerprint
 from store.commitlog import CommitLog
 from store.consumequeue import open_queues
 from store.errors import CommitLogError, UsageError
 from store.logoffset import offset_json
+from store.output import fingerprint
 from store.watermark import Watermark
 from tests.support.golden import tree
 from tests.support.wire import PlainLog
