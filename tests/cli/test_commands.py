@@ -33,6 +33,7 @@ def test_run_once_json_ends_with_the_promised_line(
 def test_status_before_and_after(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """What is unknown is null, never 0; afterwards every queue's offsets are RocketMQ's."""
     store, output = golden("broker"), tmp_path / "output"
+    (output / "reput").mkdir(parents=True)  # what a dispatcher makes first
     before = reput_json("status", store, "--output", output)
     assert before["watermark"] is before["lag_bytes"] is before["lag_messages"] is None
     assert before["log_end"] == 1660624
