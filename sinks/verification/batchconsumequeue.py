@@ -28,7 +28,7 @@ class ComparedBatchQueue(ComparedQueue, BatchConsumeQueueFiles):
     directory_name = BATCH_CONSUME_QUEUE_DIRECTORY
 
     def _find_first(self, first: NDArray[np.void]) -> int | None:
-        """Where its file is gone, behind the last message before the log."""
+        """Where its file is gone, that is after the last message before the log."""
         found = super()._find_first(first)
         for start in reversed(self.starts if found is None and self._log.start else []):
             units = self._units(start)

@@ -91,7 +91,7 @@ class ComparedExt(FilesAsFound):
         self._place: int | None = 0 if log.start == 0 else None
         """Behind the last unit; None where it is not known."""
         self._lost_end = 0
-        """Behind the ext units of messages that have lost their queue units, as far as is known."""
+        """End of the ext units of messages that have lost their queue units, at the least."""
         self._has_units = False
         """An address has been seen: from there on every message has one."""
         self._first_plain: tuple[int, int] | None = None

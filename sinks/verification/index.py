@@ -144,7 +144,7 @@ class IndexVerifier:
 
     def _begins_later(self, first_offset: int) -> bool:
         """Whether the file that is there is a later one: by its header and its first entry it
-        begins behind the message at ``first_offset``, with which the file under way begins."""
+        begins after the message at ``first_offset``, with which the file under way begins."""
         path = self._path
         if path is None or path.stat().st_size != self._layout.file_size:
             return False
