@@ -24,6 +24,7 @@ from tests.support.batch_queue import BatchMessage
 from tests.support.golden import ALL_GOLDEN_NAMES, destroy
 from tests.support.live_store import LiveStore
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
+from tests.support.processes import open_files
 from tests.support.wire import file_name
 
 UNITS = pa.schema(
@@ -293,7 +294,6 @@ def test_a_store_that_changes_while_threads_read(golden: Callable[[str], Path]) 
 def test_a_queue_that_nobody_reads_to_its_end(golden: Callable[[str], Path]) -> None:
     """Closed or dropped after any number of batches: no thread and no open file stays."""
     store = golden("plain")
-    threads, files = threading.active_count(), open_files()
     with MessageStore(store) as opened:
         whole = list(iterate(opened, "Topic_1", 0))
         assert len(whole) > 10
@@ -301,12 +301,9 @@ def test_a_queue_that_nobody_reads_to_its_end(golden: Callable[[str], Path]) -> 
             batches = iterate(opened, "Topic_1", 0)
             assert list(islice(batches, count)) == whole[:count]
             del batches
-            assert threading.active_count() == threads
-    assert open_files() == files
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+            names = {thread.name for thread in threading.enumerate()}
+            assert not any(name.startswith("reput-read-ahead") for name in names)
+    assert open_files(store) == 0
 
 
 @pytest.mark.usefixtures("many_parts")

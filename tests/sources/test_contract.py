@@ -24,6 +24,7 @@ from sources.schemas import rows_schema
 from store.errors import CommitLogDataLossError, UsageError
 from store.logoffset import parse_offset
 from tests.sources.test_rows import read, reference
+from tests.support.processes import open_files
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -215,13 +216,13 @@ def test_a_reader_leaves_no_file_open(
     """Spark's workers unpickle a reader a task, and live as long as the session."""
     store = golden("plain")
     schema = StructType.fromDDL(rows_schema(True, True))
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_files(store)
     planner = reader(options({"path": str(store)}), schema)
     part, text = planner.partitions()[0], pickle.dumps(planner)
     del planner
     for _ in range(3):
         assert sum(len(batch) for batch in pickle.loads(text).read(part))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_files(store) == before
 
 
 def test_pinned_start_does_not_move(golden: Callable[[str], Path], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from store import fsops
 from store.brokerlock import BrokerLock, broker_pid
 from store.errors import NoSpaceError, OutputError, OwnershipError
 from tests.support.jdk import java_command
-from tests.support.processes import holder, wait_status_of
+from tests.support.processes import holder, open_files, wait_status_of
 
 # what DefaultMessageStore.start does (format.md §1)
 BROKER = """
@@ -149,9 +149,9 @@ def test_a_lock_file_that_cannot_be_made_is_an_output_error(
     """No directory, no space: not taken for a running broker, and nothing stays open."""
     with pytest.raises(OutputError, match="lock"):
         enter(BrokerLock(tmp_path / "nowhere"))
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert open_files(tmp_path) == 0
     monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints("pwrite:1=ENOSPC"))
     with pytest.raises(NoSpaceError, match="lock"):
         enter(BrokerLock(tmp_path))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_files(tmp_path) == 0
     enter(BrokerLock(tmp_path))

@@ -15,6 +15,7 @@ import pytest
 
 from store.commitlog import CommitLog, is_mapped_file_name, offset_to_file_name
 from store.errors import CommitLogError, UsageError
+from tests.support.processes import open_files
 from tests.support.wire import file_name
 
 
@@ -23,10 +24,6 @@ def make_file(directory: Path, start: int, size: int, content: bytes | None = No
     path = directory / file_name(start)
     path.write_bytes((content if content is not None else b"\x7f" * size).ljust(size, b"\0"))
     return path
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def starts(log: CommitLog) -> list[int]:
@@ -266,19 +263,19 @@ def test_files_come_and_go(tmp_path: Path) -> None:
         make_file(tmp_path, start, 64, bytes([start + 1]) * 64)
     log = CommitLog([tmp_path])
     assert log.read(0, 1) == b"\x01"
-    before = open_files()
+    before = open_files(tmp_path)
     (tmp_path / file_name(0)).unlink()
     make_file(tmp_path, 128, 64)
     log.refresh()
     assert (starts(log), log.min_offset) == ([64, 128], 64)
-    assert open_files() == before - 1
+    assert open_files(tmp_path) == before - 1
     assert log.read(0, 1) == b""
     log.close()
 
 
 def test_a_file_stays_open_for_who_holds_it(tmp_path: Path) -> None:
     """Whether a refresh lets go of it or the log is closed; then it is closed."""
-    before = open_files()
+    before = open_files(tmp_path)
     paths = [make_file(tmp_path, start, 100, b"%d" % start) for start in (0, 100)]
     log = CommitLog([tmp_path])
     held = log.open_file(log.segments[0])
@@ -289,9 +286,9 @@ def test_a_file_stays_open_for_who_holds_it(tmp_path: Path) -> None:
     assert starts(log) == [100]
     log.close()
     assert os.pread(held.fd, 1, 0) == b"0"
-    assert open_files() == before + 1
+    assert open_files(tmp_path) == before + 1
     del held
-    assert open_files() == before
+    assert open_files(tmp_path) == before
 
 
 def test_a_file_made_within_the_directorys_clock_tick_is_found(tmp_path: Path) -> None:

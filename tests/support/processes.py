@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from store import fsops
@@ -19,6 +19,16 @@ def bytes_read() -> int:
     """How many bytes this process has read from files so far, as the kernel counts."""
     fields = Path("/proc/self/io").read_text().split()
     return int(fields[fields.index("rchar:") + 1])
+
+
+def open_files(below: Path) -> int:
+    """How many descriptors of this process lead below a directory, to removed files too; others
+    come and go with Spark's threads."""
+    found = 0
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += path.readlink().is_relative_to(below)
+    return found
 
 
 def wait_status_of(work: Callable[[], object]) -> int:
