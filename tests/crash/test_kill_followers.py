@@ -42,7 +42,8 @@ followers = Followers(config, settings, "0" * 32)
 followers.start(0, ends[-1])
 position = target.open("0" * 32, settings).position() or 0
 for end in [end for end in ends if end > position]:
-    # one commit each
+    # one commit each, when the test grants it
+    input()
     followers.advance(end)
     followers.catch_up(threading.Event())
 followers.close()
@@ -101,17 +102,27 @@ def _kill_followers(tmp_path: Path, table: Path | str, parts: int) -> None:
     command = [sys.executable, "-c", FOLLOW, store, output, table, *cuts, end]
     rounds = 0
     while True:
-        process = subprocess.Popen([*map(str, command)], **QUIET)  # type: ignore[call-overload]
+        process = subprocess.Popen(
+            [*map(str, command)],
+            stdin=subprocess.PIPE,
+            **QUIET,  # type: ignore[call-overload]
+        )
         try:
-            running = wait_for_commits(process, table, rng.randint(1, parts // 5))
+            wanted = rng.randint(1, parts // 6 - 1)
+            # one more, which may be under way when it is killed
+            process.stdin.write(b"\n" * (wanted + 1))
+            process.stdin.flush()
+            running = wait_for_commits(process, table, wanted)
             time.sleep(rng.random() * 0.03)  # the moment is random, not an event
         finally:
             process.kill()
             process.wait()
+            process.stdin.close()
         if not running:
             assert process.returncode == 0
             break
         rounds += 1
+    # none may commit more than a sixth
     assert rounds >= 5
     assert plain_columns(table) == plain_rows(store)
 
