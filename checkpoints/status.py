@@ -5,6 +5,8 @@ What is not known is None, never 0 (a zero lag looks healthy).
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,8 +16,10 @@ from store.brokerlock import broker_pid
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.consumequeue import CQ_STORE_UNIT_SIZE, open_queues
-from store.cursor import LogTail, Window, walk
+from store.cursor import LogTail, Window, records, walk
+from store.ledger import QUEUE_OFFSET_GAP, LedgerCount, read_counts
 from store.output import watermark_of_output
+from store.record import Record
 
 MAX_COUNTED_LAG = 1 << 30
 """Bytes of lag up to which the messages in it are counted."""
@@ -49,15 +53,26 @@ class Status:
     watermark: int | None
     lag_bytes: int | None
     lag_messages: int | None
+    lag_seconds: float | None
+    """Since the first message that is not dispatched was stored."""
     writer_pid: int | None
     """Who holds the output's lock: a dispatcher, a broker or nobody."""
+    quarantine: tuple[LedgerCount, ...]
+    """What got no entry, by reason."""
+    gaps: int
+    """Places where queue offsets jump."""
     queues: tuple[QueueStatus, ...]
     followers: tuple[FollowerStatus, ...]
 
 
-def read_status(settings: StoreSettings, output: Path) -> Status:
-    """The status now. Raises UsageError where ``output`` is none of this log's, StoreError where
-    log or queues cannot be read."""
+def read_status(
+    settings: StoreSettings, output: Path, topics: Collection[str] | None = None
+) -> Status:
+    """The status now, with the queues of ``topics``, or of all.
+
+    Raises UsageError where ``output`` is none of this log's, StoreError where log or queues cannot
+    be read.
+    """
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     found = watermark_of_output(output, settings.root, log)
     log_end = LogTail(log).settled()
@@ -66,8 +81,11 @@ def read_status(settings: StoreSettings, output: Path) -> Status:
     lag_messages = None
     if watermark is not None and lag_bytes is not None and lag_bytes <= MAX_COUNTED_LAG:
         lag_messages = walk(log, Window(log), watermark, log_end).record_count
+    ledger = read_counts(output / STATE_DIRECTORY)
     queues = []
     for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
+        if topics is not None and key.topic not in topics:
+            continue
         end = files.find_end(watermark)
         queues.append(
             QueueStatus(
@@ -78,11 +96,25 @@ def read_status(settings: StoreSettings, output: Path) -> Status:
             )
         )
     status = Status(
-        log.min_offset, log_end, watermark, lag_bytes, lag_messages, broker_pid(output),
+        log.min_offset, log_end, watermark, lag_bytes, lag_messages,
+        _lag_seconds(log, watermark, log_end), broker_pid(output),
+        tuple(count for count in ledger if count.reason != QUEUE_OFFSET_GAP),
+        sum(count.ranges for count in ledger if count.reason == QUEUE_OFFSET_GAP),
         tuple(queues), _follower_statuses(output, log_end),
     )  # fmt: skip
     log.close()
     return status
+
+
+def _lag_seconds(log: CommitLog, watermark: int | None, log_end: int) -> float | None:
+    if watermark is None:
+        return None
+    start = max(watermark, log.min_offset)
+    found = records(log, start, log_end, fail_on_data_loss=False)
+    first = next((record for record in found if isinstance(record, Record)), None)
+    if first is None:
+        return 0.0
+    return max(0.0, time.time() - first.store_timestamp / 1000)
 
 
 def _follower_statuses(output: Path, log_end: int) -> tuple[FollowerStatus, ...]:

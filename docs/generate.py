@@ -34,7 +34,8 @@ def run_options() -> str:
             continue
         default = getattr(parameter.default, "value", parameter.default)
         shown = "" if default in (None, False) or callable(default) else f"`{default}`"
-        lines.append(f"| `{parameter.opts[0]}` | {shown} | {parameter.help} |")
+        names = ", ".join(f"`{name}`" for name in parameter.opts)
+        lines.append(f"| {names} | {shown} | {parameter.help} |")
     return "\n".join(lines)
 
 

@@ -35,7 +35,7 @@ from store.consumequeue import (
 )
 from store.dispatch import DispatchBatch, DispatchCounts, Run
 from store.errors import QueueGapError
-from store.ledger import Ledger, LedgerEntry, escaped
+from store.ledger import QUEUE_OFFSET_GAP, Ledger, LedgerEntry, escaped
 from store.unsynced import UnsyncedFiles
 
 MAX_BLANK_UNITS = 1 << 24
@@ -232,7 +232,7 @@ class ConsumeQueueDispatcher:
             )
         self._ledger.add(
             LedgerEntry(
-                offset, offset + size, "queue_offset_gap",
+                offset, offset + size, QUEUE_OFFSET_GAP,
                 topic, run.queue_id, queue_offset, detail,
             )
         )  # fmt: skip

@@ -21,7 +21,7 @@ from store.dispatch import (
     ScannedRange,
 )
 from store.scan import PackedChunk, runs_of, scan
-from store.spool import SpoolWriter
+from store.spool import ScanMark, SpoolWriter
 
 
 def read_runs(
@@ -38,10 +38,16 @@ def read_runs(
     ``bit_maps``: those of runs whose topic has filters; ``scan_options`` are those of ``scan``.
     """
     spool = SpoolWriter(spool_directory)
+    if spool_directory is None:
+        mark = None
+    else:
+        mark = scan_options["reached"] = ScanMark(spool_directory, start)
     try:
         yield from _rows(scan(log, start, end, **scan_options), schema, spool, bit_maps)
     finally:
         spool.close()
+        if mark is not None:
+            mark.close()
 
 
 def _rows(

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from store import fsops
 
 FILE_NAME = "quarantine.jsonl"
+QUEUE_OFFSET_GAP = "queue_offset_gap"
+"""The reason of an entry that is no quarantine: the messages after a gap are dispatched."""
+DAMAGED_LINE = "damaged_line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,38 @@ def escaped(topic: bytes) -> str:
     """A name from the log for people: ASCII, everything else as escapes, at most 80 characters."""
     text = topic.decode("utf-8", "backslashreplace").encode("unicode_escape").decode()
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCount:
+    """How much a ledger lists for one reason."""
+
+    reason: str
+    ranges: int
+    bytes: int
+
+
+def read_counts(directory: Path) -> tuple[LedgerCount, ...]:
+    """What the ledger below ``directory`` lists, by reason; a line that cannot be read is a reason
+    of its own. Reads only."""
+    ranges: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    path = directory / FILE_NAME
+    if not path.exists():
+        return ()
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                found = json.loads(line)
+                reason, size = (
+                    found["reason"],
+                    found["end_physical_offset"] - found["physical_offset"],
+                )
+            except (ValueError, KeyError, TypeError):
+                reason, size = DAMAGED_LINE, 0
+            ranges[reason] += 1
+            sizes[reason] += size
+    return tuple(LedgerCount(name, ranges[name], sizes[name]) for name in sorted(ranges))
 
 
 class Ledger:

@@ -97,6 +97,28 @@ class SysFlag:
     COMPRESSION_ZLIB = 0x300
 
 
+_TRANSACTION_NAMES = {
+    SysFlag.PREPARED: "prepared", SysFlag.COMMIT: "commit", SysFlag.ROLLBACK: "rollback",
+}  # fmt: skip
+_COMPRESSION_NAMES = {
+    SysFlag.COMPRESSION_LZ4: "lz4", SysFlag.COMPRESSION_ZSTD: "zstd",
+    SysFlag.COMPRESSION_ZLIB: "zlib",
+}  # fmt: skip
+_BIT_NAMES = {
+    SysFlag.COMPRESSED: "compressed", SysFlag.MULTI_TAGS: "multi_tags",
+    SysFlag.BORN_HOST_V6: "born_host_v6", SysFlag.STORE_HOST_V6: "store_host_v6",
+    SysFlag.NEED_UNWRAP: "need_unwrap", SysFlag.INNER_BATCH: "inner_batch",
+}  # fmt: skip
+
+
+def sys_flag_names(sys_flag: int) -> list[str]:
+    """What the bits of a sysFlag say, for people."""
+    names = [name for bit, name in _BIT_NAMES.items() if sys_flag & bit]
+    transaction = _TRANSACTION_NAMES.get(sys_flag & SysFlag.TRANSACTION_MASK)
+    compression = _COMPRESSION_NAMES.get(sys_flag & SysFlag.COMPRESSION_MASK)
+    return [*names, *filter(None, (transaction, compression))]
+
+
 class Status(IntEnum):
     """What stands at a position. Up to EMPTY the log is sound; everything above is damage."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -179,12 +179,14 @@ def scan(
     verify_crc: bool = False,
     fail_on_data_loss: bool = True,
     wanted: Wanted = UNITS_ONLY,
+    reached: Callable[[int], None] = lambda _: None,
 ) -> Iterator[PackedChunk | BadRange | ScannedRange]:
     """Parse [start, end) of the log; ``start`` is a record or file start, as ``end`` is.
 
     The last item is the ScannedRange; its ``end`` lies beyond ``end`` if a record crosses it,
-    which tells that ``end`` was no record start. Raises CommitLogDataLossError where a file is
-    missing, unless told that this is a BadRange.
+    which tells that ``end`` was no record start. ``reached`` is called often, with the offset up to
+    which the log is scanned. Raises CommitLogDataLossError where a file is missing, unless told
+    that this is a BadRange.
     """
     levels = np.array(delay_levels_ms, np.int64)
     batch_topics = _joined(sorted(wanted.batch_topics))
@@ -202,8 +204,8 @@ def scan(
         message_count += _message_count(chunk) - before
         return status, pos
 
-    for reached, found in decode_windows(log, start, end, decode, fail_on_data_loss):
-        offset = reached
+    for offset, found in decode_windows(log, start, end, decode, fail_on_data_loss):
+        reached(offset)
         if isinstance(found, BadRange):
             yield found
         elif found is Status.FULL and not chunk.grow():

@@ -6,13 +6,17 @@ where. A spool is a place both sides see: the output's own directory on one mach
 
 One file a task attempt, under a random name. Nothing in it is durable or needed after a crash: the
 owner of the output empties the directory when it starts. The reader unlinks a file as soon as it
-is mapped, so that no batch leaves one behind.
+is mapped, so that no batch leaves one in it.
+
+A task that takes long also says there, in a file named by its partition's start, how far it is:
+``ScanMark`` writes what ``scanned_bytes`` adds up.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import time
 import uuid
 from pathlib import Path
 
@@ -21,6 +25,59 @@ from store.errors import OutputError, StoreError
 
 MIN_SPOOLED_BYTES = 1 << 16
 """Fewer go through Spark: that is faster than a file."""
+
+MARK_SECONDS = 0.25
+"""A task of a shorter time leaves no mark."""
+_MARK_SUFFIX = ".at"
+_MARK_BYTES = 8
+
+
+class ScanMark:
+    """How many bytes of its partition a task has scanned, for whoever shows progress: a file of one
+    long. A task that is tried again goes on in its file; nothing depends on what is in it."""
+
+    def __init__(self, directory: Path, start: int) -> None:
+        self._path = directory / f"{start}{_MARK_SUFFIX}"
+        self._start = start
+        self._due = time.monotonic() + MARK_SECONDS
+        self._fd = -1
+
+    def __call__(self, offset: int) -> None:
+        """The scan has reached ``offset``."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + MARK_SECONDS
+        try:
+            if self._fd < 0:
+                self._fd = fsops.open_for_writing(self._path)
+            mark = (offset - self._start).to_bytes(_MARK_BYTES, "big")
+            fsops.pwrite(self._fd, mark, 0, self._path)
+        except OutputError:
+            return
+
+    def close(self) -> None:
+        """Close the file; it is removed with ``remove_marks``."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def scanned_bytes(directory: Path) -> int:
+    """What the tasks of the batch under way have scanned, as far as they have said so."""
+    total = 0
+    for path in directory.glob(f"*{_MARK_SUFFIX}"):
+        try:
+            total += int.from_bytes(path.read_bytes()[:_MARK_BYTES], "big")
+        except OSError:
+            continue
+    return total
+
+
+def remove_marks(directory: Path) -> None:
+    """The tasks that made them have ended."""
+    for path in directory.glob(f"*{_MARK_SUFFIX}"):
+        fsops.unlink(path)
 
 
 class SpoolWriter:

@@ -31,7 +31,7 @@ from store.queuetype import check_queue_types
 from store.record import Status
 from store.retention import expired_files, remove_files
 from store.scan import assemble, scan_in_one_piece
-from store.spool import SpoolReader, empty_spool
+from store.spool import SpoolReader, empty_spool, remove_marks, scanned_bytes
 from store.storecheckpoint import StoreCheckpoint
 from streaming.config import DispatcherConfig
 from streaming.dispatchers import Derived
@@ -87,6 +87,7 @@ class BatchWriter:
         self._retained_from = 0
         self._thread = ThreadPoolExecutor(1, "reput-batch-writer")
         self._pending: Future[None] | None = None
+        self._collected_end = plan.start
         empty_spool(config.spool_directory, config.output)
         self._take_over(plan, first_indexed)
 
@@ -125,6 +126,8 @@ class BatchWriter:
                 raise StoreError("the dispatcher is stopping; the next start repeats this batch")
             try:
                 batch = self._collect(frame)
+                self._collected_end = batch.end
+                remove_marks(self._config.spool_directory)
                 self.finish()
                 self._check_queue_types(batch)
                 self._pending = self._thread.submit(self._write, batch)
@@ -148,6 +151,11 @@ class BatchWriter:
         """Raises what the write of the last batch raised, if it has ended; does not wait."""
         if self._pending is not None and self._pending.done():
             self._pending.result()
+
+    def note_progress(self) -> None:
+        """See how far the tasks of the batch under way are."""
+        ahead = self._collected_end - self.progress.position
+        self.progress.ahead_bytes = max(0, ahead) + scanned_bytes(self._config.spool_directory)
 
     def expire(self) -> None:
         """Begin to remove expired files, for the log may lose some while no batch comes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,7 +74,11 @@ def run_demo(
     ]  # fmt: skip
     ended = threading.Event()
     appended: list[int] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as producer:
+    # its notes are not for the terminal that shows this process's progress
+    with (
+        tempfile.TemporaryFile("w+") as told,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True) as producer,
+    ):
         try:
 
             def follow(progress: Progress) -> None:
@@ -82,7 +87,10 @@ def run_demo(
                     return
                 if not appended and producer.stdout is not None:
                     if producer.returncode:
-                        raise StoreError(f"the appender ended with {producer.returncode}")
+                        told.seek(0)
+                        raise StoreError(
+                            f"the appender ended with {producer.returncode}: {told.read()}"
+                        )
                     appended.append(json.loads(producer.stdout.read())["end_offset"])
                 if progress.end_offset >= appended[0] or stop.is_set():
                     ended.set()

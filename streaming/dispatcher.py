@@ -200,6 +200,7 @@ def _wait(
                 writer.progress.log_end = seen if seen is not None else writer.progress.log_end
             writer.check()
             writer.expire()
+            writer.note_progress()
             show(writer.progress)
         if query.isActive:
             writer.stop()
@@ -208,6 +209,7 @@ def _wait(
     except StreamingQueryException as error:
         if not writer.refused_batch:
             raise _our_error(error, writer.failure) from error
+    writer.note_progress()
     show(writer.progress)
 
 

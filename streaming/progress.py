@@ -20,6 +20,10 @@ class Progress:
     """Where this run began."""
     end_offset: int = 0
     """The watermark."""
+    position: int = 0
+    """End of what this run has dispatched durably; less than the watermark in a replay."""
+    ahead_bytes: int = 0
+    """Bytes of log from there on that are scanned and not durable yet."""
     log_end: int | None = None
     """End of the log as last seen; None while unknown."""
     batches: int = 0
@@ -29,23 +33,28 @@ class Progress:
     """When the first batch began to be dispatched."""
     _marks: deque[tuple[float, int, int]] = field(default_factory=deque)
 
+    def __post_init__(self) -> None:
+        self.position = self.start_offset
+
     @property
     def lag_bytes(self) -> int | None:
-        """Bytes of log not dispatched yet; None while unknown."""
-        return None if self.log_end is None else max(0, self.log_end - self.end_offset)
+        """Bytes of log that this run has not dispatched yet; None while unknown."""
+        return None if self.log_end is None else max(0, self.log_end - self.position)
 
     def advance(self, end_offset: int, counts: DispatchCounts) -> None:
         """A batch is durable."""
         now = time.monotonic()
         self.batches += 1
         self.end_offset = max(self.end_offset, end_offset)
+        self.ahead_bytes = max(0, self.position + self.ahead_bytes - end_offset)
+        self.position = end_offset
         self.counts.add(counts)
-        self._marks.append((now, self.counts.messages, end_offset))
+        self._marks.append((now, self.counts.messages, end_offset + self.ahead_bytes))
         while now - self._marks[0][0] > RATE_WINDOW_SECONDS:
             self._marks.popleft()
 
     def rates(self) -> tuple[float, float]:
-        """(messages/s, bytes/s) over the last seconds, or since the run began."""
+        """(messages dispatched/s, bytes scanned/s) of the last seconds, or since the run began."""
         now = time.monotonic()
         if len(self._marks) >= 2 and now - self._marks[0][0] <= RATE_WINDOW_SECONDS:
             began, messages, offset = self._marks[0]
@@ -54,7 +63,7 @@ class Progress:
         seconds = max(now - began, 1e-3)
         return (
             (self.counts.messages - messages) / seconds,
-            max(0, self.end_offset - offset) / seconds,
+            max(0, self.position + self.ahead_bytes - offset) / seconds,
         )
 
     def active_seconds(self) -> float:
@@ -68,7 +77,7 @@ class Progress:
         lag, rate = self.lag_bytes, self.rates()[1]
         if lag is None or (lag and not rate):
             return None
-        return lag / rate if lag else 0.0
+        return max(0, lag - self.ahead_bytes) / rate if lag else 0.0
 
     def summary(self) -> dict[str, Any]:
         """The line that ``--json`` ends with."""

@@ -29,34 +29,37 @@ from reput.cli import (
     status,
     verify,
 )
-from reput.cli.render import fail
+from reput.cli.commands import Command, Group
+from reput.cli.render import fail, set_up
 from reput.guard import foreign_packages
 from store.errors import ReputError
 
 app = typer.Typer(
     name="reput",
+    cls=Group,
     help="RocketMQ's message dispatch as a Spark Structured Streaming job.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
-app.command("status")(status.status)
-app.command("expire")(expire.expire)
-app.command("verify")(verify.verify)
+app.command("run", cls=Command)(run.run)
+app.command("status", cls=Command)(status.status)
+app.command("expire", cls=Command)(expire.expire)
+app.command("verify", cls=Command)(verify.verify)
 app.add_typer(inspect.app, name="inspect")
-app.command("get")(read.get)
-app.command("tail")(read.tail)
-app.command("query")(read.query)
-app.command("search-time")(read.search_time)
-app.command("sql")(sql.sql)
-app.command("export")(export.export)
-app.command("diff")(diff.diff)
-app.command("rebuild")(rebuild.rebuild)
-app.command("produce")(produce.produce)
-app.command("demo")(demo.demo)
-app.command("prepare")(prepare.prepare)
+app.command("get", cls=Command)(read.get)
+app.command("tail", cls=Command)(read.tail)
+app.command("query", cls=Command)(read.query)
+app.command("search-time", cls=Command)(read.search_time)
+app.command("sql", cls=Command)(sql.sql)
+app.command("export", cls=Command)(export.export)
+app.command("diff", cls=Command)(diff.diff)
+app.command("rebuild", cls=Command)(rebuild.rebuild)
+app.command("produce", cls=Command)(produce.produce)
+app.command("demo", cls=Command)(demo.demo)
+app.command("prepare", cls=Command)(prepare.prepare)
 
 
 def _print_version(wanted: bool) -> None:
@@ -76,11 +79,16 @@ def _options(
 
 def main() -> None:
     """Entry point of the ``reput`` command."""
+    # known before anything is parsed: what is wrong with a call is said in JSON, too
+    as_json = not {"--json", "-j"}.isdisjoint(sys.argv)
+    set_up(as_json)
     problems = foreign_packages()
     if problems:
         fail(f"{'; '.join(problems)}; install reput into an environment of its own", 1)
     try:
-        app()
+        sys.exit(app(standalone_mode=not as_json))
+    except typer.TyperException as error:
+        fail(error.format_message(), error.exit_code)
     except ReputError as error:
         fail(str(error), error.exit_code)
     except BrokenPipeError:

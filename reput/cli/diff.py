@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from reput.cli import options, render
-from store.compare import KINDS, compare_stores
+from reput.cli import options, render, tables
+from store.compare import DIRECTORY_KINDS, KINDS, compare_stores
 from store.config import read_hash_slot_count
 from store.errors import UsageError
 
@@ -20,15 +19,22 @@ DIFFERENT = 1
 def diff(
     store_a: Annotated[Path, typer.Argument(help="Root of a store, or of another output.")],
     store_b: Annotated[Path, typer.Argument(help="The one to compare it with.")],
-    only: options.Only = None,
+    only: Annotated[
+        str | None,
+        options.value(
+            "KINDS",
+            "Kinds, with commas: `consumequeue`, `index`, ..., `checkpoint`, whose times "
+            "differ of themselves; all but that if not given.",
+        ),
+    ] = None,
     broker_conf: options.BrokerConf = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare queues, indexes and checkpoint; name the first entry of each that differs.
+    """Compare queues and indexes; name the first entry of each that differs.
 
     Reads only. Exit code 0 where nothing differs, 1 where something does, 2 if called wrongly.
     """
-    kinds = options.kinds_option(only, KINDS)
+    kinds = DIRECTORY_KINDS if only is None else options.kinds_option(only, KINDS)
     roots = (store_a, store_b)
     for root in roots:
         if not root.is_dir():
@@ -38,11 +44,10 @@ def diff(
     if not found.compared:
         raise UsageError(f"neither {store_a} nor {store_b} holds {' or '.join(kinds)}")
     if as_json:
-        typer.echo(json.dumps({"equal": found.is_equal, **asdict(found)}))
+        render.print_json({"equal": found.is_equal, **asdict(found)})
     else:
-        if found.differences:
-            render.print_table("differences", *render.difference_rows(found.differences, *roots))
-        for line in render.comparison_lines(found):
-            typer.echo(line)
+        tables.print_differences(found.differences, *roots)
+        for line in tables.comparison_lines(found):
+            tables.print_line(line)
     if not found.is_equal:
         raise typer.Exit(DIFFERENT)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
 from checkpoints.expiry import expire as expire_output
-from reput.cli import options, render
+from reput.cli import options, render, tables
 from store.errors import UsageError
 
 
@@ -17,11 +14,11 @@ def expire(
     store: options.Store,
     output: options.Output = None,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Remove them; otherwise they are only shown.")
+        bool, options.flag("Remove them; otherwise they are only shown.", "--apply")
     ] = False,
     remove_unused: Annotated[
         bool,
-        typer.Option("--remove-unused", help="With `--apply`: whole queues without messages too."),
+        options.flag("With `--apply`: whole queues without messages too.", "--remove-unused"),
     ] = False,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
@@ -44,7 +41,7 @@ def expire(
         files = [{**asdict(file), "path": str(file.path)} for file in found.files]
         unused = [asdict(key) for key in found.unused_queues]
         summary = {"applied": apply, "log_min_offset": found.log_min_offset, "bytes": size}
-        typer.echo(json.dumps({**summary, "files": files, "unused_queues": unused}))
+        render.print_json({**summary, "files": files, "unused_queues": unused})
         return
     rows: list[tuple[object, ...]] = [
         (file.topic, file.queue_id, file.path.relative_to(root), file.size) for file in found.files
@@ -52,9 +49,10 @@ def expire(
     fate = "all of it" if remove_unused or not apply else "kept"
     rows += [(key.topic, key.queue_id, f"unused queue: {fate}", "") for key in found.unused_queues]
     title, columns = "removed" if apply else "would go", ("topic", "queue", "file", "bytes")
-    render.print_table(title, columns, rows)
-    typer.echo(
-        f"{len(found.files):,} files, {render.human_bytes(size)}, {len(found.unused_queues):,} "
-        f"unused queues; the log begins at {found.log_min_offset:,}"
+    if rows:
+        tables.print_table(title, columns, rows)
+    tables.print_line(
+        f"{len(found.files):,} files, {tables.human_bytes(size)}, {len(found.unused_queues):,} "
+        f"unused queues; the log begins at {found.log_min_offset}"
         + ("" if apply else "; nothing was removed, give --apply")
     )

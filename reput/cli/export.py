@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reput.cli import options, render
+from reput.cli import options, render, tables
 from store.dispatch import DispatchCounts
 from streaming.progress import Progress
 
@@ -32,25 +31,21 @@ def export(
     out: Annotated[
         Path, typer.Argument(help="Directory to make; what is there already must be empty.")
     ],
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(help="Only of this topic; with `*` and `?`; may be repeated."),
-    ] = None,
-    from_time: Annotated[
-        str | None, typer.Option(help="Stored then or later: ms since the epoch, or ISO 8601.")
-    ] = None,
-    to_time: Annotated[str | None, typer.Option(help="Stored before.")] = None,
+    topic: options.Topics = None,
+    from_time: Annotated[str | None, options.time_value("Stored then or later")] = None,
+    to_time: Annotated[str | None, options.value("TIME", "Stored before.")] = None,
     from_offset: Annotated[
-        int | None, typer.Option(min=0, help="At this physical offset or behind it.")
+        int | None, options.value("OFFSET", "At this physical offset or beyond it.", min=0)
     ] = None,
     to_offset: Annotated[
-        int | None, typer.Option(min=0, help="In front of this physical offset.")
+        int | None, options.value("OFFSET", "Up to this physical offset, exclusive.", min=0)
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="With commas: `topic,storeTimestamp,body`; all if not given.")
+        str | None,
+        options.value("NAMES", "With commas: `topic,storeTimestamp,body`; all if not given."),
     ] = None,
     partition_by: Annotated[
-        str | None, typer.Option(help="Directories: `topic`, `date`, or both with a comma.")
+        str | None, options.value("NAMES", "Directories: `topic`, `date`, or both with a comma.")
     ] = None,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
@@ -72,13 +67,13 @@ def export(
         to_offset,
     )
     began = time.monotonic()
-    done = _export(settings, out, selection, columns, partition_by, as_json)
+    done = _export(settings, out, selection, columns, partition_by)
     seconds = round(time.monotonic() - began, 3)
     if as_json:
-        typer.echo(json.dumps({**asdict(done), "seconds": seconds}))
+        render.print_json({**asdict(done), "seconds": seconds})
     else:
-        typer.echo(
-            f"{done.rows:,} rows in {done.files:,} files, {render.human_bytes(done.bytes)}, "
+        tables.print_line(
+            f"{done.rows:,} rows in {done.files:,} files, {tables.human_bytes(done.bytes)}, "
             f"in {seconds} s"
         )
 
@@ -89,14 +84,13 @@ def _export(
     selection: Selection,
     columns: str | None,
     partition_by: str | None,
-    as_json: bool,
 ) -> Exported:
     from readers.export import export as export_rows  # noqa: PLC0415
     from store.rowschema import ROWS_SCHEMA  # noqa: PLC0415
 
     names = ROWS_SCHEMA.names if columns is None else columns.split(",")
     partitions = [] if partition_by is None else partition_by.split(",")
-    progress, display = _ExportProgress(), render.ProgressDisplay(as_json, "exporting")
+    progress, display = _ExportProgress(), render.ProgressDisplay("exporting")
 
     def show(rows: int, done_bytes: int, total_bytes: int) -> None:
         progress.log_end = total_bytes

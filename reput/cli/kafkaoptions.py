@@ -9,9 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from reput.cli.options import size_option
+from reput.cli.options import KAFKA, flag, size_option, value
 from store.errors import UsageError
 from store.follower import FollowerTarget
 
@@ -21,42 +19,58 @@ _CLIENT_PREFIXES = ("security_", "ssl_", "sasl_")
 def kafka_followers(
     kafka: Annotated[
         str | None,
-        typer.Option(help="Also every message to this Kafka, exactly once: `HOST:PORT`, ..."),
+        value(
+            "HOST:PORT",
+            "Also every message to this Kafka, exactly once: `HOST:PORT`, ...",
+            panel=KAFKA,
+        ),
     ] = None,
     kafka_topics: Annotated[
         str | None,
-        typer.Option(help="Topics for it, with commas, `*` and `?`; all but RocketMQ's own."),
+        value(
+            "TOPICS",
+            "Topics for it, with commas, `*` and `?`; all but RocketMQ's own.",
+            panel=KAFKA,
+        ),
     ] = None,
     kafka_topic_format: Annotated[
-        str, typer.Option(help="Kafka's name for a topic, as in `rocketmq.{topic}`.")
+        str, value("FORMAT", "Kafka's name for a topic, as in `rocketmq.{topic}`.", panel=KAFKA)
     ] = "{topic}",
-    kafka_mirror: Annotated[
+    no_kafka_mirror: Annotated[
         bool,
-        typer.Option("--kafka-mirror/--no-kafka-mirror", help="Send the messages, or not."),
-    ] = True,
+        flag("Send no messages, only `--kafka-arrivals`.", "--no-kafka-mirror", panel=KAFKA),
+    ] = False,
     kafka_arrivals: Annotated[
         str | None,
-        typer.Option(help="Also a notice of each message to this topic of it: `reput-arrivals`."),
+        value(
+            "TOPIC",
+            "Also a notice of each message to this topic of it: `reput-arrivals`.",
+            panel=KAFKA,
+        ),
     ] = None,
     kafka_max_message_bytes: Annotated[
-        str, typer.Option(help="The largest message, also of topics that are made.")
+        str, value("SIZE", "The largest message, also of topics that are made.", panel=KAFKA)
     ] = "32m",
     kafka_store_id: Annotated[
         str | None,
-        typer.Option(help="The store's name there, for a position that outlives OUTPUT."),
+        value("ID", "The store's name there, for a position that outlives OUTPUT.", panel=KAFKA),
     ] = None,
     kafka_config: Annotated[
         Path | None,
-        typer.Option(help="TOML file with kafka-python's `security_`, `ssl_`, `sasl_` settings."),
+        value(
+            "FILE",
+            "TOML file with kafka-python's `security_`, `ssl_`, `sasl_` settings.",
+            panel=KAFKA,
+        ),
     ] = None,
 ) -> tuple[FollowerTarget, ...]:
     """What a run is told of Kafka. Raises UsageError."""
     size = size_option("--kafka-max-message-bytes", kafka_max_message_bytes)
     if kafka is None:
-        if kafka_topics or kafka_arrivals or kafka_store_id or kafka_config or not kafka_mirror:
+        if kafka_topics or kafka_arrivals or kafka_store_id or kafka_config or no_kafka_mirror:
             raise UsageError("the options that begin with --kafka- need --kafka HOST:PORT")
         return ()
-    if not (kafka_mirror or kafka_arrivals):
+    if no_kafka_mirror and not kafka_arrivals:
         raise UsageError("--no-kafka-mirror leaves nothing to do without --kafka-arrivals TOPIC")
     from sinks.kafka import KafkaArrivalsTarget, KafkaMirrorTarget  # noqa: PLC0415
     from sinks.kafkatopics import TopicNames, TopicSelection  # noqa: PLC0415
@@ -65,7 +79,7 @@ def kafka_followers(
     settings = KafkaSettings(kafka, kafka_store_id, size or 0, _client_settings(kafka_config))
     chosen = TopicSelection(tuple(kafka_topics.split(",")) if kafka_topics else ())
     targets: list[FollowerTarget] = []
-    if kafka_mirror:
+    if not no_kafka_mirror:
         reserved = frozenset((kafka_arrivals,) if kafka_arrivals else ())
         names = TopicNames(kafka_topic_format, reserved)
         targets.append(KafkaMirrorTarget(settings, chosen, names))
@@ -93,17 +107,17 @@ def _client_settings(path: Path | None) -> dict[str, Any]:
 def with_kafka_options(command: Callable[..., None]) -> Callable[..., None]:
     """A command that takes the options of ``kafka_followers`` where ``command`` has a parameter
     ``kafka``, which gets what they stand for."""
-    options = inspect.signature(kafka_followers, eval_str=True).parameters
+    ours = inspect.signature(kafka_followers, eval_str=True).parameters
     own = inspect.signature(command, eval_str=True)
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
-        told = {name: given.pop(name) for name in options}
+        told = {name: given.pop(name) for name in ours}
         command(**given, kafka=kafka_followers(**told))
 
     parameters: list[inspect.Parameter] = []
     for parameter in own.parameters.values():
-        parameters += options.values() if parameter.name == "kafka" else [parameter]
+        parameters += ours.values() if parameter.name == "kafka" else [parameter]
     called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called

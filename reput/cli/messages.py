@@ -4,18 +4,12 @@ from strangers: nothing of it acts on a terminal, whichever form it has."""
 from __future__ import annotations
 
 import base64
-import json
 import sys
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from rich.console import Console
-from rich.table import Table
-
-from reput.cli import render
+from reput.cli import options, render, tables
 from store import record
 from store.errors import MessageBodyError
 
@@ -32,20 +26,16 @@ class BodyForm(StrEnum):
     NONE = "none"
 
 
-Body = Annotated[BodyForm, typer.Option("--body", help="How to show bodies.")]
-AsJsonLines = Annotated[
-    bool, typer.Option("--json", help="JSON lines on a terminal too; elsewhere they are the rule.")
+Body = Annotated[
+    BodyForm, options.value("FORM", "Bodies as `text`, `hex`, `base64` or `none`.", "--body")
 ]
-
 _FORMS: dict[BodyForm, Callable[[bytes], str]] = {
     BodyForm.TEXT: lambda body: body.decode("utf-8", "backslashreplace"),
     BodyForm.HEX: bytes.hex,
     BodyForm.BASE64: lambda body: base64.b64encode(body).decode(),
 }
-_COLUMNS = (
-    ("stored", 23), ("queue", 5), ("offset", 10), ("tags", 10), ("keys", 16), ("body", None),
-)  # fmt: skip
-"""Of a list, with their widths: lists grow, so that their columns must not."""
+SHOWN_BODY_LINES = 6
+"""Lines of a terminal that a body of a list may take."""
 
 
 def is_for_people(as_json: bool) -> bool:
@@ -53,22 +43,17 @@ def is_for_people(as_json: bool) -> bool:
     return sys.stdout.isatty() and not as_json
 
 
-def print_json_line(fields: dict[str, Any]) -> None:
-    """ASCII only: no other character reaches a terminal."""
-    typer.echo(json.dumps(fields).replace("\x7f", "\\u007f"))
-
-
 def print_place(
     topic: str, queue_id: int, queue_offset: int, store_timestamp: int | None, as_json: bool
 ) -> None:
-    """What a search by time found; ``store_timestamp`` None behind the last message."""
+    """What a search by time found; ``store_timestamp`` None beyond the last message."""
     if is_for_people(as_json):
-        stored = "none stored yet" if store_timestamp is None else time_text(store_timestamp)
+        stored = "none stored yet" if store_timestamp is None else tables.time_text(store_timestamp)
         rows = [(queue_id, queue_offset, stored)]
-        render.print_table(topic, ("queue", "offset", "stored"), rows)
+        tables.print_table(topic, ("queue", "offset", "stored"), rows)
         return
     fields = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}
-    print_json_line({**fields, "store_timestamp": store_timestamp})
+    render.print_json({**fields, "store_timestamp": store_timestamp})
 
 
 def fields_of(message: Message, queue_offset: int, body: BodyForm) -> dict[str, Any]:
@@ -103,52 +88,42 @@ def print_message(message: Message, queue_offset: int, body: BodyForm, as_json: 
     """Everything about one message."""
     fields = fields_of(message, queue_offset, body)
     if not is_for_people(as_json):
-        print_json_line(fields)
+        render.print_json(fields)
         return
     for name in ("born_timestamp", "store_timestamp"):
-        fields[name] = time_text(fields[name])
+        fields[name] = tables.time_text(fields[name])
     fields["keys"] = " ".join(message.keys) or None
-    fields |= {f"property {name}": value for name, value in fields.pop("properties").items()}
-    rows = [(name, value) for name, value in fields.items() if value is not None]
-    render.print_table(f"physical offset {message.physical_offset}", ("field", "value"), rows)
+    fields["property"] = fields.pop("properties")
+    there = {name: value for name, value in fields.items() if value is not None}
+    tables.print_fields(f"physical offset {message.physical_offset}", there)
 
 
 class MessageList:
-    """Messages below each other: one list, though printed in portions."""
+    """Messages one below the other: a line that says which, the body below it."""
 
     def __init__(self, body: BodyForm, as_json: bool) -> None:
         self._body = body
         self._as_json = as_json
-        self._has_header = False
+        self.count = 0
+        """Messages printed so far."""
 
     def print(self, found: Iterable[tuple[Message, int]]) -> None:
         """The next ones, each with its place in its queue."""
-        if not is_for_people(self._as_json):
-            for message, queue_offset in found:
-                print_json_line(fields_of(message, queue_offset, self._body))
-            return
-        table = Table(box=None, expand=True, show_header=not self._has_header, padding=(0, 1, 0, 0))
-        for name, width in _COLUMNS:
-            table.add_column(name, width=width, ratio=None if width else 1, overflow="fold")
         for message, queue_offset in found:
+            self.count += 1
             fields = fields_of(message, queue_offset, self._body)
-            table.add_row(
-                time_text(message.store_timestamp),
-                str(message.queue_id),
-                str(queue_offset),
-                render.cell(message.tags or ""),
-                render.cell(" ".join(message.keys)),
-                render.cell(fields.get("body", "")),
-            )
-        if table.row_count:
-            Console().print(table)
-            self._has_header = True
+            if is_for_people(self._as_json):
+                self._print_for_people(message, fields)
+            else:
+                render.print_json(fields)
 
-
-def time_text(milliseconds: int) -> str:
-    """A time for people, UTC; the number where no calendar has it."""
-    try:
-        moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return str(milliseconds)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{milliseconds % 1000:03d}"
+    def _print_for_people(self, message: Message, fields: dict[str, Any]) -> None:
+        named = {"queue": fields["queue_id"], "offset": fields["queue_offset"]}
+        named |= {"tags": message.tags, "keys": " ".join(message.keys)}
+        words = [
+            f"{name} {tables.shown(value)}"
+            for name, value in named.items()
+            if value not in (None, "")
+        ]
+        heading = "  ".join((tables.time_text(message.store_timestamp), *words))
+        tables.print_entry(heading, fields.get("body"), SHOWN_BODY_LINES)

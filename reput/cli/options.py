@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
+from reput.cli.render import print_note
+from reput.cli.tables import time_text
 from sinks.consumequeue import OnQueueGap
 from sources.options import parse_size
 from store.config import StoreSettings, read_store_settings
 from store.errors import UsageError
 from store.follower import FollowerTarget
 
-_DURATION = re.compile(r"([0-9]{1,9})(ms|s|m)\Z", re.ASCII)
-_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000}
+_DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z", re.ASCII)
+_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MILLISECONDS = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
+_SECONDS_DIGITS = 10
+"""A number of so many digits is seconds since the epoch: as ms it would be a day of 1970."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
+LOCAL = "local"
+
+TIME_FORMS = (
+    "2026-01-31T12:30Z, 2026-01-31T12:30+08:00, '2026-01-31T12:30 Europe/Berlin' (or local), "
+    "-1h (before now), or ms since the epoch"
+)
 
 
 def size_option(name: str, text: str | None) -> int | None:
@@ -33,26 +45,43 @@ def size_option(name: str, text: str | None) -> int | None:
 
 
 def duration_option_ms(name: str, text: str) -> int:
-    """Milliseconds of ``200ms``, ``5s``, ``1m``. Raises UsageError naming the option."""
+    """Milliseconds of ``200ms``, ``5s``, ``1m``, ``2h``, ``1d``. Raises UsageError naming the
+    option."""
     found = _DURATION.match(text)
     if not found:
-        raise UsageError(f"{name} is {text!r}; it must be a number with ms, s or m")
+        raise UsageError(f"{name} is {text!r}; it must be a number with ms, s, m, h or d")
     return int(found[1]) * _DURATION_UNITS_MS[found[2]]
 
 
 def time_option_ms(name: str, text: str) -> int:
-    """Milliseconds since the epoch, of such a number or of an ISO 8601 time, UTC where it names no
-    zone. Raises UsageError naming the option."""
+    """Milliseconds since the epoch, of such a number, of a time before now (``-1h``) or of an ISO
+    8601 time, UTC where it names no zone. Seconds since the epoch are taken too, and said to be
+    that. Raises UsageError naming the option."""
     if _MILLISECONDS.match(text):
-        return int(text)
+        if len(text) != _SECONDS_DIGITS:
+            return int(text)
+        seconds_ms = int(text) * 1000
+        print_note(f"{name} {text} is taken for seconds since the epoch: {time_text(seconds_ms)}")
+        return seconds_ms
+    ago = _DURATION.match(text.removeprefix("-"))
+    if ago:
+        return time.time_ns() // 1_000_000 - duration_option_ms(name, ago[0])
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(
-            f"{name} is {text!r}; it must be ms since the epoch or a time like 2026-01-31T12:30:00Z"
-        ) from error
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        moment = _moment(text)
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+        raise UsageError(f"{name} is {text!r}; it must be one of {TIME_FORMS}") from error
     return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _moment(text: str) -> datetime:
+    stated, _, zone = text.rpartition(" ")
+    if not zone[:1].isalpha():
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    moment = datetime.fromisoformat(stated)
+    if moment.tzinfo:
+        raise ValueError("two zones")
+    return moment.astimezone() if zone == LOCAL else moment.replace(tzinfo=ZoneInfo(zone))
 
 
 def optional_time_ms(name: str, text: str | None) -> int | None:
@@ -137,62 +166,97 @@ def spark_conf(pairs: list[str]) -> dict[str, str]:
     return settings
 
 
+SETTINGS, DAMAGE, INDEX = "Settings of store and Spark", "Damage and gaps", "Index of keys"
+DELTA, KAFKA = "Delta table", "Kafka"
+"""Panels of ``--help``; each is aligned by itself, so that names fit into 80 columns."""
+
+
+def flag(help: str, *names: str, panel: str | None = None) -> Any:
+    """An option without a value."""
+    return typer.Option(*names, help=help, rich_help_panel=panel)
+
+
+def value(metavar: str, help: str, *names: str, panel: str | None = None, **limits: Any) -> Any:
+    """An option with a value; ``metavar`` is short, for its name has to fit beside it."""
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **limits)
+
+
+def time_value(what: str) -> Any:
+    """An option with a time."""
+    return value("TIME", f"{what}: `2026-01-31T12:30Z` (other zones too), `-1h`, or ms.")
+
+
 Store = Annotated[Path, typer.Argument(help="Root of the store; holds `commitlog/`.")]
 Output = Annotated[
     Path | None,
-    typer.Option(help="Root of the store to write; the store itself if not given."),
+    value("DIR", "Root of the store to write; the store itself if not given.", "--output", "-o"),
 ]
 ReadOutput = Annotated[
     Path | None,
-    typer.Option("--output", help="Root of queues and index; the store itself if not given."),
+    value("DIR", "Root of queues and index; the store itself if not given.", "--output", "-o"),
 ]
 BrokerConf = Annotated[
     Path | None,
-    typer.Option(help="RocketMQ's property file, if it is not `broker.conf` in the store."),
-]
+    value("FILE", "RocketMQ's property file, if it is not `broker.conf` in the store.",
+          panel=SETTINGS),
+]  # fmt: skip
 CommitLogFileSize = Annotated[
-    str | None, typer.Option("--commitlog-file-size", help="mappedFileSizeCommitLog; `1g`.")
+    str | None,
+    value("SIZE", "mappedFileSizeCommitLog; `1g`.", "--commitlog-file-size", panel=SETTINGS),
 ]
 ConsumeQueueFileSize = Annotated[
     str | None,
-    typer.Option("--consume-queue-file-size", help="mappedFileSizeConsumeQueue in bytes."),
+    value("SIZE", "mappedFileSizeConsumeQueue in bytes.", "--consume-queue-file-size",
+          panel=SETTINGS),
+]  # fmt: skip
+Conf = Annotated[
+    list[str] | None,
+    value("KEY=VALUE", "A Spark setting; may be repeated.", panel=SETTINGS),
 ]
 OnQueueGapOption = Annotated[
     OnQueueGap,
-    typer.Option(help="Queue offsets that jump: close up as RocketMQ, fill with blanks, stop."),
-]
-VerifyCrc = Annotated[bool, typer.Option("--verify-crc", help="Check the CRC of every body.")]
-Conf = Annotated[
-    list[str] | None, typer.Option(help="A Spark setting, `key=value`; may be repeated.")
+    value("HOW", "Queue offsets that jump: close up as RocketMQ (`rocketmq`), fill with blanks "
+          "(`blank`), or stop (`fail`).", panel=DAMAGE),
+]  # fmt: skip
+VerifyCrc = Annotated[bool, flag("Check the CRC of every body.", "--verify-crc", panel=DAMAGE)]
+Topics = Annotated[
+    list[str] | None,
+    value("TOPIC", "Only of this topic; with `*` and `?`; may be repeated.", "--topic", "-t"),
 ]
 Only = Annotated[
     str | None,
-    typer.Option(help="Kinds, with commas: `consumequeue`, `index`, ...; all if not given."),
+    value("KINDS", "Kinds, with commas: `consumequeue`, `index`, ...; all if not given."),
 ]
 Retention = Annotated[
-    bool, typer.Option("--retention", help="Remove queue files whose messages the log has lost.")
+    bool, flag("Remove queue files whose messages the log has lost.", "--retention")
 ]
 Index = Annotated[
     bool | None,
-    typer.Option(
-        "--index/--no-index", help="Build the index of keys, or not; as messageIndexEnable says."
-    ),
-]
+    flag("Build the index of keys, or not; as messageIndexEnable says.", "--index/--no-index",
+         panel=INDEX),
+]  # fmt: skip
 IndexTags = Annotated[
-    bool, typer.Option("--index-tags", help="Index tags too, as RocketMQ 5.5 does.")
+    bool, flag("Index tags too, as RocketMQ 5.5 does.", "--index-tags", panel=INDEX)
 ]
 Delta = Annotated[
     str | None,
-    typer.Option(help="Also a row a message into this Delta table: a path, `s3://...`, ..."),
-]
+    value("URL", "Also a row a message into this Delta table: a path, `s3://...`, ...",
+          panel=DELTA),
+]  # fmt: skip
 DeltaSchema = Annotated[
-    Path | None, typer.Option(help="Columns of JSON bodies for `--delta`: a TOML or JSON file.")
+    Path | None,
+    value("FILE", "Columns of JSON bodies for `--delta`: a TOML or JSON file.", panel=DELTA),
 ]
 DeltaStoreId = Annotated[
     str | None,
-    typer.Option(help="The store's name in a table that several share, or that outlives OUTPUT."),
-]
+    value("ID", "The store's name in a table that several share, or that outlives OUTPUT.",
+          panel=DELTA),
+]  # fmt: skip
 DeltaInterval = Annotated[
-    str, typer.Option(help="Least time between commits to the table while there is little.")
+    str,
+    value("TIME", "Least time between commits to the table while there is little.", panel=DELTA),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines.")]
+AsJson = Annotated[bool, flag("JSON for machines, on stderr too.", "--json", "-j")]
+AsJsonLines = Annotated[
+    bool, flag("JSON lines on a terminal too; elsewhere they are the rule.", "--json", "-j")
+]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from reput.cli import render
-
 
 def prepare() -> None:
     """Once for an installation, so that every run starts in half the time; takes half a minute.
@@ -14,6 +12,5 @@ def prepare() -> None:
     """
     from streaming.prepare import prepare as fill_cache  # noqa: PLC0415
 
-    render.set_up_logging(False)
     archive = fill_cache()
     typer.echo(f"prepared: {archive or 'kernels only, this Java keeps no class archive'}")

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Annotated
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from reput.cli import options, render
+from reput.cli import options, render, tables
 from store.errors import UsageError
 from store.workload import Workload
 
+if TYPE_CHECKING:
+    from store.appender import Appender
+
 BATCH_SECONDS = 0.005
 MAX_BATCH = 10_000
-PROGRESS_SECONDS = 5.0
+DEFAULT_RATE = 5000
 
 
 def produce(
     store: options.Store,
-    topics: Annotated[int, typer.Option(min=1, max=999, help="Topics.")] = 8,
-    queues: Annotated[int, typer.Option(min=1, help="Queues of each topic.")] = 4,
-    rate: Annotated[int, typer.Option(min=0, help="Messages/s; 0 for all that goes.")] = 5000,
-    size: Annotated[int, typer.Option(min=12, max=4 << 20, help="Bytes of a body.")] = 300,
-    seconds: Annotated[float, typer.Option(min=0, help="How long.")] = 30.0,
-    count: Annotated[
-        int | None, typer.Option(min=1, help="How many messages, instead of how long.")
+    topics: Annotated[int, options.value("N", "Topics.", min=1, max=999)] = 8,
+    queues: Annotated[int, options.value("N", "Queues of each topic.", min=1)] = 4,
+    rate: Annotated[
+        int | None,
+        options.value(
+            "N",
+            f"Messages/s, 0 for all that goes; if not given {DEFAULT_RATE}, with `--count` 0.",
+            min=0,
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Bodies follow from it.")] = 1,
+    size: Annotated[int, options.value("BYTES", "Bytes of a body.", min=12, max=4 << 20)] = 300,
+    seconds: Annotated[float, options.value("N", "How long.", min=0)] = 30.0,
+    count: Annotated[
+        int | None,
+        options.value("N", "How many messages, instead of how long.", "--count", "-n", min=1),
+    ] = None,
+    seed: Annotated[int, options.value("N", "Bodies follow from it.")] = 1,
     property_crc: Annotated[
-        bool, typer.Option("--property-crc", help="Write the property CRC as well.")
+        bool, options.flag("Write the property CRC as well.", "--property-crc")
     ] = False,
     commitlog_file_size: options.CommitLogFileSize = None,
     as_json: options.AsJson = False,
@@ -43,35 +52,25 @@ def produce(
     file_size = options.size_option("--commitlog-file-size", commitlog_file_size)
     if store.exists() and not store.is_dir():
         raise UsageError(f"{store} is not a directory")
+    if rate is None:
+        rate = DEFAULT_RATE if count is None else 0
+    how_long = f"for {seconds:g} s" if count is None else f"up to {count:,} messages"
+    at = f"at {rate:,} messages/s" if rate else "as fast as it goes"
+    render.print_note(f"appending to {store} {how_long}, {at}")
     workload = Workload(topics, queues, size, seed)
-    done, began = 0, time.monotonic()
-    shown = began
-    with (
-        render.stopped_by_signals() as stop,
-        Appender(
-            store, file_size=file_size or DEFAULT_FILE_SIZE, property_crc=property_crc
-        ) as appender,
-    ):
-        first_offset = appender.end_offset
-        began = time.monotonic()
-        while not stop.is_set():
-            elapsed = time.monotonic() - began
-            if done >= count if count is not None else elapsed >= seconds:
-                break
-            due = int(rate * elapsed) + 1 if rate else done + MAX_BATCH
-            if count is not None:
-                due = min(due, count)
-            if due > done:
-                batch = min(due - done, MAX_BATCH)
-                appender.append_batch(workload.batch(done, batch, time.time_ns() // 1_000_000))
-                done += batch
-            else:
-                stop.wait(BATCH_SECONDS)
-            if time.monotonic() - shown >= PROGRESS_SECONDS:
-                shown = time.monotonic()
-                typer.echo(f"{done:,} messages, {done / elapsed:,.0f}/s", err=True)
-        end_offset = appender.end_offset
-    elapsed = time.monotonic() - began
+    display = render.ProgressDisplay("appending")
+    try:
+        with (
+            render.stopped_by_signals() as stop,
+            Appender(
+                store, file_size=file_size or DEFAULT_FILE_SIZE, property_crc=property_crc
+            ) as appender,
+        ):
+            first_offset = appender.end_offset
+            done, elapsed = _append(appender, workload, rate, seconds, count, stop, display)
+            end_offset = appender.end_offset
+    finally:
+        display.close()
     summary = {
         "messages": done,
         "bytes": end_offset - first_offset,
@@ -79,8 +78,42 @@ def produce(
         "seconds": round(elapsed, 3),
     }
     if as_json:
-        typer.echo(json.dumps(summary))
+        render.print_json(summary)
     else:
-        typer.echo(
-            f"{done:,} messages, {render.human_bytes(end_offset - first_offset)} in {elapsed:.1f} s"
+        tables.print_line(
+            f"{done:,} messages, {tables.human_bytes(end_offset - first_offset)} in {elapsed:.1f} s"
         )
+
+
+def _append(
+    appender: Appender,
+    workload: Workload,
+    rate: int,
+    seconds: float,
+    count: int | None,
+    stop: Event,
+    display: render.ProgressDisplay,
+) -> tuple[int, float]:
+    """Messages, and the seconds that they took."""
+    # the first one may wait for a kernel to be compiled: the clock starts after it
+    appender.append_batch(workload.batch(0, 1, time.time_ns() // 1_000_000))
+    done, began = 1, time.monotonic()
+    while not stop.is_set():
+        elapsed = time.monotonic() - began
+        if done >= count if count is not None else elapsed >= seconds:
+            break
+        due = int(rate * elapsed) + 1 if rate else done + MAX_BATCH
+        if count is not None:
+            due = min(due, count)
+        if due > done:
+            batch = min(due - done, MAX_BATCH)
+            appender.append_batch(workload.batch(done, batch, time.time_ns() // 1_000_000))
+            done += batch
+        else:
+            stop.wait(BATCH_SECONDS)
+        now = time.monotonic() - began
+        reached, total = (now, seconds) if count is None else (done, count)
+        per_second = done / max(now, BATCH_SECONDS)
+        fields = {"messages": done, "messages_per_second": round(per_second)}
+        display.update(reached, total, f"{done:,} messages, {per_second:,.0f}/s", fields)
+    return done, time.monotonic() - began

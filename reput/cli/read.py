@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from reput.cli import messages, options, render
-from reput.cli.messages import AsJsonLines, Body, BodyForm
+from reput.cli.messages import Body, BodyForm
 from store.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def get(
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
-    as_json: AsJsonLines = False,
+    as_json: options.AsJsonLines = False,
 ) -> None:
     """Show one message of a queue. Exit code 1 where there is none."""
     settings = options.store_settings(
@@ -70,30 +70,32 @@ def _raise_not_found(found: GetMessageResult, place: str, output: Path) -> NoRet
 def tail(
     store: options.Store,
     topic: Topic,
-    lines: Annotated[int, typer.Option(min=0, help="How many of the last ones to show.")] = 10,
-    from_time: Annotated[
-        str | None,
-        typer.Option(help="Show all since then instead: ms since the epoch, or ISO 8601."),
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes.")] = False,
-    tag: Annotated[str | None, typer.Option(help="Only with such a tag: `A || B`.")] = None,
+    lines: Annotated[
+        int, options.value("N", "How many of the last ones to show.", "--lines", "-n", min=0)
+    ] = 10,
+    from_time: Annotated[str | None, options.time_value("Show all since then instead")] = None,
+    follow: Annotated[bool, options.flag("Go on with what comes.", "--follow", "-f")] = False,
+    tag: Annotated[str | None, options.value("TAGS", "Only with such a tag: `A || B`.")] = None,
     sql: Annotated[
-        str | None, typer.Option(help="Only those whose properties fulfil an SQL92 expression.")
+        str | None,
+        options.value("SQL92", "Only those whose properties fulfil an SQL92 expression."),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(help="Only what a consumer group registered for, in SQL92; bit maps count."),
+        options.value(
+            "GROUP", "Only what a consumer group registered for, in SQL92; bit maps count."
+        ),
     ] = None,
     output: options.ReadOutput = None,
     body: Body = BodyForm.TEXT,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
-    as_json: AsJsonLines = False,
+    as_json: options.AsJsonLines = False,
 ) -> None:
     """Show a topic's last messages, in the order in which they were stored.
 
-    With `--follow` until Ctrl-C or SIGTERM.
+    Exit code 1 where there is none to show. With `--follow` until Ctrl-C or SIGTERM.
     """
     from readers.tail import TopicTail  # noqa: PLC0415
 
@@ -116,25 +118,26 @@ def tail(
             if not follow or stop.wait(POLL_SECONDS):
                 break
             found = topic_tail.new()
+    asked = lines > 0 or since is not None
+    if asked and not (printed.count or follow or stop.is_set()):
+        raise NotFoundError(f"no message of topic {topic} to show")
 
 
 def query(
     store: options.Store,
     topic: Topic,
-    key: Annotated[str | None, typer.Option(help="One of a message's keys.")] = None,
+    key: Annotated[str | None, options.value("KEY", "One of a message's keys.")] = None,
     unique_key: Annotated[
-        str | None, typer.Option(help="The id that its client gave a message.")
+        str | None, options.value("ID", "The id that its client gave a message.")
     ] = None,
-    begin: Annotated[
-        str | None, typer.Option(help="Stored then or later: ms since the epoch, or ISO 8601.")
-    ] = None,
-    end: Annotated[str | None, typer.Option(help="Stored then or earlier.")] = None,
+    begin: Annotated[str | None, options.time_value("Stored then or later")] = None,
+    end: Annotated[str | None, options.value("TIME", "Stored then or earlier.")] = None,
     output: options.ReadOutput = None,
     body: Body = BodyForm.TEXT,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
-    as_json: AsJsonLines = False,
+    as_json: options.AsJsonLines = False,
 ) -> None:
     """Show the newest messages with a key, by the index. Exit code 1 where there is none."""
     wanted = key if unique_key is None else unique_key
@@ -163,17 +166,19 @@ def search_time(
     store: options.Store,
     topic: Topic,
     queue: Queue,
-    time: Annotated[str, typer.Argument(help="ms since the epoch, or ISO 8601.")],
+    time: Annotated[
+        str, typer.Argument(help="As `2026-01-31T12:30Z`, `1h` (before now), or ms.")
+    ],
     upper: Annotated[
         bool,
-        typer.Option("--upper", help="The last message stored then or earlier; else the first "
-                     "stored then or later."),
+        options.flag("The last message stored then or earlier; else the first stored then or "
+                     "later.", "--upper"),
     ] = False,
     output: options.ReadOutput = None,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
-    as_json: AsJsonLines = False,
+    as_json: options.AsJsonLines = False,
 ) -> None:  # fmt: skip
     """Show at which offset of a queue a time is. Exit code 1 where there is no such queue."""
     from store.consumequeue import BoundaryType  # noqa: PLC0415

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli import options, render
+from reput.cli import options, render, tables
 from sinks.consumequeue import OnQueueGap
 from store.compare import DIRECTORY_KINDS
 from store.errors import UsageError
@@ -29,16 +28,19 @@ def rebuild(
     store: options.Store,
     output: options.Output = None,
     topic: Annotated[
-        list[str] | None, typer.Option(help="Replace this topic's queues only; may be repeated.")
+        list[str] | None,
+        options.value(
+            "TOPIC", "Replace this topic's queues only; may be repeated.", "--topic", "-t"
+        ),
     ] = None,
     only: options.Only = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Build and compare only; exit code 1 where it differs."),
+        options.flag("Build and compare only; exit code 1 where it differs.", "--dry-run"),
     ] = False,
     drop_old: Annotated[
         bool,
-        typer.Option("--drop-old", help="Build nothing: remove what rebuilds replaced and kept."),
+        options.flag("Build nothing: remove what rebuilds replaced and kept.", "--drop-old"),
     ] = False,
     on_queue_gap: options.OnQueueGapOption = OnQueueGap.ROCKETMQ,
     verify_crc: options.VerifyCrc = False,
@@ -58,7 +60,6 @@ def rebuild(
     if dry_run and drop_old:
         raise UsageError("--dry-run and --drop-old are not for the same call")
     root = output or store
-    render.set_up_logging(as_json)
     if drop_old:
         _drop_old(root, as_json)
         return
@@ -75,7 +76,7 @@ def rebuild(
             broker_conf, commitlog_file_size, consume_queue_file_size, conf
         ),
     )
-    _show(_rebuild(config, kinds, topic, dry_run, as_json), root, dry_run, as_json)
+    _show(_rebuild(config, kinds, topic, dry_run), root, dry_run, as_json)
 
 
 def _drop_old(root: Path, as_json: bool) -> None:
@@ -83,9 +84,9 @@ def _drop_old(root: Path, as_json: bool) -> None:
 
     dropped = [str(path) for path in drop_old(root)]
     if as_json:
-        typer.echo(json.dumps({"removed": dropped}))
+        render.print_json({"removed": dropped})
     else:
-        typer.echo(f"removed {', '.join(dropped) or 'nothing'}")
+        tables.print_line(f"removed {', '.join(dropped) or 'nothing'}")
 
 
 def _rebuild(
@@ -93,9 +94,8 @@ def _rebuild(
     kinds: Sequence[str],
     topics: list[str] | None,
     dry_run: bool,
-    as_json: bool,
 ) -> Rebuilt:
-    display = render.ProgressDisplay(as_json)
+    display = render.ProgressDisplay()
     try:
         with started(config.spark_conf) as jvm, render.stopped_by_signals() as stop:
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
@@ -112,22 +112,20 @@ def _show(done: Rebuilt, root: Path, dry_run: bool, as_json: bool) -> None:
     found = done.comparison
     if as_json:
         fields = {"equal": found.is_equal, **asdict(found), "kept": [str(p) for p in done.kept]}
-        typer.echo(json.dumps({**done.progress.summary(), "replaced": not dry_run, **fields}))
+        render.print_json({**done.progress.summary(), "replaced": not dry_run, **fields})
     else:
         if found.differences:
             shown = found.differences[:SHOWN_DIFFERENCES]
-            render.print_table(
-                f"the first {len(shown)} of {len(found.differences):,} differences",
-                *render.difference_rows(shown, "was there", "built"),
-            )
-        for line in render.comparison_lines(found):
-            typer.echo(line)
-        typer.echo(f"{done.progress.summary()['messages']:,} messages dispatched")
+            tables.print_differences(shown, "was there", "built")
+            tables.print_line(f"the first {len(shown)} of {len(found.differences):,} differences")
+        for line in tables.comparison_lines(found):
+            tables.print_line(line)
+        tables.print_line(f"{done.progress.summary()['messages']:,} messages dispatched")
         if dry_run:
-            typer.echo("a dry run: nothing was replaced")
+            tables.print_line("a dry run: nothing was replaced")
         else:
             kept = ", ".join(path.name for path in done.kept)
             old = f"the old is kept: {kept}" if kept else "nothing was there before"
-            typer.echo(f"replaced in {root}; {old}")
+            tables.print_line(f"replaced in {root}; {old}")
     if dry_run and not found.is_equal:
         raise typer.Exit(DIFFERENT)

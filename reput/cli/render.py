@@ -1,4 +1,7 @@
-"""How things are shown: logs, errors, progress, tables; plain or JSON where no terminal is."""
+"""How a command speaks besides its result: logs, errors, progress; JSON lines where it is told so.
+
+All of it goes through one console for stderr, so that a line never runs into a progress bar.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,30 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
+import typer
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from reput import INTERRUPTED
-from store.compare import Comparison, Difference, Fields
+from reput.cli.tables import escaped, human_bytes, human_seconds, lag_text
 
 PLAIN_SECONDS = 5.0
+UNCHANGED_SECONDS = 60.0
+"""How often a line says that nothing happens."""
 
 
 class Shown(Protocol):
     """What a progress display asks of ``streaming.progress.Progress``."""
 
-    end_offset: int
+    position: int
+    ahead_bytes: int
     start_offset: int
     log_end: int | None
 
@@ -48,36 +53,67 @@ class Shown(Protocol):
         """Counts so far."""
 
 
+class _Stderr:
+    """Lines for people, or for machines with time and level; above the bar while there is one."""
+
+    def __init__(self) -> None:
+        self.as_json = False
+        self.bar: Progress | None = None
+
+    def say(self, level: str, fields: Mapping[str, object], plain: str) -> None:
+        """One line, at once: ``plain`` for people, ``fields`` for machines."""
+        if self.as_json:
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            plain = json_text({"time": now, "level": level, **fields})
+        console = self.bar.console if self.bar is not None else Console(stderr=True)
+        # whole, however narrow the terminal is: a line is copied, and searched for
+        console.print(Text(plain), soft_wrap=True)
+
+
+_stderr = _Stderr()
+
+
 def fail(line: str, code: int) -> NoReturn:
     """One line on stderr, then the end."""
-    print_note(f"error: {' '.join(line.split())}")
+    text = " ".join(line.split())
+    _stderr.say("error", {"event": text}, f"reput: error: {escaped(text)}")
     sys.exit(code)
 
 
 def print_note(line: str) -> None:
     """One line on stderr, at once."""
-    print(f"reput: {escaped(line)}", file=sys.stderr, flush=True)
+    _stderr.say("info", {"event": line}, f"reput: {escaped(line)}")
 
 
-class _Formatter(logging.Formatter):
-    def __init__(self, as_json: bool) -> None:
-        super().__init__()
-        self._as_json = as_json
+def json_text(fields: object, **options: Any) -> str:
+    """JSON on one line, in UTF-8 as it is but for characters that could act on a terminal."""
+    text = json.dumps(fields, ensure_ascii=False, **options)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _json_escape(c) for c in text)
 
-    def format(self, record: logging.LogRecord) -> str:
+
+def _json_escape(character: str) -> str:
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
+
+
+def print_json(fields: object, **options: Any) -> None:
+    """A result for machines, a line on stdout, in UTF-8 whatever the terminal speaks."""
+    typer.echo(json_text(fields, **options).encode())
+
+
+class _Handler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
         now = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         level, text = record.levelname.lower(), record.getMessage()
-        if self._as_json:
-            return json.dumps({"time": now, "level": level, "event": text})
-        return f"{now} {level:7} {text}"
+        _stderr.say(level, {"event": text}, f"{now} {level:7} {escaped(text)}")
 
 
-def set_up_logging(as_json: bool) -> None:
-    """Our events on stderr, a line each."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Formatter(as_json))
+def set_up(as_json: bool) -> None:
+    """Our events on stderr, a line each: JSON if the command is told to print JSON."""
+    _stderr.as_json = as_json
     logger = logging.getLogger("reput")
-    logger.handlers = [handler]
+    logger.handlers = [_Handler()]
     logger.setLevel(logging.INFO)
     logger.propagate = False
     # py4j prints a traceback for whatever our batch callback raises; we say it in one line
@@ -102,116 +138,66 @@ def stopped_by_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-class ProgressDisplay:
-    """A bar with rate, lag and ETA on a terminal; otherwise a line every few seconds."""
+class _Bar(Progress):
+    """A bar over the terminal's width, and below it what it means."""
 
-    def __init__(self, as_json: bool, doing: str = "dispatching") -> None:
-        self._json = as_json
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Called at each refresh."""
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Text(task.fields["at"], no_wrap=True, overflow="ellipsis")
+
+
+class ProgressDisplay:
+    """A bar on a terminal; otherwise a line every few seconds in which something changed."""
+
+    def __init__(self, doing: str = "dispatching") -> None:
+        self._doing = doing
         self._due = time.monotonic() + PLAIN_SECONDS
-        self._bar: Progress | None = None
+        self._last: tuple[float, str] = (time.monotonic(), "")
         console = Console(stderr=True)
-        if console.is_terminal and not as_json:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[at]}"),
-            )
-            self._bar = Progress(*columns, console=console, transient=True)
-            self._task = self._bar.add_task(doing, total=None, at="")
-            self._bar.start()
+        if console.is_terminal and not _stderr.as_json:
+            columns = (TextColumn("{task.description}"), BarColumn(None), TaskProgressColumn())
+            _stderr.bar = _Bar(*columns, console=console, transient=True, expand=True)
+            self._task = _stderr.bar.add_task(doing, total=None, at="")
+            _stderr.bar.start()
 
     def __call__(self, progress: Shown) -> None:
         """Show where a run stands."""
-        if self._bar is not None:
-            total = None if progress.log_end is None else progress.log_end - progress.start_offset
-            done = progress.end_offset - progress.start_offset
-            self._bar.update(self._task, total=total, completed=done, at=_line(progress))
-        elif time.monotonic() >= self._due:
-            self._due = time.monotonic() + PLAIN_SECONDS
-            if self._json:
-                messages, size = progress.rates()
-                fields = {"lag_bytes": progress.lag_bytes, "eta_seconds": progress.eta_seconds()}
-                rates = {"messages_per_second": round(messages), "bytes_per_second": round(size)}
-                print(json.dumps({**progress.summary(), **fields, **rates}), file=sys.stderr)
-            else:
-                print(_line(progress), file=sys.stderr)
+        messages, size = progress.rates()
+        summary, eta = progress.summary(), progress.eta_seconds()
+        ahead = progress.ahead_bytes
+        text = (
+            f"{summary['messages']:,} messages, {messages:,.0f}/s, {human_bytes(size)}/s, "
+            f"lag {lag_text(progress.lag_bytes)}"
+            + (f", {human_bytes(ahead)} of it scanned" if ahead else "")
+            + f", ETA {'unknown' if eta is None else human_seconds(eta)}"
+        )
+        fields = {
+            **summary, "lag_bytes": progress.lag_bytes, "scanned_ahead_bytes": ahead,
+            "eta_seconds": eta, "messages_per_second": round(messages),
+            "bytes_per_second": round(size),
+        }  # fmt: skip
+        total = None if progress.log_end is None else progress.log_end - progress.start_offset
+        self.update(progress.position + ahead - progress.start_offset, total, text, fields)
+
+    def update(
+        self, done: float, total: float | None, text: str, fields: Mapping[str, object]
+    ) -> None:
+        """Show ``done`` of ``total``; a line is due when ``done`` or ``total`` has changed."""
+        now = time.monotonic()
+        if _stderr.bar is not None:
+            _stderr.bar.update(self._task, total=total, completed=done, at=text)
+        elif now >= self._due:
+            since, before = self._last
+            state = f"{done} {total}"
+            if state != before or now >= since + UNCHANGED_SECONDS:
+                self._last = now, state
+                self._due = now + PLAIN_SECONDS
+                _stderr.say("info", {"event": self._doing, **fields}, text)
 
     def close(self) -> None:
         """Take the bar away."""
-        if self._bar is not None:
-            self._bar.stop()
-
-
-def _line(progress: Shown) -> str:
-    messages, size = progress.rates()
-    eta = progress.eta_seconds()
-    return (
-        f"{progress.summary()['messages']:,} messages, {messages:,.0f}/s, {human_bytes(size)}/s, "
-        f"lag {lag_text(progress.lag_bytes)}, ETA {'unknown' if eta is None else f'{eta:.0f} s'}"
-    )
-
-
-def human_bytes(count: float) -> str:
-    """``1.5 GiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
-def lag_text(lag_bytes: int | None) -> str:
-    """A lag for people."""
-    return "unknown" if lag_bytes is None else human_bytes(lag_bytes)
-
-
-def known(value: object) -> str:
-    """A value for people: what is not known is said to be so."""
-    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on stdout; cells are text from anywhere and are never taken for markup."""
-    console = Console()
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(cell(value) for value in row))
-    console.print(table)
-
-
-def comparison_lines(comparison: Comparison) -> Iterator[str]:
-    """How much was compared and how much of it differs, a line a kind."""
-    different = Counter(difference.kind for difference in comparison.differences)
-    for kind, count in comparison.compared.items():
-        result = f"{different[kind]:,} differ" if different[kind] else "equal"
-        yield f"{kind:20} {count:,} compared, {result}"
-
-
-def difference_rows(
-    differences: Sequence[Difference], left: object, right: object
-) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-    """Columns and rows for ``print_table``; ``left`` and ``right`` name the stores."""
-    rows = [
-        (one.kind, one.place, one.entry, _fields(one.left), _fields(one.right))
-        for one in differences
-    ]
-    return ("kind", "where", "entry", str(left), str(right)), rows
-
-
-def _fields(fields: Fields | None) -> str:
-    if fields is None:
-        return "nothing"
-    return ", ".join(f"{name} {value}" for name, value in fields.items())
-
-
-def escaped(text: str) -> str:
-    """Text from anywhere, harmless on a terminal: what is not printable, as control characters,
-    line feeds and those that turn the direction of writing, is shown as an escape."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def cell(value: object) -> Text:
-    """A table's cell; never markup."""
-    return Text(escaped(known(value)))
+        if _stderr.bar is not None:
+            _stderr.bar.stop()
+            _stderr.bar = None

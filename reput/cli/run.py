@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from reput.cli import options, render
+from reput.cli import options, render, tables
 from reput.cli.kafkaoptions import with_kafka_options
 from sinks.consumequeue import OnQueueGap
 from store.follower import FollowerTarget
@@ -28,34 +25,44 @@ class OnCorrupt(StrEnum):
     FAIL = "fail"
 
 
+Trigger = Annotated[
+    str,
+    options.value(
+        "TIME", "Least time between starts of micro-batches: `200ms`, `5s`; `0ms` is no pause."
+    ),
+]
+MaxBytesPerTrigger = Annotated[
+    str, options.value("SIZE", "Bytes of log per micro-batch at the most: `64k`, `1g`.")
+]
+OnCorruptOption = Annotated[
+    OnCorrupt,
+    options.value(
+        "HOW", "Damaged bytes: list them and go on (`quarantine`), or stop (`fail`).",
+        panel=options.DAMAGE,
+    ),
+]  # fmt: skip
+
+
 @with_kafka_options
 def run(
     store: options.Store,
     output: options.Output = None,
-    once: Annotated[bool, typer.Option("--once", help="Catch up, then end.")] = False,
+    once: Annotated[bool, options.flag("Catch up, then end.", "--once")] = False,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Spark's checkpoint; `OUTPUT/reput/spark` if not given.")
+        Path | None,
+        options.value("DIR", "Spark's checkpoint; `OUTPUT/reput/spark` if not given."),
     ] = None,
-    trigger: Annotated[
-        str,
-        typer.Option(
-            help="Least time between starts of micro-batches: `200ms`, `5s`; `0ms` is no pause."
-        ),
-    ] = f"{DEFAULT_TRIGGER_MS}ms",
-    max_bytes_per_trigger: Annotated[
-        str, typer.Option(help="Bytes of log per micro-batch at the most: `64k`, `1g`.")
-    ] = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
-    on_corrupt: Annotated[
-        OnCorrupt, typer.Option(help="Damaged bytes: list them and go on, or stop.")
-    ] = OnCorrupt.QUARANTINE,
+    trigger: Trigger = f"{DEFAULT_TRIGGER_MS}ms",
+    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
+    on_corrupt: OnCorruptOption = OnCorrupt.QUARANTINE,
     on_queue_gap: options.OnQueueGapOption = OnQueueGap.ROCKETMQ,
     verify_crc: options.VerifyCrc = False,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Go on with queues that another writer built.")
+        bool, options.flag("Go on with queues that another writer built.", "--adopt")
     ] = False,
     replay_from: Annotated[
         str | None,
-        typer.Option(help="Dispatch again from here: `earliest` or a physical offset."),
+        options.value("OFFSET", "Dispatch again from here: `earliest` or a physical offset."),
     ] = None,
     index: options.Index = None,
     index_tags: options.IndexTags = False,
@@ -101,8 +108,7 @@ def run(
 
 
 def _run(config: DispatcherConfig, as_json: bool) -> None:
-    render.set_up_logging(as_json)
-    display = render.ProgressDisplay(as_json)
+    display = render.ProgressDisplay()
     try:
         with started(config.spark_conf) as jvm, render.stopped_by_signals() as stop:
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
@@ -113,11 +119,11 @@ def _run(config: DispatcherConfig, as_json: bool) -> None:
         display.close()
     summary = progress.summary()
     if as_json:
-        typer.echo(json.dumps(summary))
+        render.print_json(summary)
     else:
-        typer.echo(
+        tables.print_line(
             f"{summary['messages']:,} messages dispatched ({summary['duplicates']:,} were there "
             f"already, {summary['gaps']:,} gaps, {summary['quarantined_bytes']:,} bytes "
-            f"quarantined) up to physical offset {summary['end_offset']:,} "
+            f"quarantined) up to physical offset {summary['end_offset']} "
             f"in {summary['seconds']} s"
         )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated, Any
 
 import typer
 
-from reput.cli import options, render
+from reput.cli import messages, options, render, tables
 
 
 def sql(
@@ -18,7 +16,7 @@ def sql(
     ],
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
-    as_json: options.AsJson = False,
+    as_json: options.AsJsonLines = False,
 ) -> None:
     """Ask the log itself: `select topic, count(*) from messages group by topic`.
 
@@ -29,13 +27,20 @@ def sql(
 
     settings = options.store_settings(store, broker_conf, commitlog_file_size)
     with answer(settings, query) as reader:
-        if sys.stdout.isatty() and not as_json:
-            rows = [tuple(row.values()) for batch in reader for row in batch.to_pylist()]
-            render.print_table("", reader.schema.names, rows)
+        if not messages.is_for_people(as_json):
+            for batch in reader:
+                for row in batch.to_pylist(maps_as_pydicts="lossy"):
+                    render.print_json(row, default=_plain)
             return
-        for batch in reader:
-            for row in batch.to_pylist(maps_as_pydicts="lossy"):
-                typer.echo(json.dumps(row, default=_plain))
+        rows = [
+            tuple(row.values())
+            for batch in reader
+            for row in batch.to_pylist(maps_as_pydicts="lossy")
+        ]
+    if rows:
+        tables.print_table("", reader.schema.names, rows)
+    else:
+        tables.print_line("no rows")
 
 
 def _plain(value: Any) -> str:

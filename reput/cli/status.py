@@ -2,53 +2,102 @@
 
 from __future__ import annotations
 
-import json
+import time
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Annotated
 
-import typer
+from rich.console import Console
 
-from checkpoints.status import FollowerStatus, read_status
-from reput.cli import options, render
+from checkpoints.status import FollowerStatus, QueueStatus, Status, read_status
+from reput.cli import options, render, tables
+
+WATCH_SECONDS = 2.0
 
 
 def status(
     store: options.Store,
     output: options.Output = None,
+    topic: Annotated[
+        list[str] | None,
+        options.value("TOPIC", "Each queue of this topic; may be repeated.", "--topic", "-t"),
+    ] = None,
+    watch: Annotated[
+        bool, options.flag("Again every two seconds, until Ctrl-C or SIGTERM.", "--watch", "-w")
+    ] = False,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the log's end, the watermark, the lag and every queue's offsets. Reads only."""
+    """Show the log's end, the watermark, the lag, what is in quarantine, and every topic's queues.
+
+    Reads only. Lag in seconds: since the first message that is not dispatched was stored.
+    """
     settings = options.store_settings(
         store, broker_conf, commitlog_file_size, consume_queue_file_size
     )
-    found = read_status(settings, output or store)
-    if as_json:
-        typer.echo(json.dumps(asdict(found)))
-        return
-    typer.echo(f"log        [{found.log_min:,}, {found.log_end:,})")
-    typer.echo(f"watermark  {render.known(found.watermark)}")
-    lag = render.lag_text(found.lag_bytes)
-    typer.echo(f"lag        {lag}, {render.known(found.lag_messages)} messages")
-    typer.echo(f"writer     {f'process {found.writer_pid}' if found.writer_pid else 'none'}")
-    if found.followers:
-        render.print_table(
-            "followers",
-            ("follower", "target", "position", "lag", "counts", "failing since", "last error"),
-            [_follower_row(follower) for follower in found.followers],
-        )
-    render.print_table(
-        "queues",
-        ("topic", "queue", "min offset", "max offset"),
-        [(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in found.queues],
+    console = Console()
+    with render.stopped_by_signals() as stop:
+        while True:
+            found = read_status(settings, output or store, topic)
+            if as_json:
+                render.print_json(asdict(found))
+            else:
+                if watch and console.is_terminal:
+                    console.clear()
+                _show(found, by_queue=topic is not None)
+            if not watch or stop.wait(WATCH_SECONDS):
+                return
+
+
+def _show(found: Status, by_queue: bool) -> None:
+    lag = "unknown"
+    if found.lag_bytes is not None and found.lag_seconds is not None:
+        count = "many" if found.lag_messages is None else f"{found.lag_messages:,}"
+        seconds = tables.human_seconds(found.lag_seconds)
+        lag = f"{seconds}, {count} messages, {tables.human_bytes(found.lag_bytes)}"
+    quarantine = ", ".join(
+        f"{tables.escaped(one.reason)} {one.ranges:,} ranges of {one.bytes:,} bytes"
+        for one in found.quarantine
     )
+    lines = {
+        "time": tables.time_text(time.time_ns() // 1_000_000),
+        "log": f"[{found.log_min}, {found.log_end})",
+        "watermark": tables.known(found.watermark),
+        "lag": lag,
+        "writer": f"process {found.writer_pid}" if found.writer_pid else "none",
+        "quarantine": quarantine or "none",
+        "gaps": f"{found.gaps:,}",
+    }
+    for name, text in lines.items():
+        tables.print_line(f"{name:11} {text}")
+    for follower in found.followers:
+        tables.print_fields(f"follower {follower.name}", _follower_fields(follower))
+    if not found.queues:
+        tables.print_line("no queues")
+    elif by_queue:
+        columns = ("topic", "queue", "min offset", "max offset")
+        rows = [(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in found.queues]
+        tables.print_table("queues", columns, rows)
+    else:
+        tables.print_table("topics", ("topic", "queues", "messages"), _topic_rows(found.queues))
 
 
-def _follower_row(found: FollowerStatus) -> tuple[object, ...]:
+def _topic_rows(queues: Sequence[QueueStatus]) -> list[tuple[object, ...]]:
+    by_topic: dict[str, list[int]] = {}
+    for queue in queues:
+        by_topic.setdefault(queue.topic, []).append(queue.max_offset - queue.min_offset)
+    return [(topic, len(counts), f"{sum(counts):,}") for topic, counts in by_topic.items()]
+
+
+def _follower_fields(found: FollowerStatus) -> dict[str, object]:
     counts = {"rows": found.rows, "lost bytes": found.lost_bytes, **found.counts}
-    return (
-        found.name, found.target, found.position, render.lag_text(found.lag_bytes),
-        ", ".join(f"{name} {count:,}" for name, count in counts.items() if count),
-        found.failing_since or "", found.error or "",
-    )  # fmt: skip
+    return {
+        "target": found.target,
+        "position": tables.known(found.position),
+        "lag": tables.lag_text(found.lag_bytes),
+        "counts": ", ".join(f"{name} {count:,}" for name, count in counts.items() if count),
+        "failing since": found.failing_since,
+        "last error": found.error,
+    }

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from reput.cli import options, render
+from reput.cli import options, render, tables
 from sinks.consumequeue import OnQueueGap
+from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
+from store.compare import INDEX_ENTRY_DTYPE
+from store.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
+from store.indexfile import INDEX_DIRECTORY
+from store.verification import Damage, Difference
 
 SHOWN_DIFFERENCES = 200
+_NAMES: dict[tuple[str, str], tuple[str, ...]] = {
+    (CONSUME_QUEUE_DIRECTORY, Damage.UNIT): UNIT_DTYPE.names or (),
+    (BATCH_CONSUME_QUEUE_DIRECTORY, Damage.UNIT): BATCH_UNIT_DTYPE.names or (),
+    (INDEX_DIRECTORY, Damage.ENTRY): INDEX_ENTRY_DTYPE.names or (),
+}
+"""Of the fields of a difference, by kind and damage; a file that is wrong has its bytes."""
 
 
 def verify(
     store: options.Store,
     output: options.Output = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Cut what is wrong; the next run writes it again.")
+        bool, options.flag("Cut what is wrong; the next run writes it again.", "--repair")
     ] = False,
     on_queue_gap: Annotated[
-        OnQueueGap, typer.Option(help="As the queues were built with.")
+        OnQueueGap, options.value("HOW", "As the queues were built with.", panel=options.DAMAGE)
     ] = OnQueueGap.ROCKETMQ,
     verify_crc: Annotated[
-        bool, typer.Option("--verify-crc", help="If the queues were built with it.")
+        bool,
+        options.flag("If the queues were built with it.", "--verify-crc", panel=options.DAMAGE),
     ] = False,
     index_tags: options.IndexTags = False,
     broker_conf: options.BrokerConf = None,
@@ -46,23 +57,41 @@ def verify(
         verify_crc=verify_crc, index_tags=index_tags,
     )  # fmt: skip
     if as_json:
-        typer.echo(json.dumps({**asdict(found), "repaired": repair}))
+        render.print_json({**asdict(found), "repaired": repair})
     else:
-        render.print_table(
-            "differences",
-            ("what", "file", "byte", "entry", "count", "physical offset", "log says", "found"),
-            [
-                (d.damage, d.path, d.position, d.entry, d.count, d.physical_offset, d.expected,
-                 d.found)
-                for d in found.differences[:SHOWN_DIFFERENCES]
-            ],
-        )  # fmt: skip
-        typer.echo(
+        for one in found.differences[:SHOWN_DIFFERENCES]:
+            sides = {"log says": _fields(one, one.expected), "found": _fields(one, one.found)}
+            tables.print_sides(_place(one), sides)
+        tables.print_line(
             f"{found.queues:,} queues, {found.units:,} units, {found.index_entries:,} index "
-            f"entries compared with the log [{found.log_start:,}, {found.log_end:,}): "
-            f"{len(found.differences):,} differences"
+            f"entries compared with the log [{found.log_start}, {found.log_end}): "
+            f"{len(found.differences) or 'no'} differences"
+            + (
+                f", the first {SHOWN_DIFFERENCES} shown"
+                if len(found.differences) > SHOWN_DIFFERENCES
+                else ""
+            )
         )
         if repair and found.differences:
-            typer.echo("cut; `reput run` writes the rest again before a broker may start here")
+            tables.print_line(
+                "cut; `reput run` writes the rest again before a broker may start here"
+            )
     if found.differences and not repair:
         raise typer.Exit(1)
+
+
+def _place(found: Difference) -> str:
+    entry = f"{found.damage} {found.entry}" if found.count else f"{found.damage}"
+    several = f", {found.count} one after the other" if found.count > 1 else ""
+    message = found.physical_offset
+    log = "" if message is None or message < 0 else f", message at physical offset {message}"
+    return f"{entry} in {found.path}, byte {found.position}{several}{log}"
+
+
+def _fields(found: Difference, values: tuple[int | str, ...] | None) -> str:
+    if values is None:
+        return "nothing"
+    names = _NAMES.get((found.kind, found.damage), ("bytes",))
+    if len(names) != len(values):
+        return " ".join(map(str, values))
+    return ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
