@@ -17,7 +17,7 @@ from typing import NoReturn
 import psutil
 from rich.console import Console
 
-from bench import report, rocketmq, suite
+from bench import picture, report, rocketmq, suite
 from bench.context import FULL_GIB, FULL_IDLE_SECONDS, FULL_LIVE_SECONDS, Context
 from bench.logs import GIB
 from bench.measures import Row
@@ -113,8 +113,8 @@ def run(context: Context, chosen: argparse.Namespace, console: Console) -> list[
         if rows:
             report.show(rows, console)
     drawn = report.read_rows(chosen.json) if chosen.json else rows
-    if chosen.plot and not report.plot(chosen.plot, machine, drawn):
-        console.print("no plot: none of the rows is a rate")
+    if chosen.plot and not picture.plot(chosen.plot, machine, drawn):
+        console.print("no plot: it draws catch-up and latency rows")
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The results: a table for people, JSON for programs, a picture for the README."""
+"""The results: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.table import Table
 
 from bench import rocketmq
 from bench.context import Context
-from bench.measures import RATE_UNIT, Figures, Row
+from bench.measures import Figures, Row
 from bench.processes import ROOT
 from bench.reput import core_count
 from store.errors import StoreError
@@ -108,59 +108,6 @@ def _cells(item: tuple[str, Figures]) -> tuple[str, str, str, str]:
 
 def _met(row: Row) -> str:
     return {True: "[green]yes[/]", False: "[bold red]NO[/]", None: "-"}[row.met]
-
-
-def plot(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> bool:
-    """Rates of all systems on one log side by side, whiskers from minimum to maximum.
-
-    Needs matplotlib. False where there is nothing to draw: only rows in messages/s are.
-    """
-    from matplotlib import pyplot  # noqa: PLC0415 - an extra
-
-    drawn = _rates(rows)
-    if not drawn:
-        return False
-    systems = list(dict.fromkeys(name for figures in drawn.values() for name in figures))
-    figure, axes = pyplot.subplots(
-        figsize=(8, 1.2 + 0.25 * len(systems) * len(drawn)), layout="constrained"
-    )
-    height = 0.8 / len(systems)
-    for index, system in enumerate(systems):
-        bars = [(place, one[system]) for place, one in enumerate(drawn.values()) if system in one]
-        drawing = axes.barh(
-            [place + (index - (len(systems) - 1) / 2) * height for place, _ in bars],
-            [bar.median for _, bar in bars],
-            height,
-            xerr=[
-                [bar.median - bar.minimum for _, bar in bars],
-                [bar.maximum - bar.median for _, bar in bars],
-            ],
-            label=system,
-        )
-        labels = [f" {bar.median:.2f}" for _, bar in bars]
-        axes.bar_label(drawing, labels=labels, fontsize=8)
-    axes.set_yticks(range(len(drawn)), list(drawn))
-    axes.invert_yaxis()
-    axes.set_xlabel("million messages/s")
-    axes.margins(x=0.12)
-    figure.legend(loc="outside lower center", ncols=len(systems), fontsize=8)
-    about_run = f"{machine['cores']} cores, {machine['gib']:g} GiB, {machine['date'][:10]}"
-    axes.set_title(f"catching up, session up, page cache warm: {about_run}", fontsize=9)
-    figure.savefig(path)
-    pyplot.close(figure)
-    return True
-
-
-def _rates(rows: Sequence[Row]) -> dict[str, dict[str, Figures]]:
-    """By log, then by system; rows about the same log are one."""
-    merged: dict[str, dict[str, Figures]] = {}
-    for row in rows:
-        rates = {
-            name: figures for name, figures in row.figures.items() if figures.unit == RATE_UNIT
-        }
-        if rates:
-            merged.setdefault(f"{row.name.rpartition('-')[2]} bytes", {}).update(rates)
-    return merged
 
 
 def _command(arguments: Sequence[str]) -> str:

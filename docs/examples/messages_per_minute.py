@@ -2,12 +2,25 @@
 
 import sys
 
+import pandas
+from matplotlib import dates, pyplot
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-log = SparkSession.builder.getOrCreate().read.format("rocketmq-commitlog")
-messages = log.option("includeBody", False).load(sys.argv[1]).where("topic is not null")
+spark = SparkSession.builder.getOrCreate()
+log = spark.read.format("rocketmq-commitlog").option("includeBody", False)
+messages = log.load(sys.argv[1]).where("topic is not null")
 minute = f.date_trunc("minute", "storeTimestamp").alias("minute")
 table = messages.groupBy(minute).pivot("topic").count().orderBy("minute").toPandas().fillna(0)
-chart = table.plot.area("minute", xlabel="", ylabel="messages a minute", figsize=(8, 3))
-chart.figure.savefig(sys.argv[2])
+
+pyplot.rcParams["svg.fonttype"] = "none"  # the reader's fonts: they have names in any script
+chart, axes = pyplot.subplots(figsize=(8, 3), layout="constrained")
+width, below = pandas.Timedelta(minutes=1), 0
+for topic in table.columns.drop("minute"):
+    axes.bar(table["minute"], table[topic], width, below, align="edge", label=topic)
+    below = below + table[topic]
+axes.set_xlim(table["minute"].min(), table["minute"].max() + width)
+axes.set(xlabel=spark.conf.get("spark.sql.session.timeZone"), ylabel="messages a minute")
+axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(axes.xaxis.get_major_locator()))
+chart.legend(loc="outside right upper", fontsize="small")
+chart.savefig(sys.argv[2])

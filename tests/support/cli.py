@@ -44,13 +44,18 @@ def reput_json_lines(*arguments: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def reput_on_terminal(*arguments: object, term: str = "dumb") -> str:
+def reput_on_terminal(*arguments: object, term: str = "dumb", columns: int = 400) -> str:
     """What a command sends to a terminal. A dumb one has 80 columns and knows no colours, so that
-    every escape sequence is one that it should not have; others have 400 columns."""
+    every escape sequence is one that it should not have."""
+    return on_terminal([*REPUT, *map(str, arguments)], term, columns)
+
+
+def on_terminal(command: list[str], term: str, columns: int) -> str:
+    """What any program sends to a terminal."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": term, "COLUMNS": "400", "LC_ALL": "C.UTF-8"}
+    environment = {**os.environ, "TERM": term, "COLUMNS": str(columns), "LC_ALL": "C.UTF-8"}
     with subprocess.Popen(
-        [*REPUT, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+        command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
         cwd=ROOT, env=environment,
     ):  # fmt: skip
         os.close(theirs)

@@ -1,0 +1,105 @@
+"""What machines read, and what is said besides the result: JSON lines, progress, notes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from reput.cli import render
+from store.appender import Appender
+from store.dispatch import DispatchCounts
+from store.record import Record
+from streaming.progress import Progress
+from tests.support.cli import REPUT, ROOT, reput, reput_json
+
+
+def test_errors_are_json_where_json_is_asked_for(tmp_path: Path) -> None:
+    """Ours and those of the options; each with time and level."""
+    for arguments in (["status", tmp_path], ["status", tmp_path, "--nonsense"], ["run"]):
+        done = reput(*arguments, "--json")
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = done.stderr.splitlines()
+        found = json.loads(line)
+        assert list(found) == ["time", "level", "event"]
+        assert found["level"] == "error"
+        assert datetime.fromisoformat(found["time"]).tzinfo is not None
+
+
+def test_json_is_utf_8_as_it_is_and_still_harmless(tmp_path: Path) -> None:
+    """Whatever the locale says; what could act on a terminal is escaped."""
+    topic = "订单"
+    with Appender(tmp_path, file_size=4096) as appender:
+        appender.append(Record(topic=topic.encode(), body="é\x9b\u202e\x7f\U000e0001".encode()))
+    done = subprocess.run(
+        [*REPUT, "inspect", "record", str(tmp_path), "0", "--json"],
+        capture_output=True, check=True, cwd=ROOT, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    text = done.stdout.decode("utf-8")
+    assert f'"topic": "{topic}"' in text
+    assert "é\\u009b\\u202e\\u007f\\udb40\\udc01" in text
+    assert json.loads(text)["body"] == "é\x9b\u202e\x7f\U000e0001"
+
+
+def test_progress_lines_come_when_something_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An idle run says nothing more until the longer time is over."""
+    monkeypatch.setattr(render, "PLAIN_SECONDS", -1.0)
+    render.set_up(as_json=True)
+    display = render.ProgressDisplay()
+    for done in (1, 1, 1, 2, 2):
+        display.update(done, 2, f"{done}", {"messages": done})
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["messages"] for line in lines] == [1, 2]
+    assert {(line["level"], line["event"]) for line in lines} == {("info", "dispatching")}
+    monkeypatch.setattr(render, "UNCHANGED_SECONDS", -1.0)
+    display.update(2, 2, "2", {"messages": 2})
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    render.set_up(as_json=False)
+
+
+def test_a_replay_has_the_log_before_it() -> None:
+    """Its lag is what it has to dispatch again, though the watermark is at the log's end; what is
+    scanned of a batch counts at once."""
+    progress = Progress(start_offset=0, end_offset=1000, log_end=1000)
+    assert progress.lag_bytes == 1000
+    assert progress.eta_seconds() is None
+    progress.ahead_bytes = 600
+    eta = progress.eta_seconds()
+    assert eta is not None and eta > 0
+    progress.advance(500, DispatchCounts(messages=5))
+    assert (progress.lag_bytes, progress.ahead_bytes, progress.end_offset) == (500, 100, 1000)
+    progress.advance(1000, DispatchCounts(messages=5))
+    assert (progress.lag_bytes, progress.eta_seconds()) == (0, 0.0)
+
+
+def test_produce_says_at_what_rate(tmp_path: Path) -> None:
+    """A count alone goes as fast as it can."""
+    command = ("produce", tmp_path / "s", "--commitlog-file-size", "1m", "--count", 100)
+    assert "100 messages, as fast as it goes" in reput(*command).stderr
+    assert "100 messages, at 2,000 messages/s" in reput(*command, "--rate", 2000).stderr
+    assert "for 0 s, at 5,000 messages/s" in reput(*command[:-2], "--seconds", 0).stderr
+
+
+def test_status_tells_quarantine_gaps_lag_and_topics(tmp_path: Path) -> None:
+    """Of a damaged record, of messages that came since, and of one topic alone."""
+    store, output = tmp_path / "store", tmp_path / "output"
+    with Appender(store, file_size=1 << 16) as appender:
+        for topic, offset in ((b"A", 0), (b"A", 5), (b"B", 0), (b"a/b", 0)):
+            appender.append(Record(topic, b"x", queue_offset=offset, store_timestamp=1000))
+    reput_json("run", store, "--output", output, "--once")
+    found = reput_json("status", store, "--output", output)
+    assert (found["lag_seconds"], found["gaps"]) == (0.0, 1)
+    assert [(one["reason"], one["ranges"]) for one in found["quarantine"]] == [("topic_name", 1)]
+    (only,) = reput_json("status", store, "--output", output, "--topic", "B")["queues"]
+    assert only["topic"] == "B"
+    shown = reput("status", store, "--output", output).stdout
+    assert shown.count("\nA ") == shown.count("\nB ") == 1
+    with Appender(store, file_size=1 << 16) as appender:
+        stored = int(datetime.now().timestamp() * 1000) - 3_600_000
+        appender.append(Record(b"A", b"x", queue_offset=6, store_timestamp=stored))
+    assert reput_json("status", store, "--output", output)["lag_seconds"] >= 3600

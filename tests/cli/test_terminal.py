@@ -1,0 +1,134 @@
+"""What people see on terminals of 60 and 80 columns: nothing cut or squeezed, no collisions."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from reput.cli import app
+from tests.support.cli import on_terminal, reput, reput_on_terminal
+
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+LOG_BESIDE_BAR = """
+import logging
+from reput.cli import render
+render.set_up(as_json=False)
+display = render.ProgressDisplay()
+display.update(1, 3, "1 of 3", {})
+logging.getLogger("reput").info("a line of the log")
+display.update(2, 3, "2 of 3", {})
+display.close()
+"""
+
+
+def lines_on(columns: int, *arguments: object) -> list[str]:
+    """What a terminal shows, without its styles."""
+    shown = STYLE.sub("", reput_on_terminal(*arguments, term="xterm", columns=columns))
+    return [line.rstrip() for line in shown.splitlines()]
+
+
+def all_commands() -> dict[str, object]:
+    """Every command by the words that call it."""
+    found = {}
+    groups = {"": typer.main.get_command(app)}
+    while groups:
+        words, group = groups.popitem()
+        for name, command in group.commands.items():  # type: ignore[attr-defined]
+            called = f"{words} {name}".strip()
+            (groups if hasattr(command, "commands") else found)[called] = command
+    return found
+
+
+@pytest.mark.parametrize("words", sorted(all_commands()))
+def test_help_shows_every_option_whole(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 80 columns; a flag is said to take no value, and -h is --help."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    done = CliRunner().invoke(app, [*words.split(), "-h"])
+    assert done.exit_code == 0, done.output
+    assert "<bool>" not in done.output
+    assert "\u2026" not in done.output
+    for parameter in all_commands()[words].params:  # type: ignore[attr-defined]
+        for name in (*parameter.opts, *parameter.secondary_opts):
+            if name.startswith("-"):
+                assert re.search(rf"(?<![\w-]){name}(?![\w-])", done.output), name
+
+
+def test_short_options_mean_the_same_everywhere() -> None:
+    """-o is --output wherever there is one."""
+    meanings: dict[str, set[str]] = {}
+    for command in all_commands().values():
+        for parameter in command.params:  # type: ignore[attr-defined]
+            for name in parameter.opts:
+                if re.fullmatch("-[a-z]", name):
+                    meanings.setdefault(name, set()).add(parameter.name)
+                    assert parameter.opts[0].startswith("--")
+            if parameter.name in ("output", "as_json", "topic") and parameter.opts[0][0] == "-":
+                assert len(parameter.opts) == 2, (command, parameter.name)
+    assert meanings["-o"] == {"output"}
+    assert meanings["-t"] == {"topic"}
+    assert meanings["-j"] == {"as_json"}
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_rows_that_are_too_wide_are_shown_field_by_field(
+    golden: Callable[[str], Path], columns: int
+) -> None:
+    """All columns of a message, one a line, none broken into characters."""
+    pytest.importorskip("duckdb")
+    shown = lines_on(columns, "sql", golden("plain"), "select * from messages limit 2")
+    assert max(map(len, shown)) <= columns
+    assert sum(bool(re.match(r"physicalOffset +\d+$", line)) for line in shown) == 2
+    assert any(re.match(r"storeTimestamp +\d{4}-\d\d-\d\dT[\d:.]+Z$", line) for line in shown)
+
+
+def test_tail_gives_a_body_the_width_of_the_terminal(golden: Callable[[str], Path]) -> None:
+    """60 columns; what is too long is cut, with how much."""
+    shown = lines_on(60, "tail", golden("mixed"), "订单-主题", "--lines", 4, "--body", "hex")
+    assert max(map(len, shown)) <= 60
+    bodies = [line.strip() for line in shown if re.fullmatch(r"  [0-9a-f]+", line)]
+    assert max(map(len, bodies)) == 58
+    assert any("more characters)" in line for line in shown)
+    assert sum("  queue " in line for line in shown) == 4
+
+
+def test_verify_shows_a_difference_by_names(golden: Callable[[str], Path]) -> None:
+    """The file in one piece, both sides with the names of their fields; no empty frame."""
+    store = golden("broker")
+    sound = lines_on(80, "verify", store)
+    assert len([line for line in sound if line]) <= 2
+    assert "no differences" in " ".join(sound)
+    victim = next((store / "consumequeue" / "Orders" / "0").iterdir())
+    with victim.open("r+b") as file:
+        file.seek(45)
+        file.write(b"\x01")
+    shown = lines_on(60, "verify", store)
+    assert any(f"consumequeue/Orders/0/{victim.name}" in line for line in shown)
+    assert any(re.match(r"  log says  offset 2426, size 264, tags_code \d+$", s) for s in shown)
+    assert any(re.match(r"  found     offset 67962, size 264, tags_code \d+$", s) for s in shown)
+
+
+def test_log_lines_stand_above_the_bar() -> None:
+    """A line of the log is never written beside the bar."""
+    sent = on_terminal([sys.executable, "-c", LOG_BESIDE_BAR], "xterm", 80)
+    line = next(part for part in re.split(r"[\r\n]", sent) if "a line of the log" in part)
+    assert "━" not in line
+    assert "appending" not in line
+    assert "dispatching" not in line
+
+
+def test_inspect_names_what_numbers_mean(golden: Callable[[str], Path]) -> None:
+    """Times, flags, absences; an offset stays a number that can be given back."""
+    shown = reput("inspect", "record", golden("mixed"), 0).stdout
+    assert re.search(r"^store_timestamp +2026-\d\d-\d\dT[\d:.]+Z$", shown, re.M)
+    assert re.search(r"^sys_flag +513 compressed zstd$", shown, re.M)
+    assert re.search(r"^prepared_transaction_offset +none$", shown, re.M)
+    assert re.search(r"^body_crc_is_right +yes$", shown, re.M)
+    assert re.search(r"^properties UNIQ_KEY +[0-9A-F]{32,}$", shown, re.M)
+    assert "{" not in shown

@@ -1,0 +1,62 @@
+"""Times as options take them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from reput.cli import tables
+from reput.cli.options import time_option_ms
+from store.errors import UsageError
+
+NOON_UTC = 1_769_860_800_000
+"""2026-01-31T12:00:00Z."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-31T12:00:00Z", "2026-01-31T12:00", "2026-01-31 12:00Z", "2026-01-31T20:00+08:00",
+        "2026-01-31T20:00 Asia/Shanghai", "2026-01-31T13:00 Europe/Berlin", "1769860800000",
+    ],
+)  # fmt: skip
+def test_zones_and_numbers(text: str) -> None:
+    """One moment, said in all ways; UTC without a zone."""
+    assert time_option_ms("--begin", text) == NOON_UTC
+    assert tables.time_text(NOON_UTC) == "2026-01-31T12:00:00.000Z"
+    assert time_option_ms("--begin", tables.time_text(NOON_UTC)) == NOON_UTC
+
+
+def test_local_time_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `TZ` says."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    assert time_option_ms("--begin", "2026-01-31T21:00 local") == NOON_UTC
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_seconds_are_taken_and_said_to_be_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    """A number of ten digits."""
+    assert time_option_ms("--begin", "1769860800") == NOON_UTC
+    assert "taken for seconds since the epoch: 2026-01-31T12:00:00.000Z" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"), [("-1h", 3_600_000), ("1h", 3_600_000), ("-2d", 172_800_000)]
+)
+def test_before_now(text: str, ago: int) -> None:
+    """Counted from the call."""
+    before = time.time_ns() // 1_000_000
+    found = time_option_ms("--begin", text) + ago
+    assert before <= found <= time.time_ns() // 1_000_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "2026-01-31T12:00 Nowhere/Land", "2026-01-31T12:00Z Asia/Tokyo", "-h"]
+)
+def test_what_is_no_time(text: str) -> None:
+    """One line that names the option and what it takes."""
+    with pytest.raises(UsageError, match=r"--begin is .*; it must be one of 2026-01-31T12:30Z, "):
+        time_option_ms("--begin", text)
