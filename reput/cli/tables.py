@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich import box
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -71,14 +71,15 @@ def print_fields(title: str, fields: Mapping[str, object]) -> None:
 
 
 def _print_fields(console: Console, fields: Mapping[str, str]) -> None:
-    name_width = min(max(map(cell_len, fields), default=0), console.width // 2)
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(width=name_width, overflow="fold", style="bold")
-    table.add_column(overflow="fold")
-    room = max(console.width - name_width - 2, 1) * SHOWN_LINES
+    name_width = min(max(map(cell_len, fields), default=0), console.width // 2) + _BETWEEN
+    room = max(console.width - name_width, 1)
     for name, value in fields.items():
-        table.add_row(Text(name), Text(elided(value, room)))
-    console.print(table)
+        text = Text(elided(value, room * SHOWN_LINES))
+        first = f"{set_cell_size(name, name_width - _BETWEEN)}{' ' * _BETWEEN}"
+        for line in text.wrap(console, room, overflow="fold") or [text]:
+            line.rstrip()
+            console.print(Text.assemble((first, "bold"), line), soft_wrap=True)
+            first = " " * name_width
 
 
 def print_entry(heading: str, body: str | None, lines: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 from reput.cli import render
 from store.appender import Appender
 from store.dispatch import DispatchCounts
+from store.ledger import Ledger, LedgerEntry
 from store.record import Record
 from streaming.progress import Progress
 from tests.support.cli import REPUT, ROOT, reput, reput_json
@@ -89,9 +90,12 @@ def test_status_tells_quarantine_gaps_lag_and_topics(tmp_path: Path) -> None:
     """Of a damaged record, of messages that came since, and of one topic alone."""
     store, output = tmp_path / "store", tmp_path / "output"
     with Appender(store, file_size=1 << 16) as appender:
-        for topic, offset in ((b"A", 0), (b"A", 5), (b"B", 0), (b"a/b", 0)):
-            appender.append(Record(topic, b"x", queue_offset=offset, store_timestamp=1000))
+        for topic in (b"A", b"A", b"B", b"a/b"):
+            appender.append(Record(topic, b"x", store_timestamp=1000))
     reput_json("run", store, "--output", output, "--once")
+    ledger = Ledger(output / "reput")
+    ledger.add(LedgerEntry(0, 1, "queue_offset_gap", "A", 0))
+    ledger.sync()
     found = reput_json("status", store, "--output", output)
     assert (found["lag_seconds"], found["gaps"]) == (0.0, 1)
     assert [(one["reason"], one["ranges"]) for one in found["quarantine"]] == [("topic_name", 1)]
@@ -101,5 +105,5 @@ def test_status_tells_quarantine_gaps_lag_and_topics(tmp_path: Path) -> None:
     assert shown.count("\nA ") == shown.count("\nB ") == 1
     with Appender(store, file_size=1 << 16) as appender:
         stored = int(datetime.now().timestamp() * 1000) - 3_600_000
-        appender.append(Record(b"A", b"x", queue_offset=6, store_timestamp=stored))
+        appender.append(Record(b"A", b"x", store_timestamp=stored))
     assert reput_json("status", store, "--output", output)["lag_seconds"] >= 3600

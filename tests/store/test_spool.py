@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from store import fsops
+from store.commitlog import CommitLog
 from store.errors import StoreError
-from store.spool import MIN_SPOOLED_BYTES, SpoolReader, SpoolWriter, empty_spool
+from store.scan import scan
+from store.spool import (
+    MIN_SPOOLED_BYTES,
+    ScanMark,
+    SpoolReader,
+    SpoolWriter,
+    empty_spool,
+    remove_marks,
+    scanned_bytes,
+)
 
 
 def test_what_is_written_is_what_is_taken(tmp_path: Path) -> None:
@@ -80,3 +91,29 @@ def test_the_owner_empties_it(tmp_path: Path) -> None:
     (spool / "left").write_bytes(b"x")
     empty_spool(spool, tmp_path)
     assert list(spool.iterdir()) == []
+
+
+def test_marks_add_up_to_what_is_scanned(
+    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two parts of a log, one of them begun twice; at the end every byte counts once."""
+    monkeypatch.setattr("store.spool.MARK_SECONDS", -1.0)
+    log = CommitLog([golden("plain") / "commitlog"])
+    bounds = [log.segments[0].start, log.segments[1].start, log.segments[2].start]
+    seen = []
+    for start, end in ((0, 1), (0, 1), (1, 2)):
+        mark = ScanMark(tmp_path, bounds[start])
+        list(scan(log, bounds[start], bounds[end], reached=mark))
+        mark.close()
+        seen.append(scanned_bytes(tmp_path))
+    assert seen == [bounds[1] - bounds[0]] * 2 + [bounds[2] - bounds[0]]
+    remove_marks(tmp_path)
+    assert scanned_bytes(tmp_path) == 0
+
+
+def test_a_short_scan_leaves_no_mark(tmp_path: Path) -> None:
+    """A batch of a live log costs no file."""
+    mark = ScanMark(tmp_path, 0)
+    mark(100)
+    mark.close()
+    assert list(tmp_path.iterdir()) == []
