@@ -163,6 +163,7 @@ def test_tail_by_lines_tags_expression_and_time(golden: Callable[[str], Path], c
     found = json_lines(call("tail", store, "Topic_2", "--sql", "KEYS IS NULL", "--lines", 9999))
     assert places(found) == plain_places(keyless)
     assert json_lines(call("tail", store, "Topic_2", "--lines", 0)) == []
+    assert_one_line(call("tail", store, "Topic_2", "--tag", "none"), 1, "no message of", "Topic_2")
     since = stored[len(stored) // 2].record.store_timestamp
     later = [m for m in stored if m.record.store_timestamp >= since]
     found = json_lines(call("tail", store, "Topic_2", "--from-time", since))

@@ -37,9 +37,20 @@ def test_diff_of_equal_stores(golden: Golden) -> None:
     assert tree(store) == before
     assert reput_json("diff", store, store) == {
         "equal": True,
-        "compared": {"consumequeue": 24, "index": 1, "checkpoint": 1},
+        "compared": {"consumequeue": 24, "index": 1},
         "differences": [],
     }
+
+
+def test_diff_leaves_the_checkpoint_to_those_who_ask(golden: Golden, tmp_path: Path) -> None:
+    """Its times do not follow from the log; asked for, they are a difference."""
+    store = golden("broker")
+    copy = shutil.copytree(store, tmp_path / "copy")
+    with (copy / "checkpoint").open("r+b") as file:
+        file.seek(7)
+        file.write(b"\x01")
+    assert reput("diff", store, copy).returncode == 0
+    assert reput("diff", store, copy, "--only", "checkpoint").returncode == 1
 
 
 def test_diff_names_the_unit(changed: tuple[Path, Path]) -> None:
