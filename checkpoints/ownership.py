@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from checkpoints import STATE_DIRECTORY
 from store import fsops
 from store.brokerlock import BrokerLock
+from store.datadirectories import check_target
 from store.errors import OwnershipError
 
 LOCK_NAME = "owner.lock"
@@ -29,7 +30,9 @@ class Ownership:
         self._held = ExitStack()
 
     def __enter__(self) -> Ownership:
-        """Raises OwnershipError naming the first owner, OutputError for a read-only output."""
+        """Raises OwnershipError naming the first owner, OutputError for a read-only output,
+        UsageError for a directory in which a store has its data."""
+        check_target(self.output)
         fsops.make_directories(self.directory, self.output)
         try:
             lock = self._held.enter_context(FileLock(self.directory / LOCK_NAME, timeout=0))

@@ -29,6 +29,7 @@ from pyarrow import dataset, parquet
 from readers.dataset import MessageDataset, timestamp
 from store import fsops
 from store.config import StoreSettings
+from store.datadirectories import check_target
 from store.errors import OutputError, OwnershipError, StoreError, UsageError
 from store.rowschema import ROWS_SCHEMA
 
@@ -103,9 +104,9 @@ def export(
 ) -> Exported:
     """Write the rows of a selection to ``out``, which must not be there or be an empty directory.
 
-    ``columns``: of ROWS_SCHEMA; ``partition_by``: of PARTITIONS. Raises UsageError for others, and
-    for an ``out`` with something in it; OwnershipError while another export writes there;
-    StoreError where ``stop`` was set; OutputError.
+    ``columns``: of ROWS_SCHEMA; ``partition_by``: of PARTITIONS. Raises UsageError for others, for
+    an ``out`` with something in it and for one among a store's data; OwnershipError while another
+    export writes there; StoreError where ``stop`` was set; OutputError.
     """
     _check_names("--columns", columns, ROWS_SCHEMA.names)
     _check_names("--partition-by", partition_by, PARTITIONS)
@@ -120,6 +121,7 @@ def export(
             raise StoreError(f"stopped before everything was written: there is no {out}")
         show(rows, done, total)
 
+    check_target(out, settings)
     with _written_aside(out) as aside:
         files = _Files(aside, kept, partition_by)
         try:

@@ -28,6 +28,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -82,6 +83,12 @@ class DeltaTarget:
     def description(self) -> str:
         """The URL without a password."""
         return _PASSWORD.sub("//", self.url)
+
+    @property
+    def local_path(self) -> Path | None:
+        """The table's directory, where it is on this machine."""
+        table = LocalTable.of(self.url)
+        return None if table is None else table.root
 
     def open(self, store_id: str, settings: StoreSettings) -> DeltaFollower:  # noqa: ARG002
         """The follower."""

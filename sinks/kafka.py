@@ -63,6 +63,7 @@ class KafkaMirrorTarget:
     names: TopicNames = field(default_factory=TopicNames)
     name: str = "kafka"
     interval_seconds: float = 0.25
+    local_path: None = None
 
     @property
     def description(self) -> str:
@@ -85,6 +86,7 @@ class KafkaArrivalsTarget:
     topic: str = DEFAULT_ARRIVALS_TOPIC
     name: str = "kafka-arrivals"
     interval_seconds: float = 0.1
+    local_path: None = None
 
     def __post_init__(self) -> None:
         check_topic(self.topic)

@@ -31,7 +31,7 @@ class LocalTable:
     """The files of one table. Used by one thread."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
         self._failed: SyncError | None = None
 
     @classmethod
@@ -51,7 +51,7 @@ class LocalTable:
         """
         if self._failed is not None:
             raise SyncError(str(self._failed))
-        if self._root.is_dir():
+        if self.root.is_dir():
             with self.synced():
                 pass
             self._check_newest()
@@ -59,11 +59,11 @@ class LocalTable:
     @contextmanager
     def synced(self) -> Iterator[None]:
         """What the block writes is on disk behind it. Raises SyncError."""
-        fsops.make_directories(self._root, self._root)
-        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fsops.make_directories(self.root, self.root)
+        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             yield
-            fsops.sync_file_system(fd, self._root)
+            fsops.sync_file_system(fd, self.root)
         except SyncError as error:
             self._failed = error
             raise
@@ -71,7 +71,7 @@ class LocalTable:
             os.close(fd)
 
     def _check_newest(self) -> None:
-        commit = max(self._root.glob(_COMMITS), default=None)
+        commit = max(self.root.glob(_COMMITS), default=None)
         if commit is None:
             return
         try:
@@ -86,7 +86,7 @@ class LocalTable:
             raise _torn(commit, "its end is missing")
 
     def _check_file(self, commit: Path, added: dict[str, Any]) -> None:
-        path = self._root / unquote(added["path"])
+        path = self.root / unquote(added["path"])
         try:
             size = path.stat().st_size
         except FileNotFoundError:

@@ -19,6 +19,7 @@ from store.brokerlock import BrokerLock
 from store.commitlog import CommitLog, offset_to_file_name
 from store.config import COMMIT_LOG_DIRECTORY, FILE_NAME, read_properties
 from store.cursor import LogTail, records
+from store.datadirectories import check_target
 from store.errors import StoreError
 from store.kernelbase import CRC_TABLES
 from store.record import Record
@@ -57,7 +58,8 @@ class Appender:
 
     def __enter__(self) -> Appender:
         """Raises OwnershipError where a broker runs on the store, OutputError for a bad disk,
-        UsageError where the store has another kind of log."""
+        UsageError where the store has another kind of log or lies among the data of another one."""
+        check_target(self.root)
         read_properties(self.root)
         fsops.make_directories(self._directory, self.root)
         self._held.enter_context(BrokerLock(self.root))

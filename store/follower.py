@@ -7,6 +7,7 @@ fails or is slow, the queues and the other followers go on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ class FollowerTarget(Protocol):
     @property
     def description(self) -> str:
         """Where to, for people; without secrets."""
+        ...
+
+    @property
+    def local_path(self) -> Path | None:
+        """The directory on this machine that it fills; None where it fills none."""
         ...
 
     @property

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from checkpoints import ABORT_FILE, SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
 from sinks.consumequeue import OnQueueGap
+from store.config import StoreSettings
+from store.datadirectories import check_target
 from store.follower import FollowerTarget
 
 DEFAULT_TRIGGER_MS = 0
@@ -70,6 +72,13 @@ class DispatcherConfig:
     def spool_directory(self) -> Path:
         """Where tasks on this machine leave their units."""
         return self.state_directory / SPOOL_DIRECTORY
+
+    def check_targets(self, settings: StoreSettings) -> None:
+        """Raises UsageError where anything would be written among the data of a store."""
+        followed = [target.local_path for target in self.followers]
+        for path in (self.output, self.checkpoint, *followed):
+            if path is not None:
+                check_target(path, settings, self.output)
 
     @property
     def spark_directory(self) -> Path:

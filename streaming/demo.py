@@ -27,6 +27,7 @@ from store.consumequeue import (
     ConsumeQueueFiles,
     QueueKey,
 )
+from store.datadirectories import check_target
 from store.errors import StoreError
 from store.record import Outcome, tags_code
 from store.workload import MessageBatch, Workload
@@ -63,7 +64,9 @@ class CheckedQueue:
 def run_demo(
     plan: DemoPlan, directory: Path, stop: threading.Event, show: Callable[[Progress], None]
 ) -> tuple[list[CheckedQueue], Progress]:
-    """Append, follow, check. Raises StoreError naming the first message that is not right."""
+    """Append, follow, check. Raises StoreError naming the first message that is not right,
+    UsageError for a directory in which a store has its data."""
+    check_target(directory)
     store, output = directory / "store", directory / "output"
     fsops.make_directories(store / "commitlog", directory)
     command = [

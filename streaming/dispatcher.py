@@ -59,6 +59,7 @@ def run_dispatcher(
     settings = read_store_settings(config.store, config.broker_conf).with_overrides(
         config.commit_log_file_size, config.consume_queue_file_size
     )
+    config.check_targets(settings)
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     for path in log.foreign:
         logger.warning("ignored, no commitlog file: path=%s", path)

@@ -83,6 +83,7 @@ def rebuild(
     output = config.output
     # a wrong call shall make no directory
     settings = read_store_settings(config.store, config.broker_conf)
+    config.check_targets(settings)
     with Ownership(output):
         finish_owned_swap(output)
         check_swappable(output, [*REPLACEABLE, *parts])

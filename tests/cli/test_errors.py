@@ -83,6 +83,28 @@ def test_read_only_output(golden: Callable[[str], Path], tmp_path: Path) -> None
     assert_one_line(done, 1, "cannot create directory", str(output), "Read-only file system")
 
 
+def test_targets_among_the_data_of_a_store(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Every command that writes: refused before anything is made, there or elsewhere."""
+    store, output = golden("plain"), tmp_path / "output"
+    link = tmp_path / "link"
+    link.symlink_to(store / "consumequeue")
+    before = sorted(tmp_path.rglob("*"))
+    for place, *arguments in (
+        (store / "commitlog", "run", store, "--once", "--output"),
+        (link, "run", store, "--once", "--output"),
+        (store / "index" / "x", "run", store, "--output", output, "--once", "--checkpoint"),
+        (store / "config" / "x", "run", store, "--output", output, "--once", "--delta"),
+        (store / "commitlog", "rebuild", store, "--output"),
+        (store / "commitlog", "rebuild", store, "--drop-old", "--output"),
+        (store / "commitlog" / "x", "export", store),
+        (store / "commitlog", "produce", "--count", 1),
+        (store / "consumequeue" / "x", "demo", "--dir"),
+    ):
+        done = reput(*arguments, place)
+        assert_one_line(done, 2, str(place), "holds the data of a store", "outside of it")
+        assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_output_path_is_a_file(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """A file where the output directory should be."""
     (tmp_path / "output").write_text("x")

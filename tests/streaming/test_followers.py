@@ -188,6 +188,7 @@ class Held:
     name: str = "held"
     description: str = "memory"
     interval_seconds: float = 0.0
+    local_path: None = None
     offsets: list[int] = field(default_factory=list)
     end: int | None = None
     begun: threading.Event = field(default_factory=threading.Event)

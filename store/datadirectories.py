@@ -1,0 +1,85 @@
+"""Which directories hold a store's data, and that nothing else is written among them.
+
+A broker's load takes every file in its commitlog and queue directories for one of its own and ends
+at the first that is none; what lies in the others it may overwrite or remove. So no output and no
+target of ours begins in one, be it this store's or another's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from store.config import COMMIT_LOG_DIRECTORY, StoreSettings
+from store.config import FILE_NAME as BROKER_CONF
+from store.consumequeue import CONSUME_QUEUE_DIRECTORY
+from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from store.errors import UsageError
+from store.indexfile import INDEX_DIRECTORY
+from store.watermark import FILE_NAME as WATERMARK
+from store.watermark import STATE_DIRECTORY
+
+DATA_DIRECTORIES = frozenset({
+    COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY,
+    BATCH_CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, "config", "timerlog", "compaction",
+    "transaction",
+})  # fmt: skip
+"""Below a store's root: ``StorePathConfigHelper``, ``TimerMessageStore``, ``CompactionStore``."""
+_MAPPED_FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
+
+
+def check_target(
+    target: Path, settings: StoreSettings | None = None, output: Path | None = None
+) -> None:
+    """Raises UsageError where what is written to ``target`` would stand among a store's data, or
+    around its log. Links are followed; the target need not exist.
+
+    ``settings`` and ``output`` are the store and the output at hand, whose directories may have any
+    name or be missing; others are known by what lies in and beside them.
+    """
+    resolved = _resolved(target)
+    logs = [_resolved(path) for path in settings.commit_log_directories] if settings else []
+    roots = [_resolved(path) for path in (settings.root if settings else None, output) if path]
+    data = {*logs, *(root / name for root in roots for name in DATA_DIRECTORIES)}
+    for directory in (resolved, *resolved.parents):
+        if directory in data or _holds_data(directory):
+            raise UsageError(
+                f"{target} is in {directory}, which holds the data of a store: a broker could not "
+                "load what is written there; give a directory outside of it"
+            )
+    for name in (DATA_DIRECTORIES - {COMMIT_LOG_DIRECTORY}) | {STATE_DIRECTORY}:
+        for log in logs:
+            if log.is_relative_to(resolved / name):
+                raise UsageError(
+                    f"{target} would be written around the commitlog {log}, which lies in its "
+                    f"directory {name}; give a directory that does not hold the store there"
+                )
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"{path} is no usable path: {error}") from error
+
+
+def _holds_data(directory: Path) -> bool:
+    """Whether a broker would read the files of a directory."""
+    if directory.name in DATA_DIRECTORIES and _is_store(directory.parent, directory.name):
+        return True
+    try:
+        with os.scandir(directory) as entries:
+            return any(_MAPPED_FILE_NAME.match(entry.name) for entry in entries)
+    except OSError:
+        return False
+
+
+def _is_store(root: Path, besides: str) -> bool:
+    """Whether anything but the directory ``besides`` tells that a broker or reput writes here."""
+    directories = {COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY} - {besides}
+    files = (root / BROKER_CONF, root / STATE_DIRECTORY / WATERMARK)
+    return any((root / name).is_dir() for name in directories) or any(
+        path.is_file() for path in files
+    )
