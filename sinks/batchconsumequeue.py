@@ -162,7 +162,8 @@ class BatchConsumeQueueDispatcher:
         self._unsynced.sync()
 
     def close(self) -> None:
-        """No file is open between two batches."""
+        """Let go of what a batch that failed has left open; otherwise there is nothing."""
+        self._unsynced.close()
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue behind the last message that ends at or before ``end_offset``."""

@@ -23,6 +23,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_SPACE_TEXTS = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+PROBE_NAME = "space-probe"
+PROBE_BYTES = 1 << 20
 
 
 class _Failpoints:
@@ -67,6 +70,27 @@ def output_error(error: OSError, doing: str, path: str | Path) -> OutputError:
     if error.errno in _NO_SPACE:
         return NoSpaceError(f"{text}; free some space and the work goes on where it stopped")
     return OutputError(text)
+
+
+def says_no_space(text: str) -> bool:
+    """Whether an error of others, of Spark's JVM or of a library, is that the disk is full."""
+    return any(sign in text for sign in _NO_SPACE_TEXTS)
+
+
+def has_space(directory: Path) -> bool:
+    """Whether some space can be had in a directory, by trying; an error of another kind, as of a
+    read-only file system, is left to those who write there."""
+    path = directory / PROBE_NAME
+    try:
+        fd = open_for_writing(path)
+        try:
+            allocate(fd, 0, PROBE_BYTES, path)
+        finally:
+            os.close(fd)
+            unlink(path)
+    except OutputError as error:
+        return not isinstance(error, NoSpaceError)
+    return True
 
 
 def make_directories(path: Path, root: Path) -> None:

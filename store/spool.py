@@ -104,6 +104,10 @@ class SpoolWriter:
                 self._fd = fsops.open_for_writing(self._path)
             fsops.pwrite(self._fd, data, self._size, self._path)
         except OutputError:
+            if not self._size:
+                # no row names the file, so that nobody would remove it and the space is needed
+                self.close()
+                fsops.unlink(self._path)
             return None
         position = self._size
         self._size += len(data)
@@ -155,5 +159,10 @@ class SpoolReader:
 def empty_spool(directory: Path, root: Path) -> None:
     """Make the directory below ``root``, or remove what an earlier owner's tasks left in it."""
     fsops.make_directories(directory, root)
-    for path in directory.iterdir():
+    clear_spool(directory)
+
+
+def clear_spool(directory: Path) -> None:
+    """Remove what tasks have left in the directory, if it is there."""
+    for path in directory.iterdir() if directory.is_dir() else ():
         fsops.unlink(path)

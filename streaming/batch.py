@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -23,15 +23,15 @@ from sources.bitmaps import BitMaps
 from store import fsops
 from store.commitlog import CommitLog
 from store.cursor import BadRange
-from store.dispatch import CommitLogDispatcher, DispatchBatch, DispatchCounts, ScannedRange
-from store.errors import CorruptRecordError, NoSpaceError, StoreError
+from store.dispatch import DispatchBatch, DispatchCounts, ScannedRange
+from store.errors import CorruptRecordError, OutputError, StoreError
 from store.ledger import Ledger, LedgerEntry
 from store.output import fingerprint
 from store.queuetype import check_queue_types
 from store.record import Status
 from store.retention import expired_files, remove_files
 from store.scan import assemble, scan_in_one_piece
-from store.spool import SpoolReader, empty_spool, remove_marks, scanned_bytes
+from store.spool import SpoolReader, clear_spool, empty_spool, remove_marks, scanned_bytes
 from store.storecheckpoint import StoreCheckpoint
 from streaming.config import DispatcherConfig
 from streaming.dispatchers import Derived
@@ -39,7 +39,6 @@ from streaming.followers import Followers
 from streaming.packed import unpack
 from streaming.progress import Progress
 
-NO_SPACE_RETRY_SECONDS = 1.0
 STORE_CHECKPOINT_SECONDS = 1.0
 RETENTION_SECONDS = 10.0
 """RocketMQ's cleanResourceInterval."""
@@ -58,7 +57,9 @@ class BatchWriter:
         log: CommitLog,
         plan: Plan,
         followers: Followers,
+        progress: Progress,
     ) -> None:
+        """Opens what is there. Raises OutputError, QueueFileError, IndexFileError."""
         self._config = config
         self._derived = derived
         self._settings = derived.settings
@@ -69,17 +70,20 @@ class BatchWriter:
         self._busy = threading.Lock()
         self.failure: BaseException | None = None
         self.refused_batch = False
+        self.progress = progress
+        self.position = plan.start
+        """End of the last batch that this writer has made durable."""
         self._ledger = Ledger(config.state_directory)
-        self._watermark = WatermarkFile(config.state_directory)
-        built_by_us = self._watermark.current is not None
-        first_indexed = derived.first_indexed(config)
-        self.progress = Progress(start_offset=plan.start, end_offset=plan.watermark.end_offset)
-        self.dispatchers = derived.dispatchers(
-            config,
-            self._ledger,
-            plan.watermark.end_offset if built_by_us else None,
-            log,
-        )
+        self._first_indexed = derived.first_indexed(config)
+        with ExitStack() as held:
+            self._watermark = WatermarkFile(config.state_directory)
+            held.callback(self._watermark.close)
+            built_by_us = self._watermark.current is not None
+            durable_end = plan.watermark.end_offset if built_by_us else None
+            self.dispatchers = derived.dispatchers(config, self._ledger, durable_end, log)
+            for dispatcher in self.dispatchers:
+                held.callback(dispatcher.close)
+            self._held = held.pop_all()
         self._store_checkpoint_due = 0.0
         self._may_be_behind = True
         """A broker may have written RocketMQ's checkpoint for messages that come only now."""
@@ -88,10 +92,11 @@ class BatchWriter:
         self._thread = ThreadPoolExecutor(1, "reput-batch-writer")
         self._pending: Future[None] | None = None
         self._collected_end = plan.start
-        empty_spool(config.spool_directory, config.output)
-        self._take_over(plan, first_indexed)
 
-    def _take_over(self, plan: Plan, first_indexed: int | None) -> None:
+    def take_over(self, plan: Plan) -> None:
+        """Clear away what an earlier run left, and begin with the plan's watermark."""
+        empty_spool(self._config.spool_directory, self._config.output)
+        first_indexed = self._first_indexed
         end_offset = plan.truncate_to
         if end_offset is None and self._watermark.current and self._config.abort_file.exists():
             # a batch was written in part: the log may have lost its messages and gone on with
@@ -219,9 +224,9 @@ class BatchWriter:
         for bad in batch.bad:
             self._note_bad(bad, counts)
         for dispatcher in self.dispatchers:
-            counts.add(self._dispatch(dispatcher, batch))
+            counts.add(dispatcher.dispatch(batch))
             dispatcher.sync()
-        self._with_space(self._ledger.sync)
+        self._ledger.sync()
         if batch.end > current.end_offset:
             last = batch.last_record_offset
             advanced = replace(
@@ -231,11 +236,12 @@ class BatchWriter:
                 last_record_crc=fingerprint(self._log, last),
                 last_store_timestamp=batch.last_store_timestamp or current.last_store_timestamp,
             )
-            self._with_space(lambda: self._watermark.advance(advanced))
+            self._watermark.advance(advanced)
             self._followers.advance(batch.end)
         self.write_store_checkpoint(final=False)
         if self._config.retention:
             self._expire()
+        self.position = batch.end
         self.progress.advance(batch.end, counts)
         logger.debug("batch: end=%d messages=%d", batch.end, counts.messages)
 
@@ -254,22 +260,6 @@ class BatchWriter:
             size = remove_files(files)
             self._retained_from = first
             logger.info("log begins at %d: removed files=%d bytes=%d", first, len(files), size)
-
-    def _dispatch(self, dispatcher: CommitLogDispatcher, batch: DispatchBatch) -> DispatchCounts:
-        counts = DispatchCounts()
-        self._with_space(lambda: counts.add(dispatcher.dispatch(batch)))
-        return counts
-
-    def _with_space(self, write: Callable[[], object]) -> None:
-        """Try until there is space: nothing advances meanwhile, and nothing has to be restarted."""
-        while True:
-            try:
-                write()
-                return
-            except NoSpaceError as error:
-                logger.error("waiting for space: %s", error)
-                if self._stopping.wait(NO_SPACE_RETRY_SECONDS):
-                    raise
 
     def _note_bad(self, bad: BadRange, counts: DispatchCounts) -> None:
         reason = bad.status.name.lower()
@@ -313,8 +303,8 @@ class BatchWriter:
         ).write(self._config.output)
 
     def close(self) -> None:
-        """Close files; a batch under way ends first."""
+        """Close files; a batch under way ends first, and the space that others take is freed."""
         self._thread.shutdown()
-        for dispatcher in self.dispatchers:
-            dispatcher.close()
-        self._watermark.close()
+        self._pending = self.failure = None
+        with self._held, suppress(OutputError):
+            clear_spool(self._config.spool_directory)

@@ -10,6 +10,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -22,12 +23,12 @@ from checkpoints.ownership import Ownership
 from checkpoints.reconcile import Plan, make_plan
 from checkpoints.swap import finish_swap
 from sources.commitlog import CommitLogDataSource
-from store import errors
+from store import errors, fsops
 from store.commitlog import CommitLog
-from store.config import read_store_settings
+from store.config import StoreSettings, read_store_settings
 from store.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues, open_queues
 from store.cursor import LogTail
-from store.errors import ReputError, StoreError, UsageError
+from store.errors import NoSpaceError, ReputError, StoreError, UsageError
 from store.logoffset import parse_offset
 from store.watermark import FILE_NAME as WATERMARK
 from store.watermark import read_watermark
@@ -38,6 +39,7 @@ from streaming.followers import Followers
 from streaming.jvm import Jvm
 from streaming.progress import Progress
 from streaming.session import first_line, session
+from streaming.space import SpaceWait
 
 POLL_SECONDS = 0.25
 _OUR_ERROR = re.compile(r"store\.errors\.(\w+): (.*)")
@@ -53,57 +55,153 @@ def run_dispatcher(
 ) -> Progress:
     """Run until caught up (``once``) or until ``stop`` is set; returns the final counts.
 
-    ``show`` is called a few times a second. ``jvm``: one that was started early, with
-    ``config.spark_conf``. Raises ReputError with a line for people.
+    Where the disk is full it waits, and goes on when there is room. ``show`` is called a few times
+    a second. ``jvm``: one that was started early, with ``config.spark_conf``. Raises ReputError
+    with a line for people.
     """
     settings = read_store_settings(config.store, config.broker_conf).with_overrides(
         config.commit_log_file_size, config.consume_queue_file_size
     )
     config.check_targets(settings)
-    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
-    for path in log.foreign:
-        logger.warning("ignored, no commitlog file: path=%s", path)
-    if finish_swap(config.output):
-        logger.warning("finished a rebuild that was killed: output=%s", config.output)
-    with Ownership(config.output):
+    with ExitStack() as held:
+        log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+        held.callback(log.close)
+        for path in log.foreign:
+            logger.warning("ignored, no commitlog file: path=%s", path)
+        if finish_swap(config.output):
+            logger.warning("finished a rebuild that was killed: output=%s", config.output)
+        run = _Run(config, settings, log, stop, show)
+        run.space.retry(lambda: held.enter_context(Ownership(config.output)))
+        return run.space.retry(lambda: run.attempt(held, jvm))
+
+
+class _Run:
+    """One call of ``run_dispatcher``: what outlives the queries of which each is an attempt."""
+
+    def __init__(
+        self,
+        config: DispatcherConfig,
+        settings: StoreSettings,
+        log: CommitLog,
+        stop: threading.Event,
+        show: Callable[[Progress], None],
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._log = log
+        self._stop = stop
+        self._show = show
+        self._spark: SparkSession | None = None
+        self._progress: Progress | None = None
+        self._replay_from = _replay_from(config, log)
+        directories = (config.state_directory, config.spark_directory)
+        self.space = SpaceWait(directories, stop, self._show_waiting)
+
+    def attempt(self, held: ExitStack, jvm: Jvm | None) -> Progress:
+        """Compare the positions and dispatch from there on; the session stays open in ``held``.
+
+        Raises NoSpaceError where another attempt is worth it.
+        """
+        config, log = self._config, self._log
         found = read_watermark(config.state_directory)
         if found is None and not config.adopt:
             _check_queues_are_ours(config.output)
-        derived = Derived.of(config, settings)
+        derived = Derived.of(config, self._settings)
+        log.refresh()
         log_end = LogTail(log).settled()
         plan = make_plan(
             log, log_end, found, config.spark_directory,
-            open_queues(config.output, settings.mapped_file_size_consume_queue),
-            _replay_from(config, log),
+            open_queues(config.output, self._settings.mapped_file_size_consume_queue),
+            self._replay_from,
             config.store_id,
         )  # fmt: skip
         for note in plan.notes:
             logger.info("%s", note)
-        followers = Followers(config, settings, plan.watermark.store_id)
-        writer = BatchWriter(config, derived, log, plan, followers)
-        try:
+        if self._progress is None:
+            self._progress = Progress(plan.start, plan.watermark.end_offset)
+        progress = self._progress
+        followers = Followers(config, self._settings, plan.watermark.store_id)
+        with ExitStack() as opened:
+            opened.callback(followers.close)
+            writer = BatchWriter(config, derived, log, plan, followers, progress)
+            opened.callback(self._close, writer, plan)
+            writer.take_over(plan)
             followers.start(plan.watermark.end_offset, log_end)
             _prepare_spark_directory(config, plan)
-            writer.progress.log_end = log_end
+            progress.log_end = log_end
             log.will_need(plan.start, log_end - plan.start)
-            with session(config.spark_conf, jvm) as spark:
-                try:
-                    query = _start(spark, config, derived, plan, log_end, writer)
-                except (PySparkException, Py4JError) as error:
-                    raise _our_error(error, None) from error
-                try:
-                    _wait(query, writer, stop, show, plan.watermark.store_id)
-                    writer.finish()
-                finally:
-                    query.stop()
+            if self._spark is None:
+                self._spark = held.enter_context(session(config.spark_conf, jvm))
+                self._spark.dataSource.register(CommitLogDataSource)
+            self._query(self._spark, derived, plan, log_end, writer)
             writer.end()
             if config.once:
-                followers.catch_up(stop)
+                followers.catch_up(self._stop)
+        return progress
+
+    def _query(
+        self, spark: SparkSession, derived: Derived, plan: Plan, log_end: int, writer: BatchWriter
+    ) -> None:
+        """One query, to its end or to the run's."""
+        try:
+            query = _start(spark, self._config, derived, plan, log_end, writer)
+        except (PySparkException, Py4JError) as error:
+            raise self._our_error(error, None) from error
+        try:
+            self._wait(query, writer, plan.watermark.store_id)
+            writer.finish()
         finally:
-            followers.close()
-            writer.close()
-            log.close()
-    return writer.progress
+            query.stop()
+
+    def _wait(self, query: StreamingQuery, writer: BatchWriter, store_id: str) -> None:
+        try:
+            # returns as soon as the query has ended; a stop may take a poll to be seen
+            while not _ended(query) and not self._stop.is_set():
+                last = query.lastProgress
+                if last is not None and last.sources:
+                    seen = parse_offset(last.sources[0].latestOffset, store_id)
+                    writer.progress.log_end = seen if seen is not None else writer.progress.log_end
+                writer.check()
+                writer.expire()
+                writer.note_progress()
+                self._show(writer.progress)
+            if query.isActive:
+                writer.stop()
+                query.stop()
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if not writer.refused_batch:
+                raise self._our_error(error, writer.failure) from error
+        writer.note_progress()
+        self._show(writer.progress)
+
+    def _our_error(self, error: Exception, failure: BaseException | None) -> ReputError:
+        """The line for people behind a failed query: ours if one of ours caused it."""
+        if isinstance(failure, ReputError):
+            return failure
+        text = str(error)
+        if fsops.says_no_space(f"{text}{failure}") or not self.space.is_there():
+            return NoSpaceError(
+                f"spark finds no space, for its checkpoint {self._config.spark_directory} or for "
+                "temporary files; free some space and the work goes on where it stopped"
+            )
+        for name, message in reversed(_OUR_ERROR.findall(text)):
+            kind = getattr(errors, name, None)
+            if isinstance(kind, type) and issubclass(kind, ReputError):
+                return UsageError(message) if issubclass(kind, UsageError) else StoreError(message)
+        return StoreError(f"the query failed: {first_line(failure or error)}")
+
+    def _close(self, writer: BatchWriter, plan: Plan) -> None:
+        if writer.position != plan.start:
+            self.space.progressed()
+        if self._replay_from is not None:
+            # positions do not tell how far a replay has come
+            self._replay_from = writer.position
+        writer.close()
+
+    def _show_waiting(self) -> None:
+        if self._progress is not None:
+            self._show(self._progress)
 
 
 def _check_queues_are_ours(output: Path) -> None:
@@ -154,7 +252,6 @@ def _start(
     log_end: int,
     writer: BatchWriter,
 ) -> StreamingQuery:
-    spark.dataSource.register(CommitLogDataSource)
     options = {
         "path": str(config.store.resolve()),
         "mode": "runs",
@@ -185,47 +282,6 @@ def _start(
     return query.trigger(processingTime=f"{config.trigger_ms} milliseconds").start()
 
 
-def _wait(
-    query: StreamingQuery,
-    writer: BatchWriter,
-    stop: threading.Event,
-    show: Callable[[Progress], None],
-    store_id: str,
-) -> None:
-    try:
-        # returns as soon as the query has ended; a stop may take a poll to be seen
-        while not _ended(query) and not stop.is_set():
-            last = query.lastProgress
-            if last is not None and last.sources:
-                seen = parse_offset(last.sources[0].latestOffset, store_id)
-                writer.progress.log_end = seen if seen is not None else writer.progress.log_end
-            writer.check()
-            writer.expire()
-            writer.note_progress()
-            show(writer.progress)
-        if query.isActive:
-            writer.stop()
-            query.stop()
-        query.awaitTermination()
-    except StreamingQueryException as error:
-        if not writer.refused_batch:
-            raise _our_error(error, writer.failure) from error
-    writer.note_progress()
-    show(writer.progress)
-
-
 def _ended(query: StreamingQuery) -> bool:
     # pyspark takes fractions of a second too, its annotation does not say so
     return bool(query.awaitTermination(POLL_SECONDS))  # type: ignore[arg-type]
-
-
-def _our_error(error: Exception, failure: BaseException | None) -> ReputError:
-    """The line for people behind a failed query: ours if one of ours caused it."""
-    if isinstance(failure, ReputError):
-        return failure
-    text = str(error)
-    for name, message in reversed(_OUR_ERROR.findall(text)):
-        kind = getattr(errors, name, None)
-        if isinstance(kind, type) and issubclass(kind, ReputError):
-            return UsageError(message) if issubclass(kind, UsageError) else StoreError(message)
-    return StoreError(f"the query failed: {first_line(failure or error)}")

@@ -25,9 +25,10 @@ from checkpoints.followers import (
 )
 from sources.livesettings import LiveSettings
 from sources.offsets import limited_end
+from store import fsops
 from store.commitlog import CommitLog
 from store.config import StoreSettings
-from store.errors import OutputError, StoreError
+from store.errors import NoSpaceError, OutputError, StoreError
 from store.follower import FollowerTarget
 from store.record import Status
 from store.rows import read_rows
@@ -135,6 +136,7 @@ class _FollowerThread(threading.Thread):
         self._counts_before: Mapping[str, int] = {}
         self._saved: FollowerState | None = None
         self._save_due = 0.0
+        self._save_fails = False
         self._read_error: BaseException | None = None
 
     def run(self) -> None:
@@ -153,20 +155,26 @@ class _FollowerThread(threading.Thread):
         except _StoppedError:
             self._save()
         finally:
-            self._follower.close()
-            self._log.close()
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Close what is open; for a thread that was never started too."""
+        self._follower.close()
+        self._log.close()
 
     def _load(self) -> None:
-        """What is known from earlier runs, a cut that this run has noted among it. From now on the
-        follower is known, whatever happens in its first write: a cut must reach its target."""
+        """What is known from earlier runs, a cut that this run has noted among it."""
         for known in read_follower_states(self._directory):
             if known.name == self.state.name:
                 self.state = replace(known, target=self.state.target)
         self._counts_before = self.state.counts
-        self._save()
 
     def _follow(self) -> None:
         self._read_error = None
+        if self._saved is None:
+            # known before its first write, whatever happens in that: a cut must reach its target
+            write_follower_state(self._directory, self.state)
+            self._saved = self.state
         if self.state.truncate_to is not None:
             self._follower.truncate(self.state.truncate_to)
             told = replace(self.state, truncate_to=None)
@@ -266,9 +274,12 @@ class _FollowerThread(threading.Thread):
         try:
             write_follower_state(self._directory, self.state)
         except OutputError as error:
-            # people see an old position, nothing depends on it
-            logger.warning("follower %s: %s", self.state.name, error)
-        self._saved = self.state
+            # people see an old position, nothing depends on it; one line while it goes on
+            if not self._save_fails:
+                logger.warning("follower %s: %s", self.state.name, error)
+            self._save_fails = True
+        else:
+            self._saved, self._save_fails = self.state, False
 
 
 class Followers:
@@ -303,7 +314,8 @@ class Followers:
     def catch_up(self, stop: threading.Event) -> None:
         """Wait until every follower is at the watermark, or ``stop`` is set.
 
-        Raises StoreError for followers that make no progress.
+        Raises StoreError for followers that make no progress, NoSpaceError where one of them finds
+        the disk full.
         """
         with self._signals.changed:
             self._signals.draining = True
@@ -316,7 +328,8 @@ class Followers:
                 self._signals.changed.wait(POLL_SECONDS)
         if behind:
             told = "; ".join(f"{thread.state.name}: {thread.state.error}" for thread in behind)
-            raise StoreError(
+            kind = NoSpaceError if fsops.says_no_space(told) else StoreError
+            raise kind(
                 f"the queues are complete up to {self._signals.watermark}, what follows them is "
                 f"not: {told}; the next run goes on from there"
             )
@@ -331,6 +344,8 @@ class Followers:
             self._signals.changed.notify_all()
         deadline = time.monotonic() + STOP_SECONDS
         for thread in self._threads:
+            if thread.ident is None:
+                thread.let_go()
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():

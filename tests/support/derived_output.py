@@ -24,6 +24,7 @@ from streaming.config import DispatcherConfig
 from streaming.dispatcher import _check_queues_are_ours
 from streaming.dispatchers import Derived
 from streaming.followers import Followers
+from streaming.progress import Progress
 from streaming.verify import Verification, verify
 from tests.support.golden import difference, unpack_golden
 from tests.support.index_model import Content, read_content
@@ -82,8 +83,10 @@ class DerivedOutput:
             queues = open_queues(self.root, settings.mapped_file_size_consume_queue)
             plan = make_plan(log, end, found, config.spark_directory, queues)
             followers = Followers(config, settings, plan.watermark.store_id)
-            writer = BatchWriter(config, derived, log, plan, followers)
+            progress = Progress(plan.start, plan.watermark.end_offset)
+            writer = BatchWriter(config, derived, log, plan, followers, progress)
             try:
+                writer.take_over(plan)
                 if plan.start < end:
                     batch = self._batch(log, derived, plan.start, end)
                     if part is not None and part(batch) > plan.start:

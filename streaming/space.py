@@ -1,0 +1,92 @@
+"""Waiting for disk space: a run goes on by itself once a full disk has room again.
+
+A full disk ends the query, whoever hit it: the driver with a queue, Spark with its checkpoint. What
+was durable stays, so the run repeats its start, positions read and compared anew, in the same
+process and session. Whether there is room is tried, since quotas show nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from store import fsops
+from store.errors import NoSpaceError
+
+POLL_SECONDS = 0.5
+FIRST_PAUSE_SECONDS = 0.5
+LAST_PAUSE_SECONDS = 30.0
+"""Between two starts: the little room that there is may not be enough for what is to be written."""
+LOG_SECONDS = 30.0
+"""Least time between two lines of a wait, or of several waits one after the other."""
+
+_Result = TypeVar("_Result")
+logger = logging.getLogger("reput")
+
+
+class SpaceWait:
+    """The waits of one run."""
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        stop: threading.Event,
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``directories``: in which there must be room, whether they exist yet or not; ``stop``
+        ends a wait; ``while_waiting`` is called several times a second."""
+        self._directories = directories
+        self._stop = stop
+        self._while_waiting = while_waiting
+        self._failures = 0
+        self._began: float | None = None
+        """Of the wait that was logged and whose end was not."""
+        self._log_due = 0.0
+
+    def retry(self, work: Callable[[], _Result]) -> _Result:
+        """Do ``work`` until it finds room; raises NoSpaceError, its own, where the run is stopped
+        before. ``work`` calls ``progressed`` where it is worth a try without a pause again."""
+        while True:
+            try:
+                return work()
+            except NoSpaceError as error:
+                line = str(error)
+            # out of the clause, for the error's frames hold a batch, and this one its spool files
+            self._wait(line)
+
+    def progressed(self) -> None:
+        """Something became durable."""
+        self._failures = 0
+
+    def is_there(self) -> bool:
+        """Whether each directory has some room."""
+        return all(map(_has_space, self._directories))
+
+    def _wait(self, line: str) -> None:
+        began = time.monotonic()
+        pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, LAST_PAUSE_SECONDS)
+        self._failures = min(self._failures + 1, 16)
+        while not self._stop.is_set():
+            now = time.monotonic()
+            if now >= self._log_due:
+                logger.error("waiting for space: %s", line)
+                self._log_due = now + LOG_SECONDS
+                self._began = self._began or began
+            if now >= began + pause and self.is_there():
+                if self._began is not None:
+                    logger.info("space is back after %.0f s", now - self._began)
+                    self._began = None
+                return
+            self._while_waiting()
+            self._stop.wait(POLL_SECONDS)
+        raise NoSpaceError(line)
+
+
+def _has_space(directory: Path) -> bool:
+    while not directory.is_dir() and directory != directory.parent:
+        directory = directory.parent
+    return fsops.has_space(directory)
