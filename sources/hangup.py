@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import socket
 import sys
+import traceback
+from types import SimpleNamespace
 from typing import Any
 
 import pyspark.daemon
 from pyspark.sql.datasource import DataSource
 
+_HUNG_UP = (BrokenPipeError, ConnectionResetError)
 spark_worker = pyspark.daemon.worker
 
 
@@ -21,7 +24,7 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
     """A worker's tasks, as ``pyspark.daemon.worker``; quiet where Spark has hung up on it."""
     try:
         return spark_worker(sock, authenticated)
-    except (BrokenPipeError, ConnectionResetError):
+    except _HUNG_UP:
         return 1
 
 
@@ -39,7 +42,15 @@ class QuietDataSource(DataSource):
 
 
 def _quieten() -> None:
-    """In such a worker, and nowhere else: what manager() calls for the next task is ours."""
+    """In such a worker, and nowhere else: with what manager() prints tracebacks is ours. It is in
+    the worker's task by now, which for a stream lasts until the query ends."""
     main = sys.modules["__main__"]
     if getattr(main.__spec__, "name", None) == pyspark.daemon.__name__:
-        vars(main)["worker"] = worker
+        vars(main)["traceback"] = SimpleNamespace(
+            print_exc=_print_exc, format_exc=traceback.format_exc
+        )
+
+
+def _print_exc() -> None:
+    if not isinstance(sys.exc_info()[1], _HUNG_UP):
+        traceback.print_exc()

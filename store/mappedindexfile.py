@@ -19,6 +19,7 @@ from store import fsops, indexkernel
 from store.errors import OutputError
 from store.indexfile import (
     INDEX_HEADER_SIZE,
+    INDEX_SIZE,
     TEMPORARY_SUFFIX,
     IndexEntry,
     IndexHeader,
@@ -129,8 +130,10 @@ class MappedIndexFile:
         else the file holds; below number ``max_count`` where one is given."""
         layout = self._layout
         slots = np.zeros(layout.max_hash_slot_num, np.int32)
-        last = max_count or layout.max_index_num
-        entries = self._data[layout.entry_position(1) : layout.entry_position(last)]
+        start, end = map(layout.entry_position, (1, max_count or layout.max_index_num))
+        # a full tmpfs answers a look at a hole with SIGBUS, for it would have to map a page
+        end = min(end, os.lseek(self._fd, start, os.SEEK_HOLE))
+        entries = self._data[start : end - (end - start) % INDEX_SIZE]
         index_count, hash_slot_count, _ = indexkernel.rebuild_slots(
             entries, 1, 0, 0, end_offset, slots
         )

@@ -7,11 +7,15 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
+import pyspark.daemon
 import pytest
 
 from sources import hangup
+from sources.commitlog import CommitLogDataSource
 
 READ_AND_LEFT = """
 # what Spark's monitor calls after an idle minute, which is no setting
@@ -57,6 +61,24 @@ def test_a_worker_that_spark_has_left_is_quiet(
             else:
                 assert worker(ours, False) != 0
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_planner_that_spark_leaves_within_its_task_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its daemon prints for it; what else goes wrong in it is still shown."""
+    daemon = ModuleType("daemon")
+    exec(Path(pyspark.daemon.__file__).read_text("utf-8"), vars(daemon))
+    daemon.__spec__ = ModuleSpec("pyspark.daemon", None)
+    monkeypatch.setitem(sys.modules, "__main__", daemon)
+    source = CommitLogDataSource({})
+    for error, printed in ((BrokenPipeError(), False), (ValueError("other"), True)):
+        try:
+            raise error
+        except Exception:
+            vars(daemon)["traceback"].print_exc()
+        assert ("Traceback" in capfd.readouterr().err) is printed
+    assert source
 
 
 def test_workers_without_work_end_quietly(golden: Callable[[str], Path]) -> None:

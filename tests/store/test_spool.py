@@ -70,6 +70,17 @@ def test_a_spool_that_cannot_be_written(
         assert reader.take(writer.name, position, len(data)) == data
 
 
+def test_a_full_disk_keeps_no_file_that_nobody_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first write fails half done: no row names the file, and its space is needed."""
+    monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints("pwrite:1=ENOSPC"))
+    writer = SpoolWriter(tmp_path)
+    assert writer.write(memoryview(bytes(MIN_SPOOLED_BYTES))) is None
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_is_cut_or_gone_is_an_error(tmp_path: Path) -> None:
     """Nothing is made up."""
     writer = SpoolWriter(tmp_path)

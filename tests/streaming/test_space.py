@@ -1,0 +1,80 @@
+"""Runs whose writes find no space: they go on by themselves, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store import fsops
+from store.errors import NoSpaceError
+from streaming import space
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from tests.streaming.test_golden import dispatch
+from tests.support.golden import difference
+
+pytestmark = pytest.mark.usefixtures("spark")
+BATCH_BYTES = 64 << 10
+
+
+def fail_at(patch: pytest.MonkeyPatch, text: str) -> None:
+    """Make chosen operations of this process, which is the driver, fail."""
+    patch.setattr(fsops, "_failpoints", fsops._Failpoints(text))
+    patch.setattr(space, "FIRST_PAUSE_SECONDS", 0.0)
+
+
+def test_operations_without_space_are_repeated(
+    golden: Callable[[str], Path], tmp_path: Path, seed: int
+) -> None:
+    """From taking the output over to the last batch: directories, files, sizes, writes, renames."""
+    store, output, rng = golden("plain"), tmp_path / "output", random.Random(seed)
+    points = {"mkdir": 30, "open": 60, "pwrite": 60, "truncate": 40, "rename": 4, "allocate": 3}
+    failing = [f"{name}:{rng.randint(1, most)}=ENOSPC" for name, most in points.items()]
+    print(failing)
+    with pytest.MonkeyPatch.context() as patch:
+        fail_at(patch, ",".join(failing))
+        progress = dispatch(store, output, max_bytes_per_trigger=BATCH_BYTES)
+    assert difference(output / "consumequeue", store / "consumequeue") == []
+    again = dispatch(store, output, replay_from="earliest")
+    assert again.counts.duplicates == progress.counts.messages == again.counts.messages
+    assert not (output / "reput" / "abort").exists()
+
+
+def test_a_replay_without_space_replays_all(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Positions do not tell how far it has come: Spark has a batch for done before it is written.
+
+    The queues that it makes anew are RocketMQ's again.
+    """
+    store, output = golden("plain"), tmp_path / "output"
+    dispatch(store, output)
+    shutil.rmtree(output / "consumequeue")
+    with pytest.MonkeyPatch.context() as patch:
+        fail_at(patch, ",".join(f"mkdir:{number}=ENOSPC" for number in (1, 6, 12, 18)))
+        dispatch(store, output, replay_from="earliest", max_bytes_per_trigger=BATCH_BYTES)
+    assert difference(output / "consumequeue", store / "consumequeue") == []
+
+
+def test_a_stop_ends_the_wait(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """The error is the one that was waited for; the next run does the rest."""
+    store, output, stop = golden("plain"), tmp_path / "output", threading.Event()
+    looks: list[Path] = []
+
+    def full(directory: Path) -> bool:
+        looks.append(directory)
+        if len(looks) == 3:
+            stop.set()
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        fail_at(patch, "mkdir:12=ENOSPC")
+        patch.setattr(fsops, "has_space", full)
+        with pytest.raises(NoSpaceError, match="cannot create directory"):
+            run_dispatcher(DispatcherConfig(store, output, once=True), stop)
+    assert len(looks) == 3
+    dispatch(store, output)
+    assert difference(output / "consumequeue", store / "consumequeue") == []
