@@ -30,7 +30,10 @@ def answer(settings: StoreSettings, query: str) -> Iterator[pa.RecordBatchReader
         connection.execute("set TimeZone = 'UTC'")
         connection.register(TABLE, messages)
         try:
-            yield connection.sql(query).to_arrow_reader()
+            relation = connection.sql(query)
+            if relation is None:
+                raise UsageError(f"the query is empty; ask of the table {TABLE}")
+            yield relation.to_arrow_reader()
         except duckdb.ProgrammingError as error:
             raise UsageError(f"the query cannot be run: {error}") from error
         except duckdb.Error as error:

@@ -1,11 +1,16 @@
 """reput: RocketMQ's message dispatch as a Spark Structured Streaming job."""
 
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    __version__ = version("reput")
-except PackageNotFoundError:
-    __version__ = "0+source"
-
 INTERRUPTED = 130
 """Exit code of a process that Ctrl-C ended."""
+
+
+def __getattr__(name: str) -> str:
+    """``__version__``, looked up when it is asked for: the command starts without it."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    try:
+        return version("reput")
+    except PackageNotFoundError:
+        return "0+source"

@@ -1,16 +1,17 @@
 """The ``reput`` command, and ``python -m reput``."""
 
+import signal
 import sys
 
 from reput import INTERRUPTED
 
 
 def main() -> None:
-    """Ctrl-C while the packages still load is no reason for a traceback."""
-    try:
-        from reput.cli import main as run_command  # noqa: PLC0415
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    """Ctrl-C while the packages load, or a JVM starts, ends the command without a traceback."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
+    from reput.cli import main as run_command  # noqa: PLC0415
+
     run_command()
 
 

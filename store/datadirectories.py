@@ -33,8 +33,9 @@ _MAPPED_FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 def check_target(
     target: Path, settings: StoreSettings | None = None, output: Path | None = None
 ) -> None:
-    """Raises UsageError where what is written to ``target`` would stand among a store's data, or
-    around its log. Links are followed; the target need not exist.
+    """Raises UsageError where what is written to the directory ``target`` would stand among a
+    store's data, around its log, or where a file stands. Links are followed; the target need not
+    exist.
 
     ``settings`` and ``output`` are the store and the output at hand, whose directories may have any
     name or be missing; others are known by what lies in and beside them.
@@ -44,6 +45,8 @@ def check_target(
     roots = [_resolved(path) for path in (settings.root if settings else None, output) if path]
     data = {*logs, *(root / name for root in roots for name in DATA_DIRECTORIES)}
     for directory in (resolved, *resolved.parents):
+        if directory.exists() and not directory.is_dir():
+            raise UsageError(f"{directory} is not a directory; give another place than {target}")
         if directory in data or _holds_data(directory):
             raise UsageError(
                 f"{target} is in {directory}, which holds the data of a store: a broker could not "

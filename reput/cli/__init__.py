@@ -8,8 +8,10 @@ that no command waits for what another needs.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from contextlib import suppress
 
 import typer
 
@@ -33,6 +35,8 @@ from reput.cli.commands import Command, Group
 from reput.cli.render import fail, set_up
 from reput.guard import foreign_packages
 from store.errors import ReputError
+
+_OF_STDOUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 app = typer.Typer(
     name="reput",
@@ -79,6 +83,7 @@ def _options(
 
 def main() -> None:
     """Entry point of the ``reput`` command."""
+    _open_standard_streams()
     # known before anything is parsed: what is wrong with a call is said in JSON, too
     as_json = not {"--json", "-j"}.isdisjoint(sys.argv)
     set_up(as_json)
@@ -86,12 +91,40 @@ def main() -> None:
     if problems:
         fail(f"{'; '.join(problems)}; install reput into an environment of its own", 1)
     try:
-        sys.exit(app(standalone_mode=not as_json))
+        try:
+            sys.exit(app(standalone_mode=not as_json))
+        finally:
+            sys.stdout.flush()
     except typer.TyperException as error:
         fail(error.format_message(), error.exit_code)
     except ReputError as error:
+        _leave_stdout()
         fail(str(error), error.exit_code)
-    except BrokenPipeError:
-        # the reader of our output went away
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OF_STDOUT:
+            raise
+        _leave_stdout()
+        if error.errno == errno.EPIPE:
+            # the reader of our output went away, and knows it
+            sys.exit(1)
+        fail(f"cannot write to standard output: {error.strerror}", 1)
+
+
+def _open_standard_streams() -> None:
+    """Where the caller has closed one, nothing of ours may be opened in its place and written to:
+    what goes there is dropped."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def _leave_stdout() -> None:
+    """Have the interpreter's last flush succeed: what was not written has been told."""
+    with suppress(OSError):
+        sys.stdout.flush()
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -109,7 +109,7 @@ def test_output_path_is_a_file(golden: Callable[[str], Path], tmp_path: Path) ->
     """A file where the output directory should be."""
     (tmp_path / "output").write_text("x")
     done = reput("run", golden("plain"), "--output", tmp_path / "output", "--once")
-    assert_one_line(done, 1, "cannot create directory", str(tmp_path / "output"))
+    assert_one_line(done, 2, "is not a directory", str(tmp_path / "output"))
 
 
 def test_queues_that_we_did_not_build(golden: Callable[[str], Path]) -> None:

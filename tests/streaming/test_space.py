@@ -19,7 +19,7 @@ from tests.streaming.test_golden import dispatch
 from tests.support.golden import difference
 
 pytestmark = pytest.mark.usefixtures("spark")
-BATCH_BYTES = 64 << 10
+BATCH_BYTES = 256 << 10
 
 
 def fail_at(patch: pytest.MonkeyPatch, text: str) -> None:
@@ -54,7 +54,7 @@ def test_a_replay_without_space_replays_all(golden: Callable[[str], Path], tmp_p
     dispatch(store, output)
     shutil.rmtree(output / "consumequeue")
     with pytest.MonkeyPatch.context() as patch:
-        fail_at(patch, ",".join(f"mkdir:{number}=ENOSPC" for number in (1, 6, 12, 18)))
+        fail_at(patch, ",".join(f"mkdir:{number}=ENOSPC" for number in (3, 12, 25)))
         dispatch(store, output, replay_from="earliest", max_bytes_per_trigger=BATCH_BYTES)
     assert difference(output / "consumequeue", store / "consumequeue") == []
 

@@ -1,0 +1,71 @@
+"""What a shell does to a command besides giving it arguments: its output's end, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import REPUT, ROOT
+
+POLL_SECONDS = 0.01
+LONGEST_SECONDS = 120.0
+FULL = Path("/dev/full")
+COMMANDS = (("status",), ("verify",), ("inspect", "checkpoint"))
+
+
+def _run(command: list[str], **where: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+        command, stderr=subprocess.PIPE, text=True, timeout=LONGEST_SECONDS, check=False, cwd=ROOT,
+        **where,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
+def test_a_full_standard_output(golden: Callable[[str], Path]) -> None:
+    """One line that says so, exit code 1."""
+    store = str(golden("plain"))
+    for command in COMMANDS:
+        with FULL.open("w") as full:
+            done = _run([*REPUT, *command, store], stdout=full)
+        line = "reput: error: cannot write to standard output: No space left on device\n"
+        assert (done.returncode, done.stderr) == (1, line)
+
+
+def test_a_reader_that_went_away(golden: Callable[[str], Path]) -> None:
+    """As with ``| head -1``: nothing more to say."""
+    store = str(golden("plain"))
+    for command in COMMANDS:
+        ours, theirs = os.pipe()
+        os.close(ours)
+        try:
+            done = _run([*REPUT, *command, store], stdout=theirs)
+        finally:
+            os.close(theirs)
+        assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_standard_output_that_is_closed(golden: Callable[[str], Path]) -> None:
+    """No file of ours takes its place, and the command does what it does."""
+    done = _run(["sh", "-c", 'exec "$@" >&-', "sh", *REPUT, "status", str(golden("plain"))])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_while_the_packages_load(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Sent when numpy is in the process, long before a signal can stop a batch."""
+    command = [*REPUT, "run", str(golden("plain")), "--output", str(tmp_path / "output")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + LONGEST_SECONDS
+        while "numpy" not in Path(f"/proc/{process.pid}/maps").read_text():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(POLL_SECONDS)  # the memory of another process can only be looked at
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=LONGEST_SECONDS)
+    assert (process.returncode, said) == (130, "")
+    assert not (tmp_path / "output").exists()
