@@ -6,11 +6,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import watermark_of
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.consumequeue import QueueKey
+from store.cursor import LogTail
 from store.errors import UsageError
 from store.output import check_is_output
 from store.retention import ExpiredFile, expired_files, remove_files, remove_queue, unused_queues
@@ -39,10 +41,11 @@ def expire(
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     with ExitStack() as held:
         held.callback(log.close)
+        built = Built(output, settings, settings.message_index_enable)
         if apply:
-            _watermark(log, settings.root, output)  # nothing is made in a place that is no output
+            _watermark(log, built)  # nothing is made in a place that is no output
             held.enter_context(Ownership(output))
-        watermark = _watermark(log, settings.root, output)
+        watermark = _watermark(log, built)
         position = output, settings, log.min_offset, watermark.end_offset
         expiry = Expiry(
             log.min_offset, tuple(expired_files(*position)), tuple(unused_queues(*position))
@@ -54,12 +57,12 @@ def expire(
     return expiry
 
 
-def _watermark(log: CommitLog, root: Path, output: Path) -> Watermark:
-    check_is_output(output, root)
-    watermark = watermark_of(log, output)
+def _watermark(log: CommitLog, built: Built) -> Watermark:
+    check_is_output(built.output, built.settings.root)
+    watermark = watermark_of(log, LogTail(log).settled(), built)
     if watermark is None:
         raise UsageError(
-            f"{output} has no watermark: its queues are a broker's, which expires them itself; "
-            "give the --output that reput writes"
+            f"{built.output} has no watermark: its queues are a broker's, which expires them "
+            "itself; give the --output that reput writes"
         )
     return watermark

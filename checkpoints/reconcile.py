@@ -8,20 +8,16 @@ maxPhysicOffset is read by its dispatcher.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoints import STATE_DIRECTORY, spark_checkpoint
+from checkpoints.agreement import Built, find_agreement, what_differs
 from checkpoints.spark_checkpoint import DamagedCheckpointError, SparkPosition
 from checkpoints.watermark import new_store_id
 from store.commitlog import CommitLog
-from store.consumequeue import ConsumeQueueFiles, QueueKey, topic_directory
 from store.cursor import Window, walk
 from store.errors import CommitLogError, UsageError
-from store.lightqueues import light_queues
-from store.output import is_same_log
-from store.record import Outcome, Record
 from store.watermark import Watermark, read_watermark
 
 
@@ -36,7 +32,7 @@ class Plan:
     spark: SparkPosition | None
     """What Spark's checkpoint is kept at, and brought back to; None: it is moved aside."""
     truncate_to: int | None
-    """The log ends here, before the watermark: what was derived from behind it must be cut."""
+    """The log was cut here, before the watermark: what was derived from beyond it must be cut."""
     lost: tuple[int, int] | None
     """[from, to) of the log is gone and was never dispatched."""
     notes: tuple[str, ...]
@@ -48,14 +44,14 @@ def make_plan(
     log_end: int,
     found: Watermark | None,
     spark_directory: Path,
-    queues: Iterable[tuple[QueueKey, ConsumeQueueFiles]],
+    built: Built,
     replay_from: int | None = None,
     store_id: str | None = None,
 ) -> Plan:
-    """Compare the positions. ``queues``: the output's, looked at where the log has shrunk;
+    """Compare the positions. ``built``: looked at where the log is not as it was dispatched;
     ``replay_from``: a record start to dispatch again from; ``store_id``: of an output without one.
 
-    Raises CommitLogError where the log below the watermark is not the one that was dispatched.
+    Raises CommitLogError where too little of what was built agrees with the log.
     """
     notes: list[str] = []
     first = log.min_offset
@@ -63,13 +59,21 @@ def make_plan(
     truncate_to, lost = None, None
     if found is None:
         notes.append(f"no watermark: starting at the log's first byte, {first}")
-    elif found.end_offset > log_end:
-        _check_shrunk_log(log, log_end, found, queues)
-        truncate_to = log_end
-        notes.append(f"log ends at {log_end}, before the watermark {found.end_offset}: cutting")
-        watermark = replace(found, end_offset=log_end, last_record_offset=-1, last_record_crc=0)
-    else:
-        _check_same_log(log, found)
+    elif noticed := what_differs(log, log_end, found):
+        agreement = find_agreement(log, log_end, found, built, noticed)
+        truncate_to = agreement.end
+        notes.append(
+            f"{noticed}: the broker has cut the log and may have gone on otherwise; cutting what "
+            f"was built from {truncate_to} to {found.end_offset}, {agreement.cut_units} units, "
+            f"{agreement.kept_units} agree"
+        )
+        watermark = replace(
+            found,
+            end_offset=truncate_to,
+            last_record_offset=agreement.last_record_offset,
+            last_record_crc=agreement.last_record_crc,
+            last_store_timestamp=agreement.last_store_timestamp,
+        )
     if watermark.end_offset < first:
         lost = (watermark.end_offset, first)
         notes.append(f"log begins at {first}: [{lost[0]}, {lost[1]}) was removed undispatched")
@@ -91,7 +95,7 @@ def make_plan(
 def _spark_position(
     directory: Path, watermark: Watermark, log: CommitLog, log_end: int
 ) -> tuple[SparkPosition | None, str]:
-    """The last position of Spark's that skips nothing and plans nothing behind the log's end, nor
+    """The last position of Spark's that skips nothing and plans nothing beyond the log's end, nor
     up to where no record starts since the log went on otherwise; and what to say about it if it is
     not simply where Spark stands."""
     try:
@@ -111,74 +115,27 @@ def _spark_position(
     return None, f"spark checkpoint is at {positions[0].offset}: resuming"
 
 
-def watermark_of(log: CommitLog, output: Path) -> Watermark | None:
+def watermark_of(log: CommitLog, log_end: int, built: Built) -> Watermark | None:
     """The watermark of an output, for upkeep; None where reput did not build it.
 
     Raises CommitLogError where this is not its log, or a dispatcher must see the log first.
     """
-    found = read_watermark(output / STATE_DIRECTORY)
-    if found is not None:
-        if found.end_offset < log.min_offset:
-            raise CommitLogError(
-                f"the log begins at {log.min_offset}, behind the watermark {found.end_offset} of "
-                f"{output}; if it is the log of this output, run the dispatcher first, which "
-                "lists what was lost"
-            )
-        _check_same_log(log, found)
+    found = read_watermark(built.output / STATE_DIRECTORY)
+    if found is None:
+        return None
+    if found.end_offset < log.min_offset:
+        raise CommitLogError(
+            f"the log begins at {log.min_offset}, beyond the watermark {found.end_offset} of "
+            f"{built.output}; if it is the log of this output, run the dispatcher first, which "
+            "lists what was lost"
+        )
+    if noticed := what_differs(log, log_end, found):
+        agreement = find_agreement(log, log_end, found, built, noticed)
+        raise CommitLogError(
+            f"{noticed}: the broker has cut the log; run the dispatcher first, which cuts "
+            f"{agreement.cut_units} units from {agreement.end} on and goes on from there"
+        )
     return found
-
-
-def _check_same_log(log: CommitLog, watermark: Watermark) -> None:
-    """The last record below the watermark must be the one that we saw, if it is still there."""
-    if not is_same_log(log, watermark):
-        last = watermark.last_record_offset
-        raise CommitLogError(
-            f"the record at physical offset {last}, below the watermark {watermark.end_offset}, is "
-            "not the one that was dispatched: the log was replaced or cut and written anew; "
-            "dispatch this log into a fresh --output"
-        )
-
-
-def _check_shrunk_log(
-    log: CommitLog,
-    log_end: int,
-    watermark: Watermark,
-    queues: Iterable[tuple[QueueKey, ConsumeQueueFiles]],
-) -> None:
-    """Before units are cut, the units that stay must fit this log: another one, or an empty
-    directory, given by mistake is told from a log that lost its end."""
-    cut, fitting = False, False
-    for key, files in queues:
-        end = files.find_end(log_end)
-        cut = cut or end < files.find_end(watermark.end_offset)
-        last = files.last_unit(end)
-        if last is None or last[0] < log.min_offset:
-            continue
-        if not _is_built_from(key, log.record_at(*last)):
-            raise CommitLogError(
-                f"the log ends at {log_end}, before the watermark {watermark.end_offset}, and the "
-                f"record at physical offset {last[0]} is not the one that topic {key.topic} queue "
-                f"{key.queue_id} was built from: this is another log; give the one that was "
-                "dispatched, or a fresh --output"
-            )
-        fitting = True
-    if cut and not fitting:
-        raise CommitLogError(
-            f"the log ends at {log_end}, before the watermark {watermark.end_offset}, and holds "
-            "no record that the queues were built from: nothing was cut; restore the log, or "
-            "give a fresh --output"
-        )
-
-
-def _is_built_from(key: QueueKey, found: Record | Outcome) -> bool:
-    """Whether a record goes into a queue: its own, or one that its properties name."""
-    if not isinstance(found, Record):
-        return False
-    queues = [(found.topic, found.queue_id)]
-    for enable_lmq in (False, True):
-        light = light_queues(found, enable_lmq) or []
-        queues += [(topic, queue_id) for topic, queue_id, _ in light]
-    return (key.topic, key.queue_id) in [(topic_directory(topic), id_) for topic, id_ in queues]
 
 
 def _check_record_start(log: CommitLog, offset: int, end: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from checkpoints import STATE_DIRECTORY
+from checkpoints.agreement import what_differs
 from checkpoints.followers import FollowerState, read_follower_states
 from store.brokerlock import broker_pid
 from store.commitlog import CommitLog
@@ -49,9 +50,11 @@ class Status:
 
     log_min: int
     log_end: int
-    """Behind the last record that may be dispatched."""
+    """The end of the last record that may be dispatched."""
     watermark: int | None
     lag_bytes: int | None
+    """From the watermark to the log's end; None where the log was cut before the watermark, until a
+    dispatcher has seen it."""
     lag_messages: int | None
     lag_seconds: float | None
     """Since the first message that is not dispatched was stored."""
@@ -74,11 +77,13 @@ def read_status(
     be read.
     """
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    # in this order: a dispatcher may be moving it
     found = watermark_of_output(output, settings.root, log)
     log_end = LogTail(log).settled()
     watermark = found.end_offset if found else None
-    lag_bytes = None if watermark is None else max(0, log_end - watermark)
-    lag_messages = None
+    lag_bytes, lag_messages = None, None
+    if found is not None and what_differs(log, log_end, found) is None:
+        lag_bytes = log_end - found.end_offset
     if watermark is not None and lag_bytes is not None and lag_bytes <= MAX_COUNTED_LAG:
         lag_messages = walk(log, Window(log), watermark, log_end).record_count
     ledger = read_counts(output / STATE_DIRECTORY)

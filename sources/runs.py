@@ -152,7 +152,7 @@ def _runs_batch(
 def _columns_of_runs(chunk: PackedChunk, bit_maps: BitMaps | None) -> tuple[Any, Any]:
     """(int32[runs]: bytes a message, uint8 array): the columns of each run, one after the other."""
     widths = np.full(len(chunk.runs), scankernel.UNIT_SIZE, np.int32)
-    if chunk.details is None:
+    if chunk.details is None or not len(chunk.runs):
         return widths, chunk.units
     parts = []
     runs = list(runs_of(chunk))

@@ -17,7 +17,7 @@ import re
 import stat
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -105,6 +105,7 @@ class CommitLog:
         listed_at = time.time_ns()
         segments: list[Segment] = []
         sizes: dict[Path, int] = {}
+        inodes: dict[int, int] = {}
         self.foreign = []
         for directory in self.directories:
             try:
@@ -125,6 +126,7 @@ class CommitLog:
                     continue
                 segments.append(Segment(int(entry.name), path))
                 sizes[path] = status.st_size
+                inodes[int(entry.name)] = status.st_ino
         segments.sort()
         if segments and sizes[segments[-1].path] == 0:
             # being created by the broker; RocketMQ drops an empty last file as well
@@ -134,7 +136,7 @@ class CommitLog:
             # a file that comes now may leave the directory with the same time
             signature = ()
         self._check(segments, sizes)
-        self._close_removed(segments)
+        self._close_removed(inodes)
         self.segments = segments
         self._signature = signature
 
@@ -163,10 +165,12 @@ class CommitLog:
                 )
         self.file_size = expected
 
-    def _close_removed(self, segments: list[Segment]) -> None:
-        kept = {segment.start for segment in segments}
-        for start in self._open_files.keys() - kept:
-            del self._open_files[start]
+    def _close_removed(self, inodes: Mapping[int, int]) -> None:
+        """Close what is no longer a file of this start: a broker that cuts its log removes files
+        and makes others of the same names."""
+        for start, file in list(self._open_files.items()):
+            if inodes.get(start) != os.fstat(file.fd).st_ino:
+                del self._open_files[start]
 
     @property
     def min_offset(self) -> int:
@@ -271,7 +275,7 @@ class CommitLog:
 
     def close(self) -> None:
         """Close the files; the object may be used again."""
-        self._close_removed([])
+        self._close_removed({})
 
 
 def _open_with_retries(path: Path) -> int:

@@ -276,6 +276,18 @@ class QueueFiles(MappedFileQueue):
             return int(unit["offset"]), int(unit["size"])
         return None
 
+    def real_unit_up_to(self, index: int, begin: int) -> tuple[int, np.void] | None:
+        """The number of the last unit of [begin, index] that is no blank, and the unit itself."""
+        end, count = index + 1, 1
+        while end > begin:
+            units = self.read(first := max(end - count, begin), end - first)
+            real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
+            if len(real):
+                # files may begin after ``first``
+                return end - len(units) + int(real[-1]), units[real[-1]]
+            end, count = first, UNITS_PER_READ
+        return None
+
     def read(self, first: int, count: int) -> NDArray[np.void]:
         """Units ``first`` .. ``first + count`` by queue offset: UNIT_DTYPE[<= count]."""
         parts = []

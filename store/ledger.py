@@ -20,6 +20,7 @@ FILE_NAME = "quarantine.jsonl"
 QUEUE_OFFSET_GAP = "queue_offset_gap"
 """The reason of an entry that is no quarantine: the messages after a gap are dispatched."""
 DAMAGED_LINE = "damaged_line"
+_Key = tuple[int, str, str | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class LedgerEntry:
     detail: str | None = None
 
     @property
-    def key(self) -> tuple[int, str, str | None, int | None]:
+    def key(self) -> _Key:
         """What an entry is listed by."""
         return self.physical_offset, self.reason, self.topic, self.queue_id
 
@@ -89,21 +90,16 @@ class Ledger:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
-        self._seen: set[tuple[int, str, str | None, int | None]] = set()
+        self._seen: set[_Key] = set()
         self._size = 0
         self._pending: list[str] = []
         if self.path.exists():
             whole = self.path.read_bytes()
             kept = whole[: whole.rfind(b"\n") + 1]
             self._size = len(kept)
-            for line in kept.splitlines():
-                try:
-                    found = json.loads(line)
-                    place = (found["physical_offset"], found["reason"])
-                    self._seen.add((*place, found.get("topic"), found.get("queue_id")))
-                except (ValueError, KeyError, TypeError):
-                    # a damaged line stays for people to see; its range may be listed again
-                    continue
+            # a damaged line stays for people to see; its range may be listed again
+            keys = map(_key, kept.splitlines())
+            self._seen = {key for key in keys if key is not None}
 
     def add(self, entry: LedgerEntry) -> bool:
         """Note an entry for the next ``sync``; False where it is listed already."""
@@ -112,6 +108,17 @@ class Ledger:
         self._seen.add(entry.key)
         self._pending.append(entry.to_json())
         return True
+
+    def truncate(self, end_offset: int) -> None:
+        """The log was cut at ``end_offset``: durably forget what was listed from there on, whose
+        bytes are gone. May be called again. Raises OutputError."""
+        if not any(key[0] >= end_offset for key in self._seen):
+            return
+        lines = self.path.read_bytes()[: self._size].splitlines(keepends=True)
+        kept = [line for line in lines if (key := _key(line)) is None or key[0] < end_offset]
+        fsops.replace_file(self.path, b"".join(kept))
+        self._size = sum(map(len, kept))
+        self._seen = {key for key in self._seen if key[0] < end_offset}
 
     def sync(self) -> None:
         """Append what was noted, durably. Raises OutputError; may be called again then."""
@@ -130,3 +137,13 @@ class Ledger:
             fsops.sync_directory(self.path.parent)
         self._size += len(data)
         self._pending.clear()
+
+
+def _key(line: bytes) -> _Key | None:
+    """What the entry of a line is listed by; None for a line that cannot be read."""
+    try:
+        found = json.loads(line)
+        place = (found["physical_offset"], found["reason"])
+        return (*place, found.get("topic"), found.get("queue_id"))
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -11,20 +11,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
+from checkpoints.agreement import what_differs
 from checkpoints.reconcile import Plan
 from checkpoints.watermark import WatermarkFile
 from sources.bitmaps import BitMaps
 from store import fsops
 from store.commitlog import CommitLog
 from store.cursor import BadRange
-from store.dispatch import DispatchBatch, DispatchCounts, ScannedRange
-from store.errors import CorruptRecordError, OutputError, StoreError
+from store.dispatch import CommitLogDispatcher, DispatchBatch, DispatchCounts, ScannedRange
+from store.errors import CommitLogError, CorruptRecordError, OutputError, StoreError
 from store.ledger import Ledger, LedgerEntry
 from store.output import fingerprint
 from store.queuetype import check_queue_types
@@ -40,6 +42,7 @@ from streaming.packed import unpack
 from streaming.progress import Progress
 
 STORE_CHECKPOINT_SECONDS = 1.0
+TEND_SECONDS = 1.0
 RETENTION_SECONDS = 10.0
 """RocketMQ's cleanResourceInterval."""
 _NO_DAMAGE = (Status.SEGMENT_DELETED, Status.BAD_MULTI_DISPATCH)
@@ -74,19 +77,14 @@ class BatchWriter:
         self.position = plan.start
         """End of the last batch that this writer has made durable."""
         self._ledger = Ledger(config.state_directory)
-        self._first_indexed = derived.first_indexed(config)
-        with ExitStack() as held:
-            self._watermark = WatermarkFile(config.state_directory)
-            held.callback(self._watermark.close)
-            built_by_us = self._watermark.current is not None
-            durable_end = plan.watermark.end_offset if built_by_us else None
-            self.dispatchers = derived.dispatchers(config, self._ledger, durable_end, log)
-            for dispatcher in self.dispatchers:
-                held.callback(dispatcher.close)
-            self._held = held.pop_all()
+        self._watermark = WatermarkFile(config.state_directory)
+        self._built_by_us = self._watermark.current is not None
+        self.dispatchers: Sequence[CommitLogDispatcher] = ()
+        """Opened by ``take_over``: what they make of the files follows from the position."""
         self._store_checkpoint_due = 0.0
         self._may_be_behind = True
         """A broker may have written RocketMQ's checkpoint for messages that come only now."""
+        self._tend_due = 0.0
         self._retention_due = 0.0
         self._retained_from = 0
         self._thread = ThreadPoolExecutor(1, "reput-batch-writer")
@@ -96,32 +94,51 @@ class BatchWriter:
     def take_over(self, plan: Plan) -> None:
         """Clear away what an earlier run left, and begin with the plan's watermark."""
         empty_spool(self._config.spool_directory, self._config.output)
-        first_indexed = self._first_indexed
-        end_offset = plan.truncate_to
-        if end_offset is None and self._watermark.current and self._config.abort_file.exists():
-            # a batch was written in part: the log may have lost its messages and gone on with
-            # others, and nobody else would remove their units from queues that get no new ones
-            end_offset = plan.watermark.end_offset
-            logger.info("the last run was cut short: clearing what is behind %d", end_offset)
-        if end_offset is not None:
+        clear_from = self._advance_to(plan)
+        durable_end = plan.watermark.end_offset if self._built_by_us else None
+        self.dispatchers = self._derived.dispatchers(
+            self._config, self._ledger, durable_end, self._log
+        )
+        if clear_from is not None:
             # the log may have ended later than it does now
             self._may_be_behind = False
             for dispatcher in self.dispatchers:
-                dispatcher.truncate(end_offset)
+                dispatcher.truncate(clear_from)
         if plan.truncate_to is not None:
-            self._followers.truncate(plan.truncate_to)
+            self.write_store_checkpoint(final=True)
+
+    def _advance_to(self, plan: Plan) -> int | None:
+        """Make the plan's position durable. Returns from where on nothing is to be believed.
+
+        A cut is decided here, before any unit goes: whatever stops it, the next start finds the
+        abort file and clears from the same watermark. After half of it the log could seem to agree
+        with what is left.
+        """
+        position, epoch, clear_from = plan.watermark, plan.watermark.epoch + 1, plan.truncate_to
+        if clear_from is None and self._watermark.current and self._config.abort_file.exists():
+            # a batch was written in part: the log may have lost its messages and gone on with
+            # others, and nobody else would remove their units from queues that get no new ones
+            clear_from = position.end_offset
+            logger.info("the last run was cut short: clearing what is beyond %d", clear_from)
         fsops.replace_file(self._config.abort_file, b"")
+        index_begin = position.index_begin
+        if plan.truncate_to is not None:
+            epoch += 1
+            self._ledger.truncate(plan.truncate_to)
+            self._followers.truncate(plan.truncate_to)
+            if self._derived.index:
+                index_begin = min(index_begin, plan.truncate_to)
         if plan.lost is not None:
             self._note_bad(BadRange(*plan.lost, Status.SEGMENT_DELETED), DispatchCounts())
             self._ledger.sync()
-        epoch = plan.watermark.epoch + (2 if plan.truncate_to is not None else 1)
-        index_begin = plan.watermark.index_begin
         if self._derived.index:
             # one that is known stays where files are gone since: what they held is then missing
+            first_indexed = self._derived.first_indexed(self._config)
             first = plan.start if first_indexed is None else first_indexed
             if index_begin < 0 or (first_indexed is None and first < index_begin):
                 index_begin = first
-        self._watermark.advance(replace(plan.watermark, epoch=epoch, index_begin=index_begin))
+        self._watermark.advance(replace(position, epoch=epoch, index_begin=index_begin))
+        return clear_from
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
         """foreachBatch: called by Spark on the driver; may be called again with the same batch."""
@@ -162,16 +179,35 @@ class BatchWriter:
         ahead = self._collected_end - self.progress.position
         self.progress.ahead_bytes = max(0, ahead) + scanned_bytes(self._config.spool_directory)
 
-    def expire(self) -> None:
-        """Begin to remove expired files, for the log may lose some while no batch comes."""
-        if self._config.retention and self._busy.acquire(blocking=False):
+    def tend(self) -> None:
+        """Begin what has to be done while no batch comes, too: see whether the log is still the
+        same, and remove expired files."""
+        if time.monotonic() >= self._tend_due and self._busy.acquire(blocking=False):
             # no batch begins meanwhile, and the next one waits for what is begun here
             try:
                 if self._pending is None or self._pending.done():
                     self.finish()
-                    self._pending = self._thread.submit(self._expire)
+                    self._tend_due = time.monotonic() + TEND_SECONDS
+                    self._pending = self._thread.submit(self._tend)
             finally:
                 self._busy.release()
+
+    def _tend(self) -> None:
+        self._check_log()
+        if self._config.retention:
+            self._expire()
+
+    def _check_log(self) -> None:
+        """Raises CommitLogError where the last record below the watermark is another one by now:
+        what this run would go on with does not follow from what it has written."""
+        current = self._watermark.current
+        self._log.refresh()
+        noticed = what_differs(self._log, None, current) if current else None
+        if noticed:
+            raise CommitLogError(
+                f"{noticed}: the broker has cut the log while the dispatcher ran; start it again, "
+                "which cuts the queues where the log still agrees and goes on from there"
+            )
 
     def _collect(self, frame: DataFrame) -> DispatchBatch:
         if self.progress.first_batch is None:
@@ -211,15 +247,13 @@ class BatchWriter:
             self._batch_topics = batch.batch_topics
 
     def _write(self, batch: DispatchBatch) -> None:
+        self._check_log()
         current = self._watermark.current
         if current is None or batch.start > current.end_offset:
             raise StoreError(
                 f"a batch begins at {batch.start}, behind the watermark "
                 f"{current and current.end_offset}; it would skip messages: nothing was written"
             )
-        if self._log.segment_at(batch.last_record_offset) is None:
-            # files came since: the last record is read below, and records behind queue gaps
-            self._log.refresh()
         counts = DispatchCounts()
         for bad in batch.bad:
             self._note_bad(bad, counts)
@@ -229,6 +263,8 @@ class BatchWriter:
         self._ledger.sync()
         if batch.end > current.end_offset:
             last = batch.last_record_offset
+            if last < 0:
+                last = current.last_record_offset
             advanced = replace(
                 current,
                 end_offset=batch.end,
@@ -252,7 +288,6 @@ class BatchWriter:
         if now < self._retention_due or self._watermark.current is None:
             return
         self._retention_due = now + RETENTION_SECONDS
-        self._log.refresh()
         first = self._log.min_offset
         if first > self._retained_from:
             end = self._watermark.current.end_offset
@@ -306,5 +341,8 @@ class BatchWriter:
         """Close files; a batch under way ends first, and the space that others take is freed."""
         self._thread.shutdown()
         self._pending = self.failure = None
-        with self._held, suppress(OutputError):
+        with ExitStack() as held, suppress(OutputError):
+            held.callback(self._watermark.close)
+            for dispatcher in self.dispatchers:
+                held.callback(dispatcher.close)
             clear_spool(self._config.spool_directory)

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from checkpoints import STATE_DIRECTORY, spark_checkpoint
+from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import Plan, make_plan
 from checkpoints.swap import finish_swap
@@ -26,7 +27,7 @@ from sources.commitlog import CommitLogDataSource
 from store import errors, fsops
 from store.commitlog import CommitLog
 from store.config import StoreSettings, read_store_settings
-from store.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues, open_queues
+from store.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
 from store.cursor import LogTail
 from store.errors import NoSpaceError, ReputError, StoreError, UsageError
 from store.logoffset import parse_offset
@@ -111,7 +112,7 @@ class _Run:
         log_end = LogTail(log).settled()
         plan = make_plan(
             log, log_end, found, config.spark_directory,
-            open_queues(config.output, self._settings.mapped_file_size_consume_queue),
+            Built(config.output, self._settings, derived.index),
             self._replay_from,
             config.store_id,
         )  # fmt: skip
@@ -162,7 +163,7 @@ class _Run:
                     seen = parse_offset(last.sources[0].latestOffset, store_id)
                     writer.progress.log_end = seen if seen is not None else writer.progress.log_end
                 writer.check()
-                writer.expire()
+                writer.tend()
                 writer.note_progress()
                 self._show(writer.progress)
             if query.isActive:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from checkpoints import ABORT_FILE, STATE_DIRECTORY
+from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import watermark_of
 from checkpoints.verification import (
@@ -90,22 +91,18 @@ def verify(
     with ExitStack() as held:
         held.callback(log.close)
         check_is_output(output, settings.root)
+        built = Built(output, settings, settings.message_index_enable)
         if repair:
-            is_ours = watermark_of(log, output) is not None
+            is_ours = watermark_of(log, LogTail(log).settled(), built) is not None
             if not is_ours and not watermark_differences(output / STATE_DIRECTORY):
                 raise UsageError(
                     f"{output} has no watermark: reput did not build its queues; take them over "
                     "with reput run --adopt, then repair"
                 )
             held.enter_context(Ownership(output))
-        watermark = watermark_of(log, output)
         sealed_end = LogTail(log).settled()
+        watermark = watermark_of(log, sealed_end, built)
         end = sealed_end if watermark is None else watermark.end_offset
-        if end > sealed_end:
-            raise CommitLogError(
-                f"the log ends at {sealed_end}, before the watermark {end} of {output}; if it is "
-                "the log of this output, run the dispatcher first, which cuts the queues there"
-            )
         scope = LogRange(log.min_offset, end, sealed_end)
         pass_ = _Pass(settings, output, log, scope, watermark, on_queue_gap)
         pass_.compare(verify_crc, index_tags)

@@ -102,8 +102,11 @@ def test_what_is_refused(golden: Callable[[str], Path], tmp_path: Path) -> None:
             expire(settings, output, apply=True)
     last = read_log(store / "commitlog")[-1][0]
     for watermark, message in (
-        (Watermark(STORE_ID, end, last_record_offset=last, last_record_crc=1), "replaced or cut"),
-        (Watermark(STORE_ID, 1000), "begins at 262144, behind the watermark 1000"),
+        (
+            Watermark(STORE_ID, end, last_record_offset=last, last_record_crc=1),
+            "run the dispatcher",
+        ),
+        (Watermark(STORE_ID, 1000), "begins at 262144, beyond the watermark 1000"),
     ):
         file = WatermarkFile(output / "reput")
         file.advance(watermark)

@@ -11,7 +11,7 @@ import pytest
 
 from checkpoints.ownership import LOCK_NAME, OWNER_NAME, Ownership
 from store import fsops
-from store.errors import NoSpaceError, OutputError, OwnershipError
+from store.errors import NoSpaceError, OwnershipError, UsageError
 from tests.support.processes import holder, wait_status_of
 
 
@@ -95,7 +95,7 @@ def test_the_output_is_made(tmp_path: Path) -> None:
     own(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b" / "reput").is_dir()
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OutputError, match="file"):
+    with pytest.raises(UsageError, match="file is not a directory"):
         own(tmp_path / "file")
 
 

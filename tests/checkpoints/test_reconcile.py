@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from checkpoints import spark_checkpoint
+from checkpoints.agreement import Built
 from checkpoints.reconcile import Plan, make_plan
 from store.commitlog import CommitLog
-from store.consumequeue import open_queues
+from store.config import StoreSettings
 from store.errors import CommitLogError, UsageError
 from store.logoffset import offset_json
 from store.output import fingerprint
@@ -59,9 +60,10 @@ class Scene:
         return self.plain.spans[index][1]
 
     def watermark(self, index: int) -> Watermark:
-        """The watermark behind record ``index``, as the dispatcher would have written it."""
+        """The watermark after record ``index``, as the dispatcher would have written it."""
         last = self.plain.spans[index][0]
-        return Watermark(STORE, self.border(index), 4, 9, last, fingerprint(self.log, last), 77)
+        crc = fingerprint(self.log, last)
+        return Watermark(STORE, self.border(index), 4, 9, last, crc, 1000 + index)
 
     def planned(self, start: int, end: int, *, store: str = STORE, committed: bool = False) -> None:
         """Spark's directory with one batch [start, end)."""
@@ -85,8 +87,9 @@ class Scene:
         """A plan, and a check that making it changed nothing."""
         before = tree(self.directory)
         end = self.end if log_end is None else log_end
-        queues = open_queues(self.directory, QUEUE_FILE_SIZE)
-        plan = make_plan(self.log, end, found, self.spark, queues, replay_from)
+        settings = StoreSettings(self.directory, (), mapped_file_size_consume_queue=QUEUE_FILE_SIZE)
+        built = Built(self.directory, settings, index=False)
+        plan = make_plan(self.log, end, found, self.spark, built, replay_from)
         assert tree(self.directory) == before
         return plan
 
@@ -180,13 +183,59 @@ def test_a_log_that_shrank_cuts_what_was_built(scene: Scene, spark_end: int, kep
     scene.built(14)
     plan = scene.plan(scene.watermark(14), log_end=scene.border(10))
     assert plan.truncate_to == scene.border(10)
-    assert plan.watermark == replace(
-        scene.watermark(14), end_offset=scene.border(10), last_record_offset=-1, last_record_crc=0
-    )
+    assert plan.watermark == scene.watermark(10)
     assert (plan.spark is not None) is kept
     assert plan.start == scene.border(spark_end if kept else 10)
     assert plan.lost is None
     assert "cutting" in " ".join(plan.notes)
+
+
+@pytest.mark.parametrize("is_longer", [False, True])
+@pytest.mark.parametrize(
+    "other", [{"topic": b"Topix"}, {"queue_id": 1}, {"queue_offset": 1}, {"store_timestamp": 2000}]
+)
+def test_records_that_only_look_like_those_dispatched_are_cut(
+    scene: Scene, other: dict[str, Any], is_longer: bool
+) -> None:
+    """They stand at the same places and have the same sizes; one field tells them apart."""
+    scene.built(20)
+    found = scene.watermark(20)
+    spans = scene.plain.spans
+    again = PlainLog(FILE_SIZE, scene.plain.start)
+    for index in range(RECORDS):
+        fields: dict[str, Any] = {"queue_offset": index, "store_timestamp": 1000 + index}
+        # a clock that was put back
+        again.append(**(fields if index <= 15 else fields | {"store_timestamp": 1000} | other))
+    assert again.spans == spans
+    again.write(scene.directory / "commitlog")
+    end = None if is_longer else scene.border(18)
+    plan = scene.plan(found, log_end=end)
+    assert plan.truncate_to == scene.border(15)
+    assert plan.watermark == replace(scene.watermark(15), epoch=4)
+    assert f"from {scene.border(15)} to {scene.border(20)}, 5 units, 16 agree" in plan.notes[0]
+
+
+@pytest.mark.parametrize(("same", "is_enough"), [(0, False), (1, False), (7, False), (15, True)])
+def test_a_few_messages_of_one_shape_are_no_agreement(
+    scene: Scene, same: int, is_enough: bool
+) -> None:
+    """As two logs may begin with: of 25 units at least as many must agree as do not, or 16."""
+    scene.built(24)
+    found = scene.watermark(24)
+    again = PlainLog(FILE_SIZE, scene.plain.start)
+    for index in range(RECORDS + 5):
+        is_same = index < same
+        topic, time = (b"Topic", 1000 + index) if is_same else (b"Other", 1000)
+        again.append(topic=topic, queue_offset=index, store_timestamp=time)
+    again.write(scene.directory / "commitlog")
+    scene.log.refresh()
+    if is_enough:
+        assert scene.plan(found, log_end=again.end).truncate_to == scene.border(same - 1)
+        return
+    with pytest.raises(CommitLogError, match="nothing was cut") as caught:
+        scene.plan(found, log_end=again.end)
+    counted = f"only {same} of the 25 units" if same else "of the 25 units of the queues none"
+    assert counted in str(caught.value)
 
 
 @pytest.mark.parametrize("which", [{"topic": "Other"}, {"queue_id": 4}])
@@ -197,7 +246,7 @@ def test_another_shorter_log_is_refused_before_anything_is_cut(
     scene.built(14, **which)
     with pytest.raises(CommitLogError, match="this is another log") as caught:
         scene.plan(scene.watermark(14), log_end=scene.border(10))
-    assert str(scene.plain.spans[10][0]) in str(caught.value)
+    assert "of the 15 units of the queues none" in str(caught.value)
 
 
 def test_a_shorter_log_whose_records_stand_elsewhere_is_refused(scene: Scene) -> None:
@@ -277,7 +326,7 @@ def test_spark_before_the_logs_first_byte_is_not_kept(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 8, 12, 20, 28, 56, 72, 87])
-def test_a_log_written_anew_is_refused(scene: Scene, at: int) -> None:
+def test_a_log_of_which_nothing_was_built_is_refused(scene: Scene, at: int) -> None:
     """The last record below the watermark is another one: any of its first 88 bytes tells."""
     found = scene.watermark(12)
     path = scene.log.segment_at(found.last_record_offset)

@@ -273,6 +273,19 @@ def test_files_come_and_go(tmp_path: Path) -> None:
     log.close()
 
 
+def test_a_file_that_was_removed_and_made_again_is_read_anew(tmp_path: Path) -> None:
+    """A broker that cuts its log does so with the files beyond the cut."""
+    make_file(tmp_path, 0, 64, b"a")
+    path = make_file(tmp_path, 64, 64, b"old")
+    log = CommitLog([tmp_path])
+    assert log.read(64, 3) == b"old"
+    path.unlink()
+    make_file(tmp_path, 64, 64, b"new")
+    log.refresh()
+    assert log.read(64, 3) == b"new"
+    log.close()
+
+
 def test_a_file_stays_open_for_who_holds_it(tmp_path: Path) -> None:
     """Whether a refresh lets go of it or the log is closed; then it is closed."""
     before = open_files(tmp_path)

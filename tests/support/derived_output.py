@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import make_plan
 from checkpoints.watermark import read_watermark
 from sources.bitmaps import BitMaps
 from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.consumequeue import open_queues
 from store.cursor import LogTail
 from store.dispatch import DispatchBatch
+from store.follower import FollowerTarget
 from store.indexfile import IndexLayout
 from store.scan import scan_in_one_piece
 from streaming.batch import BatchWriter
@@ -69,9 +71,12 @@ class DerivedOutput:
         adopt: bool = False,
         index: bool | None = None,
         part: Callable[[DispatchBatch], int] | None = None,
-    ) -> None:
-        """As ``run_dispatcher`` does, in one batch; ``part`` chooses where it ends."""
-        config = DispatcherConfig(self.store, self.root, once=True, adopt=adopt, index=index)
+        followers: tuple[FollowerTarget, ...] = (),
+    ) -> Sequence[str]:
+        """As ``run_dispatcher`` does, in one batch; ``part`` chooses where it ends. The notes."""
+        config = DispatcherConfig(
+            self.store, self.root, once=True, adopt=adopt, index=index, followers=followers
+        )
         settings = read_store_settings(self.store)
         log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
         with closing(log), Ownership(self.root):
@@ -80,21 +85,25 @@ class DerivedOutput:
                 _check_queues_are_ours(self.root)
             derived = Derived.of(config, settings)
             end = LogTail(log).settled()
-            queues = open_queues(self.root, settings.mapped_file_size_consume_queue)
-            plan = make_plan(log, end, found, config.spark_directory, queues)
-            followers = Followers(config, settings, plan.watermark.store_id)
+            built = Built(self.root, settings, derived.index)
+            plan = make_plan(log, end, found, config.spark_directory, built)
+            behind = Followers(config, settings, plan.watermark.store_id)
             progress = Progress(plan.start, plan.watermark.end_offset)
-            writer = BatchWriter(config, derived, log, plan, followers, progress)
+            writer = BatchWriter(config, derived, log, plan, behind, progress)
             try:
                 writer.take_over(plan)
+                behind.start(plan.watermark.end_offset, end)
                 if plan.start < end:
                     batch = self._batch(log, derived, plan.start, end)
                     if part is not None and part(batch) > plan.start:
                         batch = self._batch(log, derived, plan.start, part(batch))
                     writer._write(batch)
                 writer.end()
+                behind.catch_up(threading.Event())
             finally:
+                behind.close()
                 writer.close()
+        return plan.notes
 
     def _batch(self, log: CommitLog, derived: Derived, start: int, end: int) -> DispatchBatch:
         batch = scan_in_one_piece(

@@ -1,0 +1,318 @@
+"""How far a log is still the one that an output was built from.
+
+A broker that loses the unsynced end of its log cuts it there and appends other messages in its
+place. Everything that an output has below the cut then agrees with the log, and nothing after it.
+This module searches for that place, and changes nothing (decision 0009).
+
+Three kinds of entries are compared with the records that they point to, from the newest back: units
+of consume queues (position, size, topic, queue, queue offset, tagsCode, and with an ext the store
+time), units of batch queues (the store time as well), and entries of the index (hashes of keys). In
+each of them a binary search finds the first entry that disagrees; the lowest of these offsets ends
+what agrees. The cut is the end of the last record below it that has a unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from store import record
+from store.batchconsumequeue import BatchConsumeQueueFiles, open_batch_queues
+from store.commitlog import CommitLog
+from store.config import StoreSettings
+from store.consumequeue import (
+    QueueFiles,
+    QueueKey,
+    open_queues,
+    topic_directory,
+)
+from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles, is_ext_addr
+from store.errors import CommitLogError
+from store.indexfile import (
+    INDEX_DIRECTORY,
+    NEVER_WRITTEN,
+    IndexEntry,
+    IndexFiles,
+    IndexLayout,
+    index_key_hash,
+    index_keys,
+    read_entry,
+)
+from store.lightqueues import light_queues
+from store.output import fingerprint, is_same_log
+from store.record import Record
+from store.watermark import Watermark
+
+SUFFICIENT_UNITS = 16
+"""So many units that agree are no accident, however many disagree."""
+UNITS_IN_A_ROW = 4
+"""A unit agrees where those before it in its queue do, too: one may point to the start of another
+message of its size."""
+_SIZE_BYTES = 4
+"""Of a record's first field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was built from a log, and where."""
+
+    output: Path
+    settings: StoreSettings
+    index: bool
+    """Whether the index is one of it; one that is not built may be older than the last cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Up to where an output agrees with a log, and what it has beyond."""
+
+    end: int
+    """Exclusive: a physical offset at which a record of this log ends."""
+    last_record_offset: int
+    """Of the record that ends there; -1 where nothing was built."""
+    last_record_crc: int
+    last_store_timestamp: int
+    """Of that record, ms."""
+    kept_units: int
+    """Up to there, of messages that the log still has."""
+    cut_units: int
+    """From there on, below the watermark."""
+
+
+def what_differs(log: CommitLog, log_end: int | None, watermark: Watermark) -> str | None:
+    """What shows that a log is not the one that the watermark was set for; None where nothing does.
+
+    ``log_end``: its sealed end, if that is known. The last record below the watermark must be the
+    one that was dispatched, unless retention took it.
+    """
+    last, end = watermark.last_record_offset, watermark.end_offset
+    if log_end is not None and end > log_end:
+        return f"the log ends at {log_end}, before the watermark {end}"
+    is_lost = last >= log.min_offset and not (log.segment_at(last) or log.segment_after(last))
+    if is_same_log(log, watermark) and not is_lost:
+        return None
+    return (
+        f"the record at physical offset {last}, below the watermark {end}, is not the one that was "
+        "dispatched"
+    )
+
+
+def find_agreement(
+    log: CommitLog, log_end: int, watermark: Watermark, built: Built, noticed: str
+) -> Agreement:
+    """Search for the cut. ``noticed``: what ``what_differs`` said.
+
+    Raises CommitLogError where nothing or too little agrees, which is another log's sign.
+    """
+    queues = list(_queues(log, log_end, watermark, built))
+    bounds = [queue.first_offset_that_differs() for queue in queues]
+    if built.index:
+        bounds.append(_first_index_offset_that_differs(log, log_end, watermark, built))
+    bound = min((offset for offset in bounds if offset is not None), default=log_end)
+    counts = [queue.count_before(bound) for queue in queues]
+    lasts = [queue.last_of(count) for queue, count in zip(queues, counts, strict=True)]
+    last = max(lasts, default=(-1, 0))
+    end, kept = sum(last), sum(counts)
+    cut = sum(len(queue) for queue in queues) - kept
+    if not kept and (cut or log_end >= watermark.end_offset):
+        raise CommitLogError(
+            f"{noticed}, and of the {cut} units of the queues none is of a record that the log "
+            "has: this is another log, and nothing was cut; give the one that was dispatched, or "
+            "a fresh --output"
+        )
+    if not kept:
+        return Agreement(log_end, -1, 0, watermark.last_store_timestamp, 0, 0)
+    if kept < min(SUFFICIENT_UNITS, cut):
+        raise CommitLogError(
+            f"{noticed}, and only {kept} of the {kept + cut} units of the queues are of records "
+            f"that the log has, those up to {end}: too few to tell that it is the same log, and "
+            "nothing was cut; give the one that was dispatched, or a fresh --output"
+        )
+    for queue, count in zip(queues, counts, strict=True):
+        queue.check_samples(count, f"{noticed}, {kept} of {kept + cut} units agree up to {end}")
+    found = log.record_at(*last)
+    timestamp = found.store_timestamp if isinstance(found, Record) else 0
+    return Agreement(end, last[0], fingerprint(log, last[0]), timestamp, kept, cut)
+
+
+def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The first number of [low, high) for which ``holds`` is true, false before it; ``high``
+    without one."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def _first_from_end(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """As ``_first``, in few steps where it is near to ``high``."""
+    step = 1
+    while high > low and holds(middle := max(high - step, low)):
+        high, step = middle, step * 2
+    return _first(max(high - step, low), high, holds)
+
+
+class _Queue:
+    """The units of one queue that are below the watermark, of messages that the log still has."""
+
+    def __init__(
+        self, key: QueueKey, files: QueueFiles, log: CommitLog, log_end: int, watermark: Watermark,
+        built: Built,
+    ) -> None:  # fmt: skip
+        self._key = key
+        self._files = files
+        self._log = log
+        self._log_end = log_end
+        # without keys to go by: what a broker appends after the cut is younger than all that it had
+        # lost, as long as its clock was not put back
+        self._newest = 0 if built.index else watermark.last_store_timestamp
+        self._settings = built.settings
+        directory = built.output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path
+        size = built.settings.mapped_file_size_consume_queue_ext
+        self._ext = ConsumeQueueExtFiles(directory, size)
+        self._end = files.find_end(watermark.end_offset) // files.unit_size
+        self._begin = files.starts[0] // files.unit_size if files.starts else 0
+        if self._begin < self._end and not self._is_in_log(self._begin):
+            self._begin = _first(self._begin, self._end, self._is_in_log)
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def _is_in_log(self, index: int) -> bool:
+        real = self._files.real_unit_up_to(index, self._begin)
+        return real is not None and bool(real[1]["offset"] >= self._log.min_offset)
+
+    def _differs(self, index: int) -> bool:
+        for _ in range(UNITS_IN_A_ROW):
+            real = self._files.real_unit_up_to(index, self._begin)
+            if real is None:
+                return False
+            if not self._agrees(*real, self._newest):
+                return True
+            index = real[0] - 1
+            if index < self._begin:
+                return False
+        return False
+
+    def _agrees(self, index: int, unit: Any, newest: int = 0) -> bool:
+        offset, size = int(unit["offset"]), int(unit["size"])
+        if offset + size > self._log_end:
+            return False
+        found = self._log.record_at(offset, size)
+        if not isinstance(found, Record):
+            return False
+        if newest and found.store_timestamp > newest:
+            return False
+        return self._tells_the_same(unit, found) and self._is_queued(found, index)
+
+    def _tells_the_same(self, unit: Any, found: Record) -> bool:
+        code, time = int(unit["tags_code"]), found.store_timestamp
+        if isinstance(self._files, BatchConsumeQueueFiles):
+            time = int(unit["store_time"])
+        elif is_ext_addr(code):
+            ext = self._ext.read(code)
+            if ext is None:
+                return True  # a unit that is gone says nothing
+            code, time = ext.tags_code, ext.msg_store_time
+        right = record.tags_code(found, self._settings.message_delay_levels_ms)
+        return (code, time) == (right, found.store_timestamp)
+
+    def _is_queued(self, found: Record, index: int) -> bool:
+        """Whether a record goes into this queue, its own or one that its properties name, and may
+        be at this place: gaps in queue offsets are closed up, and 0 is appended anywhere."""
+        own = found.topic, found.queue_id, found.queue_offset
+        return self._holds(index, own) or any(
+            self._holds(index, light)
+            for enable_lmq in (False, True)
+            for light in light_queues(found, enable_lmq) or ()
+        )
+
+    def _holds(self, index: int, place: tuple[bytes, int, int]) -> bool:
+        topic, queue_id, queue_offset = place
+        is_batch = isinstance(self._files, BatchConsumeQueueFiles)
+        is_this = (topic_directory(topic), queue_id) == (self._key.topic, self._key.queue_id)
+        return is_this and (is_batch or queue_offset >= index or queue_offset == 0)
+
+    def first_offset_that_differs(self) -> int | None:
+        """Physical offset of the first unit that disagrees with the log; None without one."""
+        index = _first_from_end(self._begin, self._end, self._differs)
+        if index == self._end:
+            return None
+        # a damaged unit may say anything
+        before = self._files.last_unit(index * self._files.unit_size) or (0, 0)
+        return max(int(self._files.read(index, 1)[0]["offset"]), sum(before))
+
+    def count_before(self, end_offset: int) -> int:
+        """How many units are of messages that end at or before ``end_offset``."""
+        if sum(self.last_of(len(self))) <= end_offset:
+            return len(self)
+        end = self._files.find_end(end_offset) // self._files.unit_size
+        return max(end - self._begin, 0)
+
+    def last_of(self, count: int) -> tuple[int, int]:
+        """(physical offset, size) of the last message of the first ``count`` units; (-1, 0) without
+        one."""
+        last = self._files.last_unit((self._begin + count) * self._files.unit_size)
+        return last if count and last else (-1, 0)
+
+    def check_samples(self, count: int, noticed: str) -> None:
+        """Look at units from the last of the first ``count`` back to the oldest. Raises
+        CommitLogError where one disagrees."""
+        step = min(count, 1)
+        while step:
+            real = self._files.real_unit_up_to(self._begin + count - step, self._begin)
+            if real is not None and not self._agrees(*real):
+                raise CommitLogError(
+                    f"{noticed}, but the record at physical offset {real[1]['offset']} is not the "
+                    f"one that topic {self._key.topic} queue {self._key.queue_id} was built from: "
+                    "this is another log, or a damaged one, and nothing was cut; give the one that "
+                    "was dispatched, or a fresh --output"
+                )
+            step = min(step * 4, count) if step < count else 0
+
+
+def _queues(log: CommitLog, log_end: int, watermark: Watermark, built: Built) -> Iterator[_Queue]:
+    settings = built.settings
+    for key, files in open_queues(built.output, settings.mapped_file_size_consume_queue):
+        yield _Queue(key, files, log, log_end, watermark, built)
+    size = settings.mapper_file_size_batch_consume_queue
+    for key, batches in open_batch_queues(built.output, size):
+        yield _Queue(key, batches, log, log_end, watermark, built)
+
+
+def _first_index_offset_that_differs(
+    log: CommitLog, log_end: int, watermark: Watermark, built: Built
+) -> int | None:
+    """Physical offset of the first message whose index entries are not of its keys; None without
+    one. A key that is unique tells messages apart which are alike otherwise."""
+    layout = IndexLayout(built.settings.max_hash_slot_num, built.settings.max_index_num)
+    lowest = None
+
+    def is_beyond(entry: IndexEntry) -> bool:
+        return entry == NEVER_WRITTEN or entry.phy_offset >= watermark.end_offset
+
+    def differs(entry: IndexEntry) -> bool:
+        offset = entry.phy_offset
+        if offset < log.min_offset:
+            return False
+        size = int.from_bytes(log.read(offset, _SIZE_BYTES), "big", signed=True)
+        found = log.record_at(offset, size) if 0 < size <= log_end - offset else None
+        if not isinstance(found, Record):
+            return True
+        keys = index_keys(found, index_tags=True)
+        return entry.key_hash not in map(index_key_hash, keys)
+
+    for path in reversed(IndexFiles(built.output / INDEX_DIRECTORY, layout).paths()):
+
+        def entry(index: int, path: Path = path) -> IndexEntry:
+            return read_entry(path, layout, index)
+
+        end = _first(1, layout.max_index_num, lambda index: is_beyond(entry(index)))
+        first = _first_from_end(1, end, lambda index: differs(entry(index)))
+        if first < end:
+            lowest = entry(first).phy_offset
+        if first > 1:
+            break
+    return lowest

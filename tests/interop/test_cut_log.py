@@ -1,0 +1,97 @@
+"""A real broker loses the end of its log and goes on: the next run of reput goes on, too.
+
+A power loss is a kill, then zeros or nothing where the pages of the log had not reached the disk.
+The broker then recovers by itself, cuts, and appends other messages. What it builds is the oracle.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sinks.delta import DeltaTarget
+from store.watermark import read_watermark
+from tests.interop.rocketmq import Broker, drain, require_maven, send
+from tests.streaming.test_golden import dispatch
+from tests.support.golden import difference, tree
+from tests.support.seeds import seed
+from tests.support.tables import log_end, plain_columns, plain_rows
+from tests.support.wire import read_log
+
+__all__ = ["seed"]
+
+pytestmark = pytest.mark.usefixtures("spark")
+SETTINGS = {"messageIndexEnable": True, "flushDiskType": "ASYNC_FLUSH"}
+TOPICS = {"Trade": 4, "Audit": 2}
+MESSAGES = 600
+
+
+@pytest.fixture(autouse=True)
+def _maven() -> None:
+    require_maven()
+
+
+def lose_end(store: Path, offset: int, *, only: int | None = None) -> None:
+    """Zeros from a log offset on; ``only`` so many bytes of them, what follows stays."""
+    for path in sorted((store / "commitlog").iterdir()):
+        size = path.stat().st_size
+        first = max(offset - int(path.name), 0)
+        last = size if only is None else min(max(offset + only - int(path.name), 0), size)
+        if first < last:
+            with path.open("r+b") as out:
+                out.seek(first)
+                out.write(bytes(last - first))
+
+
+def send_all(broker: Broker, topic: str, count: int, seed: int) -> None:
+    """Send, and wait until delayed messages and commits have come as well."""
+    counts = send(broker.namesrv, topic, count, seed)
+    drain(broker.namesrv, topic, at_least=counts["visible"])
+
+
+def check(store: Path, output: Path, table: Path, tmp_path: Path) -> None:
+    """Our queues are the broker's, all else is what a fresh dispatch makes."""
+    fresh = tmp_path / "fresh"
+    shutil.rmtree(fresh, ignore_errors=True)
+    dispatch(store, fresh)
+    assert difference(output / "consumequeue", fresh / "consumequeue") == []
+    assert (output / "checkpoint").read_bytes() == (fresh / "checkpoint").read_bytes()
+    broker_queues = store / "consumequeue"
+    for name, data in tree(output / "consumequeue").items():
+        # what a broker has cut it leaves as it was
+        theirs = (broker_queues / name).read_bytes()
+        assert theirs.startswith(data.rstrip(b"\0")), name
+    assert plain_columns(table) == plain_rows(store)
+
+
+def test_a_broker_that_lost_the_end_of_its_log(tmp_path: Path, seed: int) -> None:
+    """Twice: it writes less than it has lost, to other topics; then more, to the same ones."""
+    rng = random.Random(seed)
+    store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
+    store.mkdir()
+    follow = (DeltaTarget(str(table), interval_seconds=0.0),)
+    broker = Broker(store, TOPICS, SETTINGS).start()
+    for topic in TOPICS:
+        send_all(broker, topic, MESSAGES, rng.randrange(1000))
+    broker.kill()
+    dispatch(store, output, followers=follow)
+    rounds = ((("Later",), MESSAGES // 6, 600), (("Later", *TOPICS), MESSAGES, 100))
+    for topics, messages, least in rounds:
+        dispatched = read_watermark(output / "reput")
+        assert dispatched is not None
+        starts = [offset for offset, _ in read_log(store / "commitlog")]
+        lost = starts[-rng.randrange(least, least + 200)]
+        lose_end(store, lost + rng.randrange(40))
+        broker = Broker(store, dict.fromkeys(topics, 2)).start()
+        for topic in topics:
+            send_all(broker, topic, messages, rng.randrange(1000))
+        broker.kill()
+        assert (log_end(store) > dispatched.end_offset) is (messages == MESSAGES)
+        dispatch(store, output, followers=follow)
+        found = read_watermark(output / "reput")
+        assert found is not None and found.epoch == dispatched.epoch + 2
+        check(store, output, table, tmp_path)
+        assert not (output / "reput" / "quarantine.jsonl").exists()
