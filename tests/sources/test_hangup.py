@@ -33,10 +33,14 @@ with session({"spark.master": "local[1]"}) as spark:
     daemons = {child.pid() for child in jvm.children().toList()}
     workers = {child.pid() for child in jvm.descendants().toList()} - daemons
     ends = [os.pidfd_open(pid) for pid in workers]
-    env = spark._jvm.org.apache.spark.SparkEnv.get()
-    field = env.getClass().getDeclaredField("pythonWorkers")
-    field.setAccessible(True)
-    factories = field.get(env).valuesIterator()
+    def field(name, owner, of):
+        # by name: to look for a method would load classes that our class path leaves out
+        found = spark._jvm.java.lang.Class.forName(owner).getDeclaredField(name)
+        found.setAccessible(True)
+        return found.get(of)
+
+    env = field("_env", "org.apache.spark.SparkContext", spark._jsc.sc())
+    factories = field("pythonWorkers", "org.apache.spark.SparkEnv", env).valuesIterator()
     while factories.hasNext():
         getattr(factories.next(), CLEANUP)()
     for end in ends:
