@@ -48,6 +48,10 @@ class FollowerStatus(FollowerState):
 class Status:
     """One output and the log that it follows."""
 
+    broker_conf: str | None
+    """The property file that was read; None where there is none and RocketMQ's defaults hold."""
+    commit_log_directories: tuple[str, ...]
+    """All that were read."""
     log_min: int
     log_end: int
     """The end of the last record that may be dispatched."""
@@ -101,6 +105,8 @@ def read_status(
             )
         )
     status = Status(
+        str(settings.property_file) if settings.property_file else None,
+        tuple(map(str, settings.commit_log_directories)),
         log.min_offset, log_end, watermark, lag_bytes, lag_messages,
         _lag_seconds(log, watermark, log_end), broker_pid(output),
         tuple(count for count in ledger if count.reason != QUEUE_OFFSET_GAP),

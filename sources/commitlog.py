@@ -81,7 +81,7 @@ class CommitLogDataSource(QuietDataSource):
     def schema(self) -> str:
         """Fixed by ``mode``. Called first, on the driver: a wrong option fails here, at load()."""
         options = CommitLogOptions(self.options)
-        open_store(options)
+        open_log(store_settings(options))
         if options["mode"] == "runs":
             return RUNS_SCHEMA
         return rows_schema(options["includeBody"], options["includeProperties"])
@@ -95,14 +95,16 @@ class CommitLogDataSource(QuietDataSource):
         return CommitLogStreamReader(CommitLogOptions(self.options), schema)
 
 
-def open_store(options: SourceOptions) -> tuple[StoreSettings, CommitLog]:
-    """The store that a source's options name. Raises UsageError where it is none."""
+def store_settings(options: SourceOptions) -> StoreSettings:
+    """What a source's options and the store's property file say. Raises UsageError."""
     conf = options["brokerConf"]
     settings = read_store_settings(Path(options["path"]), Path(conf) if conf else None)
-    settings = settings.with_overrides(options["commitLogFileSize"], None)
-    return settings, CommitLog(
-        settings.commit_log_directories, settings.mapped_file_size_commit_log
-    )
+    return settings.with_overrides(options["commitLogFileSize"], None)
+
+
+def open_log(settings: StoreSettings) -> CommitLog:
+    """The store's log. Raises UsageError where there is none."""
+    return CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
 
 
 class _LogReader:
@@ -115,6 +117,8 @@ class _LogReader:
         if options["mode"] == "rows":
             expected = rows_schema(options["includeBody"], options["includeProperties"])
         check_schema(CommitLogDataSource.name(), schema, expected)
+        # once: planner and tasks look in the same directories, whatever the file says meanwhile
+        self._settings = store_settings(options)
         self._opened: tuple[StoreSettings, CommitLog] | None = None
         self._live: LiveSettings | None = None
         self._filters: Watched[object] | None = None
@@ -124,7 +128,7 @@ class _LogReader:
 
     def _store(self) -> tuple[StoreSettings, CommitLog]:
         if self._opened is None:
-            self._opened = open_store(self.options)
+            self._opened = self._settings, open_log(self._settings)
         return self._opened
 
     def _settings_now(self) -> tuple[BatchSettings, object]:

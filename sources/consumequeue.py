@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sources.commitlog import open_store
+from sources.commitlog import open_log, store_settings
 from sources.hangup import QuietDataSource
 from sources.interpreter import check_workers_interpreter
 from sources.offsets import PinnedStart
@@ -85,7 +85,7 @@ class ConsumeQueueDataSource(QuietDataSource):
     def schema(self) -> str:
         """The public rows. Called first, on the driver: a wrong option fails here, at load()."""
         options = ConsumeQueueOptions(self.options)
-        open_store(options)
+        open_log(store_settings(options))
         return rows_schema(options["includeBody"], options["includeProperties"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -129,6 +129,9 @@ class _QueueReader:
         )
         self._listed = self._selection
         """Which queues are looked at; those that filters exclude may be among them."""
+        settings = store_settings(options)
+        # once: planner and tasks look in the same directories, whatever the file says meanwhile
+        self._settings = settings.with_overrides(None, options["consumeQueueFileSize"])
         self._opened: _Opened | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,8 +143,7 @@ class _QueueReader:
 
     def _store(self) -> _Opened:
         if self._opened is None:
-            settings, log = open_store(self.options)
-            settings = settings.with_overrides(None, self.options["consumeQueueFileSize"])
+            settings, log = self._settings, open_log(self._settings)
             watermark_of_output(self._output, settings.root, log)
             self._opened = _Opened(
                 settings,

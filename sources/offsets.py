@@ -14,7 +14,7 @@ from sources.commitlogoptions import RESUME
 from sources.options import EARLIEST, LATEST, SourceOptions
 from store import fsops
 from store.commitlog import CommitLog
-from store.config import StoreSettings
+from store.config import COMMIT_LOG_DIRECTORY, StoreSettings
 from store.consumequeue import open_queues
 from store.cursor import Window, walk
 from store.errors import CommitLogDataLossError, UsageError
@@ -23,9 +23,12 @@ Start = TypeVar("Start")
 
 
 def store_id_of(settings: StoreSettings) -> str:
-    """The identity of a store that has no other: its place. 32 hex digits."""
-    places = "\n".join(str(path.resolve()) for path in settings.commit_log_directories)
-    return hashlib.sha256(places.encode()).hexdigest()[:32]
+    """The identity of a store that has no other: the place of its root. 32 hex digits.
+
+    Wherever the log's files lie: a stream goes on after the log got a second directory.
+    """
+    place = str((settings.root / COMMIT_LOG_DIRECTORY).resolve())
+    return hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
 def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:

@@ -17,10 +17,10 @@ import numpy as np
 from store import appendkernel, fsops, record
 from store.brokerlock import BrokerLock
 from store.commitlog import CommitLog, offset_to_file_name
-from store.config import COMMIT_LOG_DIRECTORY, FILE_NAME, read_properties
+from store.config import COMMIT_LOG_DIRECTORY, FILE_NAME, read_properties, read_store_settings
 from store.cursor import LogTail, records
 from store.datadirectories import check_target
-from store.errors import StoreError
+from store.errors import StoreError, UsageError
 from store.kernelbase import CRC_TABLES
 from store.record import Record
 from store.workload import MessageBatch
@@ -58,10 +58,12 @@ class Appender:
 
     def __enter__(self) -> Appender:
         """Raises OwnershipError where a broker runs on the store, OutputError for a bad disk,
-        UsageError where the store has another kind of log or lies among the data of another one."""
+        UsageError where the store has another kind of log, has it elsewhere, or lies among the
+        data of another one."""
         check_target(self.root)
         read_properties(self.root)
         fsops.make_directories(self._directory, self.root)
+        self._check_place()
         self._held.enter_context(BrokerLock(self.root))
         log = CommitLog([self._directory])
         if log.segments:
@@ -72,6 +74,14 @@ class Appender:
             fsops.replace_file(self.root / FILE_NAME, conf.encode())
         log.close()
         return self
+
+    def _check_place(self) -> None:
+        stated = read_store_settings(self.root).commit_log_directories
+        if len(stated) > 1 or not self._directory.samefile(stated[0]):
+            raise UsageError(
+                f"{self.root / FILE_NAME} has the log in {', '.join(map(str, stated))}; an "
+                f"appender writes to {self._directory} alone, give a store that has its log there"
+            )
 
     def __exit__(self, *_error: object) -> None:
         for fd in self._descriptors.values():

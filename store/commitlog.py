@@ -6,18 +6,24 @@ the last ends in a BLANK record, so every file start is a record start. A broker
 all-zero file ready. What is no 20-digit regular file is foreign: reported, otherwise ignored.
 
 Reads are ``preadv`` into the caller's buffer: a file cut under us gives fewer bytes, where a
-mapping would give SIGBUS. Several directories (``storePathCommitLog`` with commas) are one log.
+mapping would give SIGBUS.
+
+Several directories (``storePathCommitLog`` with commas, ``readOnlyCommitLogStorePaths``) are one
+log. A file may move from one to another at any time, by ``mv`` or a copy: while it stands in both,
+the whole one counts, and of two whole ones either if they are equal byte for byte.
 """
 
 from __future__ import annotations
 
 import errno
+import filecmp
 import os
 import re
 import stat
 import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -37,6 +43,7 @@ NO_TIME = -1
 """A storeTimestamp of nothing."""
 _OPEN_TRIES = 3
 _OPEN_RETRY_SECONDS = 0.01
+_LIST_TRIES = 100
 
 
 def offset_to_file_name(offset: int) -> str:
@@ -87,6 +94,8 @@ class CommitLog:
         self.file_size = file_size or 0
         self.segments: list[Segment] = []
         self.foreign: list[Path] = []
+        self._copies: dict[int, list[Path]] = {}
+        """Further files of a segment's name and length, not yet compared, by its start."""
         self._signature: tuple[int, ...] = ()
         self._open_files: dict[int, OpenFile] = {}
         self.refresh()
@@ -103,10 +112,39 @@ class CommitLog:
         if signature == self._signature:
             return
         listed_at = time.time_ns()
-        segments: list[Segment] = []
-        sizes: dict[Path, int] = {}
-        inodes: dict[int, int] = {}
-        self.foreign = []
+        listed, self.foreign = self._list()
+        segments = self._without_copies(listed)
+        if segments and listed[segments[-1].path].st_size == 0:
+            # being created by the broker; RocketMQ drops an empty last file as well
+            signature = ()
+            segments.pop()
+        if max(signature, default=0) > listed_at - _SETTLED_NANOSECONDS:
+            # a file that comes now may leave the directory with the same time
+            signature = ()
+        self._check(segments, {path: status.st_size for path, status in listed.items()})
+        self._close_removed({segment.start: listed[segment.path] for segment in segments})
+        self.segments = segments
+        self._signature = signature
+
+    def _list(self) -> tuple[dict[Path, os.stat_result], list[Path]]:
+        """The log's files, and what else lies there."""
+        listed = self._list_once()
+        if len(self.directories) == 1:
+            return listed
+        for _ in range(_LIST_TRIES):
+            again = self._list_once()
+            # a file that moved between two looks was missed, or seen twice
+            if again[0].keys() == listed[0].keys():
+                return again
+            listed = again
+        raise CommitLogError(
+            "files come and go in the commitlog directories faster than they can be listed: "
+            f"{', '.join(map(str, self.directories))}; try again when they have been moved"
+        )
+
+    def _list_once(self) -> tuple[dict[Path, os.stat_result], list[Path]]:
+        found: dict[Path, os.stat_result] = {}
+        foreign = []
         for directory in self.directories:
             try:
                 entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
@@ -121,24 +159,35 @@ class CommitLog:
                 named = is_mapped_file_name(entry.name)
                 # no offset lies behind a Java long
                 named = named and int(entry.name) + status.st_size < 1 << 63
-                if not named or not stat.S_ISREG(status.st_mode):
+                if named and stat.S_ISREG(status.st_mode):
+                    found[path] = status
+                else:
+                    foreign.append(path)
+        return found, foreign
+
+    def _without_copies(self, listed: dict[Path, os.stat_result]) -> list[Segment]:
+        """One file of each name: the longest, and of those the one that was read before.
+
+        A shorter one is a copy in the making, or one that was given up: RocketMQ's files have
+        their full length from creation, and a move removes the original last.
+        """
+        known = {segment.path for segment in self.segments}
+        by_start: dict[int, list[Path]] = {}
+        for path in listed:
+            by_start.setdefault(int(path.name), []).append(path)
+        segments = []
+        copies: dict[int, list[Path]] = {}
+        for start, paths in by_start.items():
+            paths.sort(key=lambda path: (-listed[path].st_size, path not in known))
+            first, *others = paths
+            segments.append(Segment(start, first))
+            for path in others:
+                if listed[path].st_size < listed[first].st_size:
                     self.foreign.append(path)
-                    continue
-                segments.append(Segment(int(entry.name), path))
-                sizes[path] = status.st_size
-                inodes[int(entry.name)] = status.st_ino
-        segments.sort()
-        if segments and sizes[segments[-1].path] == 0:
-            # being created by the broker; RocketMQ drops an empty last file as well
-            signature = ()
-            segments.pop()
-        if max(signature, default=0) > listed_at - _SETTLED_NANOSECONDS:
-            # a file that comes now may leave the directory with the same time
-            signature = ()
-        self._check(segments, sizes)
-        self._close_removed(inodes)
-        self.segments = segments
-        self._signature = signature
+                else:
+                    copies.setdefault(start, []).append(path)
+        self._copies = copies
+        return sorted(segments)
 
     def _check(self, segments: list[Segment], sizes: dict[Path, int]) -> None:
         if not segments:
@@ -165,12 +214,12 @@ class CommitLog:
                 )
         self.file_size = expected
 
-    def _close_removed(self, inodes: Mapping[int, int]) -> None:
-        """Close what is no longer a file of this start: a broker that cuts its log removes files
-        and makes others of the same names."""
+    def _close_removed(self, kept: dict[int, os.stat_result]) -> None:
+        """Close what is no longer the file of its start: it moved to another disk, or a broker that
+        cut its log removed it and made another of the same name."""
         for start, file in list(self._open_files.items()):
-            if inodes.get(start) != os.fstat(file.fd).st_ino:
-                del self._open_files[start]
+            if start not in kept or not os.path.samestat(os.fstat(file.fd), kept[start]):
+                self._open_files.pop(start, None)
 
     @property
     def min_offset(self) -> int:
@@ -256,8 +305,31 @@ class CommitLog:
         """For reads by position, while it is held. Raises OSError."""
         file = self._open_files.get(segment.start)
         if file is None:
-            file = self._open_files[segment.start] = OpenFile(_open_with_retries(segment.path))
+            file = self._open_files[segment.start] = OpenFile(self._open(segment))
         return file
+
+    def _open(self, segment: Segment) -> int:
+        self._compare_copies(segment)
+        try:
+            return _open_with_retries(segment.path)
+        except FileNotFoundError:
+            # moved since the directories were listed
+            for path, status in self._list()[0].items():
+                if path.name == segment.path.name and status.st_size == self.file_size:
+                    return _open_with_retries(path)
+            raise
+
+    def _compare_copies(self, segment: Segment) -> None:
+        """Only where a file is read: a gigabyte takes a second."""
+        for path in self._copies.get(segment.start, ()):
+            with suppress(FileNotFoundError):  # the move is over
+                if not filecmp.cmp(segment.path, path, shallow=False):
+                    raise CommitLogError(
+                        f"commitlog files {segment.path} and {path} have one name and length and "
+                        "other bytes; remove the one that is no file of this log, or let a copy "
+                        "that goes on come to its end"
+                    )
+        self._copies.pop(segment.start, None)
 
     def next_data(self, offset: int) -> int:
         """``offset``, or behind a hole of the sparse file that covers it (its end at the most)."""

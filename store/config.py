@@ -8,7 +8,9 @@ A value that cannot be read is an error, where RocketMQ takes the default withou
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +27,11 @@ from store.record import DEFAULT_DELAY_LEVELS_MS
 from store.unsupported import check_log_files, check_supported
 
 FILE_NAME = "broker.conf"
+NO_PROPERTY_FILE = f"no {FILE_NAME}, RocketMQ's defaults"
 COMMIT_LOG_DIRECTORY = "commitlog"
+MULTI_PATH_SPLITTER = ","
+_JAVA_SPACE = bytes(range(33)).decode()
+"""What Java's String.trim takes away."""
 _PROPERTY = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)\Z", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -69,6 +75,9 @@ class StoreSettings:
 
     root: Path
     commit_log_directories: tuple[Path, ...]
+    """Which together hold the log's files, read-only ones too; each is there, and once."""
+    property_file: Path | None = None
+    """The file that states the rest; None where there is none and RocketMQ's defaults hold."""
     mapped_file_size_commit_log: int | None = None
     """Bytes; None where not stated: the files' own size is taken then."""
     mapped_file_size_consume_queue: int = 6_000_000
@@ -128,9 +137,10 @@ def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSet
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory; give a store's root, which holds commitlog/")
     path, values = read_properties(root, broker_conf)
-    directories = _commit_log_directories(root, values)
+    found = path if broker_conf is not None or path.is_file() else None
+    directories = _commit_log_directories(root, values, path)
     check_log_files(directories)
-    settings = StoreSettings(root, directories, **_stated(values, path))
+    settings = StoreSettings(root, directories, found, **_stated(values, path))
     return settings.with_overrides(None, settings.mapped_file_size_consume_queue)
 
 
@@ -180,15 +190,68 @@ def _stated(values: dict[str, str], path: Path) -> dict[str, Any]:
     return found
 
 
-def _commit_log_directories(root: Path, values: dict[str, str]) -> tuple[Path, ...]:
-    own = root / COMMIT_LOG_DIRECTORY
-    stated = [Path(part) for part in values.get("storePathCommitLog", "").split(",") if part]
-    if own.is_dir():
-        # a copied store still names the original's directories: its own log comes first
+def _commit_log_directories(root: Path, values: dict[str, str], path: Path) -> tuple[Path, ...]:
+    """Where the log's files are, by the rules of ``MultiPathMappedFileQueue``.
+
+    What is stated counts, whatever else is there: RocketMQ derives commitlog/ from the root only
+    where storePathCommitLog is not stated, and reads readOnlyCommitLogStorePaths only beside
+    several paths. Raises UsageError for a directory that is not there.
+    """
+    stated = values.get("storePathCommitLog")
+    read_only = values.get("readOnlyCommitLogStorePaths", "").strip(_JAVA_SPACE)
+    if read_only and MULTI_PATH_SPLITTER not in (stated or ""):
+        raise UsageError(
+            f"RocketMQ ignores readOnlyCommitLogStorePaths in {path}, since storePathCommitLog has "
+            "no comma; end storePathCommitLog with one to have both read, or take "
+            "readOnlyCommitLogStorePaths out"
+        )
+    if stated is None:
+        own = root / COMMIT_LOG_DIRECTORY
+        if not own.is_dir():
+            raise UsageError(
+                f"no {COMMIT_LOG_DIRECTORY} in {root}; give a store's root, which holds "
+                f"{COMMIT_LOG_DIRECTORY}/, or a property file that states storePathCommitLog"
+            )
         return (own,)
-    if stated:
-        return tuple(stated)
-    raise UsageError(f"no commitlog in {root}; give a store's root, which holds commitlog/")
+    named = _directories("storePathCommitLog", stated, path)
+    if read_only:
+        named += _directories("readOnlyCommitLogStorePaths", read_only, path)
+    # a read-only path is one of the others as a rule, and two names may lead to one directory
+    once: dict[tuple[int, int], Path] = {}
+    for place, status in named:
+        once.setdefault((status.st_dev, status.st_ino), place)
+    return tuple(once.values())
+
+
+def _directories(key: str, text: str, path: Path) -> list[tuple[Path, os.stat_result]]:
+    parts = text.strip(_JAVA_SPACE).split(MULTI_PATH_SPLITTER)
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()  # as Java's split does
+    found = []
+    for part in parts:
+        place = Path(part)
+        if not place.is_absolute():
+            raise UsageError(
+                f"{key} in {path} names {part!r}, which a broker takes literally and from its "
+                "working directory, unknown here; write whole paths, with commas and no spaces "
+                "between, there or in another file (--broker-conf)"
+            )
+        try:
+            status = place.stat()
+        except OSError as error:
+            raise _no_directory(key, path, part, error.strerror) from error
+        if not stat.S_ISDIR(status.st_mode):
+            raise _no_directory(key, path, part, "Not a directory")
+        found.append((place, status))
+    return found
+
+
+def _no_directory(key: str, path: Path, part: str, reason: str | None) -> UsageError:
+    return UsageError(
+        f"cannot read commitlog directory {part}, which {key} in {path} names: {reason}; mount or "
+        "create it, or, where the store was copied or moved, correct the file or pass another "
+        "with --broker-conf"
+    )
 
 
 def _switch(key: str, text: str, path: Path) -> bool:

@@ -26,7 +26,7 @@ from checkpoints.swap import finish_swap
 from sources.commitlog import CommitLogDataSource
 from store import errors, fsops
 from store.commitlog import CommitLog
-from store.config import StoreSettings, read_store_settings
+from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
 from store.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
 from store.cursor import LogTail
 from store.errors import NoSpaceError, ReputError, StoreError, UsageError
@@ -64,11 +64,14 @@ def run_dispatcher(
         config.commit_log_file_size, config.consume_queue_file_size
     )
     config.check_targets(settings)
+    logger.info("settings: broker_conf=%s", settings.property_file or NO_PROPERTY_FILE)
+    for directory in settings.commit_log_directories:
+        logger.info("reading commitlog: directory=%s", directory)
     with ExitStack() as held:
         log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
         held.callback(log.close)
         for path in log.foreign:
-            logger.warning("ignored, no commitlog file: path=%s", path)
+            logger.warning("ignored, no whole commitlog file: path=%s", path)
         if finish_swap(config.output):
             logger.warning("finished a rebuild that was killed: output=%s", config.output)
         run = _Run(config, settings, log, stop, show)
@@ -165,6 +168,7 @@ class _Run:
                 writer.check()
                 writer.tend()
                 writer.note_progress()
+                _check_directories(self._config, self._log)
                 self._show(writer.progress)
             if query.isActive:
                 writer.stop()
@@ -203,6 +207,19 @@ class _Run:
     def _show_waiting(self) -> None:
         if self._progress is not None:
             self._show(self._progress)
+
+
+def _check_directories(config: DispatcherConfig, log: CommitLog) -> None:
+    """A broker that was started again with another path writes where this run does not look."""
+    try:
+        stated = read_store_settings(config.store, config.broker_conf).commit_log_directories
+    except UsageError:
+        return  # the file is being written, or the broker has yet to create the directory
+    if {*stated} != {*log.directories}:
+        raise StoreError(
+            "the commitlog directories have changed since this run began, to "
+            f"{', '.join(map(str, stated))}; start it again, it goes on where it was"
+        )
 
 
 def _check_queues_are_ours(output: Path) -> None:

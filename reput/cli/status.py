@@ -11,6 +11,7 @@ from rich.console import Console
 
 from checkpoints.status import FollowerStatus, QueueStatus, Status, read_status
 from reput.cli import options, render, tables
+from store.config import NO_PROPERTY_FILE
 
 WATCH_SECONDS = 2.0
 
@@ -63,6 +64,8 @@ def _show(found: Status, by_queue: bool) -> None:
     )
     lines = {
         "time": tables.time_text(time.time_ns() // 1_000_000),
+        "settings": tables.escaped(found.broker_conf or NO_PROPERTY_FILE),
+        "commitlog": tables.escaped(", ".join(found.commit_log_directories)),
         "log": f"[{found.log_min}, {found.log_end})",
         "watermark": tables.known(found.watermark),
         "lag": lag,

@@ -297,6 +297,15 @@ def ask_batch(store: Path, file_size: int, lines: Sequence[str]) -> list[int]:
     return [int(line) for line in _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()]
 
 
+def ask_paths(file_size: int, settings: Sequence[tuple[str, str]]) -> list[list[Path]]:
+    """The files that RocketMQ takes for the log's (PathsCommand), for each pair of
+    storePathCommitLog and readOnlyCommitLogStorePaths."""
+    process, _ = _spawn(["paths", str(file_size)], stdin=subprocess.PIPE)
+    text = "".join(f"{paths}|{read_only}\n" for paths, read_only in settings)
+    answers = _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+    return [[Path(name) for name in answer.split("|") if name] for answer in answers]
+
+
 def boot(store: Path, **settings: Setting) -> BootResult:
     """Open a store with RocketMQ's own store class, let it recover and dispatch, and close it.
 

@@ -64,7 +64,8 @@ BASE = "rocksdbCQDoubleWriteEnable=true\nenableMultiDispatch=true\n"
 """Under these every setting that is refused can be, by one line more."""
 OTHER_VALUES = {
     "messageDelayLevel": "7s",
-    "storePathCommitLog": "/elsewhere",
+    "storePathCommitLog": "/",
+    "readOnlyCommitLogStorePaths": "/",
     "storeType": "defaultRocksDB",
     "combineCQLoadingCQTypes": "defaultRocksDB",
     "configManagerVersion": "v2",
@@ -73,8 +74,10 @@ OTHER_VALUES = {
 
 TOLD_BY_FILES = {
     "mappedFileSizeCommitLog", "maxErrorRateOfBloomFilter", "expectConsumerNumUseFilter",
+    "storePathCommitLog",
 }  # fmt: skip
-"""Without a statement the log's files and the filter file count, not RocketMQ's default."""
+"""Without a statement the log's files and place and the filter file count, not RocketMQ's
+default."""
 
 
 def defaults_of(project: Path, directory: Path) -> dict[str, str]:
@@ -123,9 +126,8 @@ def test_each_setting_does_what_the_page_says(tmp_path: Path) -> None:
     for name in verdicts:
         base = "".join(line for line in BASE.splitlines(True) if not line.startswith(name + "="))
         conf = root / "broker.conf"
-        if name == "storePathCommitLog":
-            (root / "commitlog").rmdir()
-            base += f"storePathCommitLog={tmp_path}\n"
+        if name == "readOnlyCommitLogStorePaths":
+            base += f"storePathCommitLog={root},\n"
         conf.write_text(base)
         before = read_store_settings(root)
         default = rows[name].default if name in rows else ""
@@ -135,7 +137,6 @@ def test_each_setting_does_what_the_page_says(tmp_path: Path) -> None:
             found[name] = "honoured" if changed else "of no effect"
         except UsageError:
             found[name] = "refused"
-        (root / "commitlog").mkdir(exist_ok=True)
     assert found == verdicts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import shutil
 import venv
@@ -22,9 +23,10 @@ from sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
 from sources.queueoptions import ConsumeQueueOptions
 from sources.schemas import rows_schema
 from store.errors import CommitLogDataLossError, UsageError
-from store.logoffset import parse_offset
+from store.logoffset import offset_json, parse_offset
 from tests.sources.test_rows import read, reference
 from tests.support.processes import open_files
+from tests.support.several_paths import state_paths
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -277,6 +279,52 @@ def test_an_interpreter_of_workers_without_the_sources_is_named(
     for source in (CommitLogDataSource, ConsumeQueueDataSource):
         with pytest.raises(UsageError, match=f"{python}, which cannot .* set PYSPARK_PYTHON="):
             spark.dataSource.register(source)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_stream_goes_on_after_its_log_got_a_second_directory(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, reverse: bool
+) -> None:
+    """Over one checkpoint: the log in STORE/commitlog, then over two, in either order."""
+    full, store, checkpoint = golden("plain"), tmp_path / "growing", tmp_path / "checkpoint"
+    directories = [store / "commitlog", tmp_path / "second"]
+    for directory in directories:
+        directory.mkdir(parents=True)
+    files = sorted((full / "commitlog").iterdir())
+    shutil.copy(full / "broker.conf", store)
+    for index, file in enumerate(files):
+        if index == 3:
+            start(
+                spark, store, checkpoint, tmp_path / "sink", startingOffsets="earliest"
+            ).awaitTermination()
+            state_paths(store, directories[::-1] if reverse else directories)
+        shutil.copy(file, directories[index % 2 if index >= 3 else 0])
+    start(spark, store, checkpoint, tmp_path / "sink").awaitTermination()
+    found = [row[0] for row in spark.read.parquet(str(tmp_path / "sink")).collect()]
+    assert sorted(found) == [record.physical_offset for record in reference(full)]
+
+
+def test_checkpoints_of_earlier_versions_go_on(golden: Callable[[str], Path]) -> None:
+    """A store's identity was its log's place: STORE/commitlog as a rule, whose checkpoints fit.
+    One of a log that lay elsewhere alone is refused until its identity is given."""
+    store = golden("plain")
+    reader = stream_reader(store)
+    reader.prepareForTriggerAvailableNow()
+    ours = offset_json(place_id(store / "commitlog"), 0)
+    assert reader.latestOffset(ours, ReadAllAvailable())["offset"] == 1724243
+    elsewhere = store / "elsewhere"
+    (store / "commitlog").rename(elsewhere)
+    state_paths(store, [elsewhere])
+    theirs = offset_json(place_id(elsewhere), 0)
+    with pytest.raises(CommitLogDataLossError, match=r"FOREIGN_OFFSET.*option storeId"):
+        stream_reader(store).latestOffset(theirs, ReadAllAvailable())
+    reader = stream_reader(store, storeId=theirs["store"])
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(theirs, ReadAllAvailable())["offset"] == 1724243
+
+
+def place_id(directory: Path) -> str:
+    return hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:32]
 
 
 def test_resume_starts_where_every_queue_is_complete(golden: Callable[[str], Path]) -> None:

@@ -6,8 +6,10 @@ file system itself. Not compared: what the bytes mean.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -249,12 +251,101 @@ def test_several_directories_are_one_log(tmp_path: Path) -> None:
     log.close()
 
 
-def test_the_same_offset_in_two_directories_is_refused(tmp_path: Path) -> None:
-    """Which of them would be the log is not ours to guess."""
+def test_of_two_copies_the_whole_one_is_read(tmp_path: Path) -> None:
+    """A copy in the making, or one given up, is shorter, whichever directory comes first."""
+    content = bytes(range(64))
+    for order in (("a", "b"), ("b", "a")):
+        root = tmp_path / order[0]
+        whole = make_file(root / "a", 0, 64, content)
+        (root / "b").mkdir()
+        copy = root / "b" / whole.name
+        log = CommitLog([root / name for name in order])
+        for count in (0, 1, 63):
+            copy.write_bytes(content[:count])
+            log.refresh()
+            assert (starts(log), log.read(0, 64), log.foreign) == ([0], content, [copy])
+            fresh = CommitLog([root / name for name in order])
+            assert (starts(fresh), fresh.read(0, 64), fresh.foreign) == ([0], content, [copy])
+            fresh.close()
+        log.close()
+
+
+def test_of_two_whole_copies_either_is_read_if_they_are_equal(tmp_path: Path) -> None:
+    """As at the end of a copy; else which of them would be the log is not ours to guess."""
+    content = bytes(range(64))
     for name in ("a", "b"):
-        make_file(tmp_path / name, 0, 64)
+        make_file(tmp_path / name, 0, 64, content)
+    make_file(tmp_path / "a", 64, 64)
+    both = [tmp_path / "a", tmp_path / "b"]
+    log = CommitLog(both)
+    assert (starts(log), log.read(0, 64)) == ([0, 64], content)
+    log.close()
+    make_file(tmp_path / "b", 0, 64, content[:63])
+    log = CommitLog(both)
+    with pytest.raises(CommitLogError, match=r"a/0{20} and .*b/0{20} have one name and length"):
+        log.read(0, 1)
+    assert log.read(64, 1) == b"\x7f"
+    log.close()
+    make_file(tmp_path / "b", 32, 64)
     with pytest.raises(CommitLogError, match="overlap"):
-        CommitLog([tmp_path / "a", tmp_path / "b"])
+        CommitLog(both)
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_a_file_that_moved_is_read_where_it_is(tmp_path: Path, order: tuple[str, str]) -> None:
+    """Between two refreshes and before any: with its new bytes, for the last file goes on being
+    written where it came to. The descriptor of the old one is closed."""
+    old = make_file(tmp_path / "a", 0, 64, b"old")
+    (tmp_path / "b").mkdir()
+    new = tmp_path / "b" / old.name
+    directories = [tmp_path / name for name in order]
+    log, unread = CommitLog(directories), CommitLog(directories)
+    before = open_files()
+    assert log.read(0, 3) == b"old"
+    new.write_bytes(old.read_bytes())
+    old.unlink()
+    assert unread.read(0, 3) == b"old"
+    with new.open("r+b") as out:
+        out.write(b"new")
+    log.refresh()
+    assert (starts(log), log.read(0, 3)) == ([0], b"new")
+    unread.close()
+    assert open_files() == before + 1
+    log.close()
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_no_listing_misses_a_file_that_moves(tmp_path: Path, order: tuple[str, str]) -> None:
+    """A thread moves files to and fro, as fast as it may; every look finds all of them, once."""
+    content = {start: bytes([start]) * 64 for start in (0, 64, 128)}
+    (tmp_path / "b").mkdir()
+    for start, data in content.items():
+        make_file(tmp_path / "a", start, 64, data)
+    looked, ended = threading.Event(), threading.Event()
+
+    def move() -> None:
+        for turn in itertools.count():
+            looked.wait()
+            looked.clear()
+            if ended.is_set():
+                return
+            name = file_name(64 * (turn % 3))
+            here, there = sorted(("a", "b"), key=lambda at: not (tmp_path / at / name).exists())
+            (tmp_path / here / name).rename(tmp_path / there / name)
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        for _ in range(1000):
+            looked.set()
+            log = CommitLog([tmp_path / name for name in order])
+            assert starts(log) == list(content)
+            assert [log.read(start, 64) for start in content] == list(content.values())
+            log.close()
+    finally:
+        ended.set()
+        looked.set()
+        mover.join()
 
 
 def test_files_come_and_go(tmp_path: Path) -> None:

@@ -116,16 +116,68 @@ def test_settings_come_from_the_store_or_from_a_file_given(tmp_path: Path) -> No
     assert flags.message_delay_levels_ms == own.message_delay_levels_ms
 
 
-def test_a_copied_store_is_read_from_its_own_log(tmp_path: Path) -> None:
-    """storePathCommitLog still names the original's directories; without an own log it counts."""
-    conf = "storePathCommitLog=/data1/log,/data2/log\n"
-    root = make_store(tmp_path / "copy", conf)
-    assert read_store_settings(root).commit_log_directories == (root / "commitlog",)
-    (root / "commitlog").rmdir()
-    assert read_store_settings(root).commit_log_directories == (
-        Path("/data1/log"),
-        Path("/data2/log"),
-    )
+def test_what_is_stated_counts_whatever_else_is_there(tmp_path: Path) -> None:
+    """A log in STORE/commitlog, or an empty one, does not stand above storePathCommitLog; read-only
+    paths come with them; a directory counts once, under the name that came first."""
+    places = [tmp_path / name for name in ("b", "a", "old")]
+    for place in places:
+        place.mkdir()
+    (tmp_path / "link").symlink_to(places[0])
+    b, a, old = map(str, places)
+    conf = tmp_path / "store" / "broker.conf"
+    root = make_store(conf.parent, "")
+    for text, expected in (
+        (f"storePathCommitLog={a}", (a,)),
+        (f"storePathCommitLog={b},{a}", (b, a)),
+        (f"storePathCommitLog={root / 'commitlog'},{a}", (str(root / "commitlog"), a)),
+        (f"storePathCommitLog= {a},{b},, ", (a, b)),
+        (f"storePathCommitLog={a},\nreadOnlyCommitLogStorePaths={old},", (a, old)),
+        (f"storePathCommitLog={a},{old}\nreadOnlyCommitLogStorePaths={old}", (a, old)),
+        (f"storePathCommitLog={a},{b}/,{tmp_path / 'link'},{a}", (a, b)),
+        (f"storePathRootDir={tmp_path / 'elsewhere'}", (str(root / "commitlog"),)),
+    ):
+        conf.write_text(text + "\n")
+        settings = read_store_settings(root)
+        assert tuple(map(str, settings.commit_log_directories)) == expected, text
+        assert settings.property_file == conf
+        assert read_store_settings(root, conf) == settings
+    conf.unlink()
+    plain = read_store_settings(root)
+    assert (plain.commit_log_directories, plain.property_file) == ((root / "commitlog",), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("storePathCommitLog={0}/gone", ("storePathCommitLog", "{0}/gone", "--broker-conf")),
+        ("storePathCommitLog={0},{0}/gone", ("{0}/gone", "No such file", "copied or moved")),
+        ("storePathCommitLog={0}/file,{0}", ("{0}/file", "Not a directory")),
+        ("storePathCommitLog={0};{0}/gone", ("{0};{0}/gone",)),
+        ("storePathCommitLog={0}, {0}", ("' {0}'", "no spaces")),
+        ("storePathCommitLog={0},,{0}", ("''",)),
+        ("storePathCommitLog=", ("''",)),
+        ("storePathCommitLog=,", ("''",)),
+        ("storePathCommitLog=commitlog", ("'commitlog'", "working directory")),
+        ("storePathCommitLog=~/store", ("'~/store'", "literally")),
+        ("storePathCommitLog=${{user.home}}/store", ("'${{user.home}}/store'",)),
+        (
+            "storePathCommitLog={0},\nreadOnlyCommitLogStorePaths={0}/gone",
+            ("readOnlyCommitLogStorePaths", "{0}/gone"),
+        ),
+        ("storePathCommitLog={0}\nreadOnlyCommitLogStorePaths={0}", ("RocketMQ ignores",)),
+        ("readOnlyCommitLogStorePaths={0}", ("RocketMQ ignores",)),
+    ],
+)
+def test_a_directory_that_cannot_be_read_is_named(
+    tmp_path: Path, text: str, parts: tuple[str, ...]
+) -> None:
+    """Though STORE/commitlog is there: a part of a log is not the log."""
+    (tmp_path / "file").write_text("")
+    root = make_store(tmp_path / "store", text.format(tmp_path) + "\n")
+    with pytest.raises(UsageError) as caught:
+        read_store_settings(root)
+    for part in (*parts, "{0}/store/broker.conf"):
+        assert part.format(tmp_path) in str(caught.value)
 
 
 SWITCHES = {
@@ -153,7 +205,7 @@ def test_what_decides_the_other_derived_files_has_rocketmqs_names_and_defaults(
 ) -> None:
     """Without a broker.conf the defaults; each key alone changes its field and no other. What the
     Bloom filter's shape is, the filter file says where the settings do not."""
-    root = make_store(tmp_path / "store")
+    root = make_store(tmp_path / "store", "")
     defaults = read_store_settings(root)
     for key, default in {**SWITCHES, **NUMBERS}.items():
         assert getattr(defaults, field_of(key)) == default, key

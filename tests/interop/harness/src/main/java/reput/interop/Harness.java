@@ -20,7 +20,8 @@ public final class Harness {
                Harness strings
                Harness filter
                Harness ext DIRECTORY FILE_SIZE
-               Harness batch DIRECTORY FILE_SIZE""";
+               Harness batch DIRECTORY FILE_SIZE
+               Harness paths FILE_SIZE""";
 
     private Harness() {
     }
@@ -64,6 +65,8 @@ public final class Harness {
             case "filter" -> count != 0 ? null : new FilterCommand(protocol);
             case "ext" -> count != 2 ? null : ExtCommand.parse(rest, protocol);
             case "batch" -> count != 2 ? null : BatchCommand.parse(rest, protocol);
+            case "paths" ->
+                count != 1 ? null : new PathsCommand(protocol, Integer.parseInt(rest.get(0)));
             default -> null;
         };
     }
