@@ -143,6 +143,7 @@ def test_each_setting_does_what_the_page_says(tmp_path: Path) -> None:
 def test_defaults_here_are_those_of_the_page(tmp_path: Path) -> None:
     """A setting that states its default changes nothing."""
     (tmp_path / "commitlog").mkdir()
+    (tmp_path / "broker.conf").touch()
     before = read_store_settings(tmp_path)
     for name, row in settings_page.rows().items():
         if row.verdict == "honoured" and name not in TOLD_BY_FILES:

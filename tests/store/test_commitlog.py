@@ -300,7 +300,7 @@ def test_a_file_that_moved_is_read_where_it_is(tmp_path: Path, order: tuple[str,
     new = tmp_path / "b" / old.name
     directories = [tmp_path / name for name in order]
     log, unread = CommitLog(directories), CommitLog(directories)
-    before = open_files()
+    before = open_files(tmp_path)
     assert log.read(0, 3) == b"old"
     new.write_bytes(old.read_bytes())
     old.unlink()
@@ -310,7 +310,7 @@ def test_a_file_that_moved_is_read_where_it_is(tmp_path: Path, order: tuple[str,
     log.refresh()
     assert (starts(log), log.read(0, 3)) == ([0], b"new")
     unread.close()
-    assert open_files() == before + 1
+    assert open_files(tmp_path) == before + 1
     log.close()
 
 
