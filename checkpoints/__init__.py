@@ -7,6 +7,7 @@ Code only, and no JVM. What it describes lives in the output's ``reput`` directo
     reput/abort           from a run's start to its clean end, as in RocketMQ: if it is there at a
                           start, something may stand behind the watermark
     reput/watermark       the durable position (``store.watermark``)
+    reput/built.json      the settings that decide bytes (``store.built``)
     reput/quarantine.jsonl   what got no entry (``store.ledger``)
     reput/followers/      where tables and other followers stand (``checkpoints.followers``)
     reput/spool/          units on their way from Spark's tasks (``store.spool``)

@@ -9,6 +9,7 @@ from typing import Any
 from checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
 from checkpoints.spark_checkpoint import DamagedCheckpointError, read_position
 from store import properties
+from store.built import built_fields
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.consumequeue import (
@@ -113,7 +114,7 @@ def describe_queue(
 
 
 def describe_checkpoint(store: Path) -> dict[str, Any]:
-    """Every position that a store or another output keeps; None is unknown.
+    """Every position that a store or another output keeps, and how it was built; None is unknown.
 
     Raises UsageError where there is no directory.
     """
@@ -127,6 +128,7 @@ def describe_checkpoint(store: Path) -> dict[str, Any]:
         for name in StoreCheckpoint.__dataclass_fields__
     }
     fields["abort"] = (store / "abort").exists()
+    fields |= {f"built.{name}": value for name, value in built_fields(store).items()}
     if watermark is None:
         return {**fields, "watermark": None}
     fields |= {f"watermark.{name}": value for name, value in asdict(watermark).items()}

@@ -82,8 +82,9 @@ class StoreCheckpointBounds:
     log: LogRange
     newest_store_timestamp: int
     """Of all messages below the watermark, ms."""
-    index_timestamps: Sequence[int]
-    """endTimestamps of index files that are full and followed by another, in their order, ms."""
+    index_timestamps: Sequence[int] | None
+    """endTimestamps of index files that are full and followed by another, in their order, ms; None
+    where nobody knows them, since the index is switched off."""
 
 
 def compare_store_checkpoint(
@@ -132,10 +133,12 @@ def _right_checkpoint(
         confirm, logics = last, timestamp
     # the last file's, though an earlier one ends later where the clock stepped back; RocketMQ's
     # IndexService.flush does not compare, and leaves what is there where it has none
-    index = next((time for time in reversed(bounds.index_timestamps) if time > 0), 0)
-    if is_older or bounds.log.start or not is_known:
-        may_be_any = bounds.log.start > 0 or not is_known
-        is_possible = found.index_msg_timestamp in (0, *bounds.index_timestamps)
+    index_timestamps = bounds.index_timestamps or ()
+    index = next((time for time in reversed(index_timestamps) if time > 0), 0)
+    is_off = bounds.index_timestamps is None
+    if is_older or bounds.log.start or not is_known or is_off:
+        may_be_any = bounds.log.start > 0 or not is_known or is_off
+        is_possible = found.index_msg_timestamp in (0, *index_timestamps)
         if is_possible or (may_be_any and 0 <= found.index_msg_timestamp <= newest):
             index = found.index_msg_timestamp
     physic = found.physic_msg_timestamp

@@ -38,6 +38,7 @@ from store.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BatchConsumeQueueFiles,
 )
+from store.built import settings_of
 from store.commitlog import NO_TIME, CommitLog
 from store.config import StoreSettings, read_store_settings
 from store.consumequeue import (
@@ -90,13 +91,15 @@ class MessageStore:
     ) -> None:
         """``output``: where the indexes are, if not in the store at ``root``.
 
-        ``settings``: instead of those that ``root`` states. ``limits``: of a pull, instead of
+        ``settings``: instead of those that ``root`` states and the indexes were built with
+        (``store.built``). ``limits``: of a pull, instead of
         those of the settings.
         ``max_body_bytes``: of no message will more be inflated. Raises UsageError where ``root`` is
         no store, its settings cannot be read, or ``output`` is none of its log's.
         """
         self._output = output or root
-        self._settings = settings = settings or read_store_settings(root)
+        settings = settings or settings_of(self._output, read_store_settings(root))
+        self._settings = settings
         self._limits = limits or PullLimits.of(settings)
         self._max_body_bytes = max_body_bytes
         self._queue_types = read_queue_types(root)

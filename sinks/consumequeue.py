@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sinks.consumequeueext import ExtUnits, OpenExt, cut_exts, open_ext
+from store.config import OnQueueGap
 from store.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
@@ -41,17 +41,6 @@ from store.unsynced import UnsyncedFiles
 MAX_BLANK_UNITS = 1 << 24
 MAX_QUEUE_OFFSET = ((1 << 63) - 1) // CQ_STORE_UNIT_SIZE - (1 << 32)
 """Positions stay below 2^63 bytes, a file's length included."""
-
-
-class OnQueueGap(StrEnum):
-    """What to do where queue offsets jump forward."""
-
-    ROCKETMQ = "rocketmq"
-    """Append at the end, as RocketMQ does; positions and queue offsets differ from there on."""
-    BLANK = "blank"
-    """Fill the gap with blank units, so that positions stay queue offsets."""
-    FAIL = "fail"
-    """Stop with the position."""
 
 
 @dataclass(slots=True)

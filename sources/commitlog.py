@@ -44,6 +44,7 @@ from sources.offsets import (
 from sources.options import EARLIEST, LATEST, SourceOptions
 from sources.schemas import RUNS_SCHEMA, check_schema, rows_schema
 from store import configjson
+from store.built import settings_of
 from store.commitlog import CommitLog
 from store.config import StoreSettings, read_store_settings
 from store.cursor import LogTail, Window, record_starts, walk
@@ -99,7 +100,7 @@ def store_settings(options: SourceOptions) -> StoreSettings:
     """What a source's options and the store's property file say. Raises UsageError."""
     conf = options["brokerConf"]
     settings = read_store_settings(Path(options["path"]), Path(conf) if conf else None)
-    return settings.with_overrides(options["commitLogFileSize"], None)
+    return settings.with_commit_log_file_size(options["commitLogFileSize"])
 
 
 def open_log(settings: StoreSettings) -> CommitLog:
@@ -119,6 +120,8 @@ class _LogReader:
         check_schema(CommitLogDataSource.name(), schema, expected)
         # once: planner and tasks look in the same directories, whatever the file says meanwhile
         self._settings = store_settings(options)
+        if options["output"] is not None:
+            self._settings = settings_of(Path(options["output"]), self._settings)
         self._opened: tuple[StoreSettings, CommitLog] | None = None
         self._live: LiveSettings | None = None
         self._filters: Watched[object] | None = None

@@ -67,6 +67,8 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
            "RocketMQ's property file, if not `broker.conf` in `path`"),
     Option("commitLogFileSize", None, parse_size, "both",
            "mappedFileSizeCommitLog, above the property file"),
+    Option("output", None, non_empty, "both",
+           "`runs`: the output that they are for, which says how it was built"),
     Option("spool", None, non_empty, "both",
            "`runs`: a directory that driver and tasks share; units go through it, not Spark"),
     Option("gather", "{}", Wanted.from_text, "both",

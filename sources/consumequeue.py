@@ -51,6 +51,7 @@ from sources.queueoptions import ConsumeQueueOptions, Offsets
 from sources.queues import BuiltQueues
 from sources.schemas import check_schema, rows_schema
 from sources.selection import Selection
+from store.built import settings_of
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.consumequeue import QueueKey
@@ -129,9 +130,9 @@ class _QueueReader:
         )
         self._listed = self._selection
         """Which queues are looked at; those that filters exclude may be among them."""
-        settings = store_settings(options)
+        flags = {"mapped_file_size_consume_queue": options["consumeQueueFileSize"]}
         # once: planner and tasks look in the same directories, whatever the file says meanwhile
-        self._settings = settings.with_overrides(None, options["consumeQueueFileSize"])
+        self._settings = settings_of(self._output, store_settings(options), flags)
         self._opened: _Opened | None = None
 
     def __getstate__(self) -> dict[str, Any]:

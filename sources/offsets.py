@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 from sources.commitlogoptions import RESUME
 from sources.options import EARLIEST, LATEST, SourceOptions
 from store import fsops
+from store.built import settings_of
 from store.commitlog import CommitLog
 from store.config import COMMIT_LOG_DIRECTORY, StoreSettings
 from store.consumequeue import open_queues
@@ -98,6 +99,7 @@ def _record_start(key: str, offset: int, log: CommitLog, end: int) -> int:
 def _smallest_max_physic_offset(settings: StoreSettings, log: CommitLog) -> int:
     """The smallest maxPhysicOffset of the store's queues: before it every queue is complete."""
     ends = []
+    settings = settings_of(settings.root, settings)
     for _, files in open_queues(settings.root, settings.mapped_file_size_consume_queue):
         last = files.last_unit(files.find_end(None))
         if last is not None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,21 @@ _NUMBERS = {
 """Key -> field, smallest and largest value."""
 
 
+class OnQueueGap(StrEnum):
+    """What to do where queue offsets jump forward."""
+
+    ROCKETMQ = "rocketmq"
+    """Append at the end, as RocketMQ does; positions and queue offsets differ from there on."""
+    BLANK = "blank"
+    """Fill the gap with blank units, so that positions stay queue offsets."""
+    FAIL = "fail"
+    """Stop with the position."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What of a broker's configuration decides bytes on disk, and what consumers get of them."""
+    """What decides bytes on disk, and what consumers get of them: a broker's configuration, and
+    what reput is told besides."""
 
     root: Path
     commit_log_directories: tuple[Path, ...]
@@ -114,18 +127,22 @@ class StoreSettings:
     """Bytes of units that a pull looks at."""
     access_message_in_memory_max_ratio: int = 40
     """Percent of the machine's memory: how long that end of the log is."""
+    on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ
+    verify_crc: bool = False
+    """Check the CRC of every body: a message with a wrong one gets no entry."""
+    index_tags: bool = False
+    """Index tags too, as RocketMQ 5.5 does and 5.3 does not."""
+    stated: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Field -> value, of those that the property file states."""
 
-    def with_overrides(
-        self, commit_log_file_size: int | None, consume_queue_file_size: int | None
-    ) -> StoreSettings:
-        """These settings with the sizes that a flag gives; None keeps one."""
-        settings = self
-        if commit_log_file_size is not None:
-            settings = replace(settings, mapped_file_size_commit_log=commit_log_file_size)
-        if consume_queue_file_size is not None:
-            size = rounded_file_size(consume_queue_file_size)
-            settings = replace(settings, mapped_file_size_consume_queue=size)
-        return settings
+    @property
+    def builds_index(self) -> bool:
+        """Whether index files are built."""
+        return self.message_index_enable and self.index_file_write_enable
+
+    def with_commit_log_file_size(self, size: int | None) -> StoreSettings:
+        """These settings with the size that a flag gives; None keeps it."""
+        return self if size is None else replace(self, mapped_file_size_commit_log=size)
 
 
 def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSettings:
@@ -140,21 +157,17 @@ def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSet
     found = path if broker_conf is not None or path.is_file() else None
     directories = _commit_log_directories(root, values, path)
     check_log_files(directories)
-    settings = StoreSettings(root, directories, found, **_stated(values, path))
-    return settings.with_overrides(None, settings.mapped_file_size_consume_queue)
+    stated = _stated(values, path)
+    return StoreSettings(root, directories, found, **stated, stated=stated)
 
 
-def read_hash_slot_count(roots: Iterable[Path], broker_conf: Path | None = None) -> int:
-    """maxHashSlotNum of the first root that says it, or RocketMQ's default.
+def read_stated(root: Path, broker_conf: Path | None = None) -> Mapping[str, Any]:
+    """Fields of StoreSettings that the property file of a store or output states.
 
-    For outputs, which need not be stores. Raises UsageError as ``read_store_settings``.
+    Raises UsageError as ``read_store_settings``; an output need not be a store.
     """
-    counts = []
-    for root in roots:
-        path, values = read_properties(root, broker_conf)
-        counts.append(_stated(values, path).get("max_hash_slot_num"))
-    stated = (count for count in counts if count is not None)
-    return next(stated, DEFAULT_MAX_HASH_SLOT_NUM)
+    path, values = read_properties(root, broker_conf)
+    return _stated(values, path)
 
 
 def read_properties(root: Path, broker_conf: Path | None = None) -> tuple[Path, dict[str, str]]:
@@ -179,12 +192,14 @@ def _stated(values: dict[str, str], path: Path) -> dict[str, Any]:
     """The fields of StoreSettings that a property file states, but for the log's directories."""
     # a field's type follows from the table that names it
     found: dict[str, Any] = {}
-    for key, field in _SWITCHES.items():
+    for key, name in _SWITCHES.items():
         if key in values:
-            found[field] = _switch(key, values[key], path)
-    for key, (field, smallest, largest) in _NUMBERS.items():
+            found[name] = _switch(key, values[key], path)
+    for key, (name, smallest, largest) in _NUMBERS.items():
         if key in values:
-            found[field] = _number(key, values[key], smallest, largest, path)
+            found[name] = _number(key, values[key], smallest, largest, path)
+    if (size := found.get("mapped_file_size_consume_queue")) is not None:
+        found["mapped_file_size_consume_queue"] = rounded_file_size(size)
     if delay_levels := values.get("messageDelayLevel"):
         found["message_delay_levels_ms"] = _delay_levels(delay_levels, path)
     return found

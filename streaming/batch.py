@@ -23,6 +23,7 @@ from checkpoints.reconcile import Plan
 from checkpoints.watermark import WatermarkFile
 from sources.bitmaps import BitMaps
 from store import fsops
+from store.built import record_build
 from store.commitlog import CommitLog
 from store.cursor import BadRange
 from store.dispatch import CommitLogDispatcher, DispatchBatch, DispatchCounts, ScannedRange
@@ -73,6 +74,7 @@ class BatchWriter:
         self._busy = threading.Lock()
         self.failure: BaseException | None = None
         self.refused_batch = False
+        record_build(config.output, derived.settings)
         self.progress = progress
         self.position = plan.start
         """End of the last batch that this writer has made durable."""
@@ -229,7 +231,7 @@ class BatchWriter:
         batch = scan_in_one_piece(
             self._log, start, end,
             delay_levels_ms=scanned[0].settings.delay_levels_ms,
-            verify_crc=self._config.verify_crc,
+            verify_crc=self._settings.verify_crc,
             wanted=self._derived.wanted.with_batch_topics(scanned[0].settings.batch_topics),
         )  # fmt: skip
         if batch is None:

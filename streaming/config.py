@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from checkpoints import ABORT_FILE, SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
-from sinks.consumequeue import OnQueueGap
-from store.config import StoreSettings
+from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.datadirectories import check_target
 from store.follower import FollowerTarget
 
@@ -32,16 +32,18 @@ class DispatcherConfig:
     max_bytes_per_trigger: int = DEFAULT_MAX_BYTES_PER_TRIGGER
     fail_on_corrupt: bool = False
     """Stop at damaged bytes; otherwise they are quarantined."""
-    on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ
-    verify_crc: bool = False
+    on_queue_gap: OnQueueGap | None = None
+    """This and the other settings of ``flags``: None for as the output was built."""
+    verify_crc: bool | None = None
     """Check the CRC of every body."""
     adopt: bool = False
     """Continue queues that another writer built."""
     replay_from: str | None = None
     """``earliest`` or a physical offset to dispatch again from."""
     index: bool | None = None
-    """Build the index of keys; None: as messageIndexEnable and indexFileWriteEnable say."""
-    index_tags: bool = False
+    """Build the index of keys; where neither this nor the output says, messageIndexEnable and
+    indexFileWriteEnable do."""
+    index_tags: bool | None = None
     """Index tags too, as RocketMQ 5.5 does and 5.3 does not."""
     retention: bool = False
     """Remove queue files whose messages the log has lost, as a broker does."""
@@ -57,6 +59,23 @@ class DispatcherConfig:
     """Tables and other systems that get the messages, each at its own pace."""
     spark_conf: dict[str, str] = field(default_factory=dict)
     """Further Spark settings; they stand above ours."""
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Field of StoreSettings -> value, for ``store.built.settings_of``."""
+        return {
+            "mapped_file_size_consume_queue": self.consume_queue_file_size,
+            "on_queue_gap": self.on_queue_gap,
+            "verify_crc": self.verify_crc,
+            "message_index_enable": self.index,
+            "index_file_write_enable": self.index or None,
+            "index_tags": self.index_tags,
+        }
+
+    def given_settings(self) -> StoreSettings:
+        """Those of the store, without what ``flags`` say of the output. Raises UsageError."""
+        settings = read_store_settings(self.store, self.broker_conf)
+        return settings.with_commit_log_file_size(self.commit_log_file_size)
 
     @property
     def state_directory(self) -> Path:

@@ -25,8 +25,9 @@ from checkpoints.reconcile import Plan, make_plan
 from checkpoints.swap import finish_swap
 from sources.commitlog import CommitLogDataSource
 from store import errors, fsops
+from store.built import settings_of
 from store.commitlog import CommitLog
-from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
+from store.config import NO_PROPERTY_FILE, StoreSettings
 from store.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
 from store.cursor import LogTail
 from store.errors import NoSpaceError, ReputError, StoreError, UsageError
@@ -60,9 +61,7 @@ def run_dispatcher(
     a second. ``jvm``: one that was started early, with ``config.spark_conf``. Raises ReputError
     with a line for people.
     """
-    settings = read_store_settings(config.store, config.broker_conf).with_overrides(
-        config.commit_log_file_size, config.consume_queue_file_size
-    )
+    settings = config.given_settings()
     config.check_targets(settings)
     logger.info("settings: broker_conf=%s", settings.property_file or NO_PROPERTY_FILE)
     for directory in settings.commit_log_directories:
@@ -74,6 +73,7 @@ def run_dispatcher(
             logger.warning("ignored, no whole commitlog file: path=%s", path)
         if finish_swap(config.output):
             logger.warning("finished a rebuild that was killed: output=%s", config.output)
+        settings = settings_of(config.output, settings, config.flags)
         run = _Run(config, settings, log, stop, show)
         run.space.retry(lambda: held.enter_context(Ownership(config.output)))
         return run.space.retry(lambda: run.attempt(held, jvm))
@@ -283,7 +283,8 @@ def _start(
         "minPartitions": str(spark.sparkContext.defaultParallelism),
         # what retention took is listed as a lost range, as a broker moves on to the log's start
         "failOnDataLoss": "false",
-        "verifyCrc": str(config.verify_crc).lower(),
+        "output": str(config.output.resolve()),
+        "verifyCrc": str(derived.settings.verify_crc).lower(),
         "gather": derived.wanted.to_text(),
     }
     if str(spark.sparkContext.master).startswith("local"):

@@ -31,18 +31,17 @@ class Derived:
     settings: StoreSettings
     batch_topics: frozenset[bytes]
     """Those that have batch queues at the start; each batch brings its own."""
-    index: bool
-    index_tags: bool
 
     @classmethod
     def of(cls, config: DispatcherConfig, settings: StoreSettings) -> Derived:
-        """By the settings, above them the run's own. Raises UsageError where a topic is declared as
-        one kind of queue and present as the other."""
-        batch_topics = find_batch_topics(settings.root, config.output)
-        index = config.index
-        if index is None:
-            index = settings.message_index_enable and settings.index_file_write_enable
-        return cls(settings, batch_topics, index, config.index_tags)
+        """By the settings of the output (``store.built``). Raises UsageError where a topic is
+        declared as one kind of queue and present as the other."""
+        return cls(settings, find_batch_topics(settings.root, config.output))
+
+    @property
+    def index(self) -> bool:
+        """Whether there is one of keys."""
+        return self.settings.builds_index
 
     @property
     def wanted(self) -> Wanted:
@@ -50,7 +49,7 @@ class Derived:
         settings = self.settings
         wanted = Wanted(
             index=self.index,
-            index_tags=self.index and self.index_tags,
+            index_tags=self.index and settings.index_tags,
             details=settings.enable_consume_queue_ext,
             bit_maps=settings.enable_consume_queue_ext and settings.enable_calc_filter_bit_map,
             multi_dispatch=settings.enable_multi_dispatch,
@@ -87,7 +86,7 @@ class Derived:
                 ledger,
                 durable_end=durable_end,
                 queue_offset_at=queue_offset_at,
-                on_queue_gap=config.on_queue_gap,
+                on_queue_gap=settings.on_queue_gap,
                 ext_file_size=settings.mapped_file_size_consume_queue_ext
                 if settings.enable_consume_queue_ext
                 else None,

@@ -124,7 +124,7 @@ class _FollowerThread(threading.Thread):
         self._follower = target.open(store_id, settings)
         self._interval = target.interval_seconds
         self._directory = config.state_directory
-        self._verify_crc = config.verify_crc
+        self._verify_crc = settings.verify_crc
         self._live = LiveSettings(settings, config.broker_conf)
         self._log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
         self._signals = signals

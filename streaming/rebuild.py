@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,10 +20,13 @@ from checkpoints.swap import (
     clear_aside,
     drop_replaced,
     finish_owned_swap,
+    finish_swap,
     swap_in,
 )
 from checkpoints.watermark import WatermarkFile
 from store import fsops
+from store.built import FILE_NAME as BUILD_RECORD
+from store.built import read_build_record, record_build, settings_of
 from store.compare import (
     CHECKPOINT_KIND,
     DIRECTORY_KINDS,
@@ -31,7 +34,7 @@ from store.compare import (
     Comparison,
     compare_stores,
 )
-from store.config import read_store_settings
+from store.config import StoreSettings
 from store.consumequeue import topic_directory
 from store.errors import NoSpaceError, StoreError, UsageError
 from store.indexfile import INDEX_DIRECTORY
@@ -82,8 +85,9 @@ def rebuild(
     chosen, parts = _chosen(kinds, topics)
     output = config.output
     # a wrong call shall make no directory
-    settings = read_store_settings(config.store, config.broker_conf)
-    config.check_targets(settings)
+    config.check_targets(config.given_settings())
+    finish_swap(output)
+    settings, built_kinds = _settings(config, chosen if topics is None else [])
     with Ownership(output):
         finish_owned_swap(output)
         check_swappable(output, [*REPLACEABLE, *parts])
@@ -91,14 +95,21 @@ def rebuild(
         built = build_root(output)
         try:
             fsops.make_directories(built, output)
+            # the slowest of all is not built where it would not be swapped in
+            has_index = INDEX_DIRECTORY in built_kinds
+            record_build(built, replace(settings, message_index_enable=has_index))
             progress = run_dispatcher(_aside(config, built), stop, show, jvm)
+            record_build(built, settings)
             if stop.is_set():
                 raise StoreError("stopped before everything was built: nothing was replaced")
             _take_over_checkpoint(output, built)
             found = {kind for kind in DIRECTORY_KINDS if (built / kind).is_dir()}
             _check_built(output, built, kinds, topics)
             written = [kind for kind in chosen if kind in found | TOGETHER]
-            comparison = compare_stores(output, built, written, topics, settings.max_hash_slot_num)
+            comparable = _comparable(output, settings, written)
+            comparison = compare_stores(
+                output, built, comparable, topics, settings.max_hash_slot_num
+            )
         except BaseException:
             clear_aside(output)
             raise
@@ -108,8 +119,12 @@ def rebuild(
         parts = [part for part in parts if part.partition("/")[0] in written]
         if found <= {*parts}:
             parts += [CHECKPOINT_KIND, STATE_DIRECTORY]
-        elif INDEX_DIRECTORY in parts:
-            _note_index_begin(config, built)
+        else:
+            if INDEX_DIRECTORY in parts:
+                _note_index_begin(config, built)
+            is_ours = read_watermark(config.state_directory) is not None
+            if is_ours and read_build_record(built) != read_build_record(output):
+                parts.append(f"{STATE_DIRECTORY}/{BUILD_RECORD}")
         return Rebuilt(progress, comparison, swap_in(output, parts))
 
 
@@ -134,12 +149,26 @@ def _chosen(kinds: Collection[str], topics: Collection[str] | None) -> tuple[lis
     return chosen, [f"{kind}/{topic}" for kind in chosen for topic in topics]
 
 
+def _settings(
+    config: DispatcherConfig, replaced: Sequence[str]
+) -> tuple[StoreSettings, Sequence[str]]:
+    """How the output is to be built; and what of ``replaced`` is. Raises UsageError where another
+    setting than before would leave a part as it is that it decides."""
+    given = config.given_settings()
+    settings = settings_of(config.output, given, config.flags, replaced)
+    if not settings.builds_index:
+        replaced = [kind for kind in replaced if kind != INDEX_DIRECTORY]
+        settings = settings_of(config.output, given, config.flags, replaced)
+    return settings, replaced
+
+
 def _aside(config: DispatcherConfig, built: Path) -> DispatcherConfig:
-    # the identity stays: followers know by it how far they are
+    # the identity stays: followers know by it how far they are; how it is built is recorded there
     found = read_watermark(config.state_directory)
     return replace(
         config, output=built, once=True, checkpoint=None, adopt=False, replay_from=None,
-        store_id=found.store_id if found else None, followers=(),
+        store_id=found.store_id if found else None, followers=(), on_queue_gap=None,
+        verify_crc=None, index=None, index_tags=None, consume_queue_file_size=None,
     )  # fmt: skip
 
 
@@ -154,6 +183,15 @@ def _take_over_checkpoint(output: Path, built: Path) -> None:
         # the index stays
         after = replace(after, index_msg_timestamp=before.index_msg_timestamp)
     after.write(built)
+
+
+def _comparable(output: Path, settings: StoreSettings, kinds: Sequence[str]) -> Sequence[str]:
+    """Of ``kinds`` what can be compared: entries of index files with other slots are elsewhere."""
+    record = read_build_record(output)
+    slots = settings.max_hash_slot_num
+    if record is not None and record.settings.get("max_hash_slot_num", slots) != slots:
+        return [kind for kind in kinds if kind != INDEX_DIRECTORY]
+    return kinds
 
 
 def _note_index_begin(config: DispatcherConfig, built: Path) -> None:

@@ -27,12 +27,12 @@ from checkpoints.verification import (
     watermark_differences,
 )
 from checkpoints.watermark import new_store_id
-from sinks.consumequeue import OnQueueGap
 from sinks.verification.batchconsumequeue import BatchConsumeQueueVerifier
 from sinks.verification.consumequeue import ConsumeQueueVerifier
 from sinks.verification.index import IndexVerifier
 from store import fsops
 from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from store.built import record_build
 from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
@@ -76,11 +76,9 @@ def verify(
     output: Path,
     *,
     repair: bool = False,
-    on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
-    verify_crc: bool = False,
-    index_tags: bool = False,
 ) -> Verification:
-    """Compare, and repair where asked; the options must be those that the queues were built with.
+    """Compare, and repair where asked; ``settings``: those that ``output`` was built with
+    (``store.built.settings_of``).
 
     Without ``repair`` it only reads. Raises CommitLogError where the log is not the one that was
     dispatched or was damaged since, QueueFileError or IndexFileError where the file size is wrong
@@ -104,10 +102,12 @@ def verify(
         watermark = watermark_of(log, sealed_end, built)
         end = sealed_end if watermark is None else watermark.end_offset
         scope = LogRange(log.min_offset, end, sealed_end)
-        pass_ = _Pass(settings, output, log, scope, watermark, on_queue_gap)
-        pass_.compare(verify_crc, index_tags)
+        pass_ = _Pass(settings, output, log, scope, watermark)
+        pass_.compare()
         found = pass_.result()
         if repair:
+            # what shows it in the files may be cut
+            record_build(output, settings)
             pass_.heal()
     return found
 
@@ -122,7 +122,6 @@ class _Pass:
         log: CommitLog,
         scope: LogRange,
         watermark: Watermark | None,
-        on_queue_gap: OnQueueGap,
     ) -> None:
         self._settings = settings
         self._output = output
@@ -137,7 +136,8 @@ class _Pass:
         has_ext = has_ext or (output / CONSUME_QUEUE_EXT_DIRECTORY).is_dir()
         begin = None if watermark is None or watermark.index_begin < 0 else watermark.index_begin
         self._queues = ConsumeQueueVerifier(
-            output, settings.mapped_file_size_consume_queue, self._ledger, scope, on_queue_gap,
+            output, settings.mapped_file_size_consume_queue, self._ledger, scope,
+            settings.on_queue_gap,
             ext_is_on=settings.enable_consume_queue_ext, bit_maps=self._bit_maps,
             ext_file_size=settings.mapped_file_size_consume_queue_ext if has_ext else None,
         )  # fmt: skip
@@ -147,7 +147,9 @@ class _Pass:
                 output, settings.mapper_file_size_batch_consume_queue, self._ledger, scope
             )
         layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
-        self._index = IndexVerifier(output, layout, scope, begin)
+        self._index = None
+        if settings.builds_index:
+            self._index = IndexVerifier(output, layout, scope, begin)
         self._differences: list[Difference] = []
         self._newest_store_timestamp = 0
         self._last_record_offset = -1
@@ -157,9 +159,9 @@ class _Pass:
     @property
     def _verifiers(self) -> Sequence[Verifier]:
         batch_queues = [] if self._batch_queues is None else [self._batch_queues]
-        return [self._queues, *batch_queues, self._index]
+        return [self._queues, *batch_queues, *([] if self._index is None else [self._index])]
 
-    def compare(self, verify_crc: bool, index_tags: bool) -> None:
+    def compare(self) -> None:
         """Read the log once, then look at what it says nothing about."""
         settings, scope = self._settings, self._scope
         bit_maps = None
@@ -170,10 +172,11 @@ class _Pass:
             bit_maps = BitMaps(self._log, settings)
         for item in scan(
             self._log, scope.start, scope.end,
-            delay_levels_ms=settings.message_delay_levels_ms, verify_crc=verify_crc,
+            delay_levels_ms=settings.message_delay_levels_ms, verify_crc=settings.verify_crc,
             fail_on_data_loss=False,
             wanted=Wanted(
-                index=self._index.begin is not None, index_tags=index_tags, details=True,
+                index=self._index is not None and self._index.begin is not None,
+                index_tags=settings.index_tags, details=True,
                 multi_dispatch=settings.enable_multi_dispatch,
                 lmq=settings.enable_multi_dispatch and settings.enable_lmq,
                 batch_topics=self._batch_topics,
@@ -222,8 +225,9 @@ class _Pass:
         if watermark is None or not watermark.last_store_timestamp:
             return
         bounds = StoreCheckpointBounds(
-            watermark, self._scope, self._newest_store_timestamp, self._index.full_end_timestamps
-        )
+            watermark, self._scope, self._newest_store_timestamp,
+            None if self._index is None else self._index.full_end_timestamps,
+        )  # fmt: skip
         differences, right = compare_store_checkpoint(self._output, self._log, bounds)
         self._differences += differences
         self._store_checkpoint = right if differences else None
@@ -238,7 +242,7 @@ class _Pass:
             self._scope.end,
             sum(verifier.queue_count for verifier in queues),
             sum(verifier.unit_count for verifier in queues),
-            self._index.entry_count,
+            0 if self._index is None else self._index.entry_count,
             tuple(self._differences),
             self._replay_from,
         )
@@ -260,7 +264,7 @@ class _Pass:
         watermark, lowered = self._watermark, self._replay_from
         if watermark is None:
             # it was lost: the files hold what was compared
-            begin = -1 if self._index.begin is None else self._index.begin
+            begin = -1 if self._index is None or self._index.begin is None else self._index.begin
             last = self._last_record_offset
             watermark = Watermark(
                 new_store_id(), self._scope.end,

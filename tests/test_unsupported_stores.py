@@ -18,7 +18,8 @@ from reput.cli import app
 from sources.commitlog import CommitLogDataSource
 from sources.consumequeue import ConsumeQueueDataSource
 from store.appender import Appender
-from store.config import read_hash_slot_count, read_store_settings
+from store.built import hash_slot_count
+from store.config import read_store_settings
 from store.errors import UsageError
 from store.unsupported import DLEDGER_ENTRY_PREFIX, is_dledger_entry
 from tests.support.cli import reput
@@ -123,7 +124,7 @@ def test_a_store_without_its_settings_is_known_by_its_directories(
     (root / "broker.conf").write_text(settles)
     assert read_store_settings(root).root == root
     with pytest.raises(UsageError, match=name):
-        read_hash_slot_count([make_store(tmp_path / "output", place=place)])
+        hash_slot_count([make_store(tmp_path / "output", place=place)])
 
 
 def test_queues_written_twice_are_files_beside_rocksdb(tmp_path: Path) -> None:

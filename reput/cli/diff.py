@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from reput.cli import options, render, tables
+from store.built import hash_slot_count
 from store.compare import DIRECTORY_KINDS, KINDS, compare_stores
-from store.config import read_hash_slot_count
 from store.errors import UsageError
 
 DIFFERENT = 1
@@ -39,7 +39,7 @@ def diff(
     for root in roots:
         if not root.is_dir():
             raise UsageError(f"{root} is not a directory; give a store's root, or an output's")
-    slots = read_hash_slot_count(roots, broker_conf)
+    slots = hash_slot_count(roots, broker_conf)
     found = compare_stores(*roots, kinds, hash_slot_count=slots)
     if not found.compared:
         raise UsageError(f"neither {store_a} nor {store_b} holds {' or '.join(kinds)}")

@@ -31,8 +31,8 @@ def expire(
     """
     if remove_unused and not apply:
         raise UsageError("--remove-unused needs --apply; without it nothing is removed")
-    settings = options.store_settings(
-        store, broker_conf, commitlog_file_size, consume_queue_file_size
+    settings = options.output_settings(
+        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
     )
     root = output or store
     found = expire_output(settings, root, apply=apply, remove_unused=remove_unused)

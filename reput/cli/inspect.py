@@ -68,7 +68,7 @@ def queue(
     as_json: options.AsJson = False,
 ) -> None:
     """Show units of a consume queue and whether each one's record is there."""
-    settings = options.store_settings(store, broker_conf, None, consume_queue_file_size)
+    settings = options.output_settings(store, output, broker_conf, None, consume_queue_file_size)
     rows = describe_queue(settings, output or store, topic, queue_id, first, count)
     if as_json:
         render.print_json(rows)

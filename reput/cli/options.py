@@ -14,9 +14,9 @@ import typer
 
 from reput.cli.render import print_note
 from reput.cli.tables import time_text
-from sinks.consumequeue import OnQueueGap
 from sources.options import parse_size
-from store.config import StoreSettings, read_store_settings
+from store.built import settings_of
+from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.errors import UsageError
 from store.follower import FollowerTarget
 
@@ -99,16 +99,29 @@ def text(text: str) -> str:
 
 
 def store_settings(
-    store: Path,
-    broker_conf: Path | None,
-    commit_log_file_size: str | None = None,
-    consume_queue_file_size: str | None = None,
+    store: Path, broker_conf: Path | None, commit_log_file_size: str | None = None
 ) -> StoreSettings:
-    """A store's settings with the flags above them. Raises UsageError."""
-    return read_store_settings(store, broker_conf).with_overrides(
-        size_option("--commitlog-file-size", commit_log_file_size),
-        size_option("--consume-queue-file-size", consume_queue_file_size),
-    )
+    """A store's settings with the flag above them. Raises UsageError."""
+    size = size_option("--commitlog-file-size", commit_log_file_size)
+    return read_store_settings(store, broker_conf).with_commit_log_file_size(size)
+
+
+def output_settings(
+    store: Path,
+    output: Path | None,
+    broker_conf: Path | None,
+    commit_log_file_size: str | None,
+    consume_queue_file_size: str | None,
+    **flags: object,
+) -> StoreSettings:
+    """The same, with those that the output was built with. ``flags``: further ones, by field.
+
+    Raises UsageError, also where flags or property file contradict the output.
+    """
+    settings = store_settings(store, broker_conf, commit_log_file_size)
+    size = size_option("--consume-queue-file-size", consume_queue_file_size)
+    flags["mapped_file_size_consume_queue"] = size
+    return settings_of(output or store, settings, flags)
 
 
 def dispatcher_settings(
@@ -214,11 +227,14 @@ Conf = Annotated[
     value("KEY=VALUE", "A Spark setting; may be repeated.", panel=SETTINGS),
 ]
 OnQueueGapOption = Annotated[
-    OnQueueGap,
-    value("HOW", "Queue offsets that jump: close up as RocketMQ (`rocketmq`), fill with blanks "
-          "(`blank`), or stop (`fail`).", panel=DAMAGE),
+    OnQueueGap | None,
+    value("HOW", "Queue offsets that jump: close up as RocketMQ (`rocketmq`, at first), fill with "
+          "blanks (`blank`), or stop (`fail`).", panel=DAMAGE),
 ]  # fmt: skip
-VerifyCrc = Annotated[bool, flag("Check the CRC of every body.", "--verify-crc", panel=DAMAGE)]
+VerifyCrc = Annotated[
+    bool | None,
+    flag("Check the CRC of every body, or not.", "--verify-crc/--no-verify-crc", panel=DAMAGE),
+]
 Topics = Annotated[
     list[str] | None,
     value("TOPIC", "Only of this topic; with `*` and `?`; may be repeated.", "--topic", "-t"),
@@ -232,11 +248,12 @@ Retention = Annotated[
 ]
 Index = Annotated[
     bool | None,
-    flag("Build the index of keys, or not; as messageIndexEnable says.", "--index/--no-index",
-         panel=INDEX),
+    flag("Build the index of keys, or not; at first as messageIndexEnable says.",
+         "--index/--no-index", panel=INDEX),
 ]  # fmt: skip
 IndexTags = Annotated[
-    bool, flag("Index tags too, as RocketMQ 5.5 does.", "--index-tags", panel=INDEX)
+    bool | None,
+    flag("Index tags too, as RocketMQ 5.5 does.", "--index-tags/--no-index-tags", panel=INDEX),
 ]
 Delta = Annotated[
     str | None,

@@ -41,8 +41,8 @@ def get(
     as_json: options.AsJsonLines = False,
 ) -> None:
     """Show one message of a queue. Exit code 1 where there is none."""
-    settings = options.store_settings(
-        store, broker_conf, commitlog_file_size, consume_queue_file_size
+    settings = options.output_settings(
+        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
     )
     with _opened(settings, output) as opened:
         found = opened.get_message(topic, queue, offset, 1)
@@ -101,8 +101,8 @@ def tail(
 
     since = options.optional_time_ms("--from-time", from_time)
     printed = messages.MessageList(body, as_json)
-    settings = options.store_settings(
-        store, broker_conf, commitlog_file_size, consume_queue_file_size
+    settings = options.output_settings(
+        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
     )
     with _opened(settings, output) as opened, render.stopped_by_signals() as stop:
         if not opened.queue_ids(topic):
@@ -149,8 +149,8 @@ def query(
         bounds["begin_ms"] = options.time_option_ms("--begin", begin)
     if end is not None:
         bounds["end_ms"] = options.time_option_ms("--end", end)
-    settings = options.store_settings(
-        store, broker_conf, commitlog_file_size, consume_queue_file_size
+    settings = options.output_settings(
+        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
     )
     with _opened(settings, output) as opened:
         ask = opened.query if unique_key is None else opened.query_unique_key
@@ -185,8 +185,8 @@ def search_time(
 
     wanted = options.time_option_ms("TIME", time)
     boundary = BoundaryType.UPPER if upper else BoundaryType.LOWER
-    settings = options.store_settings(
-        store, broker_conf, commitlog_file_size, consume_queue_file_size
+    settings = options.output_settings(
+        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
     )
     with _opened(settings, output) as opened:
         if queue not in opened.queue_ids(topic):

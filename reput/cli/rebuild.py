@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reput.cli import options, render, tables
-from sinks.consumequeue import OnQueueGap
 from store.compare import DIRECTORY_KINDS
 from store.errors import UsageError
 from store.indexfile import INDEX_DIRECTORY
@@ -42,9 +41,9 @@ def rebuild(
         bool,
         options.flag("Build nothing: remove what rebuilds replaced and kept.", "--drop-old"),
     ] = False,
-    on_queue_gap: options.OnQueueGapOption = OnQueueGap.ROCKETMQ,
-    verify_crc: options.VerifyCrc = False,
-    index_tags: options.IndexTags = False,
+    on_queue_gap: options.OnQueueGapOption = None,
+    verify_crc: options.VerifyCrc = None,
+    index_tags: options.IndexTags = None,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
@@ -67,8 +66,8 @@ def rebuild(
     config = DispatcherConfig(
         store=store,
         output=root,
-        # the slowest of all is not built where it would not be swapped in
-        index=None if INDEX_DIRECTORY in kinds and not topic else False,
+        # who asks for it by name has it from now on
+        index=True if only is not None and INDEX_DIRECTORY in kinds else None,
         index_tags=index_tags,
         on_queue_gap=on_queue_gap,
         verify_crc=verify_crc,

@@ -8,7 +8,6 @@ from typing import Annotated
 
 from reput.cli import options, render, tables
 from reput.cli.kafkaoptions import with_kafka_options
-from sinks.consumequeue import OnQueueGap
 from store.follower import FollowerTarget
 from streaming.config import (
     DEFAULT_MAX_BYTES_PER_TRIGGER,
@@ -55,8 +54,8 @@ def run(
     trigger: Trigger = f"{DEFAULT_TRIGGER_MS}ms",
     max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
     on_corrupt: OnCorruptOption = OnCorrupt.QUARANTINE,
-    on_queue_gap: options.OnQueueGapOption = OnQueueGap.ROCKETMQ,
-    verify_crc: options.VerifyCrc = False,
+    on_queue_gap: options.OnQueueGapOption = None,
+    verify_crc: options.VerifyCrc = None,
     adopt: Annotated[
         bool, options.flag("Go on with queues that another writer built.", "--adopt")
     ] = False,
@@ -65,7 +64,7 @@ def run(
         options.value("OFFSET", "Dispatch again from here: `earliest` or a physical offset."),
     ] = None,
     index: options.Index = None,
-    index_tags: options.IndexTags = False,
+    index_tags: options.IndexTags = None,
     retention: options.Retention = False,
     delta: options.Delta = None,
     delta_schema: options.DeltaSchema = None,
@@ -81,7 +80,7 @@ def run(
     """Dispatch a store's commitlog into consume queues: follow it, or `--once`.
 
     Safe to kill at any moment and to start again. Stops after the running batch on SIGTERM or
-    Ctrl-C.
+    Ctrl-C. The output keeps how it was built: say that once.
     """
     max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger)
     config = DispatcherConfig(

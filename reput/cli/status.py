@@ -35,8 +35,8 @@ def status(
 
     Reads only. Lag in seconds: since the first message that is not dispatched was stored.
     """
-    settings = options.store_settings(
-        store, broker_conf, commitlog_file_size, consume_queue_file_size
+    settings = options.output_settings(
+        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
     )
     console = Console()
     with render.stopped_by_signals() as stop:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from reput.cli import options, render, tables
-from sinks.consumequeue import OnQueueGap
 from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
 from store.compare import INDEX_ENTRY_DTYPE
 from store.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
@@ -30,14 +29,9 @@ def verify(
     repair: Annotated[
         bool, options.flag("Cut what is wrong; the next run writes it again.", "--repair")
     ] = False,
-    on_queue_gap: Annotated[
-        OnQueueGap, options.value("HOW", "As the queues were built with.", panel=options.DAMAGE)
-    ] = OnQueueGap.ROCKETMQ,
-    verify_crc: Annotated[
-        bool,
-        options.flag("If the queues were built with it.", "--verify-crc", panel=options.DAMAGE),
-    ] = False,
-    index_tags: options.IndexTags = False,
+    on_queue_gap: options.OnQueueGapOption = None,
+    verify_crc: options.VerifyCrc = None,
+    index_tags: options.IndexTags = None,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
@@ -45,17 +39,16 @@ def verify(
 ) -> None:
     """Compare all that is below the watermark with what the log says; exit code 1 if any differs.
 
-    Only reads, unless told to repair; then `reput run` writes what was cut.
+    Only reads, unless told to repair; then `reput run` writes what was cut. How it was built the
+    output knows, but for one of an older reput.
     """
     from streaming.verify import verify as verify_output  # noqa: PLC0415
 
-    settings = options.store_settings(
-        store, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
-    found = verify_output(
-        settings, output or store, repair=repair, on_queue_gap=on_queue_gap,
-        verify_crc=verify_crc, index_tags=index_tags,
+    settings = options.output_settings(
+        store, output, broker_conf, commitlog_file_size, consume_queue_file_size,
+        on_queue_gap=on_queue_gap, verify_crc=verify_crc, index_tags=index_tags,
     )  # fmt: skip
+    found = verify_output(settings, output or store, repair=repair)
     if as_json:
         render.print_json({**asdict(found), "repaired": repair})
     else:

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sinks.consumequeue import ConsumeQueueDispatcher, OnQueueGap
+from sinks.consumequeue import ConsumeQueueDispatcher
 from sinks.consumequeueext import QueueExt
 from sinks.verification.consumequeueext import ComparedExt
 from sinks.verification.queues import ComparedQueue, QueueVerifier
+from store.config import OnQueueGap
 from store.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,

@@ -66,7 +66,8 @@ def test_queues_of_another_size(golden: Callable[[str], Path], tmp_path: Path) -
         "run", store, "--output", output, "--once", "--adopt",
         "--consume-queue-file-size", "12000",
     )  # fmt: skip
-    assert_one_line(done, 1, "has 6000 bytes", "12000", "--consume-queue-file-size")
+    assert_one_line(done, 2, "=6000", "12000", "--consume-queue-file-size")
+    assert not (output / "reput").exists()
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare from util-linux")

@@ -31,6 +31,8 @@ from tests.interop.maven import HarnessError, tail
 
 HARNESS = Path(__file__).parent / "harness"
 MAIN_CLASS = "reput.interop.Harness"
+NEWEST = "5.5.1"
+"""Whose store class stands beside that of 5.3.3."""
 READY_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 90.0
 CALL_TIMEOUT_SECONDS = 300.0
@@ -306,13 +308,14 @@ def ask_paths(file_size: int, settings: Sequence[tuple[str, str]]) -> list[list[
     return [[Path(name) for name in answer.split("|") if name] for answer in answers]
 
 
-def boot(store: Path, **settings: Setting) -> BootResult:
+def boot(store: Path, *, release: str = "", **settings: Setting) -> BootResult:
     """Open a store with RocketMQ's own store class, let it recover and dispatch, and close it.
 
     The store's `broker.conf` is obeyed, `settings` go above it. Recovery changes the store, so give
-    it a copy.
+    it a copy. `release`: another one's store class, NEWEST.
     """
-    process, _ = _spawn(["boot", str(store), *_pairs(settings)], heap="512m")
+    arguments = ["boot", str(store), *_pairs(settings)]
+    process, _ = _spawn(arguments, heap="512m", release=release)
     return cast(BootResult, json.loads(_finish(process, CALL_TIMEOUT_SECONDS)))
 
 
@@ -332,6 +335,7 @@ def _spawn(
     heap: str = "256m",
     stdin: int = subprocess.DEVNULL,
     quick: bool = True,
+    release: str = "",
 ) -> tuple[subprocess.Popen[str], Path]:
     """Start one JVM; its private directory lives as long as the returned process object."""
     jar = build_harness()
@@ -342,7 +346,9 @@ def _spawn(
         command.append("-XX:TieredStopAtLevel=1")
     private = ("user.home", "java.io.tmpdir", "rocketmq.log.root.dir", "rocketmq.home.dir")
     command += [f"-D{name}={home}" for name in private]
-    command += ["-Dfile.encoding=UTF-8", "-cp", f"{jar}{os.pathsep}{jar.parent}/lib/*"]
+    libraries = [*([f"lib-{release}"] if release else []), "lib"]
+    places = [jar, *(jar.parent / name / "*" for name in libraries)]
+    command += ["-Dfile.encoding=UTF-8", "-cp", os.pathsep.join(map(str, places))]
     command += [MAIN_CLASS, *arguments]
     try:
         with (home / "stderr.log").open("wb") as errors:

@@ -10,14 +10,20 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from store.built import settings_of
+from store.config import read_store_settings
+from store.indexfile import IndexLayout
 from store.record import Record
-from tests.interop.rocketmq import Setting, ask_store, require_maven
+from streaming.verify import verify
+from tests.interop.rocketmq import NEWEST, Setting, ask_store, boot, require_maven
 from tests.streaming.test_golden import dispatch
-from tests.support.golden import log_records, tree
+from tests.streaming.test_golden_indexes import index_contents
+from tests.support.golden import difference, log_records, tree
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -172,3 +178,39 @@ def test_rocketmq_finds_messages_by_tag_where_tags_are_indexed(
     for offsets, answer in zip(tagged.values(), answers, strict=True):
         found = [int(message.split(":")[0]) for message in answer.split(" ")[2].split(",")]
         assert found == offsets[-MAX_RESULTS:]
+
+
+def test_what_rocketmq_5_5_wrote_is_recognised(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Its store class derives all from the log, tags in the index, and nobody says so: it is sound;
+    gone on with, the tags of what comes are indexed, too."""
+    theirs = golden("mixed")
+    log = sorted((theirs / "commitlog").iterdir())
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(theirs / name)
+    (theirs / "checkpoint").unlink()
+    part = shutil.copytree(theirs, tmp_path / "part")
+    for path in log[3:]:
+        (part / "commitlog" / path.name).unlink()
+    for store in (theirs, part):
+        boot(store, release=NEWEST)
+    settings = settings_of(theirs, read_store_settings(theirs))
+    found = verify(settings, theirs)
+    assert settings.index_tags
+    assert found.differences == ()
+    tagged = [r for r in log_records(theirs) if r.transaction_type != 12 and tags_of(r)]
+    untagged = replace(settings, index_tags=False)
+    assert found.index_entries > len(tagged) > 1000
+    assert verify(untagged, theirs).index_entries == found.index_entries - len(tagged)
+
+    for path in log[3:]:
+        shutil.copy(path, part / "commitlog")
+    dispatch(part, part, adopt=True)
+    assert difference(part / "consumequeue", theirs / "consumequeue") == []
+    layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+    assert index_contents(part, layout) == index_contents(theirs, layout)
+
+
+def tags_of(message: Record) -> bytes:
+    return message.property_map.get(b"TAGS", b"")

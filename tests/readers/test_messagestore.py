@@ -21,7 +21,7 @@ from readers.messagestore import MessageStore
 from store import record
 from store.config import read_store_settings
 from store.consumequeue import BoundaryType
-from store.errors import QueueFileError, UsageError
+from store.errors import UsageError
 from store.watermark import Watermark
 from tests.readers.stores import SmallStore
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records, tree
@@ -314,5 +314,5 @@ def test_settings_that_do_not_fit_are_named(golden: Callable[[str], Path]) -> No
     root = golden("plain")
     conf = root / "broker.conf"
     conf.write_text(conf.read_text().replace("ConsumeQueue=6000", "ConsumeQueue=4000"))
-    with MessageStore(root) as store, pytest.raises(QueueFileError, match="6000"):
-        store.get_message("Topic_0", 0, 0)
+    with pytest.raises(UsageError, match=r"built with .*ConsumeQueue=6000, but .* says 4000"):
+        MessageStore(root)

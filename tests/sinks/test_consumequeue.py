@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sinks.consumequeue import OnQueueGap
 from store.commitlog import CommitLog
-from store.config import read_store_settings
+from store.config import OnQueueGap, read_store_settings
 from store.dispatch import DispatchCounts
 from tests.support.golden import GOLDEN_NAMES, difference
 from tests.support.outputs import Output, QueueLog, Setup, lose_power, random_queue_offsets

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from sinks.consumequeue import OnQueueGap
 from store import fsops
+from store.config import OnQueueGap
 from store.dispatch import DispatchCounts
 from store.errors import NoSpaceError, SyncError
 from store.watermark import read_watermark

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sinks.consumequeue import MAX_BLANK_UNITS, OnQueueGap
+from sinks.consumequeue import MAX_BLANK_UNITS
+from store.config import OnQueueGap
 from store.dispatch import DispatchCounts
 from store.errors import QueueFileError, QueueGapError
 from store.unsynced import MAX_OPEN_FILES

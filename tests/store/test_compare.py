@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from store.built import hash_slot_count
 from store.compare import KINDS, Difference, compare_stores
-from store.config import read_hash_slot_count
 from store.errors import StoreError, UsageError
 
 GOLDEN_SLOTS = {"plain": 5000, "mixed": 1000, "ext": 5000, "batch": 5000}
@@ -94,7 +94,7 @@ def index_places(store: Path, slots: int) -> Iterator[Place]:
 def test_a_store_equals_its_copy(pair: Callable[[str], tuple[Path, Path]], name: str) -> None:
     """Every kind that RocketMQ wrote is compared, every queue of it."""
     store, copy = pair(name)
-    assert read_hash_slot_count([store / "none", store]) == GOLDEN_SLOTS[name]
+    assert hash_slot_count([store / "none", store]) == GOLDEN_SLOTS[name]
     found = compare_stores(store, copy, hash_slot_count=GOLDEN_SLOTS[name])
     assert found.is_equal
     assert found.compared == {
@@ -304,4 +304,4 @@ def test_slots_that_are_no_number(tmp_path: Path, value: str) -> None:
     path = tmp_path / "broker.conf"
     path.write_text(f"maxHashSlotNum={value}\n")
     with pytest.raises(UsageError, match=f"maxHashSlotNum in {path} is '{value}'"):
-        read_hash_slot_count([tmp_path])
+        hash_slot_count([tmp_path])

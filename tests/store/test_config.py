@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from store.built import settings_of
 from store.config import parse_properties, read_store_settings
 from store.errors import UsageError
 from tests.support.golden import GOLDEN_NAMES
@@ -109,8 +110,10 @@ def test_settings_come_from_the_store_or_from_a_file_given(tmp_path: Path) -> No
     given.write_text("mappedFileSizeConsumeQueue=40\n")
     other = read_store_settings(root, given)
     assert (other.mapped_file_size_commit_log, other.mapped_file_size_consume_queue) == (None, 40)
-    assert own.with_overrides(None, None) == own
-    flags = own.with_overrides(5, 61)
+    assert own.with_commit_log_file_size(None) == own
+    flags = settings_of(
+        root, own.with_commit_log_file_size(5), {"mapped_file_size_consume_queue": 61}
+    )
     assert flags.mapped_file_size_commit_log == 5
     assert flags.mapped_file_size_consume_queue == 80
     assert flags.message_delay_levels_ms == own.message_delay_levels_ms

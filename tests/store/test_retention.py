@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sinks.consumequeue import OnQueueGap
 from store.batchconsumequeue import BATCH_CQ_STORE_UNIT_SIZE, BATCH_UNIT_DTYPE
-from store.config import StoreSettings, read_store_settings
+from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.consumequeue import ConsumeQueueFiles, QueueKey
 from store.consumequeueext import ConsumeQueueExtFiles, place
 from store.retention import (

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from checkpoints import STATE_DIRECTORY
-from sinks.consumequeue import OnQueueGap
 from store.appender import Appender
+from store.config import OnQueueGap
 from store.consumequeue import ConsumeQueueFiles, list_queues
 from store.errors import CorruptRecordError, QueueGapError
 from store.record import Record, encode

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
+from store.built import settings_of
 from streaming.config import DispatcherConfig
 from streaming.dispatchers import Derived
 
@@ -29,4 +29,5 @@ def test_index_files_follow_two_settings(
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "broker.conf").write_text(conf)
     config = DispatcherConfig(tmp_path, tmp_path, index=index)
-    assert Derived.of(config, read_store_settings(tmp_path)).wanted.index == built
+    settings = settings_of(tmp_path, config.given_settings(), config.flags)
+    assert Derived.of(config, settings).wanted.index == built

@@ -21,9 +21,8 @@ import pytest
 
 from checkpoints.expiry import expire
 from checkpoints.ownership import Ownership
-from sinks.consumequeue import OnQueueGap
 from store.commitlog import CommitLog
-from store.config import StoreSettings, read_store_settings
+from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.errors import CommitLogError, OwnershipError, QueueFileError, UsageError
 from store.verification import Damage
 from store.watermark import read_watermark
@@ -192,20 +191,18 @@ def test_odd_queues_are_as_they_were_dispatched(ram_path: Path, seed: int, gap: 
         root = ram_path / str(case)
         setup = log.setup(root, file_size, gap)
         settings = StoreSettings(
-            root, setup.log.directories, mapped_file_size_consume_queue=file_size
+            root, setup.log.directories, mapped_file_size_consume_queue=file_size, on_queue_gap=gap
         )
         for end in [*sorted(rng.sample(log.borders()[1:-1], 3)), log.plain.end]:
             output = Output(setup)
             output.run(end)
             output.close()
-            assert verify(settings, setup.root, on_queue_gap=gap).differences == (), (
-                f"{seed=} {case=}"
-            )
+            assert verify(settings, setup.root).differences == (), f"{seed=} {case=}"
         before = setup.queues()
         assert before == log.model.tree()
         damage_some(rng, setup.root / "consumequeue", 1)
         try:
-            found = verify(settings, setup.root, repair=True, on_queue_gap=gap)
+            found = verify(settings, setup.root, repair=True)
         except QueueFileError:
             continue  # the only file has another size: that may be the setting
         assert found.differences

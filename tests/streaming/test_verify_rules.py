@@ -113,7 +113,7 @@ def test_an_index_that_was_switched_on_later(ram_path: Path, seed: int) -> None:
     output.start(index=False, part=half)
     begun = read_watermark(output.state)
     assert begun is not None
-    output.start()
+    output.start(index=True)
     assert output.verify().differences == ()
     whole = output.index()
     assert 0 < len(whole) < len(output.index(output.store))

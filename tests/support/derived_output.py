@@ -8,17 +8,18 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import make_plan
 from checkpoints.watermark import read_watermark
 from sources.bitmaps import BitMaps
+from store.built import settings_of
 from store.commitlog import CommitLog
 from store.config import read_store_settings
 from store.cursor import LogTail
 from store.dispatch import DispatchBatch
-from store.follower import FollowerTarget
 from store.indexfile import IndexLayout
 from store.scan import scan_in_one_piece
 from streaming.batch import BatchWriter
@@ -68,20 +69,17 @@ class DerivedOutput:
     def start(
         self,
         *,
-        adopt: bool = False,
-        index: bool | None = None,
         part: Callable[[DispatchBatch], int] | None = None,
-        followers: tuple[FollowerTarget, ...] = (),
+        **options: Any,
     ) -> Sequence[str]:
-        """As ``run_dispatcher`` does, in one batch; ``part`` chooses where it ends. The notes."""
-        config = DispatcherConfig(
-            self.store, self.root, once=True, adopt=adopt, index=index, followers=followers
-        )
-        settings = read_store_settings(self.store)
+        """As ``run_dispatcher`` does, in one batch; ``part`` chooses where it ends, ``options`` are
+        fields of its configuration. The notes."""
+        config = DispatcherConfig(self.store, self.root, once=True, **options)
+        settings = settings_of(self.root, config.given_settings(), config.flags)
         log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
         with closing(log), Ownership(self.root):
             found = read_watermark(self.state)
-            if found is None and not adopt:
+            if found is None and not config.adopt:
                 _check_queues_are_ours(self.root)
             derived = Derived.of(config, settings)
             end = LogTail(log).settled()
@@ -108,7 +106,7 @@ class DerivedOutput:
     def _batch(self, log: CommitLog, derived: Derived, start: int, end: int) -> DispatchBatch:
         batch = scan_in_one_piece(
             log, start, end, delay_levels_ms=derived.settings.message_delay_levels_ms,
-            verify_crc=False, wanted=derived.wanted,
+            verify_crc=derived.settings.verify_crc, wanted=derived.wanted,
         )  # fmt: skip
         assert batch is not None
         if not derived.wanted.bit_maps:
@@ -117,7 +115,8 @@ class DerivedOutput:
 
     def verify(self, *, repair: bool = False) -> Verification:
         """This output against its log."""
-        return verify(read_store_settings(self.store), self.root, repair=repair)
+        settings = settings_of(self.root, read_store_settings(self.store))
+        return verify(settings, self.root, repair=repair)
 
     def files(self) -> dict[str, list[Path]]:
         """Derived files by kind."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoints.watermark import WatermarkFile
-from sinks.consumequeue import ConsumeQueueDispatcher, OnQueueGap
+from sinks.consumequeue import ConsumeQueueDispatcher
 from store import fsops, record
 from store.commitlog import CommitLog
+from store.config import OnQueueGap
 from store.dispatch import DispatchBatch, DispatchCounts
 from store.ledger import FILE_NAME, Ledger
 from store.scan import scan_in_one_piece
