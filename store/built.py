@@ -21,18 +21,21 @@ import json
 import logging
 import zlib
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from store import fsops
 from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from store.commitlog import CommitLog
 from store.config import FILE_NAME as BROKER_CONF
 from store.config import OnQueueGap, StoreSettings, read_stated
 from store.consumequeue import CONSUME_QUEUE_DIRECTORY, rounded_file_size
 from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from store.errors import StoreError, UsageError
 from store.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
+from store.output import watermark_of_output
 from store.recognition import recognised_settings
 from store.watermark import STATE_DIRECTORY
 
@@ -189,6 +192,10 @@ def settings_of(
         if value != known.get(field, value) and not _may_change(
             setting, known[field], output, replaced
         ):
+            # an output of another log is told as one
+            log = CommitLog(given.commit_log_directories, given.mapped_file_size_commit_log)
+            with closing(log):
+                watermark_of_output(output, given.root, log)
             raise _contradiction(setting, known[field], value, output, field in flags)
         values[field] = value
     return replace(given, **values)
