@@ -196,7 +196,9 @@ def settings_of(
             log = CommitLog(given.commit_log_directories, given.mapped_file_size_commit_log)
             with closing(log):
                 watermark_of_output(output, given.root, log)
-            raise _contradiction(setting, known[field], value, output, field in flags)
+            flag = setting.flag if field in flags else None
+            source = flag or f"{setting.name} in {given.property_file}"
+            raise _contradiction(setting, known[field], value, output, source)
         values[field] = value
     return replace(given, **values)
 
@@ -216,9 +218,8 @@ def _is_there(directory: Path) -> bool:
 
 
 def _contradiction(
-    setting: BuildSetting, built: object, value: object, output: Path, is_flag: bool
+    setting: BuildSetting, built: object, value: object, output: Path, source: str
 ) -> UsageError:
-    source = setting.flag if is_flag else f"{setting.name} in the property file"
     return UsageError(
         f"{output} was built with {setting.name}={_shown(built)}, but {source} says "
         f"{_shown(value)}: leave it out or say the same to go on, or have reput rebuild build all "

@@ -27,7 +27,7 @@ from sources.commitlog import CommitLogDataSource
 from store import errors, fsops
 from store.built import settings_of
 from store.commitlog import CommitLog
-from store.config import NO_PROPERTY_FILE, StoreSettings
+from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
 from store.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
 from store.cursor import LogTail
 from store.errors import NoSpaceError, ReputError, StoreError, UsageError
