@@ -22,11 +22,11 @@ from bench.measures import Row
 from sinks.kafka import KafkaMirrorTarget
 from sinks.kafkatopics import TopicNames, TopicSelection
 from sinks.kafkatransactions import KafkaSettings
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.record import DEFAULT_DELAY_LEVELS_MS
-from store.rows import read_rows
-from store.rowschema import ROWS_SCHEMA
+from store.log.commitlog import CommitLog
+from store.log.record import DEFAULT_DELAY_LEVELS_MS
+from store.rows.rows import read_rows
+from store.rows.rowschema import ROWS_SCHEMA
 
 if TYPE_CHECKING:
     from tests.interop.kafka import Kafka

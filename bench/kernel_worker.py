@@ -1,7 +1,7 @@
 """A resident child that only parses: ``python -m bench.kernel_worker STORE START END``.
 
 The limit that a dispatcher on this machine could reach if nothing but reading the page cache,
-parsing and grouping cost anything: the kernels by ``store.scan``, compiled beforehand, results
+parsing and grouping cost anything: the kernels by ``store.runs.scan``, compiled beforehand, results
 dropped. One such process for each core, each with its part of the log. Answers each line with a
 line of JSON.
 """
@@ -13,10 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.dispatch import ScannedRange
-from store.scan import scan
+from store.log.commitlog import CommitLog
+from store.runs.dispatch import ScannedRange
+from store.runs.scan import scan
 
 
 def one_pass(log: CommitLog, start: int, end: int) -> dict[str, float]:

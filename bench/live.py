@@ -28,7 +28,7 @@ from bench.processes import (
 )
 from bench.reput import READY_SECONDS, run_command
 from checkpoints import STATE_DIRECTORY
-from store import watermark
+from store.state import watermark
 
 POLL_SECONDS = 0.001
 LOOKS_PER_CHECK = 1_000

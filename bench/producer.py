@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from store.appender import Appender
-from store.commitlog import CommitLog
 from store.config import COMMIT_LOG_DIRECTORY
-from store.workload import Workload
+from store.log.commitlog import CommitLog
+from workload.appender import Appender
+from workload.messages import Workload
 
 TICK_SECONDS = 0.005
 FLUSH_SECONDS = 0.5

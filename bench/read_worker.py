@@ -18,7 +18,7 @@ import pyarrow as pa
 from readers.iteration import iterate
 from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
-from store.rowschema import ROWS_SCHEMA
+from store.rows.rowschema import ROWS_SCHEMA
 
 
 def read_bytes() -> int:

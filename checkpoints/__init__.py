@@ -6,15 +6,15 @@ Code only, and no JVM. What it describes lives in the output's ``reput`` directo
     reput/owner.json      who holds it, for the error that the second one gets
     reput/abort           from a run's start to its clean end, as in RocketMQ: if it is there at a
                           start, something may stand behind the watermark
-    reput/watermark       the durable position (``store.watermark``)
-    reput/built.json      the settings that decide bytes (``store.built``)
-    reput/quarantine.jsonl   what got no entry (``store.ledger``)
+    reput/watermark       the durable position (``store.state.watermark``)
+    reput/built.json      the settings that decide bytes (``store.state.built``)
+    reput/quarantine.jsonl   what got no entry (``store.state.ledger``)
     reput/followers/      where tables and other followers stand (``checkpoints.followers``)
-    reput/spool/          units on their way from Spark's tasks (``store.spool``)
+    reput/spool/          units on their way from Spark's tasks (``store.runs.spool``)
     reput/spark/          Spark's checkpoint, unless ``--checkpoint`` names another place
 """
 
-from store.watermark import STATE_DIRECTORY
+from store.state.watermark import STATE_DIRECTORY
 
 __all__ = [
     "ABORT_FILE",

@@ -18,19 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from store import record
-from store.batchconsumequeue import BatchConsumeQueueFiles, open_batch_queues
-from store.commitlog import CommitLog
 from store.config import StoreSettings
-from store.consumequeue import (
-    QueueFiles,
-    QueueKey,
-    open_queues,
-    topic_directory,
-)
-from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles, is_ext_addr
 from store.errors import CommitLogError
-from store.indexfile import (
+from store.index.indexfile import (
     INDEX_DIRECTORY,
     NEVER_WRITTEN,
     IndexEntry,
@@ -40,10 +30,24 @@ from store.indexfile import (
     index_keys,
     read_entry,
 )
-from store.lightqueues import light_queues
-from store.output import fingerprint, is_same_log
-from store.record import Record
-from store.watermark import Watermark
+from store.log import record
+from store.log.commitlog import CommitLog
+from store.log.lightqueues import light_queues
+from store.log.record import Record
+from store.queue.batchconsumequeue import BatchConsumeQueueFiles, open_batch_queues
+from store.queue.consumequeue import (
+    QueueFiles,
+    QueueKey,
+    open_queues,
+    topic_directory,
+)
+from store.queue.consumequeueext import (
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    ConsumeQueueExtFiles,
+    is_ext_addr,
+)
+from store.state.output import fingerprint, is_same_log
+from store.state.watermark import Watermark
 
 SUFFICIENT_UNITS = 16
 """So many units that agree are no accident, however many disagree."""

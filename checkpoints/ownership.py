@@ -13,9 +13,9 @@ from filelock import FileLock, Timeout
 
 from checkpoints import STATE_DIRECTORY
 from store import fsops
-from store.brokerlock import BrokerLock
 from store.datadirectories import check_target
 from store.errors import OwnershipError
+from store.state.brokerlock import BrokerLock
 
 LOCK_NAME = "owner.lock"
 OWNER_NAME = "owner.json"

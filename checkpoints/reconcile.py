@@ -1,4 +1,4 @@
-"""Four positions, checked against each other before every start (design.md §6).
+"""Four positions, checked against each other before every start (decision 0002).
 
 The log and the watermark are the truth. Spark's checkpoint is kept if it reads well, belongs to
 this output and has a batch that begins at or before the watermark: what is ahead is repeated.
@@ -15,10 +15,10 @@ from checkpoints import STATE_DIRECTORY, spark_checkpoint
 from checkpoints.agreement import Built, find_agreement, what_differs
 from checkpoints.spark_checkpoint import DamagedCheckpointError, SparkPosition
 from checkpoints.watermark import new_store_id
-from store.commitlog import CommitLog
-from store.cursor import Window, walk
 from store.errors import CommitLogError, UsageError
-from store.watermark import Watermark, read_watermark
+from store.log.commitlog import CommitLog
+from store.log.cursor import Window, walk
+from store.state.watermark import Watermark, read_watermark
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from store import fsops
-from store.logoffset import offset_json, parse_offset
+from store.state.logoffset import offset_json, parse_offset
 
 START_NAME = "reput-start"
 _BATCH_NAME = re.compile(r"[0-9]{1,18}\Z", re.ASCII)

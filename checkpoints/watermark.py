@@ -1,4 +1,4 @@
-"""Moving the watermark, whose file is specified, and read, in ``store.watermark``."""
+"""Moving the watermark, whose file is specified, and read, in ``store.state.watermark``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from store import fsops
-from store.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermark
+from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermark
 
 
 def new_store_id() -> str:

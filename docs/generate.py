@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer.main
 
-import store.rowschema
+import store.rows.rowschema
 from reput.cli import app
 from sources.commitlogoptions import COMMIT_LOG_OPTIONS
 from sources.options import Option
@@ -41,9 +41,9 @@ def run_options() -> str:
 
 def row_columns() -> str:
     """The public schema, as the module that makes it documents it."""
-    found = re.search(r"^\| column.*?(?=\n\n)", store.rowschema.__doc__ or "", re.M | re.S)
+    found = re.search(r"^\| column.*?(?=\n\n)", store.rows.rowschema.__doc__ or "", re.M | re.S)
     if found is None:
-        raise ValueError("store.rowschema has no table of columns")
+        raise ValueError("store.rows.rowschema has no table of columns")
     return found[0]
 
 

@@ -2,5 +2,5 @@
 
 Sinks compute bit maps with it, readers evaluate filters. A leaf: it imports lark, mmh3 and the
 standard library only, and takes properties as decoded strings; who has bytes decodes them with
-``store.java.decode`` first.
+``store.log.java.decode`` first.
 """

@@ -1,7 +1,7 @@
 """Bit maps of many messages: ``ConsumerFilters.bit_map``, its answers remembered.
 
 A bit map depends on nothing but the properties that the topic's expressions read, whose values
-repeat. Source: RocketMQ 5.3.3 ``CommitLogDispatcherCalcBitMap``; format.md §10.
+repeat. Source: RocketMQ 5.3.3 ``CommitLogDispatcherCalcBitMap``; formats.md §10.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A consumer owns ``hash_count`` bit positions, by the hash of ``group#topic``. A message's bit map
 has the bits of every consumer whose SQL92 expression is true; bit p is byte p/8, mask 1 << p%8. A
 consumer that lacks one of its bits does not want the message; one that has all may want it.
-Source: RocketMQ 5.3.3 ``BloomFilter``, ``BitsArray``; format.md §10.
+Source: RocketMQ 5.3.3 ``BloomFilter``, ``BitsArray``; formats.md §10.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A broker writes there which expression each consumer group has on which topic. F
 bit map that a message gets when it is dispatched (``CommitLogDispatcherCalcBitMap``), and both
 tests that a message passes before a consumer gets it (``ExpressionMessageFilter``): the cheap one
 of the bit map, the true one of the expression. Source: RocketMQ 5.3.3 ``ConsumerFilterManager``,
-``ConsumerFilterData``; format.md §10.
+``ConsumerFilterData``; formats.md §10.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ numbers; ``!=`` does not exist; text behind a complete expression is ignored (``
 ``a = 0``).
 
 Source: RocketMQ 5.3.3 ``SelectorParser`` and the ``expression`` package around it,
-``ExpressionMessageFilter``; format.md §10. Values are str (every property), bool, None, float
+``ExpressionMessageFilter``; formats.md §10. Values are str (every property), bool, None, float
 (Double), int (Integer) and _Long. Not done here: conversion of bytes to properties.
 """
 

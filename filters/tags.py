@@ -3,7 +3,7 @@
 The broker compares hashes of whole TAGS values (a consume queue unit holds nothing else), the
 client then the texts, which removes collisions; a reader that does both gives what a consumer
 gets. Source: RocketMQ 5.3.3 ``FilterAPI.buildSubscriptionData``, ``DefaultMessageFilter``,
-``PullAPIWrapper.processPullResult``; format.md §10.
+``PullAPIWrapper.processPullResult``; formats.md §10.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ import pyarrow as pa
 from pyarrow import dataset, fs
 
 from readers.messages import DEFAULT_MAX_BODY_BYTES
-from store.commitlog import CommitLog, Segment
 from store.config import StoreSettings
-from store.cursor import LogTail
-from store.record import Record
-from store.rows import read_rows, rows_at
-from store.rowschema import ROWS_SCHEMA
+from store.log.commitlog import CommitLog, Segment
+from store.log.cursor import LogTail
+from store.log.record import Record
+from store.rows.rows import read_rows, rows_at
+from store.rows.rowschema import ROWS_SCHEMA
 
 CLOCK_STEP_US = 60_000_000
 """A broker's clock that was set back by more than this may hide rows from a filter on time."""
@@ -41,7 +41,7 @@ def _tell_nobody(_done: int, _total: int) -> None:
 class MessageDataset(dataset.Dataset):  # type: ignore[misc]
     """The log of one store, up to where it is sealed when the dataset is made.
 
-    Rows and columns: ``store.rowschema``. Compressed bodies are inflated up to 64 MiB.
+    Rows and columns: ``store.rows.rowschema``. Compressed bodies are inflated up to 64 MiB.
     """
 
     def __init__(self, settings: StoreSettings) -> None:

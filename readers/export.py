@@ -1,6 +1,6 @@
 """A range of the log as Parquet files, for those who have neither broker nor Spark.
 
-Rows and columns: ``store.rowschema``, in the log's order within a file. Files are named
+Rows and columns: ``store.rows.rowschema``, in the log's order within a file. Files are named
 OUT/part-N.parquet or, partitioned, OUT/topic=T/date=D/part-N.parquet, as Hive does: what such a
 directory says is no column of its files, and ``__HIVE_DEFAULT_PARTITION__`` is null or empty.
 
@@ -31,7 +31,7 @@ from store import fsops
 from store.config import StoreSettings
 from store.datadirectories import check_target
 from store.errors import OutputError, OwnershipError, StoreError, UsageError
-from store.rowschema import ROWS_SCHEMA
+from store.rows.rowschema import ROWS_SCHEMA
 
 PARTITIONS = {"topic": "topic", "date": "storeTimestamp"}
 """What files can be partitioned by, and the column that it follows from; a date is UTC's."""

@@ -2,7 +2,7 @@
 
 Source: RocketMQ 5.3.3 ``DefaultMessageStore.getMessage``, of a master with its default
 ``travelCqFileNumWhenGetMessage`` (a pull never leaves the file of its first unit), and what the
-client does with it, ``PullAPIWrapper.processPullResult``; format.md §10. Not done here: compacted
+client does with it, ``PullAPIWrapper.processPullResult``; formats.md §10. Not done here: compacted
 topics, whose messages RocketMQ keeps in files of their own.
 """
 
@@ -19,7 +19,7 @@ from readers.messages import Message
 from readers.queues import CqUnit, LogView, QueueReader
 from store.config import StoreSettings
 from store.errors import MessageBodyError
-from store.record import Record
+from store.log.record import Record
 
 MAX_PULL_MSG_SIZE = 128 << 20
 MIN_PULL_MSG_SIZE = 100

@@ -20,10 +20,10 @@ from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
 from readers.queues import UnitColumns
 from readers.readahead import map_ahead
-from store import properties
-from store.consumequeueext import MAX_ADDR
 from store.errors import QueueFileError
-from store.rowschema import ROWS_SCHEMA
+from store.log import properties
+from store.queue.consumequeueext import MAX_ADDR
+from store.rows.rowschema import ROWS_SCHEMA
 
 UNITS_PER_READ = 1 << 16
 ROWS_PER_BATCH = 1 << 13

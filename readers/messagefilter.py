@@ -2,7 +2,7 @@
 
 The first two are a broker's: by what stands in the queue it rules messages out without reading
 them. The third is the client's, which compares the texts whose hashes the broker compared. Source:
-RocketMQ 5.3.3 ``ExpressionMessageFilter``, ``PullAPIWrapper.processPullResult``; format.md §10.
+RocketMQ 5.3.3 ``ExpressionMessageFilter``, ``PullAPIWrapper.processPullResult``; formats.md §10.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from filters import sql92, tags
 from filters.consumers import ConsumerFilter
-from store import properties
-from store.consumequeueext import ExtUnit
+from store.log import properties
+from store.queue.consumequeueext import ExtUnit
 
 
 @dataclass(frozen=True, slots=True)

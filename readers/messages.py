@@ -8,11 +8,11 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from store import java, properties, record
-from store.compression import compression, inflate
 from store.errors import MessageBodyError
-from store.innerbatch import inner_messages, inner_sys_flag, is_inner_batch
-from store.record import Record
+from store.log import java, properties, record
+from store.log.compression import compression, inflate
+from store.log.innerbatch import inner_messages, inner_sys_flag, is_inner_batch
+from store.log.record import Record
 
 DEFAULT_MAX_BODY_BYTES = record.MAX_RECORD_LENGTH
 

@@ -4,7 +4,7 @@ What may be read ends at the watermark of our dispatcher. A store that RocketMQ 
 there it ends with the log's last whole record, and the queues with the units up to it. Nothing is
 written, so that a broker and a dispatcher may be at work meanwhile; ``refresh`` looks how far they
 are. Source: RocketMQ 5.3.3 ``DefaultMessageStore``, ``ConsumeQueueStore``, and for queries by key
-its client's ``MQAdminImpl``; format.md §10.
+its client's ``MQAdminImpl``; formats.md §10.
 """
 
 from __future__ import annotations
@@ -33,15 +33,24 @@ from readers.queues import (
     QueueReader,
     UnitColumns,
 )
-from store import configjson, record
-from store.batchconsumequeue import (
+from store import configjson
+from store.config import StoreSettings, read_store_settings
+from store.errors import UsageError
+from store.index.indexfile import (
+    INDEX_DIRECTORY,
+    TOPIC_KEY_SEPARATOR,
+    IndexFiles,
+    IndexLayout,
+)
+from store.log import record
+from store.log.commitlog import NO_TIME, CommitLog
+from store.log.cursor import LogTail
+from store.log.record import Record
+from store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BatchConsumeQueueFiles,
 )
-from store.built import settings_of
-from store.commitlog import NO_TIME, CommitLog
-from store.config import StoreSettings, read_store_settings
-from store.consumequeue import (
+from store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     BoundaryType,
     ConsumeQueueFiles,
@@ -50,19 +59,11 @@ from store.consumequeue import (
     list_queues,
     topic_directory,
 )
-from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
-from store.cursor import LogTail
-from store.errors import UsageError
-from store.indexfile import (
-    INDEX_DIRECTORY,
-    TOPIC_KEY_SEPARATOR,
-    IndexFiles,
-    IndexLayout,
-)
-from store.output import watermark_of_output
-from store.queuetype import BATCH_CQ, read_queue_types
-from store.record import Record
-from store.watermark import STATE_DIRECTORY, read_watermark
+from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
+from store.queue.queuetype import BATCH_CQ, read_queue_types
+from store.state.built import settings_of
+from store.state.output import watermark_of_output
+from store.state.watermark import STATE_DIRECTORY, read_watermark
 
 UNIQUE_KEY_MAX_COUNT = 32
 """What a broker looks at for a unique key."""
@@ -92,7 +93,7 @@ class MessageStore:
         """``output``: where the indexes are, if not in the store at ``root``.
 
         ``settings``: instead of those that ``root`` states and the indexes were built with
-        (``store.built``). ``limits``: of a pull, instead of
+        (``store.state.built``). ``limits``: of a pull, instead of
         those of the settings.
         ``max_body_bytes``: of no message will more be inflated. Raises UsageError where ``root`` is
         no store, its settings cannot be read, or ``output`` is none of its log's.
@@ -200,9 +201,9 @@ class MessageStore:
     def rows_at(
         self, units: UnitColumns, schema: pa.Schema, max_inflated_bytes: int | None
     ) -> Iterator[pa.RecordBatch]:
-        """What the log says at units (``store.rows.rows_at``)."""
+        """What the log says at units (``store.rows.rows.rows_at``)."""
         # numba takes half a second to import: who reads single messages goes without
-        from store.rows import rows_at  # noqa: PLC0415
+        from store.rows.rows import rows_at  # noqa: PLC0415
 
         return rows_at(
             self._view.log, units.physical_offsets, units.sizes, schema,

@@ -3,7 +3,7 @@
 Both kinds of queue answer the same questions. Offsets are queue offsets, ends exclusive; times are
 ms. What lies behind ``end``, the byte position that the log's trusted end gives, is not there. A
 queue whose files are removed meanwhile raises FileNotFoundError: it must be opened again. Source:
-RocketMQ 5.3.3 ``ConsumeQueue``, ``BatchConsumeQueue``, ``MappedFileQueue``; format.md §5 and §7.
+RocketMQ 5.3.3 ``ConsumeQueue``, ``BatchConsumeQueue``, ``MappedFileQueue``; formats.md §5 and §7.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from store.batchconsumequeue import BATCH_CQ_STORE_UNIT_SIZE, BatchConsumeQueueFiles
-from store.commitlog import NO_TIME, CommitLog
-from store.consumequeue import (
+from store.log.commitlog import NO_TIME, CommitLog
+from store.queue.batchconsumequeue import BATCH_CQ_STORE_UNIT_SIZE, BatchConsumeQueueFiles
+from store.queue.consumequeue import (
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK_SIZE,
     BoundaryType,
     ConsumeQueueFiles,
 )
-from store.consumequeueext import MAX_ADDR, ConsumeQueueExtFiles, ExtUnit, is_ext_addr
+from store.queue.consumequeueext import MAX_ADDR, ConsumeQueueExtFiles, ExtUnit, is_ext_addr
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from readers.iteration import iterate
 from readers.messagefilter import MessageFilter
 from readers.messages import Message
 from readers.messagestore import MessageStore
-from store.rowschema import ROWS_SCHEMA
+from store.rows.rowschema import ROWS_SCHEMA
 
 _PLACE = pa.schema([ROWS_SCHEMA.field(name) for name in ("physicalOffset", "queueOffset")])
 _FIRST_STEP = 1 << 10

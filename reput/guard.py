@@ -10,7 +10,10 @@ import importlib.util
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-PACKAGES = ("store", "filters", "sources", "sinks", "readers", "checkpoints", "streaming")
+PACKAGES = (
+    "store", "filters", "sources", "sinks", "readers", "checkpoints", "streaming", "upkeep",
+    "workload",
+)  # fmt: skip
 
 
 def foreign_packages() -> list[str]:

@@ -4,9 +4,9 @@ Delivery: exactly once in the files, under at-least-once calls: what a queue fil
 says which messages are built. Unit of work: one queue of one batch, which is written and counted
 as a whole; queues are independent of each other.
 
-Only a batch's batch topics (``store.queuetype``) come here, and none of their messages goes to the
-consume queue. RocketMQ's rules are kept byte for byte (format.md §7); what it ignores with a
-warning goes to the ledger.
+Only a batch's batch topics (``store.queue.queuetype``) come here, and none of their messages goes
+to the consume queue. RocketMQ's rules are kept byte for byte (formats.md §7); what it ignores with
+a warning goes to the ledger.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store.batchconsumequeue import (
+from store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BATCH_UNIT_DTYPE,
     INVALID_POS,
@@ -26,10 +26,10 @@ from store.batchconsumequeue import (
     checked_file_size,
     open_batch_queues,
 )
-from store.consumequeue import QueueKey, is_usual_topic, topic_directory
-from store.dispatch import DispatchBatch, DispatchCounts, Run
-from store.ledger import Ledger, LedgerEntry, escaped
-from store.unsynced import UnsyncedFiles
+from store.queue.consumequeue import QueueKey, is_usual_topic, topic_directory
+from store.queue.unsynced import UnsyncedFiles
+from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
+from store.state.ledger import Ledger, LedgerEntry, escaped
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class BatchConsumeQueueDispatcher:
     ) -> None:
         """``file_size``: bytes of a queue file, whole units (UsageError otherwise, once there is a
         queue). ``durable_end``: the watermark; units of messages past it are written anew, None
-        trusts every unit. ``open_files`` opens a queue's directory; ``sinks.verification`` compares
+        trusts every unit. ``open_files`` opens a queue's directory; ``upkeep.verify`` compares
         instead."""
         self.root = output / BATCH_CONSUME_QUEUE_DIRECTORY
         self._output = output

@@ -4,7 +4,7 @@ Delivery: exactly once in the files, under at-least-once calls. Where a unit goe
 is a function of the log and of what the queue file holds already; a unit is placed by position,
 never appended blindly. Unit of work: one queue; queues are independent of each other.
 
-RocketMQ's rules are kept byte for byte (format.md §5), two of its faults are not: maxPhysicOffset
+RocketMQ's rules are kept byte for byte (formats.md §5), two of its faults are not: maxPhysicOffset
 moves only after a successful write, and what RocketMQ drops without a word goes to the ledger.
 """
 
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from sinks.consumequeueext import ExtUnits, OpenExt, cut_exts, open_ext
 from store.config import OnQueueGap
-from store.consumequeue import (
+from store.errors import QueueGapError
+from store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK,
@@ -33,10 +34,9 @@ from store.consumequeue import (
     open_whole_queue,
     topic_directory,
 )
-from store.dispatch import DispatchBatch, DispatchCounts, Run
-from store.errors import QueueGapError
-from store.ledger import QUEUE_OFFSET_GAP, Ledger, LedgerEntry, escaped
-from store.unsynced import UnsyncedFiles
+from store.queue.unsynced import UnsyncedFiles
+from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
+from store.state.ledger import QUEUE_OFFSET_GAP, Ledger, LedgerEntry, escaped
 
 MAX_BLANK_UNITS = 1 << 24
 MAX_QUEUE_OFFSET = ((1 << 63) - 1) // CQ_STORE_UNIT_SIZE - (1 << 32)
@@ -94,7 +94,7 @@ class ConsumeQueueDispatcher:
         of messages behind it are written anew, None trusts every unit. ``queue_offset_at`` reads
         the queue offset of the record at a (physical offset, size). ``ext_file_size``: bytes of
         an ext file; None builds none, else runs need details. ``open_files`` opens a queue's
-        directory, ``open_ext`` its ext, raising QueueFileError; ``sinks.verification`` compares
+        directory, ``open_ext`` its ext, raising QueueFileError; ``upkeep.verify`` compares
         instead of writing."""
         self.root = output / CONSUME_QUEUE_DIRECTORY
         self._output = output

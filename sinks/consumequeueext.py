@@ -17,14 +17,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from store.consumequeue import (
+from store.errors import QueueFileError
+from store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     ConsumeQueueFiles,
     QueueKey,
     list_queues,
 )
-from store.consumequeueext import (
+from store.queue.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     MAX_ADDR,
     NO_ADDRESS,
@@ -32,9 +33,8 @@ from store.consumequeueext import (
     place,
     real_offset,
 )
-from store.dispatch import Run
-from store.errors import QueueFileError
-from store.unsynced import UnsyncedFiles
+from store.queue.unsynced import UnsyncedFiles
+from store.runs.dispatch import Run
 
 UNITS_AT_ONCE = 1024
 

@@ -1,4 +1,5 @@
-"""A Delta table of all messages: public rows (``store.rowschema``), partitioned by topic and date.
+"""A Delta table of all messages: public rows (``store.rows.rowschema``), partitioned by topic and
+date.
 
 Delivery: exactly once. A commit holds the messages of one range of the log and, as an application
 transaction of Delta's protocol, the range's end: both or neither, and durably (on a local path
@@ -38,7 +39,7 @@ from sinks.jsonbody import JsonColumns
 from sinks.localtable import COMMIT_MARK, LocalTable
 from store.config import StoreSettings
 from store.errors import StoreError, UsageError
-from store.rowschema import ROWS_SCHEMA
+from store.rows.rowschema import ROWS_SCHEMA
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable

@@ -4,7 +4,7 @@ Delivery: exactly once in the files, under at-least-once calls. Entries have no 
 as units have, only an order: so what is in is read from the files, by the offset of their last
 entry. Unit of work: the whole index; its files are filled one after the other.
 
-RocketMQ's rules are kept in content (format.md §8), two of its faults are not: a message that is
+RocketMQ's rules are kept in content (formats.md §8), two of its faults are not: a message that is
 dispatched again is not indexed again, and a partly filled file is completed after a crash where
 RocketMQ deletes it with the keys in it.
 """
@@ -17,10 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from store import fsops
-from store.commitlog import CommitLog
-from store.cursor import records
-from store.dispatch import DispatchBatch, DispatchCounts, IndexEntries
-from store.indexfile import (
+from store.index.indexfile import (
     INDEX_DIRECTORY,
     NEVER_WRITTEN,
     IndexFiles,
@@ -31,8 +28,11 @@ from store.indexfile import (
     read_entry,
     read_header,
 )
-from store.mappedindexfile import MappedIndexFile
-from store.record import Record
+from store.index.mappedindexfile import MappedIndexFile
+from store.log.commitlog import CommitLog
+from store.log.cursor import records
+from store.log.record import Record
+from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexEntries
 
 
 class IndexDispatcher:

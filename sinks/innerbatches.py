@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from store import java, properties
-from store.compression import MAX_INFLATED_BYTES, inflate
-from store.innerbatch import inner_messages, inner_sys_flag, is_inner_batch
+from store.log import java, properties
+from store.log.compression import MAX_INFLATED_BYTES, inflate
+from store.log.innerbatch import inner_messages, inner_sys_flag, is_inner_batch
 
 
 def unwrapped(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

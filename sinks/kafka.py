@@ -28,10 +28,10 @@ from sinks.kafkarecords import (
 )
 from sinks.kafkatopics import OWN_PREFIX, TopicNames, TopicSelection, check_topic
 from sinks.kafkatransactions import KafkaSettings, KafkaTransactions
-from store import java, properties
-from store.compression import MAX_INFLATED_BYTES, inflate
 from store.config import StoreSettings
-from store.lightqueues import listed_queues
+from store.log import java, properties
+from store.log.compression import MAX_INFLATED_BYTES, inflate
+from store.log.lightqueues import listed_queues
 
 DEFAULT_ARRIVALS_TOPIC = f"{OWN_PREFIX}arrivals"
 MAX_PARTITIONS = 1024

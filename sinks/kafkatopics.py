@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from store.errors import UsageError
-from store.retention import is_system_topic
+from store.queue.retention import is_system_topic
 
 OWN_PREFIX = "reput-"
 """Of Kafka topics in which reput keeps something of its own."""

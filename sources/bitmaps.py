@@ -1,6 +1,6 @@
 """The filterBitMap of scanned messages, by the store's SQL92 consumers.
 
-Source: RocketMQ 5.3.3 ``CommitLogDispatcherCalcBitMap``; format.md §10.
+Source: RocketMQ 5.3.3 ``CommitLogDispatcherCalcBitMap``; formats.md §10.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from filters import consumers
 from filters.bitmaps import BitMapCalculator
 from filters.bloom import DEFAULT_ERROR_RATE, DEFAULT_EXPECTED_CONSUMERS, BloomFilter
 from store import configjson
-from store.commitlog import CommitLog
 from store.config import StoreSettings
-from store.dispatch import Run
 from store.errors import StoreError, UsageError
-from store.rows import rows_at
-from store.rowschema import ROWS_SCHEMA
+from store.log.commitlog import CommitLog
+from store.rows.rows import rows_at
+from store.rows.rowschema import ROWS_SCHEMA
+from store.runs.dispatch import Run
 
 _COLUMNS = pa.schema(
     [ROWS_SCHEMA.field(name) for name in ("physicalOffset", "properties", "corruptReason")]

@@ -44,13 +44,13 @@ from sources.offsets import (
 from sources.options import EARLIEST, LATEST, SourceOptions
 from sources.schemas import RUNS_SCHEMA, check_schema, rows_schema
 from store import configjson
-from store.built import settings_of
-from store.commitlog import CommitLog
 from store.config import StoreSettings, read_store_settings
-from store.cursor import LogTail, Window, record_starts, walk
-from store.dispatch import BatchSettings
 from store.errors import CommitLogDataLossError
-from store.logoffset import offset_json, parse_offset
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail, Window, record_starts, walk
+from store.runs.dispatch import BatchSettings
+from store.state.built import settings_of
+from store.state.logoffset import offset_json, parse_offset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -195,7 +195,7 @@ class _LogReader:
 
         from sources.bitmaps import BitMaps  # noqa: PLC0415
         from sources.runs import read_runs  # noqa: PLC0415
-        from store.rows import read_rows  # noqa: PLC0415
+        from store.rows.rows import read_rows  # noqa: PLC0415
 
         settings, log = self._store()
         options, schema = self.options, to_arrow_schema(self._schema, timezone="UTC")

@@ -18,7 +18,7 @@ from sources.options import (
     positive,
     timestamp_ms,
 )
-from store.dispatch import Wanted
+from store.runs.dispatch import Wanted
 
 RESUME = "resume"
 MODES = ("rows", "runs")

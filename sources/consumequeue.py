@@ -51,13 +51,13 @@ from sources.queueoptions import ConsumeQueueOptions, Offsets
 from sources.queues import BuiltQueues
 from sources.schemas import check_schema, rows_schema
 from sources.selection import Selection
-from store.built import settings_of
-from store.commitlog import CommitLog
 from store.config import StoreSettings
-from store.consumequeue import QueueKey
-from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
 from store.errors import CommitLogDataLossError, UsageError
-from store.output import watermark_of_output
+from store.log.commitlog import CommitLog
+from store.queue.consumequeue import QueueKey
+from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
+from store.state.built import settings_of
+from store.state.output import watermark_of_output
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,12 +16,12 @@ import pyspark.daemon
 import pyspark.worker
 
 import sources.runs
-import store.rows
+import store.rows.rows
 from sources import hangup
-from store import kernels
-from store.cursor import NO_LIMIT
+from store.log import kernels
+from store.log.cursor import NO_LIMIT
 
-LOADED = (pyspark.worker, store.rows, sources.runs)
+LOADED = (pyspark.worker, store.rows.rows, sources.runs)
 
 
 def load() -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from store.config import StoreSettings, read_store_settings
-from store.dispatch import BatchSettings
-from store.queuetype import TOPICS_FILE, batch_topics, read_queue_types
+from store.queue.queuetype import TOPICS_FILE, batch_topics, read_queue_types
+from store.runs.dispatch import BatchSettings
 
 ABORT_FILE = "abort"
 """Below a store's root while a broker has it open."""

@@ -13,12 +13,12 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 from sources.commitlogoptions import RESUME
 from sources.options import EARLIEST, LATEST, SourceOptions
 from store import fsops
-from store.built import settings_of
-from store.commitlog import CommitLog
 from store.config import COMMIT_LOG_DIRECTORY, StoreSettings
-from store.consumequeue import open_queues
-from store.cursor import Window, walk
 from store.errors import CommitLogDataLossError, UsageError
+from store.log.commitlog import CommitLog
+from store.log.cursor import Window, walk
+from store.queue.consumequeue import open_queues
+from store.state.built import settings_of
 
 Start = TypeVar("Start")
 

@@ -15,9 +15,9 @@ from sources.queueoptions import (
     parse_offsets,
 )
 from sources.queues import BuiltQueue
-from store.commitlog import CommitLog
-from store.consumequeue import QueueKey
 from store.errors import CommitLogDataLossError, UsageError
+from store.log.commitlog import CommitLog
+from store.queue.consumequeue import QueueKey
 
 logger = logging.getLogger("reput")
 Queues = Mapping[QueueKey, BuiltQueue]

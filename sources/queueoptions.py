@@ -19,7 +19,7 @@ from sources.options import (
     positive,
     timestamp_ms,
 )
-from store.consumequeue import QueueKey
+from store.queue.consumequeue import QueueKey
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """In JSON, as with Kafka."""

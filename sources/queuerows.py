@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from sources.queueoffsets import LossCheck
 from sources.selection import Selection
-from store.batchconsumequeue import BATCH_UNIT_DTYPE
-from store.commitlog import CommitLog
-from store.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey
-from store.consumequeueext import MAX_ADDR, ConsumeQueueExtFiles
 from store.errors import CorruptRecordError
-from store.record import SCHEDULE_TOPIC, Status
-from store.rows import ROWS_PER_BATCH, rows_at
+from store.log.commitlog import CommitLog
+from store.log.record import SCHEDULE_TOPIC, Status
+from store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
+from store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey
+from store.queue.consumequeueext import MAX_ADDR, ConsumeQueueExtFiles
+from store.rows.rows import ROWS_PER_BATCH, rows_at
 
 
 class QueueRows:

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from sources.selection import Selection
-from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BatchConsumeQueueFiles
-from store.commitlog import CommitLog
 from store.config import StoreSettings
-from store.consumequeue import (
+from store.errors import UsageError
+from store.log.commitlog import CommitLog
+from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BatchConsumeQueueFiles
+from store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     PRE_BLANK_SIZE,
     BoundaryType,
@@ -21,8 +22,7 @@ from store.consumequeue import (
     list_queues,
     open_whole_queue,
 )
-from store.errors import UsageError
-from store.watermark import STATE_DIRECTORY, Watermark, read_watermark
+from store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
 
 POLL_SHARE = 0.1
 """Of its time that an idle query spends with asking queues without a watermark for their ends."""

@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 
 from sources.bitmaps import BitMaps
-from store import scankernel
-from store.commitlog import CommitLog
-from store.cursor import BadRange
-from store.dispatch import (
+from store.log.commitlog import CommitLog
+from store.log.cursor import BadRange
+from store.runs import scankernel
+from store.runs.dispatch import (
     DETAIL_DTYPE,
     INDEX_ENTRY_BYTES,
     IndexEntries,
     RowKind,
     ScannedRange,
 )
-from store.scan import PackedChunk, runs_of, scan
-from store.spool import ScanMark, SpoolWriter
+from store.runs.scan import PackedChunk, runs_of, scan
+from store.runs.spool import ScanMark, SpoolWriter
 
 
 def read_runs(

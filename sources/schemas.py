@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from store import rowschema
-from store.dispatch import PACKED_COLUMNS
 from store.errors import UsageError
+from store.rows import rowschema
+from store.runs.dispatch import PACKED_COLUMNS
 
 RUNS_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in PACKED_COLUMNS)
 """The packed form."""
@@ -36,7 +36,7 @@ def check_schema(source: str, given: StructType, fixed: str) -> None:
 
 
 def rows_schema(include_body: bool, include_properties: bool) -> str:
-    """The public form (``store.rowschema``)."""
+    """The public form (``store.rows.rowschema``)."""
     return ddl(
         rowschema.rows_schema(include_body=include_body, include_properties=include_properties)
     )

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 
 from filters.java import hash_code
 from filters.tags import TagFilter
-from store.consumequeue import QueueKey
+from store.queue.consumequeue import QueueKey
 
 MAX_QUEUE_OFFSET = (1 << 63) - 1
 

@@ -17,14 +17,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from store.consumequeue import rounded_file_size
 from store.errors import UsageError
-from store.indexfile import (
+from store.index.indexfile import (
     DEFAULT_MAX_HASH_SLOT_NUM,
     DEFAULT_MAX_INDEX_NUM,
     DEFAULT_MAX_MSGS_NUM_BATCH,
 )
-from store.record import DEFAULT_DELAY_LEVELS_MS
+from store.log.record import DEFAULT_DELAY_LEVELS_MS
+from store.queue.consumequeue import rounded_file_size
 from store.unsupported import check_log_files, check_supported
 
 FILE_NAME = "broker.conf"

@@ -5,7 +5,7 @@ overwrites these files in place after it copied the old text to ``<name>.bak``. 
 half a file, which a running broker completes within milliseconds; after a crash it stays half, and
 the ``.bak`` is then the truth. No part of a JSON object that lacks its end is one, so that half a
 file never passes for a whole one. Source: RocketMQ 5.3.3 ``ConfigManager``, ``MixAll.string2File``;
-format.md §1. Not done here: writing, and maps whose keys are objects (a client's offsets.json).
+formats.md §1. Not done here: writing, and maps whose keys are objects (a client's offsets.json).
 """
 
 from __future__ import annotations

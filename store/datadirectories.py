@@ -11,15 +11,15 @@ import os
 import re
 from pathlib import Path
 
-from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.config import COMMIT_LOG_DIRECTORY, StoreSettings
 from store.config import FILE_NAME as BROKER_CONF
-from store.consumequeue import CONSUME_QUEUE_DIRECTORY
-from store.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from store.errors import UsageError
-from store.indexfile import INDEX_DIRECTORY
-from store.watermark import FILE_NAME as WATERMARK
-from store.watermark import STATE_DIRECTORY
+from store.index.indexfile import INDEX_DIRECTORY
+from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY
+from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from store.state.watermark import FILE_NAME as WATERMARK
+from store.state.watermark import STATE_DIRECTORY
 
 DATA_DIRECTORIES = frozenset({
     COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY,

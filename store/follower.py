@@ -1,4 +1,4 @@
-"""What follows the log behind the consume queues: tables and other systems (design.md §5).
+"""What follows the log behind the consume queues: tables and other systems (ARCHITECTURE.md).
 
 A follower has a position of its own, which its target keeps, and goes at its own pace: where it
 fails or is slow, the queues and the other followers go on.

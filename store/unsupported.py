@@ -31,8 +31,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from store.commitlog import is_mapped_file_name
 from store.errors import UsageError
+from store.log.commitlog import is_mapped_file_name
 
 DLEDGER_ENTRY_PREFIX = struct.Struct(">iiqqqiiii")
 _DLEDGER_MAGIC = 1

@@ -1,6 +1,6 @@
 """One micro-batch on the driver: packed runs in, entries and a higher watermark out.
 
-Order (design.md §5): entries, their sync, the ledger, the watermark, RocketMQ's checkpoint file.
+Order (ARCHITECTURE.md): entries, their sync, the ledger, the watermark, RocketMQ's checkpoint file.
 Spark may call a batch again: the dispatchers are idempotent, and the watermark, not Spark's
 checkpoint, says what is done. So a batch returns to Spark before it is durable, and is written
 while the next one is scanned.
@@ -23,23 +23,23 @@ from checkpoints.reconcile import Plan
 from checkpoints.watermark import WatermarkFile
 from sources.bitmaps import BitMaps
 from store import fsops
-from store.built import record_build
-from store.commitlog import CommitLog
-from store.cursor import BadRange
-from store.dispatch import CommitLogDispatcher, DispatchBatch, DispatchCounts, ScannedRange
 from store.errors import CommitLogError, CorruptRecordError, OutputError, StoreError
-from store.ledger import Ledger, LedgerEntry
-from store.output import fingerprint
-from store.queuetype import check_queue_types
-from store.record import Status
-from store.retention import expired_files, remove_files
-from store.scan import assemble, scan_in_one_piece
-from store.spool import SpoolReader, clear_spool, empty_spool, remove_marks, scanned_bytes
-from store.storecheckpoint import StoreCheckpoint
+from store.log.commitlog import CommitLog
+from store.log.cursor import BadRange
+from store.log.record import Status
+from store.queue.queuetype import check_queue_types
+from store.queue.retention import expired_files, remove_files
+from store.runs.dispatch import CommitLogDispatcher, DispatchBatch, DispatchCounts, ScannedRange
+from store.runs.packed import unpack
+from store.runs.scan import assemble, scan_in_one_piece
+from store.runs.spool import SpoolReader, clear_spool, empty_spool, remove_marks, scanned_bytes
+from store.state.built import record_build
+from store.state.ledger import Ledger, LedgerEntry
+from store.state.output import fingerprint
+from store.state.storecheckpoint import StoreCheckpoint
 from streaming.config import DispatcherConfig
 from streaming.dispatchers import Derived
 from streaming.followers import Followers
-from streaming.packed import unpack
 from streaming.progress import Progress
 
 STORE_CHECKPOINT_SECONDS = 1.0

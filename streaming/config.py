@@ -62,7 +62,7 @@ class DispatcherConfig:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """Field of StoreSettings -> value, for ``store.built.settings_of``."""
+        """Field of StoreSettings -> value, for ``store.state.built.settings_of``."""
         return {
             "mapped_file_size_consume_queue": self.consume_queue_file_size,
             "on_queue_gap": self.on_queue_gap,

@@ -25,15 +25,15 @@ from checkpoints.reconcile import Plan, make_plan
 from checkpoints.swap import finish_swap
 from sources.commitlog import CommitLogDataSource
 from store import errors, fsops
-from store.built import settings_of
-from store.commitlog import CommitLog
 from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
-from store.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
-from store.cursor import LogTail
 from store.errors import NoSpaceError, ReputError, StoreError, UsageError
-from store.logoffset import parse_offset
-from store.watermark import FILE_NAME as WATERMARK
-from store.watermark import read_watermark
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail
+from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
+from store.state.built import settings_of
+from store.state.logoffset import parse_offset
+from store.state.watermark import FILE_NAME as WATERMARK
+from store.state.watermark import read_watermark
 from streaming.batch import BatchWriter
 from streaming.config import DispatcherConfig
 from streaming.dispatchers import Derived

@@ -1,6 +1,6 @@
 """Which indexes are built, and what the source gathers for them: by the store's own settings.
 
-Order: ext and consume queues first, then batch queues, then the index (design.md §5).
+Order: ext and consume queues first, then batch queues, then the index (ARCHITECTURE.md).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from sinks.batchconsumequeue import BatchConsumeQueueDispatcher
 from sinks.consumequeue import ConsumeQueueDispatcher
 from sinks.index import IndexDispatcher
-from store.commitlog import CommitLog
 from store.config import StoreSettings
-from store.dispatch import CommitLogDispatcher, Wanted
-from store.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
-from store.ledger import Ledger
-from store.queuetype import find_batch_topics
-from store.record import Record
+from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
+from store.log.commitlog import CommitLog
+from store.log.record import Record
+from store.queue.queuetype import find_batch_topics
+from store.runs.dispatch import CommitLogDispatcher, Wanted
+from store.state.ledger import Ledger
 from streaming.config import DispatcherConfig
 
 logger = logging.getLogger("reput")
@@ -34,7 +34,7 @@ class Derived:
 
     @classmethod
     def of(cls, config: DispatcherConfig, settings: StoreSettings) -> Derived:
-        """By the settings of the output (``store.built``). Raises UsageError where a topic is
+        """By the settings of the output (``store.state.built``). Raises UsageError where a topic is
         declared as one kind of queue and present as the other."""
         return cls(settings, find_batch_topics(settings.root, config.output))
 

@@ -1,4 +1,4 @@
-"""Runs the followers of a log: a thread each, behind the durable watermark (design.md §5).
+"""Runs the followers of a log: a thread each, behind the durable watermark (ARCHITECTURE.md).
 
 A thread reads the log by itself, from the position that its target keeps up to the watermark, so
 that a batch costs no more than a notice, and a target that fails or is slow holds up nobody.
@@ -26,13 +26,13 @@ from checkpoints.followers import (
 from sources.livesettings import LiveSettings
 from sources.offsets import limited_end
 from store import fsops
-from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.errors import NoSpaceError, OutputError, StoreError
 from store.follower import FollowerTarget
-from store.record import Status
-from store.rows import read_rows
-from store.rowschema import ROWS_SCHEMA
+from store.log.commitlog import CommitLog
+from store.log.record import Status
+from store.rows.rows import read_rows
+from store.rows.rowschema import ROWS_SCHEMA
 from streaming.config import DispatcherConfig
 
 BYTES_PER_WRITE = 256 << 20

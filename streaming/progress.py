@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.dispatch import DispatchCounts
+from store.runs.dispatch import DispatchCounts
 
 RATE_WINDOW_SECONDS = 10.0
 

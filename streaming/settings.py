@@ -16,7 +16,7 @@ SETTINGS: dict[str, str] = {
         "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
     ),
-    # Spark's checkpoint files: 12 ms a batch instead of 65 (design.md §3); they are a cache here
+    # Spark's checkpoint files: 12 ms a batch instead of 65 (decision 0003); they are a cache here
     "spark.sql.streaming.checkpointFileManagerClass": (
         f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
     ),

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from docs.examples.made_up_store import TOPICS, write_store
-from store import java
+from store.log import java
 from tests.support.cli import ROOT
 from tests.support.golden import log_records
 from tests.support.pictures import texts_of

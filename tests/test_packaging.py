@@ -40,7 +40,7 @@ def test_wheel_works_from_a_foreign_directory(wheel: Path, tmp_path: Path) -> No
     zipfile.ZipFile(wheel).extractall(unpacked)
     paths = [str(unpacked), *_site()]
     code = (
-        "import store.kernels, sources.commitlog, reput.cli, filters.sql92; "
+        "import store.log.kernels, sources.commitlog, reput.cli, filters.sql92; "
         "filters.sql92.parse('a = 1'); print(store.__file__)"
     )
     done = subprocess.run(

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 from reput.cli import app
 from sources.commitlog import CommitLogDataSource
 from sources.consumequeue import ConsumeQueueDataSource
-from store.appender import Appender
-from store.built import hash_slot_count
 from store.config import read_store_settings
 from store.errors import UsageError
+from store.state.built import hash_slot_count
 from store.unsupported import DLEDGER_ENTRY_PREFIX, is_dledger_entry
 from tests.support.cli import reput
 from tests.support.golden import tree
+from workload.appender import Appender
 
 DOUBLE_WRITE = "rocksdbCQDoubleWriteEnable=true\n"
 

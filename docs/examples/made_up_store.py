@@ -5,8 +5,8 @@ import random
 import sys
 from pathlib import Path
 
-from store.appender import Appender
-from store.record import Record
+from store.log.record import Record
+from workload.appender import Appender
 
 BEGIN_MS = 1_760_000_400_000
 TOPICS = {b"Orders": 60, b"Payments": 45, b"Shipments": 25, b"Refunds": 4}

@@ -23,7 +23,7 @@ def demo(
     seconds: Annotated[int, value("N", "How long to append.", min=1)] = 20,
 ) -> None:
     """Append to a live log, follow it with the dispatcher, then check every message."""
-    from streaming.demo import DemoPlan, run_demo  # noqa: PLC0415
+    from workload.demo import DemoPlan, run_demo  # noqa: PLC0415
 
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise UsageError(f"{directory} is not empty; the demo wants a directory of its own")

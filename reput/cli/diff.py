@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from reput.cli import options, render, tables
-from store.built import hash_slot_count
-from store.compare import DIRECTORY_KINDS, KINDS, compare_stores
 from store.errors import UsageError
+from store.state.built import hash_slot_count
+from upkeep.compare import DIRECTORY_KINDS, KINDS, compare_stores
 
 DIFFERENT = 1
 

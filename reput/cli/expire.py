@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from checkpoints.expiry import expire as expire_output
 from reput.cli import options, render, tables
 from store.errors import UsageError
+from upkeep.expiry import expire as expire_output
 
 
 def expire(

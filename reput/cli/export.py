@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reput.cli import options, render, tables
-from store.dispatch import DispatchCounts
+from store.runs.dispatch import DispatchCounts
 from streaming.progress import Progress
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _export(
     partition_by: str | None,
 ) -> Exported:
     from readers.export import export as export_rows  # noqa: PLC0415
-    from store.rowschema import ROWS_SCHEMA  # noqa: PLC0415
+    from store.rows.rowschema import ROWS_SCHEMA  # noqa: PLC0415
 
     names = ROWS_SCHEMA.names if columns is None else columns.split(",")
     partitions = [] if partition_by is None else partition_by.split(",")

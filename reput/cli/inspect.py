@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from checkpoints.inspect import describe_checkpoint, describe_queue, describe_record
 from reput.cli import options, render, tables
 from reput.cli.commands import Command, Group
 from store.config import read_properties
-from store.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, sys_flag_names
+from store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, sys_flag_names
+from upkeep.inspect import describe_checkpoint, describe_queue, describe_record
 
 app = typer.Typer(
     cls=Group, help="Look at records, queues and positions; never writes.", no_args_is_help=True

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 from reput.cli import options, render, tables
-from store import record
 from store.errors import MessageBodyError
+from store.log import record
 
 if TYPE_CHECKING:
     from readers.messages import Message

@@ -15,10 +15,10 @@ import typer
 from reput.cli.render import print_note
 from reput.cli.tables import time_text
 from sources.options import parse_size
-from store.built import settings_of
 from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.errors import UsageError
 from store.follower import FollowerTarget
+from store.state.built import settings_of
 
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z", re.ASCII)
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

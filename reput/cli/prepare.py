@@ -10,7 +10,7 @@ def prepare() -> None:
 
     Compiles the kernels and archives Spark's classes, into this user's private cache.
     """
-    from streaming.prepare import prepare as fill_cache  # noqa: PLC0415
+    from upkeep.prepare import prepare as fill_cache  # noqa: PLC0415
 
     archive = fill_cache()
     typer.echo(f"prepared: {archive or 'kernels only, this Java keeps no class archive'}")

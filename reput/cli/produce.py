@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from reput.cli import options, render, tables
 from store.errors import UsageError
-from store.workload import Workload
+from workload.messages import Workload
 
 if TYPE_CHECKING:
-    from store.appender import Appender
+    from workload.appender import Appender
 
 BATCH_SECONDS = 0.005
 MAX_BATCH = 10_000
@@ -47,7 +47,7 @@ def produce(
 
     Holds the store's lock as a broker does. Ctrl-C and SIGTERM end it after the running append.
     """
-    from store.appender import DEFAULT_FILE_SIZE, Appender  # noqa: PLC0415
+    from workload.appender import DEFAULT_FILE_SIZE, Appender  # noqa: PLC0415
 
     file_size = options.size_option("--commitlog-file-size", commitlog_file_size)
     if store.exists() and not store.is_dir():

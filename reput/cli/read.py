@@ -181,7 +181,7 @@ def search_time(
     as_json: options.AsJsonLines = False,
 ) -> None:  # fmt: skip
     """Show at which offset of a queue a time is. Exit code 1 where there is no such queue."""
-    from store.consumequeue import BoundaryType  # noqa: PLC0415
+    from store.queue.consumequeue import BoundaryType  # noqa: PLC0415
 
     wanted = options.time_option_ms("TIME", time)
     boundary = BoundaryType.UPPER if upper else BoundaryType.LOWER

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reput.cli import options, render, tables
-from store.compare import DIRECTORY_KINDS
 from store.errors import UsageError
-from store.indexfile import INDEX_DIRECTORY
+from store.index.indexfile import INDEX_DIRECTORY
 from streaming.config import DispatcherConfig
 from streaming.jvm import started
+from upkeep.compare import DIRECTORY_KINDS
 
 if TYPE_CHECKING:
-    from streaming.rebuild import Rebuilt
+    from upkeep.rebuild import Rebuilt
 
 DIFFERENT = 1
 SHOWN_DIFFERENCES = 10
@@ -79,7 +79,7 @@ def rebuild(
 
 
 def _drop_old(root: Path, as_json: bool) -> None:
-    from streaming.rebuild import drop_old  # noqa: PLC0415
+    from upkeep.rebuild import drop_old  # noqa: PLC0415
 
     dropped = [str(path) for path in drop_old(root)]
     if as_json:
@@ -98,7 +98,7 @@ def _rebuild(
     try:
         with started(config.spark_conf) as jvm, render.stopped_by_signals() as stop:
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
-            from streaming.rebuild import rebuild as build  # noqa: PLC0415
+            from upkeep.rebuild import rebuild as build  # noqa: PLC0415
 
             return build(
                 config, stop, display, jvm, kinds=kinds, topics=topics, dry_run=dry_run

@@ -9,9 +9,9 @@ from typing import Annotated
 
 from rich.console import Console
 
-from checkpoints.status import FollowerStatus, QueueStatus, Status, read_status
 from reput.cli import options, render, tables
 from store.config import NO_PROPERTY_FILE
+from upkeep.status import FollowerStatus, QueueStatus, Status, read_status
 
 WATCH_SECONDS = 2.0
 

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from store.compare import Comparison, Difference, Fields
+from upkeep.compare import Comparison, Difference, Fields
 
 SHOWN_LINES = 12
 """Lines of a terminal that one value may take; more of it is counted, not shown."""

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from reput.cli import options, render, tables
-from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
-from store.compare import INDEX_ENTRY_DTYPE
-from store.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
-from store.indexfile import INDEX_DIRECTORY
-from store.verification import Damage, Difference
+from store.index.indexfile import INDEX_DIRECTORY
+from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
+from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
+from upkeep.compare import INDEX_ENTRY_DTYPE
+from upkeep.verify.difference import Damage, Difference
 
 SHOWN_DIFFERENCES = 200
 _NAMES: dict[tuple[str, str], tuple[str, ...]] = {
@@ -42,7 +42,7 @@ def verify(
     Only reads, unless told to repair; then `reput run` writes what was cut. How it was built the
     output knows, but for one of an older reput.
     """
-    from streaming.verify import verify as verify_output  # noqa: PLC0415
+    from upkeep.verify.run import verify as verify_output  # noqa: PLC0415
 
     settings = options.output_settings(
         store, output, broker_conf, commitlog_file_size, consume_queue_file_size,

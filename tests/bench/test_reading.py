@@ -12,9 +12,9 @@ from bench import logs, read_worker, reading
 from bench.logs import RARE_TAG
 from bench.processes import BenchError
 from readers.messagestore import MessageStore
-from store.commitlog import CommitLog
-from store.cursor import records
-from store.record import Record
+from store.log.commitlog import CommitLog
+from store.log.cursor import records
+from store.log.record import Record
 from tests.support.plain_queues import plain_queue
 
 

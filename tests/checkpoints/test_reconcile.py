@@ -1,6 +1,6 @@
 """What a start decides: four positions against each other, one row of a table per case.
 
-Held against design.md §6 (the log and the watermark are the truth, Spark's checkpoint is
+Held against decision 0002 (the log and the watermark are the truth, Spark's checkpoint is
 replaceable), on real log files and hand-made checkpoint directories. A plan changes no file.
 """
 
@@ -18,12 +18,12 @@ import pytest
 from checkpoints import spark_checkpoint
 from checkpoints.agreement import Built
 from checkpoints.reconcile import Plan, make_plan
-from store.commitlog import CommitLog
 from store.config import StoreSettings
 from store.errors import CommitLogError, UsageError
-from store.logoffset import offset_json
-from store.output import fingerprint
-from store.watermark import Watermark
+from store.log.commitlog import CommitLog
+from store.state.logoffset import offset_json
+from store.state.output import fingerprint
+from store.state.watermark import Watermark
 from tests.support.golden import tree
 from tests.support.wire import PlainLog
 

@@ -26,7 +26,7 @@ from checkpoints.spark_checkpoint import (
     read_start,
     rewind,
 )
-from store.logoffset import offset_json
+from store.state.logoffset import offset_json
 
 STORE = "0123456789abcdef0123456789abcdef"
 OTHER = "f" * 32

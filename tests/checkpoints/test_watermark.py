@@ -17,10 +17,10 @@ import pytest
 
 from checkpoints.watermark import WatermarkFile, new_store_id
 from store import fsops
-from store.commitlog import CommitLog
 from store.errors import NoSpaceError, OutputError, SyncError
-from store.output import fingerprint
-from store.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermark
+from store.log.commitlog import CommitLog
+from store.state.output import fingerprint
+from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermark
 from tests.support.processes import is_killed_at
 from tests.support.wire import read_log
 

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from store.appender import Appender
-from store.commitlog import CommitLog
-from store.cursor import LogTail, records
-from store.record import Record, encode
-from store.workload import Workload
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail, records
+from store.log.record import Record, encode
 from tests.support.cli import reput, reput_json, reput_json_lines
 from tests.support.golden import difference, tree
+from workload.appender import Appender
+from workload.messages import Workload
 
 
 def test_run_once_json_ends_with_the_promised_line(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.ownership import Ownership
-from store.brokerlock import BrokerLock
+from store.state.brokerlock import BrokerLock
 from tests.support.cli import REPUT, ROOT, reput
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from reput.cli import render
-from store.appender import Appender
-from store.dispatch import DispatchCounts
-from store.ledger import Ledger, LedgerEntry
-from store.record import Record
+from store.log.record import Record
+from store.runs.dispatch import DispatchCounts
+from store.state.ledger import Ledger, LedgerEntry
 from streaming.progress import Progress
 from tests.support.cli import REPUT, ROOT, reput, reput_json
+from workload.appender import Appender
 
 
 def test_errors_are_json_where_json_is_asked_for(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from readers.messagestore import MessageStore
 from reput.cli import main
-from store.record import Record
+from store.log.record import Record
 from tests.cli.test_errors import assert_one_line
 from tests.support.cli import REPUT, ROOT, kill_tree, reput_json_lines, reput_on_terminal
 from tests.support.golden import destroy

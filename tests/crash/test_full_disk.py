@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from store.watermark import STATE_DIRECTORY, read_watermark
+from store.state.watermark import STATE_DIRECTORY, read_watermark
 from streaming.space import LOG_SECONDS
 from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
 from tests.support.golden import difference

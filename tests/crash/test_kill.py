@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints import STATE_DIRECTORY
-from store.watermark import read_watermark
+from store.state.watermark import read_watermark
 from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
 from tests.support.golden import difference
 

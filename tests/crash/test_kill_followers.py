@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from store.appender import Appender
-from store.commitlog import CommitLog
-from store.cursor import Window, walk
-from store.workload import Workload
+from store.log.commitlog import CommitLog
+from store.log.cursor import Window, walk
 from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
 from tests.support.s3 import BUCKET, running_server
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
+from workload.appender import Appender
+from workload.messages import Workload
 
 POLL_SECONDS = 0.005
 COMMIT_TIMEOUT = 300.0

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 
 from checkpoints import STATE_DIRECTORY
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.cursor import Window, walk
-from store.watermark import read_watermark
-from streaming.verify import verify
+from store.log.commitlog import CommitLog
+from store.log.cursor import Window, walk
+from store.state.watermark import read_watermark
 from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
+from upkeep.verify.run import verify
 
 START_TIMEOUT = 120.0
 STOP_TIMEOUT = 120.0

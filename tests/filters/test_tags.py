@@ -8,7 +8,7 @@ import pytest
 
 from filters import tags
 from filters.java import hash_code
-from store import java
+from store.log import java
 from tests.interop import rocketmq
 
 PARTS = ("TagA", "TagB", "", " ", "||", "|", "*", "\t x", "中文", "é😀", "\u00a0y", "\x01z", "a b")

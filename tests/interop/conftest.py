@@ -7,9 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interop.kafka import Kafka, require_kafka
-from tests.support.seeds import seed
-
-__all__ = ["seed"]
 
 
 @pytest.fixture(scope="session")

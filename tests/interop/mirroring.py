@@ -16,13 +16,13 @@ import pyarrow as pa
 from sinks.kafka import KafkaMirrorTarget
 from sinks.kafkatopics import TopicNames, TopicSelection
 from sinks.kafkatransactions import DEFAULT_MAX_MESSAGE_BYTES, KafkaSettings
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.cursor import BadRange, LogTail, records
 from store.follower import LogFollower
-from store.record import Record
-from store.rows import read_rows
-from store.rowschema import ROWS_SCHEMA
+from store.log.commitlog import CommitLog
+from store.log.cursor import BadRange, LogTail, records
+from store.log.record import Record
+from store.rows.rows import read_rows
+from store.rows.rowschema import ROWS_SCHEMA
 from tests.support.settings import ANY_SETTINGS
 
 

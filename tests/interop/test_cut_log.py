@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sinks.delta import DeltaTarget
-from store.watermark import read_watermark
+from store.state.watermark import read_watermark
 from tests.interop.rocketmq import Broker, drain, require_maven, send
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import difference, tree

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from store.built import settings_of
 from store.config import read_store_settings
-from store.indexfile import IndexLayout
-from store.record import Record
-from streaming.verify import verify
+from store.index.indexfile import IndexLayout
+from store.log.record import Record
+from store.state.built import settings_of
 from tests.interop.rocketmq import NEWEST, Setting, ask_store, boot, require_maven
 from tests.streaming.test_golden import dispatch
 from tests.streaming.test_golden_indexes import index_contents
 from tests.support.golden import difference, log_records, tree
+from upkeep.verify.run import verify
 
 pytestmark = pytest.mark.usefixtures("spark")
 

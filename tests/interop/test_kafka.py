@@ -27,12 +27,11 @@ import sinks.kafkatransactions
 from sinks.kafkarecords import KafkaRecord
 from sinks.kafkatopics import TopicNames
 from sinks.kafkatransactions import KafkaSettings, KafkaTransactions
-from store import java, properties
-from store.appender import Appender
-from store.compression import inflate
 from store.errors import OwnershipError, StoreError
-from store.record import Record
-from store.retention import is_system_topic
+from store.log import java, properties
+from store.log.compression import inflate
+from store.log.record import Record
+from store.queue.retention import is_system_topic
 from tests.interop.kafka import Kafka
 from tests.interop.mirroring import (
     boundaries,
@@ -47,6 +46,7 @@ from tests.interop.test_harness import ORDERS, ORDERS_SHA256
 from tests.support.cli import ROOT
 from tests.support.settings import ANY_SETTINGS
 from tests.support.wire import TWO_MESSAGES
+from workload.appender import Appender
 
 Message = tuple[bytes | None, bytes, int, tuple[tuple[str, bytes], ...]]
 """Key, value, timestamp, headers."""

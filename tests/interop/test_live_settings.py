@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.batchconsumequeue import BATCH_UNIT_DTYPE
-from store.commitlog import CommitLog
-from store.cursor import LogTail
 from store.errors import UsageError
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail
+from store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from store.compare import compare_stores
 from store.config import read_store_settings
-from store.storecheckpoint import StoreCheckpoint
-from streaming.verify import verify
+from store.state.storecheckpoint import StoreCheckpoint
 from tests.interop.rocketmq import HarnessError, boot, require_maven
 from tests.streaming.test_golden import dispatch
 from tests.streaming.test_golden_indexes import check_equal
 from tests.support.golden import difference, tree
 from tests.support.wire import UNIT, PlainLog
+from upkeep.compare import compare_stores
+from upkeep.verify.run import verify
 
 pytestmark = pytest.mark.usefixtures("spark")
 

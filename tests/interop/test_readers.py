@@ -2,7 +2,7 @@
 
 Aim: status, next offset, bounds and every message equal. Compared are answers to clients; what the
 client's side of a pull adds (texts of tags, inner batches) is in tests/readers. Where RocketMQ is
-known to be wrong (format.md §14), ours is held against a plain rule instead.
+known to be wrong (formats.md §13), ours is held against a plain rule instead.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from readers.getmessage import PullLimits
 from readers.messagefilter import MessageFilter
 from readers.messages import Message
 from readers.messagestore import MessageStore
-from store import record
 from store.config import read_store_settings
-from store.consumequeue import BoundaryType
-from store.record import Record
+from store.log import record
+from store.log.record import Record
+from store.queue.consumequeue import BoundaryType
 from tests.interop.rocketmq import Setting, ask_store, require_maven
 from tests.interop.test_indexes import GROUPS, line
 from tests.support.batch_queue import BATCH_UNIT
@@ -265,7 +265,7 @@ def without_count(answer: str) -> str:
 def upper_of_batches(case: Case, question: str, answer: str) -> str:
     """The plain rule for the last message at or before a time, in a batch queue.
 
-    RocketMQ's own search is unreliable there (format.md §7 and §14, 14).
+    RocketMQ's own search is unreliable there (formats.md §7 and §13 no. 7).
     """
     _, topic, queue, time, _ = question.split("\t")
     found = [r for r in case.records if r.topic.decode() == topic and r.queue_id == int(queue)]
@@ -277,7 +277,7 @@ def upper_of_batches(case: Case, question: str, answer: str) -> str:
 class BlankQueue:
     """A queue that begins with blank units though its log begins at 0, by the plain rules.
 
-    RocketMQ takes the blanks for messages once it was restarted (format.md §14, 7).
+    RocketMQ takes the blanks for messages once it was restarted (formats.md §13 no. 6).
     """
 
     blanks: int

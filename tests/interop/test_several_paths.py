@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.cursor import LogTail
 from store.errors import UsageError
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress

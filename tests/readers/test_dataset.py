@@ -15,10 +15,10 @@ from pyarrow import dataset
 
 from readers.dataset import MessageDataset
 from readers.sql import answer
-from store import java
 from store.config import read_store_settings
 from store.errors import UsageError
-from store.record import Record
+from store.log import java
+from store.log.record import Record
 from tests.support.cli import reput
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records
 from tests.support.processes import bytes_read

@@ -22,11 +22,11 @@ from pyarrow import dataset
 from readers import export as exporting
 from readers.export import Exported, Selection, export
 from store import fsops
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.cursor import LogTail
 from store.errors import NoSpaceError, OwnershipError, StoreError
-from store.rowschema import ROWS_SCHEMA
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail
+from store.rows.rowschema import ROWS_SCHEMA
 from tests.support.cli import REPUT, ROOT, reput, reput_json, reput_on_terminal
 from tests.support.golden import ALL_GOLDEN_NAMES
 from tests.support.plain_rows import as_table, inflated, plain_rows
@@ -101,7 +101,7 @@ def test_partitions_hold_all_rows(
     monkeypatch.setattr(exporting, "MAX_OPEN_FILES", most)
     monkeypatch.setattr(exporting, "ROW_GROUPS_PER_FILE", most)
     monkeypatch.setattr(exporting, "ROW_GROUP_BYTES", 1)
-    monkeypatch.setattr("store.rows.ROWS_PER_BATCH", 8)
+    monkeypatch.setattr("store.rows.rows.ROWS_PER_BATCH", 8)
     store, out = odd_store(tmp_path / "store"), tmp_path / "out"
     told = exported(store, out, partition_by=("topic", "date"))
     assert told.files == len(list(out.rglob("*.parquet")))

@@ -18,7 +18,7 @@ from readers.iteration import iterate
 from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
 from store.errors import CommitLogError, QueueFileError, StoreError
-from store.rowschema import ROWS_SCHEMA, rows_schema
+from store.rows.rowschema import ROWS_SCHEMA, rows_schema
 from tests.readers.stores import LOG_FILE_SIZE, QUEUE_FILE_SIZE, SmallStore
 from tests.support.batch_queue import BatchMessage
 from tests.support.golden import ALL_GOLDEN_NAMES, destroy

@@ -18,11 +18,11 @@ from checkpoints.watermark import WatermarkFile
 from readers.getmessage import GetMessageResult, GetMessageStatus, PullLimits
 from readers.messages import Message
 from readers.messagestore import MessageStore
-from store import record
 from store.config import read_store_settings
-from store.consumequeue import BoundaryType
 from store.errors import UsageError
-from store.watermark import Watermark
+from store.log import record
+from store.queue.consumequeue import BoundaryType
+from store.state.watermark import Watermark
 from tests.readers.stores import SmallStore
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records, tree
 from tests.support.wire import PRE_BLANK, read_log
@@ -215,7 +215,7 @@ def test_a_damaged_record_stops_nothing(tmp_path: Path) -> None:
 
 def test_blank_units_are_no_messages(tmp_path: Path) -> None:
     """A queue that begins with blank units in a log that begins at 0. RocketMQ takes the blanks for
-    messages after a restart and answers MESSAGE_WAS_REMOVING (format.md §14, 7)."""
+    messages after a restart and answers MESSAGE_WAS_REMOVING (formats.md §13 no. 6)."""
     small = SmallStore(tmp_path)
     small.units[0] = [PRE_BLANK] * 7
     times = [1000, 2000, 2000, 3000, 4000]

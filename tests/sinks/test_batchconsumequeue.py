@@ -19,12 +19,12 @@ import pytest
 from sinks.batchconsumequeue import BatchConsumeQueueDispatcher
 from sinks.consumequeue import ConsumeQueueDispatcher
 from store import fsops
-from store.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.config import parse_properties, read_store_settings
-from store.dispatch import DispatchCounts
 from store.errors import NoSpaceError, UsageError
-from store.ledger import Ledger
-from store.queuetype import find_batch_topics
+from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from store.queue.queuetype import find_batch_topics
+from store.runs.dispatch import DispatchCounts
+from store.state.ledger import Ledger
 from tests.support.batch_queue import (
     BatchMessage,
     lose_pages,

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from store.commitlog import CommitLog
 from store.config import OnQueueGap, read_store_settings
-from store.dispatch import DispatchCounts
+from store.log.commitlog import CommitLog
+from store.runs.dispatch import DispatchCounts
 from tests.support.golden import GOLDEN_NAMES, difference
 from tests.support.outputs import Output, QueueLog, Setup, lose_power, random_queue_offsets
 from tests.support.wire import read_log

@@ -18,9 +18,9 @@ import pytest
 
 from store import fsops
 from store.config import OnQueueGap
-from store.dispatch import DispatchCounts
 from store.errors import NoSpaceError, SyncError
-from store.watermark import read_watermark
+from store.runs.dispatch import DispatchCounts
+from store.state.watermark import read_watermark
 from tests.support.outputs import Output, QueueLog, Setup, random_queue_offsets
 from tests.support.processes import is_killed_at
 

@@ -13,10 +13,10 @@ import pytest
 
 from sinks.consumequeue import MAX_BLANK_UNITS
 from store.config import OnQueueGap
-from store.dispatch import DispatchCounts
 from store.errors import QueueFileError, QueueGapError
-from store.unsynced import MAX_OPEN_FILES
-from store.watermark import Watermark
+from store.queue.unsynced import MAX_OPEN_FILES
+from store.runs.dispatch import DispatchCounts
+from store.state.watermark import Watermark
 from tests.support.outputs import STORE_ID, Output, QueueLog
 from tests.support.processes import open_files
 from tests.support.wire import PRE_BLANK, UNIT

@@ -19,12 +19,13 @@ import pytest
 from filters import consumers
 from filters.bitmaps import BitMapCalculator
 from filters.bloom import BloomFilter
-from store import configjson, fsops, java, record
-from store.commitlog import CommitLog
+from store import configjson, fsops
 from store.config import read_store_settings
-from store.cursor import LogTail, records
 from store.errors import NoSpaceError, QueueFileError
-from store.record import Record
+from store.log import java, record
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail, records
+from store.log.record import Record
 from tests.sinks.test_consumequeue_faults import run_all
 from tests.support.ext_model import Message, ModelQueuesWithExt, random_log
 from tests.support.golden import difference

@@ -15,12 +15,12 @@ from deltalake.exceptions import CommitFailedError
 
 from sinks.delta import DeltaFollower, DeltaTarget
 from sinks.jsonbody import JsonColumns
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.cursor import Window, walk
 from store.errors import UsageError
-from store.rows import read_rows
-from store.rowschema import ROWS_SCHEMA
+from store.log.commitlog import CommitLog
+from store.log.cursor import Window, walk
+from store.rows.rows import read_rows
+from store.rows.rowschema import ROWS_SCHEMA
 from tests.support.golden import ALL_GOLDEN_NAMES
 from tests.support.settings import ANY_SETTINGS
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows

@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 
 from store import fsops
-from store.commitlog import CommitLog
 from store.config import parse_properties
-from store.cursor import records
-from store.dispatch import DispatchCounts
 from store.errors import IndexFileError, NoSpaceError, SyncError
-from store.indexfile import IndexLayout, index_key_hash, index_keys
-from store.record import Record
-from store.storecheckpoint import StoreCheckpoint
+from store.index.indexfile import IndexLayout, index_key_hash, index_keys
+from store.log.commitlog import CommitLog
+from store.log.cursor import records
+from store.log.record import Record
+from store.runs.dispatch import DispatchCounts
+from store.state.storecheckpoint import StoreCheckpoint
 from tests.support.golden import tree
 from tests.support.index_model import Content, Message, read_content
 from tests.support.index_outputs import Disk, IndexLog, IndexOutput, batch_of, random_log, write_log

@@ -10,13 +10,13 @@ import pytest
 
 from filters import consumers
 from sources.bitmaps import BitMaps
-from store import java, properties, record
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.dispatch import Run, Wanted
 from store.errors import StoreError
-from store.record import Record
-from store.scan import PackedChunk, runs_of, scan
+from store.log import java, properties, record
+from store.log.commitlog import CommitLog
+from store.log.record import Record
+from store.runs.dispatch import Run, Wanted
+from store.runs.scan import PackedChunk, runs_of, scan
 from tests.filters.test_consumers import entry
 from tests.support import wire
 

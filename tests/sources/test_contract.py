@@ -23,7 +23,7 @@ from sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
 from sources.queueoptions import ConsumeQueueOptions
 from sources.schemas import rows_schema
 from store.errors import CommitLogDataLossError, UsageError
-from store.logoffset import offset_json, parse_offset
+from store.state.logoffset import offset_json, parse_offset
 from tests.sources.test_rows import read, reference
 from tests.support.processes import open_files
 from tests.support.several_paths import state_paths

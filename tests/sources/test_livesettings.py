@@ -11,7 +11,7 @@ import pytest
 
 from sources.livesettings import LiveSettings
 from store.config import read_store_settings
-from store.record import DEFAULT_DELAY_LEVELS_MS
+from store.log.record import DEFAULT_DELAY_LEVELS_MS
 
 BATCH = {"attributes": {"queue.type": "BatchCQ"}}
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from sources.consumequeue import ConsumeQueueStreamReader, PushingBatchReader, QueuePartition
 from sources.queueoptions import ConsumeQueueOptions
 from store.errors import CommitLogDataLossError, ReputError, UsageError
-from store.rowschema import ROWS_SCHEMA
+from store.rows.rowschema import ROWS_SCHEMA
 from tests.sources.test_queue_rows import batch_reader, rows_of
 from tests.sources.test_rows import reference
 from tests.support.golden import tree

@@ -24,8 +24,8 @@ from filters.java import hash_code
 from sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
 from sources.queueoptions import ConsumeQueueOptions
 from store.errors import CorruptRecordError, UsageError
-from store.record import Record
-from store.rowschema import ROWS_SCHEMA
+from store.log.record import Record
+from store.rows.rowschema import ROWS_SCHEMA
 from tests.sources.test_rows import expected_row, reference
 from tests.support.golden import ALL_GOLDEN_NAMES, GOLDEN_NAMES
 from tests.support.processes import bytes_read

@@ -16,8 +16,8 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from sources.consumequeue import ConsumeQueueDataSource
-from store.commitlog import CommitLog
 from store.config import read_store_settings
+from store.log.commitlog import CommitLog
 from tests.sources.test_queue_contract import ends_of, stream_reader
 from tests.sources.test_rows import reference
 from tests.support.outputs import Output, Setup

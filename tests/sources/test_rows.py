@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from sources.commitlog import CommitLogDataSource
-from store import java
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.cursor import LogTail, records
-from store.record import Record, SysFlag
+from store.log import java
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail, records
+from store.log.record import Record, SysFlag
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.plain_rows import CODECS, TRANSACTION_TYPES, plain_row
 

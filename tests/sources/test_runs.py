@@ -10,8 +10,8 @@ from pyspark.sql.types import _parse_datatype_string
 
 from sources.runs import read_runs
 from sources.schemas import RUNS_SCHEMA
-from store.commitlog import CommitLog
-from store.dispatch import Wanted
+from store.log.commitlog import CommitLog
+from store.runs.dispatch import Wanted
 from tests.support.wire import PlainLog
 
 PREPARED = 4

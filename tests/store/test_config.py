@@ -1,6 +1,6 @@
 """A store's settings, from RocketMQ's own property file.
 
-Held against golden stores' broker.conf, the defaults that format.md §1 and §11 state, and
+Held against golden stores' broker.conf, the defaults that formats.md §1 and §11 state, and
 ``java.util.Properties`` for the file format.
 """
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from store.built import settings_of
 from store.config import parse_properties, read_store_settings
 from store.errors import UsageError
+from store.state.built import settings_of
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.jdk import run_java
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from store import privatecache
-from store.kernelbase import SOURCES
+from store.log.kernelbase import SOURCES
 
 ROOT = Path(__file__).parent.parent.parent
 CALL = """
 import numpy as np
 from numba import config
-from store.kernels import decode_char
+from store.log.kernels import decode_char
 code_point, _ = decode_char(np.frombuffer(b"a", np.uint8), 0, 1)
 print(config.CACHE_DIR, code_point, sum(decode_char.stats.cache_hits.values()))
 """

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from checkpoints import STATE_DIRECTORY
-from store.appender import Appender
 from store.config import OnQueueGap
-from store.consumequeue import ConsumeQueueFiles, list_queues
 from store.errors import CorruptRecordError, QueueGapError
-from store.record import Record, encode
+from store.log.record import Record, encode
+from store.queue.consumequeue import ConsumeQueueFiles, list_queues
 from tests.sources.test_rows import reference
 from tests.streaming.test_golden import dispatch
+from workload.appender import Appender
 
 pytestmark = pytest.mark.usefixtures("spark")
 FILE_SIZE = 262144

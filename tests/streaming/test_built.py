@@ -23,19 +23,19 @@ from typer.testing import CliRunner
 from checkpoints.swap import finish_swap
 from reput.cli import app
 from store import fsops
-from store.built import read_build_record, settings_of
-from store.compare import DIRECTORY_KINDS
 from store.config import OnQueueGap, read_store_settings
-from store.dispatch import DispatchBatch
 from store.errors import OutputError, ReputError, StoreError, UsageError
-from store.indexfile import IndexLayout
+from store.index.indexfile import IndexLayout
+from store.runs.dispatch import DispatchBatch
+from store.state.built import read_build_record, settings_of
 from streaming.config import DispatcherConfig
-from streaming.rebuild import rebuild
 from tests.support.cli import reput
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.golden import log_records, relaid_queues, tree, unpack_golden
 from tests.support.index_model import Content, read_content
 from tests.support.processes import is_killed_at
+from upkeep.compare import DIRECTORY_KINDS
+from upkeep.rebuild import rebuild
 
 RECORD = Path("reput") / "built.json"
 SEVERAL = 12

@@ -19,12 +19,11 @@ from pathlib import Path
 import pytest
 
 from checkpoints.followers import read_follower_states
-from checkpoints.status import read_status
 from sinks.delta import DeltaTarget
 from store import fsops
 from store.config import read_store_settings
 from store.errors import CommitLogError, OutputError, StoreError, SyncError, UsageError
-from store.watermark import read_watermark
+from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress
@@ -34,6 +33,7 @@ from tests.support.outputs import lose_power
 from tests.support.seeds import seed
 from tests.support.tables import plain_columns, plain_rows
 from tests.support.wire import PlainLog, file_name
+from upkeep.status import read_status
 
 __all__ = ["seed"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from store.built import settings_of
+from store.state.built import settings_of
 from streaming.config import DispatcherConfig
 from streaming.dispatchers import Derived
 

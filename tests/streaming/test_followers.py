@@ -14,23 +14,23 @@ import pytest
 
 from checkpoints import FOLLOWERS_DIRECTORY
 from checkpoints.followers import FollowerState, read_follower_states, write_follower_state
-from checkpoints.status import read_status
 from sinks.delta import DeltaTarget
-from store.appender import Appender
 from store.config import StoreSettings, read_store_settings
 from store.errors import OutputError, StoreError
-from store.workload import Workload
 from streaming import followers
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.followers import Followers
 from streaming.progress import Progress
-from streaming.rebuild import rebuild
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import reput
 from tests.support.golden import difference
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
 from tests.support.wire import PlainLog
+from upkeep.rebuild import rebuild
+from upkeep.status import read_status
+from workload.appender import Appender
+from workload.messages import Workload
 
 LONGEST_SECONDS = 60.0
 Golden = Callable[[str], Path]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.cursor import LogTail, records
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail, records
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress

@@ -18,23 +18,23 @@ from checkpoints.ownership import Ownership
 from checkpoints.reconcile import make_plan
 from sources.commitlog import CommitLogStreamReader
 from sources.commitlogoptions import CommitLogOptions
-from store.appender import Appender
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.cursor import LogTail
-from store.dispatch import PACKED_COLUMNS, DispatchBatch
 from store.errors import UsageError
-from store.logoffset import offset_json
-from store.record import Record
-from store.scan import assemble
-from store.spool import SpoolReader
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail
+from store.log.record import Record
+from store.runs.dispatch import PACKED_COLUMNS, DispatchBatch
+from store.runs.packed import unpack
+from store.runs.scan import assemble
+from store.runs.spool import SpoolReader
+from store.state.logoffset import offset_json
 from streaming.batch import BatchWriter
 from streaming.config import DispatcherConfig
 from streaming.dispatchers import Derived
 from streaming.followers import Followers
-from streaming.packed import unpack
 from tests.support.batch_queue import messages_of, model_of, model_tree
 from tests.support.golden import tree
+from workload.appender import Appender
 
 TYPES = {"int": IntegerType(), "bigint": LongType(), "binary": BinaryType(), "string": StringType()}
 """``StructType.fromDDL`` asks a JVM."""

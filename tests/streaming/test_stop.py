@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from store.appender import Appender
-from store.workload import Workload
 from streaming import dispatcher
 from streaming.batch import BatchWriter
 from streaming.config import DispatcherConfig
@@ -19,6 +17,8 @@ from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import difference
+from workload.appender import Appender
+from workload.messages import Workload
 
 pytestmark = pytest.mark.usefixtures("spark")
 LONGEST_SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""RocketMQ's ``BatchConsumeQueue.putBatchMessagePositionInfo``, one message at a time (format.md
+"""RocketMQ's ``BatchConsumeQueue.putBatchMessagePositionInfo``, one message at a time (formats.md
 §7), and the batches of runs that a dispatcher is given.
 
 What the dispatcher's files are compared with, byte for byte. Messages come from a store's log by
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from store import record
-from store.commitlog import CommitLog
-from store.consumequeue import UNIT_DTYPE
-from store.cursor import LogTail, records
-from store.dispatch import DETAIL_DTYPE, DispatchBatch, Run
-from store.record import Record
+from store.log import record
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail, records
+from store.log.record import Record
+from store.queue.consumequeue import UNIT_DTYPE
+from store.runs.dispatch import DETAIL_DTYPE, DispatchBatch, Run
 from tests.support.wire import file_name
 
 BATCH_UNIT = struct.Struct(">qiqqqhii")

@@ -15,22 +15,22 @@ from checkpoints.ownership import Ownership
 from checkpoints.reconcile import make_plan
 from checkpoints.watermark import read_watermark
 from sources.bitmaps import BitMaps
-from store.built import settings_of
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.cursor import LogTail
-from store.dispatch import DispatchBatch
-from store.indexfile import IndexLayout
-from store.scan import scan_in_one_piece
+from store.index.indexfile import IndexLayout
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail
+from store.runs.dispatch import DispatchBatch
+from store.runs.scan import scan_in_one_piece
+from store.state.built import settings_of
 from streaming.batch import BatchWriter
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import _check_queues_are_ours
 from streaming.dispatchers import Derived
 from streaming.followers import Followers
 from streaming.progress import Progress
-from streaming.verify import Verification, verify
 from tests.support.golden import difference, unpack_golden
 from tests.support.index_model import Content, read_content
+from upkeep.verify.run import Verification, verify
 
 QUEUE_TREES = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
 

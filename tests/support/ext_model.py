@@ -1,4 +1,5 @@
-"""Queues with ext units, one message at a time (format.md §5 step 2, §6), and logs to make them of.
+"""Queues with ext units, one message at a time (formats.md §5 step 2, §6), and logs to make them
+of.
 
 What the dispatcher's ``consumequeue`` and ``consumequeue_ext`` are compared with. Not RocketMQ's
 are two rules: a message that is dispatched again leaves no second ext unit, and a unit that fits
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from store.dispatch import DETAIL_DTYPE, DispatchBatch, Run
+from store.runs.dispatch import DETAIL_DTYPE, DispatchBatch, Run
 from tests.support.queue_model import ModelQueue
 from tests.support.wire import UNIT, PlainLog, file_name
 

@@ -6,8 +6,8 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from store import record
-from store.record import Record
+from store.log import record
+from store.log.record import Record
 from tests.support.wire import file_name, read_log
 
 GOLDEN_DIRECTORY = Path(__file__).parent.parent / "golden"

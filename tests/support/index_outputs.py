@@ -15,9 +15,9 @@ import pytest
 
 from sinks.index import IndexDispatcher
 from store import fsops
-from store.commitlog import CommitLog
-from store.dispatch import DispatchBatch, IndexEntries
-from store.indexfile import IndexLayout
+from store.index.indexfile import IndexLayout
+from store.log.commitlog import CommitLog
+from store.runs.dispatch import DispatchBatch, IndexEntries
 from tests.support.index_model import (
     Content,
     Message,

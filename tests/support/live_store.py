@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from store.appender import Appender
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.record import Record
+from store.log.commitlog import CommitLog
+from store.log.record import Record
 from tests.support.outputs import Output, Setup
+from workload.appender import Appender
 
 
 class LiveStore:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from checkpoints.watermark import WatermarkFile
 from sinks.consumequeue import ConsumeQueueDispatcher
-from store import fsops, record
-from store.commitlog import CommitLog
+from store import fsops
 from store.config import OnQueueGap
-from store.dispatch import DispatchBatch, DispatchCounts
-from store.ledger import FILE_NAME, Ledger
-from store.scan import scan_in_one_piece
-from store.watermark import Watermark, read_watermark
+from store.log import record
+from store.log.commitlog import CommitLog
+from store.runs.dispatch import DispatchBatch, DispatchCounts
+from store.runs.scan import scan_in_one_piece
+from store.state.ledger import FILE_NAME, Ledger
+from store.state.watermark import Watermark, read_watermark
 from tests.support.ext_model import Message, with_details
 from tests.support.golden import tree
 from tests.support.queue_model import ModelQueues
@@ -104,7 +105,7 @@ class Output:
         return self.dispatcher.dispatch(self.setup.batch(begin, end))
 
     def commit(self, end: int) -> None:
-        """Sync in the order of design.md §5."""
+        """Sync in the order of ARCHITECTURE.md."""
         self.dispatcher.sync()
         self.ledger.sync()
         if end > self.position:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from store import java
-from store.commitlog import CommitLog
-from store.cursor import BadRange, records
-from store.record import DEFAULT_DELAY_LEVELS_MS, Outcome, Record, Status, SysFlag, tags_code
+from store.log import java
+from store.log.commitlog import CommitLog
+from store.log.cursor import BadRange, records
+from store.log.record import DEFAULT_DELAY_LEVELS_MS, Outcome, Record, Status, SysFlag, tags_code
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TRANSACTION_TYPES = {0: "none", 4: "prepared", 8: "commit", 12: "rollback"}

@@ -1,15 +1,15 @@
 """Where records and damage are in a log image: the plain way, whole files in memory.
 
-The rules of ``store.cursor`` without windows, buffers and holes: every position is tried.
+The rules of ``store.log.cursor`` without windows, buffers and holes: every position is tried.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from store import record
-from store.cursor import BadRange
-from store.record import Record, Status
+from store.log import record
+from store.log.cursor import BadRange
+from store.log.record import Record, Status
 from tests.support.wire import PlainLog
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from store import java
-from store.commitlog import CommitLog
 from store.config import read_store_settings
-from store.cursor import LogTail, records
-from store.record import Record
+from store.log import java
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail, records
+from store.log.record import Record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

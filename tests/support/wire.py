@@ -1,4 +1,4 @@
-"""RocketMQ's bytes once more, written plainly from format.md and from nothing in this project.
+"""RocketMQ's bytes once more, written plainly from formats.md and from nothing in this project.
 
 What the product's encoder, decoder and kernels are held against, and how tests make logs.
 """
@@ -42,7 +42,7 @@ def message(
     reconsume_times: int = 0,
     prepared_transaction_offset: int = 0,
 ) -> bytes:
-    """One record at log offset ``position`` (format.md §2); hosts are address and port bytes."""
+    """One record at log offset ``position`` (formats.md §2); hosts are address and port bytes."""
     sys_flag |= 0x10 * (len(born_host) == 20) | 0x20 * (len(store_host) == 20)
     wide = len(topic) > 127
     rest = b"".join(

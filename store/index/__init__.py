@@ -1,0 +1,1 @@
+"""The hash index of keys: format, reader, writer, kernel."""

@@ -1,0 +1,328 @@
+"""Index files: which messages have a key, as a hash table with chains, found by topic and key.
+
+OFFSET  SIZE  FIELD
+     0     8  beginTimestamp, storeTimestamp of the first entry, ms
+     8     8  endTimestamp, of the last entry
+    16     8  beginPhyOffset
+    24     8  endPhyOffset
+    32     4  hashSlotCount, of slots in use
+    36     4  indexCount: the number of the next entry, 1 in an empty file (0 if never flushed)
+    40     4  x maxHashSlotNum: slots, the newest entry with a key hash of the slot; 0 without one
+           20 x maxIndexNum: entries; number 0 is never used
+and an entry, with OFFSET in it:
+     0     4  keyHash, of ``topic#key``
+     4     8  physical offset of the message
+    12     4  timeDiff, s after beginTimestamp; of a follow-up file's first entry, after the
+              endTimestamp of the file before
+    16     4  previous entry of the same slot; 0 without one
+Everything is big-endian and signed. Files are named by the local time of their creation,
+yyyyMMddHHmmssSSS, and have their full length from creation. Entries are in log order, a message's
+keys behind each other. Source: RocketMQ 5.3.3 ``IndexFile``, ``IndexHeader``, ``IndexService``;
+formats.md §8.
+
+Writer: one dispatcher, which owns the output (``store.index.mappedindexfile``). No checksum. After
+a crash the entries of messages below the watermark are whole, in all files but the last one header
+and slots too; those of the last file are rebuilt from its entries. Which of these is the last, the
+log tells: a torn one may look right.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from mmap import mmap
+from pathlib import Path
+
+from store.errors import IndexFileError, UsageError
+from store.log import java, properties
+from store.log.record import Record, SysFlag
+
+INDEX_DIRECTORY = "index"
+TEMPORARY_SUFFIX = ".tmp"
+DEFAULT_MAX_HASH_SLOT_NUM = 5_000_000
+DEFAULT_MAX_INDEX_NUM = 20_000_000
+DEFAULT_MAX_MSGS_NUM_BATCH = 64
+"""``maxMsgsNumBatch``: no query finds more."""
+TOPIC_KEY_SEPARATOR = b"#"
+TAG_KEY_PREFIX = b"T#"
+
+_HEADER = struct.Struct(">qqqqii")
+_SLOT = struct.Struct(">i")
+_ENTRY = struct.Struct(">iqii")
+INDEX_HEADER_SIZE = _HEADER.size
+HASH_SLOT_SIZE = _SLOT.size
+INDEX_SIZE = _ENTRY.size
+if (INDEX_HEADER_SIZE, HASH_SLOT_SIZE, INDEX_SIZE) != (40, 4, 20):
+    raise ImportError("the index layout does not add up to RocketMQ's sizes")
+BEGIN_TIMESTAMP_POSITION = 0
+END_TIMESTAMP_POSITION = 8
+BEGIN_PHY_OFFSET_POSITION = 16
+END_PHY_OFFSET_POSITION = 24
+HASH_SLOT_COUNT_POSITION = 32
+INDEX_COUNT_POSITION = 36
+
+_NAME_DIGITS = 17
+_NAME = re.compile(rf"[0-9]{{{_NAME_DIGITS}}}\Z", re.ASCII)
+
+
+def index_keys(record: Record, *, index_tags: bool = False) -> list[bytes]:
+    """What a message is indexed by, in order: ``topic#key`` (``IndexService.buildIndex``).
+
+    UNIQ_KEY first, then the parts of KEYS; duplicates stay. ``index_tags``: then ``T#`` and TAGS as
+    a whole, as RocketMQ 5.5 writes it. A ROLLBACK has none. As bytes, for Java's decoding does not
+    change where these join.
+    """
+    if record.transaction_type == SysFlag.ROLLBACK:
+        return []
+    found = record.property_map
+    uniq_key = found.get(properties.UNIQ_KEY, b"")
+    keys = [uniq_key, *found.get(properties.KEYS, b"").split(properties.KEY_SEPARATOR)]
+    if index_tags and properties.TAGS in found:
+        keys.append(TAG_KEY_PREFIX + found[properties.TAGS])
+    return [record.topic + TOPIC_KEY_SEPARATOR + key for key in keys if key]
+
+
+def index_key_hash(key: bytes) -> int:
+    """``IndexFile.indexKeyHashMethod`` of ``topic#key``: 0 to 2^31 - 1."""
+    key_hash = abs(java.hash_code(key))
+    # Java's abs of the lowest int is negative, which becomes 0
+    return key_hash if key_hash < 1 << 31 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHeader:
+    """The first 40 bytes."""
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_phy_offset: int = 0
+    end_phy_offset: int = 0
+    hash_slot_count: int = 0
+    index_count: int = 1
+    """Number of the next entry."""
+
+    @classmethod
+    def decode(cls, data: bytes) -> IndexHeader:
+        """Of a file's first bytes (``IndexHeader.load``: an indexCount of 0 means 1)."""
+        header = cls(*_HEADER.unpack_from(data))
+        return header if header.index_count > 0 else replace(header, index_count=1)
+
+    def encode(self) -> bytes:
+        """40 bytes."""
+        return _HEADER.pack(
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_phy_offset,
+            self.end_phy_offset,
+            self.hash_slot_count,
+            self.index_count,
+        )
+
+    @classmethod
+    def of_follow_up(cls, previous: IndexHeader | None) -> IndexHeader:
+        """Of an empty file behind a full one: all its fields are that one's end."""
+        if previous is None:
+            return cls()
+        timestamp = max(previous.end_timestamp, 0)
+        phy_offset = max(previous.end_phy_offset, 0)
+        return cls(timestamp, timestamp, phy_offset, phy_offset)
+
+    def is_time_matched(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether [begin, end], both inclusive, meets the file's times."""
+        return (
+            (begin_ms < self.begin_timestamp and end_ms > self.end_timestamp)
+            or self.begin_timestamp <= begin_ms <= self.end_timestamp
+            or self.begin_timestamp <= end_ms <= self.end_timestamp
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One entry as stored."""
+
+    key_hash: int
+    phy_offset: int
+    time_diff: int
+    """s."""
+    previous: int
+    """Number of the entry before it in its slot; 0 without one."""
+
+
+NEVER_WRITTEN = IndexEntry(0, 0, 0, 0)
+"""What stands behind the last entry; but a key with hash 0 of the log's first message is equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLayout:
+    """The settings that decide where in a file everything is.
+
+    Raises UsageError for sizes with which RocketMQ cannot work.
+    """
+
+    max_hash_slot_num: int = DEFAULT_MAX_HASH_SLOT_NUM
+    max_index_num: int = DEFAULT_MAX_INDEX_NUM
+    """One more than the entries a file takes."""
+
+    def __post_init__(self) -> None:
+        if self.max_hash_slot_num < 1 or self.max_index_num < 2 or self.file_size >= 1 << 31:
+            raise UsageError(
+                f"no index file can have maxHashSlotNum {self.max_hash_slot_num} and maxIndexNum "
+                f"{self.max_index_num}; they must be at least 1 and 2, a file below 2 GiB"
+            )
+
+    @property
+    def file_size(self) -> int:
+        """Bytes."""
+        return self.entry_position(self.max_index_num)
+
+    def slot_position(self, key_hash: int) -> int:
+        """Where the slot of a key hash is."""
+        return INDEX_HEADER_SIZE + key_hash % self.max_hash_slot_num * HASH_SLOT_SIZE
+
+    def entry_position(self, index: int) -> int:
+        """Where entry ``index`` is."""
+        return INDEX_HEADER_SIZE + self.max_hash_slot_num * HASH_SLOT_SIZE + index * INDEX_SIZE
+
+    def entry(self, data: memoryview | mmap, index: int) -> IndexEntry:
+        """Entry ``index`` of a whole file."""
+        return IndexEntry(*_ENTRY.unpack_from(data, self.entry_position(index)))
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOffsetResult:
+    """What a query found (``QueryOffsetResult``)."""
+
+    phy_offsets: tuple[int, ...]
+    """Newest first. Keys with the same hash are among them: whoever reads the messages compares."""
+    index_last_update_timestamp: int
+    """endTimestamp of the newest file; 0 without one."""
+    index_last_update_phyoffset: int
+
+
+def new_index_file_name(newest: Path | None) -> str:
+    """The time now, in digits; more than the newest file's name where the clock says less."""
+    name = int(datetime.now().strftime("%Y%m%d%H%M%S%f")[:_NAME_DIGITS])
+    return str(max(name, int(newest.name) + 1 if newest else 0)).zfill(_NAME_DIGITS)
+
+
+def read_header(path: Path) -> IndexHeader:
+    """The header of a file."""
+    with path.open("rb", buffering=0) as file:
+        return IndexHeader.decode(file.read(INDEX_HEADER_SIZE))
+
+
+def read_entry(path: Path, layout: IndexLayout, index: int) -> IndexEntry:
+    """Entry ``index`` of a file."""
+    with path.open("rb", buffering=0) as file:
+        data = os.pread(file.fileno(), INDEX_SIZE, layout.entry_position(index))
+    return IndexEntry(*_ENTRY.unpack(data))
+
+
+class IndexFiles:
+    """The index files of one store or output, for reading; listed anew with every call."""
+
+    def __init__(self, directory: Path, layout: IndexLayout) -> None:
+        self.directory = directory
+        self.layout = layout
+
+    def named_paths(self) -> list[Path]:
+        """Oldest first, whatever their sizes."""
+        return [path for path in self._entries() if _NAME.match(path.name)]
+
+    def paths(self) -> list[Path]:
+        """Oldest first. Raises IndexFileError where a size is not what the settings say."""
+        found = []
+        for path in self.named_paths():
+            size = path.stat().st_size
+            if size != self.layout.file_size:
+                raise IndexFileError(
+                    f"index file {path} has {size} bytes where maxHashSlotNum and maxIndexNum say "
+                    f"{self.layout.file_size}; set them as the file's writer did (broker.conf), or "
+                    "heal a single damaged file with reput verify --repair"
+                )
+            found.append(path)
+        return found
+
+    def first_phy_offset(self) -> int | None:
+        """Of the first message in the first file; None without a file. Where header and entry say
+        different ones, the lower."""
+        for path in self.named_paths():
+            with path.open("rb", buffering=0) as file:
+                header = file.read(INDEX_HEADER_SIZE)
+                entry = os.pread(file.fileno(), INDEX_SIZE, self.layout.entry_position(1))
+            begin = IndexHeader.decode(header.ljust(INDEX_HEADER_SIZE, b"\0")).begin_phy_offset
+            return min(begin, IndexEntry(*_ENTRY.unpack(entry.ljust(INDEX_SIZE, b"\0"))).phy_offset)
+        return None
+
+    def unfinished_paths(self) -> list[Path]:
+        """Files whose creation was cut short."""
+        return [
+            path
+            for path in self._entries()
+            if path.suffix == TEMPORARY_SUFFIX and _NAME.match(path.stem)
+        ]
+
+    def foreign_names(self) -> list[str]:
+        """What else lies there, sorted; RocketMQ loads none of it."""
+        return [path.name for path in self._entries() if not _NAME.match(path.name)]
+
+    def _entries(self) -> list[Path]:
+        return sorted(self.directory.iterdir()) if self.directory.is_dir() else []
+
+    def query_offset(
+        self,
+        key: bytes,
+        max_num: int,
+        begin_ms: int,
+        end_ms: int,
+        end_offset: int | None = None,
+    ) -> QueryOffsetResult:
+        """Messages with ``topic#key`` and a store time of [begin, end], both inclusive.
+
+        At most ``max_num``, the newest (``IndexService.queryOffset``), none at or beyond
+        ``end_offset`` of the log. Times are whole seconds after a file's first entry. Raises
+        IndexFileError as ``paths``.
+        """
+        key_hash = index_key_hash(key)
+        found: list[int] = []
+        newest: IndexHeader | None = None
+        for path in reversed(self.paths()):
+            header = read_header(path)
+            newest = newest or header
+            if header.is_time_matched(begin_ms, end_ms):
+                for entry in self._chain(path, header, key_hash):
+                    if len(found) >= max_num or entry.time_diff < 0:
+                        break
+                    time = header.begin_timestamp + entry.time_diff * 1000
+                    is_readable = end_offset is None or entry.phy_offset < end_offset
+                    if is_readable and entry.key_hash == key_hash and begin_ms <= time <= end_ms:
+                        found.append(entry.phy_offset)
+                    if time < begin_ms:
+                        break
+            if header.begin_timestamp < begin_ms or len(found) >= max_num:
+                break
+        newest = newest or IndexHeader()
+        return QueryOffsetResult(tuple(found), newest.end_timestamp, newest.end_phy_offset)
+
+    def _chain(self, path: Path, header: IndexHeader, key_hash: int) -> Iterator[IndexEntry]:
+        """Entries of a hash's slot, newest first.
+
+        In a sound file every entry is chained to an older one; what is not ends the chain, where
+        RocketMQ would go round in circles.
+        """
+        if header.index_count <= 1:
+            return
+        layout = self.layout
+        with path.open("rb", buffering=0) as file:
+            fd = file.fileno()
+            index = _SLOT.unpack(os.pread(fd, HASH_SLOT_SIZE, layout.slot_position(key_hash)))[0]
+            limit = min(header.index_count, layout.max_index_num - 1)
+            while 0 < index <= limit:
+                data = os.pread(fd, INDEX_SIZE, layout.entry_position(index))
+                entry = IndexEntry(*_ENTRY.unpack(data))
+                yield entry
+                limit, index = index - 1, entry.previous

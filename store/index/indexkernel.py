@@ -1,0 +1,111 @@
+"""The numba kernels that fill and rebuild an index file; RocketMQ's ``IndexFile.putKey``.
+
+``data`` is a whole file, uint8[file size]. The layout is in ``store.index.indexfile``; the plain
+twin is the model in ``tests/support/index_model.py``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from store.index.indexfile import (
+    BEGIN_PHY_OFFSET_POSITION,
+    BEGIN_TIMESTAMP_POSITION,
+    END_PHY_OFFSET_POSITION,
+    END_TIMESTAMP_POSITION,
+    HASH_SLOT_COUNT_POSITION,
+    HASH_SLOT_SIZE,
+    INDEX_COUNT_POSITION,
+    INDEX_HEADER_SIZE,
+    INDEX_SIZE,
+)
+from store.log.kernelbase import i32, i64, kernel, prefetch, put32, put64
+
+_INTEGER_MAX = 0x7FFFFFFF
+PREFETCH_DISTANCE = 16
+"""Entries; slots are all over 20 MB, and a miss takes as long as ten entries."""
+
+
+@njit(inline="always")
+def _put_key(data, position, slot, index, key_hash, offset, time_diff):
+    """Write entry ``index`` at ``position`` and chain it; the entry before it in its slot, or 0."""
+    previous = i32(data, slot)
+    if previous < 0 or previous > index:
+        previous = np.int64(0)
+    put32(data, position, key_hash)
+    put64(data, position + 4, offset)
+    put32(data, position + 12, time_diff)
+    put32(data, position + 16, previous)
+    put32(data, slot, index)
+    return previous
+
+
+@kernel
+def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_timestamps):
+    """Put entries until the file is full: int64[n], int32[n] (0 or positive), int64[n] ms.
+
+    The header is written with every entry, as RocketMQ does: a reader never sees a slot that says
+    more than the header. Returns how many went in.
+    """
+    begin_timestamp = i64(data, BEGIN_TIMESTAMP_POSITION)
+    used = i32(data, HASH_SLOT_COUNT_POSITION)
+    first = max(i32(data, INDEX_COUNT_POSITION), np.int64(1))
+    entries = INDEX_HEADER_SIZE + HASH_SLOT_SIZE * max_hash_slot_num
+    count = min(np.int64(len(offsets)), max_index_num - first)
+    slots = np.uint32(max_hash_slot_num)
+    for at in range(count):
+        if at + PREFETCH_DISTANCE < count:
+            ahead = np.int64(np.uint32(hashes[at + PREFETCH_DISTANCE]) % slots)
+            prefetch(data, INDEX_HEADER_SIZE + HASH_SLOT_SIZE * ahead)
+        index = first + at
+        offset = offsets[at]
+        store_timestamp = store_timestamps[at]
+        time_diff = np.int64(0)
+        if begin_timestamp > 0:
+            # Java's division, which rounds to zero, differs below 0 only
+            time_diff = min(max((store_timestamp - begin_timestamp) // 1000, 0), _INTEGER_MAX)
+        key_hash = np.int64(hashes[at])
+        slot = INDEX_HEADER_SIZE + HASH_SLOT_SIZE * np.int64(np.uint32(key_hash) % slots)
+        position = entries + INDEX_SIZE * index
+        previous = _put_key(data, position, slot, index, key_hash, offset, time_diff)
+        if index == 1:
+            begin_timestamp = store_timestamp
+            put64(data, BEGIN_PHY_OFFSET_POSITION, offset)
+            put64(data, BEGIN_TIMESTAMP_POSITION, store_timestamp)
+        if previous == 0:
+            used += 1
+            put32(data, HASH_SLOT_COUNT_POSITION, used)
+        put32(data, INDEX_COUNT_POSITION, index + 1)
+        put64(data, END_PHY_OFFSET_POSITION, offset)
+        put64(data, END_TIMESTAMP_POSITION, store_timestamp)
+    return max(count, np.int64(0))
+
+
+@kernel
+def rebuild_slots(entries, index, used, last_offset, end_offset, slots):
+    """Slots of the leading entries that are sound and of messages before ``end_offset``.
+
+    ``entries`` (uint8) are those from number ``index`` on; for the file's first ones the three
+    numbers before ``end_offset`` are 1, 0, 0, behind those what was returned for them. Only
+    entries are looked at, header and slots may be anything. An entry is sound if offsets do not
+    fall, no field is negative, and it is chained to what ``slots`` (int32[maxHashSlotNum], zeros
+    before the first) holds by then. Returns (indexCount, hashSlotCount, last offset).
+    """
+    for position in range(0, len(entries) - INDEX_SIZE + 1, INDEX_SIZE):
+        key_hash = i32(entries, position)
+        offset = i64(entries, position + 4)
+        if key_hash < 0 or i32(entries, position + 12) < 0:
+            break
+        if offset < last_offset or offset >= end_offset:
+            break
+        slot = key_hash % len(slots)
+        previous = np.int64(slots[slot])
+        if i32(entries, position + 16) != previous:
+            break
+        if previous == 0:
+            used += 1
+        slots[slot] = index
+        last_offset = offset
+        index += 1
+    return index, used, last_offset

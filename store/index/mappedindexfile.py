@@ -1,0 +1,214 @@
+"""One index file as its writer has it: mapped, filled and rebuilt by kernels.
+
+The layout and the contract are in ``store.index.indexfile``; apart from it, for numba takes half a
+second to import and readers go without.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import fsops
+from store.errors import OutputError
+from store.index import indexkernel
+from store.index.indexfile import (
+    INDEX_HEADER_SIZE,
+    INDEX_SIZE,
+    TEMPORARY_SUFFIX,
+    IndexEntry,
+    IndexHeader,
+    IndexLayout,
+)
+
+ZEROS = bytes(1 << 20)
+RESERVED_BYTES = 16 << 20
+"""Space for entries is reserved in such steps: a file is 400 MB long, and rarely full."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEntries:
+    """The leading entries of a file that stay."""
+
+    index_count: int
+    """Number of the next entry."""
+    slots: NDArray[np.int32]
+    """int32[maxHashSlotNum], made of these entries alone."""
+    hash_slot_count: int
+
+
+class MappedIndexFile:
+    """A file of full length, mapped. One writer; not thread-safe."""
+
+    def __init__(self, path: Path, layout: IndexLayout) -> None:
+        """Open a file, or make one. Raises NoSpaceError where the disk has no room for its slots:
+        a write to a mapped hole (RocketMQ's files have them) on a full disk would be SIGBUS."""
+        self.path = path
+        self._layout = layout
+        self._fd = fsops.open_for_writing(path, layout.file_size)
+        self._reserved = layout.entry_position(1)
+        try:
+            fsops.allocate(self._fd, 0, self._reserved, path)
+            self._mapping = fsops.map_for_writing(self._fd, layout.file_size, path)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._data: NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8)
+        self._synced_count = 1
+        """Number of the first entry that may not be durable."""
+
+    @classmethod
+    def create(
+        cls, path: Path, layout: IndexLayout, previous: IndexHeader | None
+    ) -> MappedIndexFile:
+        """Make the file behind the one with the header ``previous``, durably: it appears with all
+        its bytes or, where the disk is full (NoSpaceError), not at all."""
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        try:
+            file = cls(temporary, layout)
+            try:
+                file._set_header(IndexHeader.of_follow_up(previous))
+                file.sync()
+                fsops.rename(temporary, path)
+            except BaseException:
+                file.close()
+                raise
+        except OutputError:
+            fsops.unlink(temporary)
+            raise
+        file.path = path
+        return file
+
+    @property
+    def header(self) -> IndexHeader:
+        """As it stands now."""
+        return IndexHeader.decode(self._mapping[:INDEX_HEADER_SIZE])
+
+    def _set_header(self, header: IndexHeader) -> None:
+        self._mapping[:INDEX_HEADER_SIZE] = header.encode()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next entry needs another file."""
+        return self.header.index_count >= self._layout.max_index_num
+
+    def put(
+        self,
+        offsets: NDArray[np.int64],
+        hashes: NDArray[np.int32],
+        store_timestamps: NDArray[np.int64],
+    ) -> int:
+        """Put entries (``IndexEntries``) in order; how many went in before the file was full.
+
+        Raises NoSpaceError with nothing put."""
+        count = min(self.header.index_count + len(offsets), self._layout.max_index_num)
+        self._reserve(self._layout.entry_position(count))
+        return int(
+            indexkernel.put_keys(
+                self._data, self._layout.max_hash_slot_num, self._layout.max_index_num,
+                offsets, hashes, store_timestamps,
+            )
+        )  # fmt: skip
+
+    def _reserve(self, end: int) -> None:
+        if end > self._reserved:
+            end = min(max(end, self._reserved + RESERVED_BYTES), self._layout.file_size)
+            fsops.allocate(self._fd, self._reserved, end - self._reserved, self.path)
+            self._reserved = end
+
+    def entry(self, index: int) -> IndexEntry:
+        """Entry ``index``."""
+        return self._layout.entry(self._mapping, index)
+
+    def sound_entries(self, end_offset: int, max_count: int | None = None) -> KeptEntries:
+        """The leading entries that look right and are of messages before ``end_offset``, whatever
+        else the file holds; below number ``max_count`` where one is given."""
+        layout = self._layout
+        slots = np.zeros(layout.max_hash_slot_num, np.int32)
+        start, end = map(layout.entry_position, (1, max_count or layout.max_index_num))
+        # a full tmpfs answers a look at a hole with SIGBUS, for it would have to map a page
+        end = min(end, os.lseek(self._fd, start, os.SEEK_HOLE))
+        entries = self._data[start : end - (end - start) % INDEX_SIZE]
+        index_count, hash_slot_count, _ = indexkernel.rebuild_slots(
+            entries, 1, 0, 0, end_offset, slots
+        )
+        return KeptEntries(int(index_count), slots, int(hash_slot_count))
+
+    def restore(
+        self,
+        kept: KeptEntries,
+        previous: IndexHeader | None,
+        store_timestamp_at: Callable[[int], int | None],
+    ) -> None:
+        """Make the file what it was when ``kept`` were its entries, durably.
+
+        ``previous``: the header of the file before. ``store_timestamp_at`` reads the time of the
+        record at a physical offset; where it is gone (None), the header's own begin and the last
+        entry's seconds stand in.
+        """
+        header = IndexHeader.of_follow_up(previous)
+        if kept.index_count > 1:
+            header = self._header_of(kept, store_timestamp_at)
+        entry_0, entry_1 = map(self._layout.entry_position, (0, 1))
+        slots = self._data[INDEX_HEADER_SIZE:entry_0].view(">i4")
+        if not np.array_equal(slots, kept.slots):
+            slots[:] = kept.slots
+        self._data[entry_0:entry_1] = 0
+        self._clear(self._layout.entry_position(kept.index_count))
+        self._set_header(header)
+        self.sync()
+
+    def _header_of(
+        self, kept: KeptEntries, store_timestamp_at: Callable[[int], int | None]
+    ) -> IndexHeader:
+        first, last = self.entry(1), self.entry(kept.index_count - 1)
+        begin = store_timestamp_at(first.phy_offset)
+        if begin is None:
+            begin = self.header.begin_timestamp
+        end = store_timestamp_at(last.phy_offset)
+        if end is None:
+            # a follow-up file's first entry counts from elsewhere
+            end = begin + last.time_diff * 1000 if kept.index_count > 2 else begin
+        return IndexHeader(
+            begin, end, first.phy_offset, last.phy_offset, kept.hash_slot_count, kept.index_count
+        )
+
+    def _clear(self, start: int) -> None:
+        """Make zeros of what stands behind byte ``start``; holes stay untouched."""
+        while True:
+            try:
+                start = os.lseek(self._fd, start, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return
+                raise fsops.output_error(error, "search", self.path) from error
+            end = min(os.lseek(self._fd, start, os.SEEK_HOLE), self._layout.file_size)
+            while start < end:
+                piece = ZEROS[: end - start]
+                fsops.pwrite(self._fd, piece, start, self.path)
+                start += len(piece)
+
+    def sync_entries(self) -> None:
+        """Make the entries durable; header and slots follow from them. Raises SyncError."""
+        count = self.header.index_count
+        if count > self._synced_count:
+            start, end = map(self._layout.entry_position, (self._synced_count, count))
+            fsops.sync_mapping(self._mapping, start, end, self.path)
+            self._synced_count = count
+
+    def sync(self) -> None:
+        """Make all of it durable. Raises SyncError."""
+        fsops.sync_mapping(self._mapping, 0, self._layout.file_size, self.path)
+        self._synced_count = self.header.index_count
+
+    def close(self) -> None:
+        """Let go of the file, as it is."""
+        self._data = np.empty(0, np.uint8)
+        self._mapping.close()
+        os.close(self._fd)

@@ -1,0 +1,362 @@
+"""The commitlog directory: a list of equally sized files, read by position and never written.
+
+Files are named by the log offset of their first byte, 20 digits (``UtilAll.offset2FileName``), so
+that the list sorted by name is the log. All have their full length from creation; every file but
+the last ends in a BLANK record, so every file start is a record start. A broker keeps one more,
+all-zero file ready. What is no 20-digit regular file is foreign: reported, otherwise ignored.
+
+Reads are ``preadv`` into the caller's buffer: a file cut under us gives fewer bytes, where a
+mapping would give SIGBUS.
+
+Several directories (``storePathCommitLog`` with commas, ``readOnlyCommitLogStorePaths``) are one
+log. A file may move from one to another at any time, by ``mv`` or a copy: while it stands in both,
+the whole one counts, and of two whole ones either if they are equal byte for byte.
+"""
+
+from __future__ import annotations
+
+import errno
+import filecmp
+import os
+import re
+import stat
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from pathlib import Path
+
+from store.errors import CommitLogError, UsageError
+from store.log import record
+from store.log.record import SIZE_MAGIC_LENGTH, Outcome, Record, Status
+
+FILE_NAME_LENGTH = 20
+_FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
+_EMPTY_HEADER = bytes(SIZE_MAGIC_LENGTH)
+# shared file systems keep times of a second or two, and two machines' clocks differ a little
+_SETTLED_NANOSECONDS = 3_000_000_000
+READ_AHEAD_BYTES = 128 << 20
+NO_TIME = -1
+"""A storeTimestamp of nothing."""
+_OPEN_TRIES = 3
+_OPEN_RETRY_SECONDS = 0.01
+_LIST_TRIES = 100
+
+
+def offset_to_file_name(offset: int) -> str:
+    """20 digits, so that names sort as offsets do."""
+    return f"{offset:0{FILE_NAME_LENGTH}d}"
+
+
+def is_mapped_file_name(name: str) -> bool:
+    """Whether a directory entry is named as RocketMQ names its files: 20 digits, a Java long."""
+    return _FILE_NAME.match(name) is not None and int(name) < 1 << 63
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Segment:
+    """One commitlog file."""
+
+    start: int
+    """Log offset of its first byte."""
+    path: Path
+
+
+class OpenFile:
+    """A file open for reading: closed when nobody holds it, so never under who reads from it."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class CommitLog:
+    """The files of one log, listed again only when a directory changed.
+
+    Several threads may read while one refreshes, or closes. What it opened is closed with it:
+    Spark's Python workers go from task to task.
+    """
+
+    def __init__(self, directories: Sequence[Path], file_size: int | None = None) -> None:
+        """``file_size``: mappedFileSizeCommitLog in bytes; None takes the files' own.
+
+        Raises UsageError where there is no commitlog, CommitLogError where a file does not fit.
+        """
+        self.directories = tuple(directories)
+        self._configured_size = file_size
+        self.file_size = file_size or 0
+        self.segments: list[Segment] = []
+        self.foreign: list[Path] = []
+        self._copies: dict[int, list[Path]] = {}
+        """Further files of a segment's name and length, not yet compared, by its start."""
+        self._signature: tuple[int, ...] = ()
+        self._open_files: dict[int, OpenFile] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the files again if a directory changed; an unchanged one costs a stat."""
+        try:
+            signature = tuple(path.stat().st_mtime_ns for path in self.directories)
+        except OSError as error:
+            raise UsageError(
+                f"no commitlog at {error.filename}: {error.strerror}; "
+                "give the store's root directory, the one that holds commitlog/"
+            ) from error
+        if signature == self._signature:
+            return
+        listed_at = time.time_ns()
+        listed, self.foreign = self._list()
+        segments = self._without_copies(listed)
+        if segments and listed[segments[-1].path].st_size == 0:
+            # being created by the broker; RocketMQ drops an empty last file as well
+            signature = ()
+            segments.pop()
+        if max(signature, default=0) > listed_at - _SETTLED_NANOSECONDS:
+            # a file that comes now may leave the directory with the same time
+            signature = ()
+        self._check(segments, {path: status.st_size for path, status in listed.items()})
+        self._close_removed({segment.start: listed[segment.path] for segment in segments})
+        self.segments = segments
+        self._signature = signature
+
+    def _list(self) -> tuple[dict[Path, os.stat_result], list[Path]]:
+        """The log's files, and what else lies there."""
+        listed = self._list_once()
+        if len(self.directories) == 1:
+            return listed
+        for _ in range(_LIST_TRIES):
+            again = self._list_once()
+            # a file that moved between two looks was missed, or seen twice
+            if again[0].keys() == listed[0].keys():
+                return again
+            listed = again
+        raise CommitLogError(
+            "files come and go in the commitlog directories faster than they can be listed: "
+            f"{', '.join(map(str, self.directories))}; try again when they have been moved"
+        )
+
+    def _list_once(self) -> tuple[dict[Path, os.stat_result], list[Path]]:
+        found: dict[Path, os.stat_result] = {}
+        foreign = []
+        for directory in self.directories:
+            try:
+                entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+            except OSError as error:
+                raise UsageError(f"cannot list commitlog {directory}: {error.strerror}") from error
+            for entry in entries:
+                path = Path(entry.path)
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                named = is_mapped_file_name(entry.name)
+                # no offset lies behind a Java long
+                named = named and int(entry.name) + status.st_size < 1 << 63
+                if named and stat.S_ISREG(status.st_mode):
+                    found[path] = status
+                else:
+                    foreign.append(path)
+        return found, foreign
+
+    def _without_copies(self, listed: dict[Path, os.stat_result]) -> list[Segment]:
+        """One file of each name: the longest, and of those the one that was read before.
+
+        A shorter one is a copy in the making, or one that was given up: RocketMQ's files have
+        their full length from creation, and a move removes the original last.
+        """
+        known = {segment.path for segment in self.segments}
+        by_start: dict[int, list[Path]] = {}
+        for path in listed:
+            by_start.setdefault(int(path.name), []).append(path)
+        segments = []
+        copies: dict[int, list[Path]] = {}
+        for start, paths in by_start.items():
+            paths.sort(key=lambda path: (-listed[path].st_size, path not in known))
+            first, *others = paths
+            segments.append(Segment(start, first))
+            for path in others:
+                if listed[path].st_size < listed[first].st_size:
+                    self.foreign.append(path)
+                else:
+                    copies.setdefault(start, []).append(path)
+        self._copies = copies
+        return sorted(segments)
+
+    def _check(self, segments: list[Segment], sizes: dict[Path, int]) -> None:
+        if not segments:
+            return
+        first = segments[0]
+        expected = self._configured_size or self.file_size or sizes[first.path]
+        for segment in segments:
+            if sizes[segment.path] != expected:
+                stated = (
+                    "mappedFileSizeCommitLog says"
+                    if self._configured_size
+                    else f"{first.path.name} has"
+                )
+                raise CommitLogError(
+                    f"commitlog file {segment.path} has {sizes[segment.path]} bytes where "
+                    f"{stated} {expected}; restore the file, or set mappedFileSizeCommitLog "
+                    "(broker.conf or --commitlog-file-size) to the size that the broker used"
+                )
+        for before, after in pairwise(segments):
+            if after.start < before.start + expected:
+                raise CommitLogError(
+                    f"commitlog files {before.path} and {after.path} overlap at {expected} bytes "
+                    "a file; one of them does not belong to this log"
+                )
+        self.file_size = expected
+
+    def _close_removed(self, kept: dict[int, os.stat_result]) -> None:
+        """Close what is no longer the file of its start: it moved to another disk, or a broker that
+        cut its log removed it and made another of the same name."""
+        for start, file in list(self._open_files.items()):
+            if start not in kept or not os.path.samestat(os.fstat(file.fd), kept[start]):
+                self._open_files.pop(start, None)
+
+    @property
+    def min_offset(self) -> int:
+        """Log offset of the first file's first byte; 0 for a log without files."""
+        return self.segments[0].start if self.segments else 0
+
+    def segment_at(self, offset: int) -> Segment | None:
+        """The file that covers ``offset``; None for a gap or beyond the last file."""
+        segments = self.segments
+        index = bisect_right(segments, offset, key=attrgetter("start")) - 1
+        if index >= 0 and offset < segments[index].start + self.file_size:
+            return segments[index]
+        return None
+
+    def segment_after(self, offset: int) -> Segment | None:
+        """The first file that starts at or behind ``offset``."""
+        return next((segment for segment in self.segments if segment.start >= offset), None)
+
+    def active_segment(self) -> Segment | None:
+        """The file that the broker appends to: the last one with anything at its start."""
+        for segment in reversed(self.segments):
+            if self.read(segment.start, SIZE_MAGIC_LENGTH) != _EMPTY_HEADER:
+                return segment
+        return self.segments[0] if self.segments else None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes at ``offset``, within one file."""
+        buffer = bytearray(min(size, self.file_size))
+        return bytes(buffer[: self.read_into(offset, memoryview(buffer))])
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill ``buffer`` from ``offset`` on, within one file; the number of bytes read."""
+        segment = self.segment_at(offset)
+        if segment is None:
+            return 0
+        position = offset - segment.start
+        view = buffer[: self.file_size - position]
+        done = 0
+        try:
+            file = self.open_file(segment)
+            while done < len(view):
+                count = os.preadv(file.fd, [view[done:]], position + done)
+                if count == 0:
+                    break
+                done += count
+        except OSError as error:
+            raise CommitLogError(
+                f"cannot read commitlog file {segment.path} at {position + done}: {error.strerror}"
+            ) from error
+        return done
+
+    def will_need(self, offset: int, size: int) -> None:
+        """Let the disk read ``size`` bytes at ``offset``, 128 MiB of one file at the most, while
+        something else is done."""
+        segment = self.segment_at(offset)
+        if segment is not None and size > 0:
+            file, position = self.open_file(segment), offset - segment.start
+            size = min(size, READ_AHEAD_BYTES)
+            os.posix_fadvise(file.fd, position, size, os.POSIX_FADV_WILLNEED)
+
+    def record_at(self, offset: int, size: int, *, verify_crc: bool = False) -> Record | Outcome:
+        """What stands at ``offset`` and ``size``, where a queue's unit or a walk points.
+
+        BAD_SIZE where a record of another size stands there.
+        """
+        data = self.read(offset, min(size, record.MAX_RECORD_LENGTH))
+        # nothing behind it is looked at: as if it were the last one of its file
+        file_end = offset + size + record.END_FILE_MIN_BLANK_LENGTH
+        found = record.decode(data, offset, file_end, verify_crc=verify_crc)
+        if isinstance(found, Record) and found.total_size != size:
+            return Outcome(Status.BAD_SIZE, found.total_size)
+        return found
+
+    def store_time(self, offset: int) -> int:
+        """storeTimestamp of the record that begins at ``offset``, ms; NO_TIME where no file has
+        its head."""
+        head = self.read(offset, record.STORE_TIMESTAMP_END_MAX)
+        if len(head) < record.STORE_TIMESTAMP_END_MAX:
+            return NO_TIME
+        return record.store_timestamp(head)
+
+    def open_file(self, segment: Segment) -> OpenFile:
+        """For reads by position, while it is held. Raises OSError."""
+        file = self._open_files.get(segment.start)
+        if file is None:
+            file = self._open_files[segment.start] = OpenFile(self._open(segment))
+        return file
+
+    def _open(self, segment: Segment) -> int:
+        self._compare_copies(segment)
+        try:
+            return _open_with_retries(segment.path)
+        except FileNotFoundError:
+            # moved since the directories were listed
+            for path, status in self._list()[0].items():
+                if path.name == segment.path.name and status.st_size == self.file_size:
+                    return _open_with_retries(path)
+            raise
+
+    def _compare_copies(self, segment: Segment) -> None:
+        """Only where a file is read: a gigabyte takes a second."""
+        for path in self._copies.get(segment.start, ()):
+            with suppress(FileNotFoundError):  # the move is over
+                if not filecmp.cmp(segment.path, path, shallow=False):
+                    raise CommitLogError(
+                        f"commitlog files {segment.path} and {path} have one name and length and "
+                        "other bytes; remove the one that is no file of this log, or let a copy "
+                        "that goes on come to its end"
+                    )
+        self._copies.pop(segment.start, None)
+
+    def next_data(self, offset: int) -> int:
+        """``offset``, or behind a hole of the sparse file that covers it (its end at the most)."""
+        segment = self.segment_at(offset)
+        if segment is None:
+            return offset
+        try:
+            file = self.open_file(segment)
+            found = os.lseek(file.fd, offset - segment.start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return segment.start + self.file_size
+            return offset
+        return segment.start + found
+
+    def close(self) -> None:
+        """Close the files; the object may be used again."""
+        self._close_removed({})
+
+
+def _open_with_retries(path: Path) -> int:
+    """Shared file systems refuse now and then what they grant a moment later."""
+    for attempt in range(1, _OPEN_TRIES + 1):
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno not in (errno.ESTALE, errno.EIO, errno.EAGAIN) or attempt == _OPEN_TRIES:
+                raise
+            time.sleep(_OPEN_RETRY_SECONDS)
+    raise AssertionError("unreachable")

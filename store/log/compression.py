@@ -1,0 +1,61 @@
+"""Bodies that a client compressed, made plain again, and never beyond a limit.
+
+A few KB may inflate to gigabytes, and bodies come from anybody. Source: RocketMQ 5.3.3
+``MessageSysFlag``, ``CompressionType``, ``CompressorFactory``; formats.md §2.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from store.log.record import SysFlag
+
+UNKNOWN = "unknown"
+MAX_INFLATED_BYTES = 16 << 20
+"""Of a body on its way to a table or to Kafka: one that would be larger is not inflated."""
+# no type bits with the compressed bit set is zlib, as written before 4.9.4
+_COMPRESSIONS = {
+    0: "zlib",
+    SysFlag.COMPRESSION_LZ4: "lz4",
+    SysFlag.COMPRESSION_ZSTD: "zstd",
+    SysFlag.COMPRESSION_ZLIB: "zlib",
+}
+
+
+def compression(sys_flag: int) -> str | None:
+    """Codec of a body, or ``unknown``; None for a plain one."""
+    if not sys_flag & SysFlag.COMPRESSED:
+        return None
+    return _COMPRESSIONS.get(sys_flag & SysFlag.COMPRESSION_MASK, UNKNOWN)
+
+
+def inflate(body: bytes | pa.Buffer, codec: str, limit: int) -> bytes | None:
+    """The plain body; None where it does not inflate, or not within ``limit`` bytes."""
+    inflaters: dict[str, Callable[[bytes | pa.Buffer, int], bytes]] = {
+        "zlib": _inflate_zlib,
+        "lz4": lambda data, most: _inflate_arrow(data, "lz4", most),
+        "zstd": lambda data, most: _inflate_arrow(data, "zstd", most),
+    }
+    if codec not in inflaters:
+        return None
+    try:
+        plain = inflaters[codec](body, limit + 1)
+    except (zlib.error, OSError, pa.ArrowException):
+        return None
+    return plain if len(plain) <= limit else None
+
+
+def _inflate_zlib(body: bytes | pa.Buffer, most: int) -> bytes:
+    inflater = zlib.decompressobj()
+    plain = inflater.decompress(body, most)
+    if not inflater.eof and len(plain) < most:
+        raise zlib.error("the stream is cut")
+    return plain
+
+
+def _inflate_arrow(body: bytes | pa.Buffer, codec: str, most: int) -> bytes:
+    with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
+        return bytes(stream.read(most))

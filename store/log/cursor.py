@@ -1,0 +1,445 @@
+"""Walking the log: from record to record, over damage, and up to the live end.
+
+Three outcomes are kept apart (style: never one None): a torn or unwritten tail is where we wait, a
+BLANK is where the next file begins, damage is where we look for the next trusted boundary.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.errors import CommitLogDataLossError
+from store.log import record
+from store.log.commitlog import CommitLog, Segment
+from store.log.record import Outcome, Record, Status
+
+BUFFER_SIZE = 1 << 20
+"""Bytes read at a time: stays in the cache, larger buffers were slower (decision 0003)."""
+NO_LIMIT = (1 << 63) - 1
+NEAR_BYTES = 64 << 10
+_MAGIC = re.compile(
+    b"|".join(
+        re.escape(magic.to_bytes(4, "big"))
+        for magic in (record.MESSAGE_MAGIC_V1, record.MESSAGE_MAGIC_V2, record.BLANK_MAGIC)
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BadRange:
+    """[start, end) of the log holds no record that can be dispatched."""
+
+    start: int
+    end: int
+    status: Status
+
+
+class Window:
+    """A reused buffer over the log: ``load`` puts it at an offset."""
+
+    def __init__(self, log: CommitLog, size: int = BUFFER_SIZE) -> None:
+        self._log = log
+        self.data: NDArray[np.uint8] = np.empty(size, np.uint8)
+        self.base = 0
+        self.length = 0
+
+    def load(self, offset: int, needed: int = 0) -> bool:
+        """Read from ``offset``; False where no byte more than before came (the log ends there).
+
+        ``needed`` bytes are made room for: one record may be larger than the buffer.
+        """
+        if needed > len(self.data):
+            self.data = np.empty(needed, np.uint8)
+        before = (self.base + self.length) if self.base <= offset else -1
+        self.base = offset
+        self.length = self._log.read_into(offset, self.data.data)
+        return self.base + self.length > before
+
+
+@dataclass(slots=True)
+class Hop:
+    """Where a walk stopped, and what it passed."""
+
+    offset: int
+    """Log offset of the stop."""
+    status: Status
+    """OK: a bound was reached; otherwise what stands at ``offset``."""
+    record_count: int = 0
+    last_record_offset: int = -1
+    """Start of the last record passed; -1 if none was."""
+
+
+def hop_file(
+    log: CommitLog,
+    window: Window,
+    offset: int,
+    *,
+    stop: int = NO_LIMIT,
+    max_records: int = NO_LIMIT,
+    max_timestamp: int = NO_LIMIT,
+) -> Hop:
+    """Walk within one file from ``offset``, a record start, up to a bound or a non-record.
+
+    Bounds: the log offset at which the last record ends, how many records, their storeTimestamp.
+    """
+    # numba takes half a second to import: processes that only plan go without
+    from store.log import kernels  # noqa: PLC0415
+
+    segment = log.segment_at(offset)
+    if segment is None:
+        return Hop(offset, Status.NEED_MORE)
+    file_end = segment.start + log.file_size
+    window.load(offset)
+    hop = Hop(offset, Status.OK)
+    while True:
+        status, pos, count, last = kernels.hop_records(
+            window.data, window.length, window.base, file_end, hop.offset - window.base, stop,
+            max_records - hop.record_count, max_timestamp,
+        )  # fmt: skip
+        hop.offset = window.base + pos
+        hop.record_count += count
+        if last >= 0:
+            hop.last_record_offset = window.base + last
+        hop.status = Status(status)
+        if hop.status is not Status.NEED_MORE or hop.offset >= file_end:
+            return hop
+        if not window.load(hop.offset, stated_size(window, hop.offset)):
+            return hop
+
+
+def stated_size(window: Window, offset: int) -> int:
+    """totalSize of the record at ``offset`` if it may be believed, so that the buffer can grow."""
+    head = bytes(window.data[offset - window.base : window.length][: record.SIZE_MAGIC_LENGTH])
+    size = int.from_bytes(head[:4], "big", signed=True) if len(head) >= 8 else 0
+    return size if 0 < size <= record.MAX_RECORD_LENGTH else 0
+
+
+def resync(log: CommitLog, window: Window, offset: int) -> int:
+    """The next trusted boundary behind the damaged bytes at ``offset``, in the same file.
+
+    A boundary is a sound record (its physical offset is its position) or the BLANK that ends the
+    file; the file's end if there is none. Where the damaged record's own length leads to one, that
+    comes first: a search could take a record copied inside a body for a real one.
+    """
+    from store.log import kernels  # noqa: PLC0415  as in hop_file
+
+    segment = log.segment_at(offset)
+    if segment is None:
+        return offset
+    file_end = segment.start + log.file_size
+    window.load(offset)
+    stated = stated_size(window, offset)
+    if stated and _is_boundary(log, offset + stated, file_end):
+        return offset + stated
+    position = offset + 1
+    while position + record.END_FILE_MIN_BLANK_LENGTH <= file_end:
+        if position + record.SIZE_MAGIC_LENGTH > window.base + window.length:
+            # holes of a sparse file are skipped; a record's first bytes may be zeros before one
+            position = max(position, log.next_data(position) - record.SIZE_MAGIC_LENGTH)
+            window.load(position)
+            if window.length < record.SIZE_MAGIC_LENGTH:
+                break
+        status, pos = kernels.find_record(
+            window.data, window.length, window.base, file_end, position - window.base
+        )
+        position = window.base + int(pos)
+        if status in (Status.OK, Status.BLANK):
+            return position
+        if position + record.SIZE_MAGIC_LENGTH <= window.base + window.length:
+            # looks like a record that ends behind the window
+            if _is_boundary(log, position, file_end):
+                return position
+            position += 1
+    return file_end
+
+
+def _is_boundary(log: CommitLog, offset: int, file_end: int) -> bool:
+    """Whether a whole record, dispatchable or not, or the file's BLANK stands at ``offset``."""
+    found = record.decode(log.read(offset, record.MAX_FIXED_LENGTH), offset, file_end)
+    if isinstance(found, Outcome) and found.status is Status.NEED_MORE:
+        # size and physical offset are right: worth the memory
+        found = record.decode(log.read(offset, found.size), offset, file_end)
+    whole = (Status.BLANK, Status.BAD_PROPERTY)
+    return not isinstance(found, Outcome) or found.status in whole
+
+
+def walk(
+    log: CommitLog,
+    window: Window,
+    offset: int,
+    end: int,
+    *,
+    max_records: int = NO_LIMIT,
+    max_timestamp: int = NO_LIMIT,
+) -> Hop:
+    """Walk from ``offset`` towards ``end`` over file ends, damage and missing files.
+
+    The end of the walk is a record start, a file start or ``end``; ``record_count`` counts sound
+    records. What cannot be read is stepped over here and listed by the scan.
+    """
+    total = Hop(offset, Status.OK)
+    while total.offset < end and total.record_count < max_records:
+        segment = log.segment_at(total.offset)
+        if segment is None:
+            following = log.segment_after(total.offset)
+            total.offset = min(following.start, end) if following else end
+            continue
+        hop = hop_file(
+            log, window, total.offset, stop=min(end, segment.start + log.file_size),
+            max_records=max_records - total.record_count, max_timestamp=max_timestamp,
+        )  # fmt: skip
+        total.record_count += hop.record_count
+        if hop.last_record_offset >= 0:
+            total.last_record_offset = hop.last_record_offset
+        if hop.status is Status.OK:
+            total.offset = hop.offset
+            break
+        if hop.status is Status.BLANK:
+            total.offset = segment.start + log.file_size
+        else:
+            # may lie behind ``end``: a damaged range is never cut, so that it is listed once
+            total.offset = resync(log, window, hop.offset)
+    return total
+
+
+class LogTail:
+    """The live end of the log: how far a reader may go (the seal rule, ARCHITECTURE.md).
+
+    A record counts as written when a sound successor or a BLANK follows it, or when its body CRC
+    is right and two polls some milliseconds apart saw the same bytes. A torn tail is a wait. Bytes
+    that stay damaged in front of sound records are damage and are passed, after a grace time while
+    a broker may still be writing.
+    """
+
+    SEAL_SECONDS = 0.002
+    DAMAGE_GRACE_SECONDS = 5.0
+    HOLE_CHECK_SECONDS = 60.0
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._window = Window(log)
+        self._offset = log.min_offset
+        self._candidate: tuple[int, int, int, float] | None = None
+        self._stuck: tuple[int, float] | None = None
+        self._next_hole_check = 0.0
+        self._idle_end: int | None = None
+
+    def settled(self, start: int = 0, *, patient: bool = False) -> int:
+        """The sealed end by two looks, so that the last record is in it, where one look leaves it
+        out. ``patient``: damage is waited at as by ``poll``; otherwise it is passed at once, as for
+        a log of which nobody waits for more."""
+        self.poll(start, patient=patient)
+        time.sleep(self.SEAL_SECONDS * 2)
+        return self.poll(start, patient=patient)
+
+    def poll(self, start: int = 0, *, patient: bool = True) -> int:
+        """The sealed end now: a log offset behind the last record that may be dispatched.
+
+        ``start`` is a known record start: nothing before it is walked again.
+        """
+        self._log.refresh()
+        if self._is_idle(start):
+            return max(start, self._idle_end or 0)
+        active = self._log.active_segment()
+        if active is None:
+            return start
+        self._idle_end = None
+        if self._offset < active.start or not self._log.segment_at(self._offset - 1):
+            self._offset = active.start
+        if self._offset < start <= active.start + self._log.file_size:
+            self._offset = start
+        while True:
+            segment = self._log.segment_at(self._offset)
+            if segment is None:
+                return self._offset
+            hop = hop_file(self._log, self._window, self._offset)
+            if hop.status is Status.BLANK:
+                self._offset = segment.start + self._log.file_size
+                continue
+            if hop.last_record_offset >= 0:
+                # everything before the last record has a sound successor
+                self._offset = hop.last_record_offset
+            sealed = hop.offset if self._is_sealed(hop) else self._offset
+            behind = self._end_of_damage(segment, hop, patient)
+            if behind is None:
+                if sealed == hop.offset and hop.status is Status.EMPTY:
+                    self._idle_end = sealed
+                return sealed
+            self._offset = behind
+
+    def _is_idle(self, start: int) -> bool:
+        """Whether nothing came since a poll that sealed everything: one small read tells."""
+        end = self._idle_end
+        if end is None or start > end or time.monotonic() >= self._next_hole_check:
+            return False
+        return self._log.read(end, record.SIZE_MAGIC_LENGTH) == bytes(record.SIZE_MAGIC_LENGTH)
+
+    def _is_sealed(self, hop: Hop) -> bool:
+        if hop.last_record_offset < 0:
+            return True
+        size = hop.offset - hop.last_record_offset
+        data = self._log.read(hop.last_record_offset, size)
+        file_end = hop.offset + record.END_FILE_MIN_BLANK_LENGTH
+        found = record.decode(data, hop.last_record_offset, file_end, verify_crc=True)
+        if isinstance(found, Outcome) and found.status is not Status.BAD_PROPERTY:
+            return False
+        texts = (data,) if isinstance(found, Outcome) else (found.topic, found.properties)
+        if any(text.endswith(b"\0") for text in texts):
+            # they have no CRC, but text that ends in zeros is not all there yet
+            return False
+        now = time.monotonic()
+        digest = zlib.crc32(data)
+        seen = self._candidate
+        if seen is None or seen[:3] != (hop.last_record_offset, size, digest):
+            self._candidate = (hop.last_record_offset, size, digest, now)
+            return False
+        return now - seen[3] >= self.SEAL_SECONDS
+
+    def _end_of_damage(self, active: Segment, hop: Hop, patient: bool) -> int | None:
+        """Where sound records go on behind a damaged place; None to wait at it."""
+        now = time.monotonic()
+        if self._stuck is None or self._stuck[0] != hop.offset:
+            self._stuck = (hop.offset, now)
+            self._next_hole_check = 0.0
+        if patient and now - self._stuck[1] < self.DAMAGE_GRACE_SECONDS:
+            return None
+        if now < self._next_hole_check and patient:
+            return None
+        self._next_hole_check = now + self.HOLE_CHECK_SECONDS
+        found = resync(self._log, self._window, hop.offset)
+        if found >= active.start + self._log.file_size:
+            return None
+        return found
+
+
+def records(
+    log: CommitLog,
+    start: int,
+    end: int,
+    *,
+    verify_crc: bool = False,
+    fail_on_data_loss: bool = True,
+) -> Iterator[Record | BadRange]:
+    """Every record of [start, end) with its contents, and every range that is none.
+
+    The plain twin of ``store.runs.scan.scan``. Raises CommitLogDataLossError where a file is
+    missing, unless told that this is a BadRange.
+    """
+    window = Window(log)
+    offset, loaded = start, False
+    while offset < end:
+        segment = log.segment_at(offset)
+        if segment is None:
+            bad = missing_range(log, offset, end, fail_on_data_loss)
+            yield bad
+            offset, loaded = bad.end, False
+            continue
+        if not loaded:
+            window.load(offset)
+        file_end = segment.start + log.file_size
+        view = window.data.data[offset - window.base : window.length]
+        found = record.decode(view, offset, file_end, verify_crc=verify_crc)
+        loaded = True
+        if not isinstance(found, Outcome):
+            yield found
+            offset += found.total_size
+        elif found.status is Status.BLANK:
+            offset, loaded = file_end, False
+        elif found.status is not Status.NEED_MORE or not window.load(
+            offset, stated_size(window, offset)
+        ):
+            bad = bad_range(log, window, offset, found.status)
+            yield bad
+            offset, loaded = bad.end, False
+
+
+Decode = Callable[[Window, int, int, int], tuple[int, int]]
+"""(window, its file's end, position in the window, stop) to (status, position): takes records that
+start before log offset ``stop`` as far as it can."""
+
+
+def decode_windows(
+    log: CommitLog, start: int, end: int, decode: Decode, fail_on_data_loss: bool
+) -> Iterator[tuple[int, Status | BadRange]]:
+    """Have [start, end) of the log decoded; ``start`` is a record or file start, as ``end`` is.
+
+    Yields (where the work goes on, what stopped it): after each call of ``decode`` its status, and
+    every range that holds no record. FULL asks for room before the iteration goes on.
+    Raises CommitLogDataLossError where a file is missing, unless told that this is a BadRange.
+    """
+    window = Window(log)
+    offset, loaded = start, False
+    while offset < end:
+        segment = log.segment_at(offset)
+        if segment is None:
+            bad = missing_range(log, offset, end, fail_on_data_loss)
+            offset, loaded = bad.end, False
+            yield offset, bad
+            continue
+        if not loaded:
+            window.load(offset)
+        file_end = segment.start + log.file_size
+        status, pos = decode(window, file_end, offset - window.base, min(end, file_end))
+        offset, loaded = window.base + pos, True
+        if status == Status.BLANK:
+            offset, loaded = file_end, False
+        yield offset, Status(status)
+        if status not in (Status.OK, Status.FULL, Status.BLANK):
+            more = status == Status.NEED_MORE and window.load(offset, stated_size(window, offset))
+            if not more:
+                bad = bad_range(log, window, offset, Status(status))
+                offset, loaded = bad.end, False
+                yield offset, bad
+
+
+def missing_range(log: CommitLog, offset: int, end: int, fail: bool) -> BadRange:
+    """The part of [offset, end) that no commitlog file covers. Raises CommitLogDataLossError."""
+    following = log.segment_after(offset)
+    lost_end = min(following.start, end) if following else end
+    if fail:
+        raise CommitLogDataLossError(
+            "SEGMENT_DELETED", f"no commitlog file covers [{offset}, {lost_end})"
+        )
+    return BadRange(offset, lost_end, Status.SEGMENT_DELETED)
+
+
+def bad_range(log: CommitLog, window: Window, offset: int, status: Status) -> BadRange:
+    """The damaged bytes at ``offset``, up to where the log can be trusted again.
+
+    ``offset`` lies below a sealed end, so that zeros there are a hole and not the tail.
+    """
+    if status in (Status.EMPTY, Status.NEED_MORE):
+        status = Status.ZERO_HOLE
+    return BadRange(offset, resync(log, window, offset), status)
+
+
+def record_starts(log: CommitLog, offsets: list[int]) -> Iterator[int]:
+    """For each log offset, a likely record start at or behind it, in the same file.
+
+    Likely, not proven: a body may hold a forged record. Whoever splits work here must check that
+    the walk from the left arrives exactly at the split.
+    """
+    window = Window(log)
+    for offset in offsets:
+        yield _start_near(log, offset) or resync(log, window, offset - 1)
+
+
+def _start_near(log: CommitLog, offset: int) -> int | None:
+    """What ``resync`` finds among sound records of usual size, without loading the kernels; None
+    where there is none nearby."""
+    segment = log.segment_at(offset)
+    if segment is None:
+        return None
+    data = log.read(offset, NEAR_BYTES)
+    for found in _MAGIC.finditer(data, record.SIZE_MAGIC_LENGTH // 2):
+        position = offset + found.start() - record.SIZE_MAGIC_LENGTH // 2
+        if _is_boundary(log, position, segment.start + log.file_size):
+            return position
+    return None

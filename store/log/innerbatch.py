@@ -1,0 +1,54 @@
+"""Messages that a client put into the body of one: an inner batch of a batch queue.
+
+Its body, once inflated, is made of
+OFFSET  SIZE  FIELD
+     0    12  totalSize, magic and bodyCRC; no reader looks at them
+    12     4  flag
+    16     4  bodyLength; body
+           2  propertiesLength; properties
+and the messages have consecutive queue offsets from the batch's on.
+Source: RocketMQ 5.3.3 ``MessageDecoder``, ``PullAPIWrapper.processPullResult``; formats.md §2.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from store.log.record import SysFlag
+
+_HEAD = struct.Struct(">12xii")
+_PROPERTIES_LENGTH = struct.Struct(">h")
+_WRAPPED = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+_OF_THE_BATCH = _WRAPPED | SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
+
+
+def is_inner_batch(sys_flag: int) -> bool:
+    """Whether a message's body is to be taken apart."""
+    return sys_flag & _WRAPPED == _WRAPPED
+
+
+def inner_sys_flag(sys_flag: int) -> int:
+    """What the messages of a batch have of its sysFlag: their bodies are plain."""
+    return sys_flag & ~_OF_THE_BATCH
+
+
+def inner_messages(data: bytes) -> list[tuple[int, bytes, bytes]] | None:
+    """(flag, body, properties) of each; None where there is none, or lengths do not add up."""
+    found = []
+    position = 0
+    while position < len(data):
+        if position + _HEAD.size > len(data):
+            return None
+        flag, length = _HEAD.unpack_from(data, position)
+        position += _HEAD.size
+        body = data[position : position + length]
+        position += length
+        if length < 0 or position + _PROPERTIES_LENGTH.size > len(data):
+            return None
+        (length,) = _PROPERTIES_LENGTH.unpack_from(data, position)
+        position += _PROPERTIES_LENGTH.size
+        if length < 0 or position + length > len(data):
+            return None
+        found.append((flag, body, data[position : position + length]))
+        position += length
+    return found or None

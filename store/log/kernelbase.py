@@ -1,0 +1,187 @@
+"""What all kernels share: where compiled code is cached, big-endian loads and stores, CRC-32."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import config, njit, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
+
+from store.privatecache import version_directory
+
+SOURCES = (
+    "store/log/kernelbase.py", "store/log/kernels.py", "store/index/indexkernel.py",
+    "store/rows/rowkernel.py", "store/runs/scankernel.py", "workload/appendkernel.py",
+    "store/log/record.py", "store/log/properties.py", "store/index/indexfile.py",
+)  # fmt: skip
+"""All kernels, and what they take constants from: together these decide what is compiled."""
+
+if not config.CACHE_DIR:  # type: ignore[attr-defined]
+    # every Python worker imports this module: without a cache each would compile for seconds.
+    # numba looks at the file of a kernel only, not at those of what it calls and its constants
+    root = Path(__file__).parent.parent.parent
+    sources = [root / name for name in SOURCES]
+    config.CACHE_DIR = str(  # type: ignore[attr-defined]
+        version_directory("kernels", sources, (sys.version, numba.__version__))
+    )
+
+
+# kernels allocate nothing, so they count no references: that is a sixth of a scan's time
+kernel = njit(cache=True, nogil=True, _nrt=False)  # type: ignore[call-overload]
+
+
+def _crc_tables() -> np.ndarray:
+    """Slicing-by-8 tables of CRC-32: uint32[8, 256]."""
+    tables = np.zeros((8, 256), np.uint32)
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = value >> 1 ^ (0xEDB88320 if value & 1 else 0)
+        tables[0, byte] = value
+    for row in range(1, 8):
+        previous = tables[row - 1]
+        tables[row] = previous >> np.uint32(8) ^ tables[0][previous & np.uint32(255)]
+    return tables
+
+
+CRC_TABLES = _crc_tables()
+
+
+def _word_at(context, builder, signature, args, word):
+    """Pointer to the unaligned ``word`` (a numba type) at a position of a byte array."""
+    array = make_array(signature.args[0])(context, builder, args[0])
+    at = builder.gep(array.data, [args[1]])
+    return builder.bitcast(at, context.get_value_type(word).as_pointer())
+
+
+def _loader(word, result, big_endian):
+    @intrinsic
+    def load(_typing_context, buf, pos):
+        def codegen(context, builder, signature, args):
+            value = builder.load(_word_at(context, builder, signature, args, word), align=1)
+            value = builder.bswap(value) if big_endian else value
+            return context.cast(builder, value, word, result)
+
+        return result(buf, pos), codegen
+
+    return load
+
+
+def _storer(word):
+    @intrinsic
+    def store(_typing_context, buf, pos, _value):
+        def codegen(context, builder, signature, args):
+            value = context.cast(builder, args[2], types.int64, word)
+            at = _word_at(context, builder, signature, args, word)
+            builder.store(builder.bswap(value), at, align=1)
+            return context.get_dummy_value()
+
+        return types.void(buf, pos, types.int64), codegen
+
+    return store
+
+
+# one unaligned load or store and a byte swap each; positions are not checked
+i32 = _loader(types.int32, types.int64, True)
+i64 = _loader(types.int64, types.int64, True)
+le64 = _loader(types.uint64, types.uint64, False)
+put32 = _storer(types.int32)
+put64 = _storer(types.int64)
+
+
+@intrinsic
+def prefetch(_typing_context, buf, pos):
+    """Ask for the bytes at a position, which will be read and written soon."""
+
+    def codegen(context, builder, signature, args):
+        at = _word_at(context, builder, signature, args, types.uint8)
+        word = ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [at.type], ir.FunctionType(ir.VoidType(), [at.type, word, word, word])
+        )
+        write, every_level, data = word(1), word(3), word(1)
+        builder.call(function, [at, write, every_level, data])
+        return context.get_dummy_value()
+
+    return types.void(buf, pos), codegen
+
+
+@njit(inline="always")
+def u8(buf, pos):
+    """Unsigned byte at ``pos``, as int64 like all of these."""
+    return np.int64(buf[np.uint64(pos)])
+
+
+@njit(inline="always")
+def i16(buf, pos):
+    """Signed big-endian 16-bit value."""
+    return np.int64(np.int16(u8(buf, pos) << 8 | u8(buf, pos + 1)))
+
+
+@njit(inline="always")
+def u32(buf, pos):
+    """Unsigned big-endian 32-bit value."""
+    return i32(buf, pos) & 0xFFFFFFFF
+
+
+_memchr = types.ExternalFunction("memchr", types.uintp(types.uintp, types.int32, types.uintp))
+
+
+@njit(inline="always")
+def find_byte(buf, pos, end, byte):
+    """First position of ``byte`` in ``buf[pos:end]``; ``end`` without one. The C library's search:
+    a loop of ours takes three times as long over the usual block of properties."""
+    start = buf.ctypes.data
+    found = _memchr(start + np.uint64(pos), np.int32(byte), np.uint64(end - pos))
+    return end if found == 0 else np.int64(found - start)
+
+
+_memcpy = types.ExternalFunction("memcpy", types.uintp(types.uintp, types.uintp, types.uintp))
+
+
+@njit(inline="always")
+def copy_bytes(out, at, source, pos, count):
+    """``count`` bytes of ``source`` at ``pos`` to ``out`` at ``at``."""
+    _memcpy(out.ctypes.data + np.uint64(at), source.ctypes.data + np.uint64(pos), np.uint64(count))
+
+
+_pread = types.ExternalFunction(
+    "pread", types.intp(types.int32, types.uintp, types.uintp, types.int64)
+)
+
+
+@njit(inline="always")
+def read_bytes(fd, offset, out, at, count):
+    """``os.pread`` of ``count`` bytes to ``out`` at ``at``: bytes read, -1 for an error."""
+    return np.int64(_pread(np.int32(fd), out.ctypes.data + np.uint64(at), np.uint64(count), offset))
+
+
+@kernel
+def crc32(tables, buf, start, end):
+    """CRC-32 & 0x7FFFFFFF of ``buf[start:end]``."""
+    crc = np.uint32(0xFFFFFFFF)
+    pos = start
+    while end - pos >= 8:
+        low = crc ^ np.uint32(
+            u8(buf, pos) | u8(buf, pos + 1) << 8 | u8(buf, pos + 2) << 16 | u8(buf, pos + 3) << 24
+        )
+        crc = (
+            tables[7, low & 255]
+            ^ tables[6, low >> np.uint32(8) & 255]
+            ^ tables[5, low >> np.uint32(16) & 255]
+            ^ tables[4, low >> np.uint32(24)]
+            ^ tables[3, u8(buf, pos + 4)]
+            ^ tables[2, u8(buf, pos + 5)]
+            ^ tables[1, u8(buf, pos + 6)]
+            ^ tables[0, u8(buf, pos + 7)]
+        )
+        pos += 8
+    while pos < end:
+        crc = tables[0, (np.int64(crc) ^ u8(buf, pos)) & 255] ^ crc >> np.uint32(8)
+        pos += 1
+    return np.int64(crc ^ np.uint32(0xFFFFFFFF)) & 0x7FFFFFFF

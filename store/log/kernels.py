@@ -1,0 +1,345 @@
+"""Numba kernels: the same answers as the plain decoder, at memory speed.
+
+Each kernel is a free function over arrays and integers that returns a ``store.log.record.Status``
+number; the caller turns it into an error or a quarantined range. The truth is
+``store.log.record.decode`` and ``store.log.record.tags_code``: ``tests/store/log/test_kernels.py``
+holds the kernels to it on sound, mutated and random bytes.
+
+Positions inside a buffer are ``pos``; positions in the log are ``offset``; ``base`` is the log
+offset of buffer byte 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from store.log import properties, record
+from store.log.kernelbase import find_byte, i16, i32, i64, kernel, le64, u8, u32
+from store.log.record import Status, SysFlag
+
+OK = int(Status.OK)
+NEED_MORE = int(Status.NEED_MORE)
+BLANK = int(Status.BLANK)
+EMPTY = int(Status.EMPTY)
+FULL = int(Status.FULL)
+BAD_MAGIC = int(Status.BAD_MAGIC)
+BAD_SIZE = int(Status.BAD_SIZE)
+BAD_LENGTH = int(Status.BAD_LENGTH)
+BAD_PHYSICAL_OFFSET = int(Status.BAD_PHYSICAL_OFFSET)
+BAD_BLANK = int(Status.BAD_BLANK)
+BAD_PROPERTY = int(Status.BAD_PROPERTY)
+BAD_BODY_CRC = int(Status.BAD_BODY_CRC)
+BAD_FILE_END = int(Status.BAD_FILE_END)
+
+_V1 = record.MESSAGE_MAGIC_V1
+_V2 = record.MESSAGE_MAGIC_V2
+_BLANK_MAGIC = record.BLANK_MAGIC
+_MIN_BLANK = record.END_FILE_MIN_BLANK_LENGTH
+_MIN_RECORD = record.MIN_RECORD_LENGTH
+_MAX_RECORD = record.MAX_RECORD_LENGTH
+_FIXED = record.FIXED_LENGTH
+_BORN_HOST = record.BORN_HOST_POSITION
+_PHYSICAL = record.PHYSICAL_OFFSET_POSITION
+_SYS_FLAG = record.SYS_FLAG_POSITION
+_V4 = record.HOST_V4_LENGTH
+_V6 = record.HOST_V6_LENGTH
+_BORN_V6 = SysFlag.BORN_HOST_V6
+_STORE_V6 = SysFlag.STORE_HOST_V6
+_TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
+_COMMIT = SysFlag.COMMIT
+
+_NOT_ASCII = np.uint64(0x8080808080808080)
+_LANES_16 = np.uint64(0x00FF00FF00FF00FF)
+_LANES_32 = np.uint64(0x0000FFFF0000FFFF)
+_LOW_32 = np.uint64(0xFFFFFFFF)
+_POWER_8 = 31**8 & 0xFFFFFFFF
+_LONG_MIN_TENTH = -922337203685477580  # ten times this still fits in 64 bits
+
+
+@njit(inline="always")
+def frame(buf, length, pos, base, file_end):
+    """``store.log.record.decode`` without the contents.
+
+    (status, totalSize, position of storeTimestamp, of the body, body length, position of the
+    topic, topic length, position of the properties); positions only with OK.
+    """
+    remaining = file_end - base - pos
+    available = length - pos
+    if remaining < _MIN_BLANK:
+        return BAD_FILE_END, 0, 0, 0, 0, 0, 0, 0
+    if available < 8:
+        return NEED_MORE, 0, 0, 0, 0, 0, 0, 0
+    size = i32(buf, pos)
+    magic = u32(buf, pos + 4)
+    if magic != _V1 and magic != _V2:
+        status = BAD_MAGIC
+        if magic == _BLANK_MAGIC:
+            status = BLANK if size == remaining else BAD_BLANK
+        elif magic == 0 and size == 0:
+            status = EMPTY
+        return status, size, 0, 0, 0, 0, 0, 0
+    if size < _MIN_RECORD or size > remaining - _MIN_BLANK or size > _MAX_RECORD:
+        return BAD_SIZE, size, 0, 0, 0, 0, 0, 0
+    if available < _PHYSICAL + 8:
+        return NEED_MORE, size, 0, 0, 0, 0, 0, 0
+    if i64(buf, pos + _PHYSICAL) != base + pos:
+        return BAD_PHYSICAL_OFFSET, size, 0, 0, 0, 0, 0, 0
+    if available < size:
+        return NEED_MORE, size, 0, 0, 0, 0, 0, 0
+    sys_flag = i32(buf, pos + _SYS_FLAG)
+    born_length = _V6 if sys_flag & _BORN_V6 else _V4
+    store_length = _V6 if sys_flag & _STORE_V6 else _V4
+    length_size = 2 if magic == _V2 else 1
+    end = pos + size
+    body = pos + _FIXED + born_length + store_length
+    if body + length_size + 2 > end:
+        return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
+    body_length = i32(buf, body - 4)
+    topic = body + body_length + length_size
+    if body_length < 0 or topic + 2 > end:
+        return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
+    if length_size == 2:
+        topic_length = i16(buf, topic - 2)
+    else:
+        topic_length = np.int64(np.int8(buf[np.uint64(topic - 1)]))
+    props = topic + topic_length + 2
+    if topic_length < 0 or props > end:
+        return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
+    props_length = i16(buf, props - 2)
+    if props_length < 0 or props + props_length != end:
+        return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
+    stored = pos + _BORN_HOST + born_length
+    return OK, size, stored, body, body_length, topic, topic_length, props
+
+
+@kernel
+def hop_records(buf, length, base, file_end, pos, stop, max_records, max_timestamp):
+    """Walk records from ``pos`` without looking into them.
+
+    Stops at the first record that would end behind log offset ``stop``, after ``max_records``,
+    at the first with a later storeTimestamp than ``max_timestamp``, or at anything but a record.
+    Returns (status, pos, records passed, pos of the last one or -1); OK means stopped by a bound.
+    """
+    count = np.int64(0)
+    last = np.int64(-1)
+    while True:
+        if count >= max_records or base + pos >= stop:
+            return OK, pos, count, last
+        status, size, stored, _, _, _, _, _ = frame(buf, length, pos, base, file_end)
+        if status != OK:
+            return status, pos, count, last
+        if base + pos + size > stop or i64(buf, stored) > max_timestamp:
+            return OK, pos, count, last
+        last = pos
+        pos += size
+        count += 1
+
+
+@kernel
+def find_record(buf, length, base, file_end, pos):
+    """First position >= ``pos`` that holds a sound record or a BLANK: (status, position).
+
+    NEED_MORE: a record seems to start there but ends behind the buffer, or (at ``length`` - 7 or
+    later) nothing was found and the search goes on from there.
+    """
+    while pos + 8 <= length:
+        first = buf[np.uint64(pos + 4)]
+        if first == 0xDA or first == 0xCB:
+            status, _, _, _, _, _, _, _ = frame(buf, length, pos, base, file_end)
+            if status == OK or status == BLANK or status == NEED_MORE:
+                return status, pos
+        pos += 1
+    return NEED_MORE, pos
+
+
+@kernel
+def decode_char(buf, pos, end):
+    """``store.log.java._decode_one``: (code point, bytes consumed)."""
+    first = u8(buf, pos)
+    left = end - pos
+    if first < 0x80:
+        return first, 1
+    if first < 0xC2 or first > 0xF4:
+        return 0xFFFD, 1
+    if left < 2:
+        return 0xFFFD, left
+    second = u8(buf, pos + 1)
+    bad = second & 0xC0 != 0x80
+    if first <= 0xDF:
+        return (0xFFFD, 1) if bad else ((first & 0x1F) << 6 | second & 0x3F, 2)
+    bad = bad or (first == 0xE0 and second < 0xA0)
+    bad = bad or (first == 0xF0 and second < 0x90) or (first == 0xF4 and second > 0x8F)
+    if bad:
+        return 0xFFFD, 1
+    if left < 3:
+        return 0xFFFD, left
+    third = u8(buf, pos + 2)
+    if third & 0xC0 != 0x80:
+        return 0xFFFD, 2
+    if first <= 0xEF:
+        code_point = (first & 0xF) << 12 | (second & 0x3F) << 6 | third & 0x3F
+        return (0xFFFD if 0xD800 <= code_point <= 0xDFFF else code_point), 3
+    if left < 4:
+        return 0xFFFD, left
+    fourth = u8(buf, pos + 3)
+    if fourth & 0xC0 != 0x80:
+        return 0xFFFD, 3
+    return (first & 7) << 18 | (second & 0x3F) << 12 | (third & 0x3F) << 6 | fourth & 0x3F, 4
+
+
+@njit(inline="always")
+def _hash_of_word(word):
+    """``String.hashCode`` of eight ASCII characters, the first the lowest byte: neighbours are
+    added in pairs, fours and eights, where a loop waits for one multiplication a character."""
+    word = (word & _LANES_16) * np.uint64(31) + (word >> np.uint64(8) & _LANES_16)
+    word = (word & _LANES_32) * np.uint64(31**2) + (word >> np.uint64(16) & _LANES_32)
+    return np.int64((word & _LOW_32) * np.uint64(31**4) + (word >> np.uint64(32)))
+
+
+@kernel
+def hash_on(value, buf, pos, end):
+    """The hash, 32 bits unsigned, of a text with hash ``value`` followed by ``buf[pos:end]``."""
+    while pos < end:
+        if end - pos >= 8:
+            word = le64(buf, pos)
+            if word & _NOT_ASCII == 0:
+                value = (_POWER_8 * value + _hash_of_word(word)) & 0xFFFFFFFF
+                pos += 8
+                continue
+        byte = u8(buf, pos)
+        if byte < 0x80:
+            value = (31 * value + byte) & 0xFFFFFFFF
+            pos += 1
+            continue
+        code_point, consumed = decode_char(buf, pos, end)
+        pos += consumed
+        if code_point > 0xFFFF:
+            value = (31 * value + (0xD800 | (code_point - 0x10000) >> 10)) & 0xFFFFFFFF
+            code_point = 0xDC00 | (code_point - 0x10000) & 0x3FF
+        value = (31 * value + code_point) & 0xFFFFFFFF
+    return value
+
+
+@njit(inline="always")
+def hash_code(buf, pos, end):
+    """``store.log.java.hash_code`` of ``buf[pos:end]``."""
+    return np.int64(np.int32(hash_on(np.int64(0), buf, pos, end)))
+
+
+@kernel
+def parse_integer(buf, pos, end, bits):
+    """``store.log.java.parse_integer``: (whether it is a number, its value)."""
+    negative = False
+    if pos < end and (buf[pos] == 0x2B or buf[pos] == 0x2D):
+        negative = buf[pos] == 0x2D
+        pos += 1
+    if pos >= end:
+        return False, np.int64(0)
+    # counts downwards, where one more value fits
+    lowest = -(np.int64(1) << (bits - 1)) if bits < 64 else np.int64(-0x8000000000000000)
+    value = np.int64(0)
+    while pos < end:
+        digit = u8(buf, pos) - 0x30
+        if digit < 0 or digit > 9 or value < _LONG_MIN_TENTH:
+            return False, np.int64(0)
+        value *= 10
+        if value < lowest + digit:
+            return False, np.int64(0)
+        value -= digit
+        pos += 1
+    if negative:
+        return True, value
+    return (value != lowest), -value
+
+
+@njit(inline="always")
+def starts_with(buf, pos, stop, name):
+    """Whether ``buf[pos:stop]`` is ``name``, which ends with its separator, and a value."""
+    if stop - pos <= len(name):
+        return False
+    for index in range(len(name)):
+        if buf[np.uint64(pos + index)] != name[index]:
+            return False
+    return True
+
+
+@njit(inline="always")
+def topic_starts_with(buf, topic, topic_length, prefix):
+    """Whether the topic at ``topic`` begins with, or is, ``prefix``."""
+    if topic_length < len(prefix):
+        return False
+    for index in range(len(prefix)):
+        if buf[np.uint64(topic + index)] != prefix[index]:
+            return False
+    return True
+
+
+@njit(inline="always")
+def is_schedule_topic(buf, topic, topic_length):
+    """Whether messages of the topic are delayed ones."""
+    return topic_length == len(_SCHEDULE_TOPIC) and topic_starts_with(
+        buf, topic, topic_length, _SCHEDULE_TOPIC
+    )
+
+
+@njit(inline="always")
+def find_two(buf, pos, end, one, two):
+    """(start, end, start, end) of the values of two properties; start -1 where there is none."""
+    one_pos = one_end = two_pos = two_end = np.int64(-1)
+    while pos < end:
+        stop = find_byte(buf, pos, end, 2)
+        if starts_with(buf, pos, stop, one):
+            one_pos, one_end = pos + len(one), stop
+        elif starts_with(buf, pos, stop, two):
+            two_pos, two_end = pos + len(two), stop
+        pos = stop + 1
+    return one_pos, one_end, two_pos, two_end
+
+
+def property_name(name):
+    """A name as ``starts_with`` and ``find_two`` take it."""
+    return np.frombuffer(name + properties.NAME_VALUE_SEPARATOR, np.uint8)
+
+
+_SCHEDULE_TOPIC = np.frombuffer(record.SCHEDULE_TOPIC, np.uint8)
+_TAGS = property_name(properties.TAGS)
+_DELAY = property_name(properties.DELAY)
+_INNER_NUM = property_name(properties.INNER_NUM)
+_INNER_BASE = property_name(properties.INNER_BASE)
+
+
+@njit(inline="always")
+def tags_code(buf, props, end, store_timestamp, is_schedule_topic, delay_levels_ms):
+    """``store.log.record.tags_code`` of the property block ``buf[props:end]``: (status, code)."""
+    tags = tags_end = delay = delay_end = num = num_end = inner = inner_end = np.int64(-1)
+    pos = props
+    while pos < end:
+        stop = find_byte(buf, pos, end, 2)
+        first = buf[np.uint64(pos)]
+        if first == 0x54:  # T
+            if starts_with(buf, pos, stop, _TAGS):
+                tags, tags_end = pos + len(_TAGS), stop
+        elif first == 0x44:  # D
+            if starts_with(buf, pos, stop, _DELAY):
+                delay, delay_end = pos + len(_DELAY), stop
+        elif first == 0x49:  # I
+            if starts_with(buf, pos, stop, _INNER_NUM):
+                num, num_end = pos + len(_INNER_NUM), stop
+            elif starts_with(buf, pos, stop, _INNER_BASE):
+                inner, inner_end = pos + len(_INNER_BASE), stop
+        pos = stop + 1
+    code = hash_code(buf, tags, tags_end) if tags >= 0 else np.int64(0)
+    if is_schedule_topic and delay >= 0:
+        sound, level = parse_integer(buf, delay, delay_end, 32)
+        if not sound:
+            return BAD_PROPERTY, code
+        level = min(level, len(delay_levels_ms))
+        if level > 0:
+            code = store_timestamp + delay_levels_ms[level - 1]
+    if num >= 0 and inner >= 0:
+        if not (
+            parse_integer(buf, num, num_end, 16)[0] and parse_integer(buf, inner, inner_end, 64)[0]
+        ):
+            return BAD_PROPERTY, code
+    return OK, code

@@ -1,0 +1,435 @@
+"""The CommitLog record: its layout, the plain decoder that is the truth, and the encoder.
+
+OFFSET (B, S = 8, or 20 where the born/store host is IPv6)
+    0        4  totalSize, of the whole record
+    4        4  magic: v1 0xDAA320A7, v2 0xDAA320AB, BLANK 0xCBD43194
+    8        4  bodyCRC: CRC-32 & 0x7FFFFFFF of the stored body
+   12        4  queueId
+   16        4  flag
+   20        8  queueOffset (0 for PREPARED and ROLLBACK)
+   28        8  physicalOffset: position of byte 0 in the whole log
+   36        4  sysFlag
+   40        8  bornTimestamp, ms
+   48        B  bornHost: address bytes, port i32
+   48+B      8  storeTimestamp, ms
+   56+B      S  storeHost
+   56+B+S    4  reconsumeTimes
+   60+B+S    8  preparedTransactionOffset
+   68+B+S    4  bodyLength
+   72+B+S    n  body
+              1 or 2 (v2)  topicLength, signed; topic
+              2  propertiesLength, signed; properties
+Everything is big-endian and signed. Source: RocketMQ 5.3.3 ``MessageExtEncoder``,
+``MessageDecoder``, ``CommitLog.checkMessageAndReturnSize``; formats.md §2 and §3.
+
+The decoder is total: any bytes give a Record or an Outcome, never an exception. It is stricter
+than RocketMQ's reput where that one trusts blindly: the physical offset must be the position, and
+a BLANK must reach the end of its file.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import zlib
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any
+
+from store.log import java, properties
+
+MESSAGE_MAGIC_V1 = 0xDAA320A7
+MESSAGE_MAGIC_V2 = 0xDAA320AB
+BLANK_MAGIC = 0xCBD43194
+
+_HEAD = struct.Struct(">iIiiiqqiq")
+_LONG = struct.Struct(">q")
+_TAIL = struct.Struct(">iqi")
+_SIZE_MAGIC = struct.Struct(">iI")
+_SHORT = struct.Struct(">h")
+_PORT = struct.Struct(">i")
+
+SIZE_MAGIC_LENGTH = _SIZE_MAGIC.size
+PHYSICAL_OFFSET_POSITION = 28
+SYS_FLAG_POSITION = 36
+BORN_HOST_POSITION = _HEAD.size
+HOST_V4_LENGTH = 8
+HOST_V6_LENGTH = 20
+STORE_TIMESTAMP_END_MAX = BORN_HOST_POSITION + HOST_V6_LENGTH + _LONG.size
+# the fixed part without hosts; what the longest fixed part (two IPv6 hosts) needs to be decoded
+FIXED_LENGTH = _HEAD.size + _LONG.size + _TAIL.size
+MAX_FIXED_LENGTH = FIXED_LENGTH + 2 * HOST_V6_LENGTH
+MIN_RECORD_LENGTH = FIXED_LENGTH + 2 * HOST_V4_LENGTH + 1 + _SHORT.size
+END_FILE_MIN_BLANK_LENGTH = SIZE_MAGIC_LENGTH
+if (BORN_HOST_POSITION, FIXED_LENGTH, MIN_RECORD_LENGTH) != (48, 72, 91):
+    raise ImportError("the record layout does not add up to RocketMQ's calMsgLength")
+
+# maxMessageSize is 4 MiB by default and is not checked on read; beyond this bound a length is
+# taken for damage, so that no corrupt header makes us allocate a file's worth of memory
+MAX_RECORD_LENGTH = 64 << 20
+
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+RETRY_GROUP_TOPIC_PREFIX = b"%RETRY%"
+SYSTEM_TOPIC_PREFIX = b"rmq_sys_"
+LMQ_PREFIX = b"%LMQ%"
+# MessageStoreConfig.messageDelayLevel, in ms: levels 1..18
+DEFAULT_DELAY_LEVELS_MS = tuple(
+    1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
+)
+
+
+class SysFlag:
+    """Bits of sysFlag (``MessageSysFlag``)."""
+
+    COMPRESSED = 0x1
+    MULTI_TAGS = 0x2
+    TRANSACTION_MASK = 0xC
+    PREPARED = 0x4
+    COMMIT = 0x8
+    ROLLBACK = 0xC
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+    NEED_UNWRAP = 0x40
+    INNER_BATCH = 0x80
+    COMPRESSION_MASK = 0x700
+    COMPRESSION_LZ4 = 0x100
+    COMPRESSION_ZSTD = 0x200
+    COMPRESSION_ZLIB = 0x300
+
+
+_TRANSACTION_NAMES = {
+    SysFlag.PREPARED: "prepared", SysFlag.COMMIT: "commit", SysFlag.ROLLBACK: "rollback",
+}  # fmt: skip
+_COMPRESSION_NAMES = {
+    SysFlag.COMPRESSION_LZ4: "lz4", SysFlag.COMPRESSION_ZSTD: "zstd",
+    SysFlag.COMPRESSION_ZLIB: "zlib",
+}  # fmt: skip
+_BIT_NAMES = {
+    SysFlag.COMPRESSED: "compressed", SysFlag.MULTI_TAGS: "multi_tags",
+    SysFlag.BORN_HOST_V6: "born_host_v6", SysFlag.STORE_HOST_V6: "store_host_v6",
+    SysFlag.NEED_UNWRAP: "need_unwrap", SysFlag.INNER_BATCH: "inner_batch",
+}  # fmt: skip
+
+
+def sys_flag_names(sys_flag: int) -> list[str]:
+    """What the bits of a sysFlag say, for people."""
+    names = [name for bit, name in _BIT_NAMES.items() if sys_flag & bit]
+    transaction = _TRANSACTION_NAMES.get(sys_flag & SysFlag.TRANSACTION_MASK)
+    compression = _COMPRESSION_NAMES.get(sys_flag & SysFlag.COMPRESSION_MASK)
+    return [*names, *filter(None, (transaction, compression))]
+
+
+class Status(IntEnum):
+    """What stands at a position. Up to EMPTY the log is sound; everything above is damage."""
+
+    OK = 0
+    NEED_MORE = 1
+    """The buffer ends inside the record; at the true tail of a log this is a torn write."""
+    BLANK = 2
+    """The rest of the file is unused; the log goes on in the next file."""
+    EMPTY = 3
+    """Size and magic are zero: nothing was written here yet."""
+    FULL = 4
+    """Kernels only: an output array is full, call again."""
+    BAD_MAGIC = 16
+    BAD_SIZE = 17
+    BAD_LENGTH = 18
+    """Inner lengths are negative or do not add up to totalSize."""
+    BAD_PHYSICAL_OFFSET = 19
+    BAD_BLANK = 20
+    BAD_PROPERTY = 21
+    """DELAY, INNER_NUM or INNER_BASE is no number: RocketMQ throws here."""
+    BAD_BODY_CRC = 22
+    BAD_FILE_END = 23
+    """Fewer than eight bytes are left in the file and no BLANK came before."""
+    ZERO_HOLE = 24
+    """Zeros where the log goes on later."""
+    SEGMENT_DELETED = 25
+    """Not damage of a record: a commitlog file that was asked for is gone."""
+    BAD_MULTI_DISPATCH = 26
+    """A sound record whose lists of light queues cannot be used: RocketMQ skips them, or throws."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What stands at a position that holds no whole, sound record."""
+
+    status: Status
+    size: int = 0
+    """totalSize as the header states it; 0 where unknown, the rest of the file for a BLANK."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message as stored. Byte fields are exactly the log's; times are ms since the epoch."""
+
+    topic: bytes
+    body: bytes = b""
+    properties: bytes = b""
+    queue_id: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: tuple[str, int] = ("127.0.0.1", 0)
+    store_timestamp: int = 0
+    store_host: tuple[str, int] = ("127.0.0.1", 10911)
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    magic: int = MESSAGE_MAGIC_V1
+    body_crc: int = 0
+    """As stored; the encoder computes it."""
+    total_size: int = 0
+    """As stored; the encoder computes it."""
+    property_map: dict[bytes, bytes] = field(default_factory=dict, compare=False)
+
+    @property
+    def transaction_type(self) -> int:
+        """0, or SysFlag.PREPARED, COMMIT, ROLLBACK."""
+        return self.sys_flag & SysFlag.TRANSACTION_MASK
+
+    @property
+    def dispatched_to_queue(self) -> bool:
+        """Only NOT and COMMIT records enter a consume queue (formats.md §4)."""
+        return self.transaction_type in (0, SysFlag.COMMIT)
+
+
+def decode(
+    data: bytes | memoryview,
+    physical_offset: int,
+    file_end: int,
+    *,
+    verify_crc: bool = False,
+) -> Record | Outcome:
+    """Decode the record at the start of ``data``, which stands at ``physical_offset`` of the log.
+
+    ``data`` may end anywhere; ``file_end`` is the physical offset at which its file ends
+    (exclusive). With ``verify_crc`` the body must have its stored CRC.
+    """
+    view = memoryview(data)
+    remaining = file_end - physical_offset
+    if remaining < END_FILE_MIN_BLANK_LENGTH:
+        return Outcome(Status.BAD_FILE_END)
+    if len(view) < SIZE_MAGIC_LENGTH:
+        return Outcome(Status.NEED_MORE)
+    total_size, magic = _SIZE_MAGIC.unpack_from(view)
+    if magic == BLANK_MAGIC:
+        return Outcome(Status.BLANK if total_size == remaining else Status.BAD_BLANK, total_size)
+    if magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2):
+        empty = magic == 0 and total_size == 0
+        return Outcome(Status.EMPTY if empty else Status.BAD_MAGIC, total_size)
+    longest = min(remaining - END_FILE_MIN_BLANK_LENGTH, MAX_RECORD_LENGTH)
+    if not MIN_RECORD_LENGTH <= total_size <= longest:
+        return Outcome(Status.BAD_SIZE, total_size)
+    if len(view) < PHYSICAL_OFFSET_POSITION + 8:
+        return Outcome(Status.NEED_MORE, total_size)
+    if _LONG.unpack_from(view, PHYSICAL_OFFSET_POSITION)[0] != physical_offset:
+        return Outcome(Status.BAD_PHYSICAL_OFFSET, total_size)
+    if len(view) < total_size:
+        return Outcome(Status.NEED_MORE, total_size)
+    record = _decode_whole(view[:total_size], magic)
+    if record is None:
+        return Outcome(Status.BAD_LENGTH, total_size)
+    if verify_crc and not body_crc_is_right(record):
+        return Outcome(Status.BAD_BODY_CRC, total_size)
+    if not _numbers_are_numbers(record):
+        return Outcome(Status.BAD_PROPERTY, total_size)
+    return record
+
+
+def _decode_whole(view: memoryview, magic: int) -> Record | None:
+    """The record whose bytes are exactly ``view``; None where inner lengths do not add up."""
+    (total_size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born) = (
+        _HEAD.unpack_from(view)
+    )
+    born_length = HOST_V6_LENGTH if sys_flag & SysFlag.BORN_HOST_V6 else HOST_V4_LENGTH
+    store_length = HOST_V6_LENGTH if sys_flag & SysFlag.STORE_HOST_V6 else HOST_V4_LENGTH
+    topic_length_size = 2 if magic == MESSAGE_MAGIC_V2 else 1
+    body_position = FIXED_LENGTH + born_length + store_length
+    if body_position + topic_length_size + _SHORT.size > total_size:
+        return None
+    position = BORN_HOST_POSITION
+    born_host = decode_host(view[position : position + born_length])
+    position += born_length
+    (store_timestamp,) = _LONG.unpack_from(view, position)
+    position += _LONG.size
+    store_host = decode_host(view[position : position + store_length])
+    position += store_length
+    reconsume_times, prepared_offset, body_length = _TAIL.unpack_from(view, position)
+    topic_position = body_position + body_length
+    if body_length < 0 or topic_position + topic_length_size + _SHORT.size > total_size:
+        return None
+    topic_length = int.from_bytes(
+        view[topic_position : topic_position + topic_length_size], "big", signed=True
+    )
+    topic_position += topic_length_size
+    properties_position = topic_position + topic_length
+    if topic_length < 0 or properties_position + _SHORT.size > total_size:
+        return None
+    (properties_length,) = _SHORT.unpack_from(view, properties_position)
+    properties_position += _SHORT.size
+    if properties_length < 0 or properties_position + properties_length != total_size:
+        return None
+    block = bytes(view[properties_position:])
+    return Record(
+        topic=bytes(view[topic_position : topic_position + topic_length]),
+        body=bytes(view[body_position : body_position + body_length]),
+        properties=block,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp=born,
+        born_host=born_host,
+        store_timestamp=store_timestamp,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_offset,
+        magic=magic,
+        body_crc=body_crc,
+        total_size=total_size,
+        property_map=properties.parse(block),
+    )
+
+
+def decode_host(data: bytes | memoryview) -> tuple[str, int]:
+    """Address and port of 8 or 20 stored bytes."""
+    address = ipaddress.ip_address(bytes(data[:-4]))
+    return str(address), _PORT.unpack(data[-4:])[0]
+
+
+def encode_host(host: tuple[str, int]) -> bytes:
+    """Address bytes and port: 8 bytes for IPv4, 20 for IPv6."""
+    return ipaddress.ip_address(host[0]).packed + _PORT.pack(host[1])
+
+
+def host_text(host: tuple[str, int]) -> str:
+    """``address:port``, an IPv6 address in brackets."""
+    address, port = host
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def fields_for_json(found: Record) -> dict[str, Any]:
+    """What a record says of itself but for its properties and body."""
+    return {
+        "topic": java.decode(found.topic),
+        "queue_id": found.queue_id,
+        "queue_offset": found.queue_offset,
+        "physical_offset": found.physical_offset,
+        "size": found.total_size,
+        "born_timestamp": found.born_timestamp,
+        "store_timestamp": found.store_timestamp,
+        "born_host": host_text(found.born_host),
+        "store_host": host_text(found.store_host),
+        "flag": found.flag,
+        "sys_flag": found.sys_flag,
+        "reconsume_times": found.reconsume_times,
+        "prepared_transaction_offset": found.prepared_transaction_offset,
+    }
+
+
+def _numbers_are_numbers(record: Record) -> bool:
+    """Whether RocketMQ's number parsing of this record's properties would not throw."""
+    found = record.property_map
+    delay = found.get(properties.DELAY)
+    if record.topic == SCHEDULE_TOPIC and delay and java.parse_integer(delay, 32) is None:
+        return False
+    if properties.INNER_NUM in found and properties.INNER_BASE in found:
+        return (
+            java.parse_integer(found[properties.INNER_NUM], 16) is not None
+            and java.parse_integer(found[properties.INNER_BASE], 64) is not None
+        )
+    return True
+
+
+def store_timestamp(head: bytes) -> int:
+    """ms, of the first STORE_TIMESTAMP_END_MAX bytes of a record."""
+    is_v6 = int.from_bytes(head[SYS_FLAG_POSITION:][:4], "big") & SysFlag.BORN_HOST_V6
+    length = HOST_V6_LENGTH if is_v6 else HOST_V4_LENGTH
+    timestamp: int = _LONG.unpack_from(head, BORN_HOST_POSITION + length)[0]
+    return timestamp
+
+
+def body_crc(body: bytes) -> int:
+    """CRC-32 & 0x7FFFFFFF (``UtilAll.crc32``); 0 for an empty body."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def body_crc_is_right(record: Record) -> bool:
+    """As RocketMQ's recovery checks it: an empty body has nothing to check."""
+    return not record.body or record.body_crc == body_crc(record.body)
+
+
+def tags_code(record: Record, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS) -> int:
+    """The i64 that stands in the consume queue (``CommitLog.checkMessageAndReturnSize``).
+
+    The hash of the whole TAGS value, or for a delayed message the time at which it is due.
+    """
+    tags = record.property_map.get(properties.TAGS)
+    code = java.hash_code(tags) if tags else 0
+    delay = record.property_map.get(properties.DELAY)
+    if record.topic == SCHEDULE_TOPIC and delay is not None:
+        level = min(java.parse_integer(delay, 32) or 0, len(delay_levels_ms))
+        if level > 0:
+            code = record.store_timestamp + delay_levels_ms[level - 1]
+    return (code + (1 << 63)) % (1 << 64) - (1 << 63)  # Java's long wraps
+
+
+def magic_for(topic: bytes) -> int:
+    """v2 for a topic that v1's signed length byte cannot say (``autoMessageVersionOnTopicLen``)."""
+    return MESSAGE_MAGIC_V2 if len(topic) > 127 else MESSAGE_MAGIC_V1
+
+
+def encode(record: Record, *, property_crc: bool = False) -> bytes:
+    """The bytes of a record at its ``physical_offset``; sizes and body CRC are computed.
+
+    IPv6 hosts set their sysFlag bits. With ``property_crc`` the property block gets its tail.
+    Raises ValueError where a length does not fit its field.
+    """
+    if property_crc:
+        block = record.properties
+        if block and not block.endswith(properties.PROPERTY_SEPARATOR):
+            block += properties.PROPERTY_SEPARATOR
+        tail = bytes(properties.PROPERTY_CRC_SIZE)
+        data = encode(replace(record, properties=block + tail))[: -len(tail)]
+        return data + properties.property_crc_tail(data)
+    born_host, store_host = encode_host(record.born_host), encode_host(record.store_host)
+    sys_flag = record.sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+    if len(born_host) == HOST_V6_LENGTH:
+        sys_flag |= SysFlag.BORN_HOST_V6
+    if len(store_host) == HOST_V6_LENGTH:
+        sys_flag |= SysFlag.STORE_HOST_V6
+    topic_length_size = 2 if record.magic == MESSAGE_MAGIC_V2 else 1
+    if len(record.topic) >= 1 << (8 * topic_length_size - 1) or len(record.properties) > 32767:
+        raise ValueError("topic or properties are longer than their length field can say")
+    parts = (
+        born_host,
+        _LONG.pack(record.store_timestamp),
+        store_host,
+        _TAIL.pack(record.reconsume_times, record.prepared_transaction_offset, len(record.body)),
+        record.body,
+        len(record.topic).to_bytes(topic_length_size, "big"),
+        record.topic,
+        _SHORT.pack(len(record.properties)),
+        record.properties,
+    )
+    rest = b"".join(parts)
+    head = _HEAD.pack(
+        BORN_HOST_POSITION + len(rest),
+        record.magic,
+        body_crc(record.body),
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        sys_flag,
+        record.born_timestamp,
+    )
+    return head + rest
+
+
+def encode_blank(remaining: int) -> bytes:
+    """The eight bytes that end a file in which ``remaining`` bytes are left."""
+    return _SIZE_MAGIC.pack(remaining, BLANK_MAGIC)

@@ -1,0 +1,1 @@
+"""Consume queues, their ext, batch queues: files, units, retention."""

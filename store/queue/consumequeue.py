@@ -1,0 +1,431 @@
+"""Consume queue files: 20-byte units, found by position, appended by one writer.
+
+OFFSET  SIZE  FIELD
+     0     8  physical offset of the message
+     8     4  its size
+    12     8  tagsCode (tag hash, or due time of a delayed message, or ext address)
+Files are named by the queue's byte offset, all have the same full length from creation, zeros
+where nothing was written. A queue whose first message has an offset other than 0 starts with
+pre-blank units (0, 2147483647, 0). Source: RocketMQ 5.3.3 ``ConsumeQueue``, ``MappedFileQueue``;
+formats.md §5.
+
+Writer: one dispatcher, which owns the output. No checksum. After a crash every unit at or below
+the watermark is durable; what is behind it may have holes and is written again from the log.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.errors import QueueFileError
+from store.queue.mappedfilequeue import MappedFileQueue, data_end
+from store.queue.unsynced import Unsynced
+
+CONSUME_QUEUE_DIRECTORY = "consumequeue"
+UNIT_DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+CQ_STORE_UNIT_SIZE = UNIT_DTYPE.itemsize
+if CQ_STORE_UNIT_SIZE != 20:
+    raise ImportError("a consume queue unit must have 20 bytes")
+PRE_BLANK_SIZE = 2147483647
+UNITS_PER_READ = 4096
+"""Where no more are asked for."""
+PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], UNIT_DTYPE)
+
+_NEAR_BYTES = 8192
+_QUEUE_ID = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
+MAX_TOPIC_BYTES = 255
+_USUAL_TOPIC = frozenset(b"%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+@functools.lru_cache(1 << 16)
+def topic_directory(topic: bytes) -> str | None:
+    """The directory name of a topic; None where it is no plain path component (ARCHITECTURE.md).
+
+    Valid UTF-8, 1 to 255 bytes, no slash, backslash, NUL or other control character, not ``.`` or
+    ``..``. Wider than what RocketMQ's brokers check, since its store does not.
+    """
+    try:
+        name = topic.decode()
+    except UnicodeDecodeError:
+        return None
+    if not 1 <= len(topic) <= MAX_TOPIC_BYTES or name in (".", ".."):
+        return None
+    if any(c in "/\\" or ord(c) < 32 or 127 <= ord(c) < 160 for c in name):
+        return None
+    return name
+
+
+def is_usual_topic(topic: bytes) -> bool:
+    """Whether a RocketMQ broker would accept the name (``TopicValidator``)."""
+    return _USUAL_TOPIC.issuperset(topic)
+
+
+def rounded_file_size(configured: int) -> int:
+    """mappedFileSizeConsumeQueue as RocketMQ uses it: rounded up to whole units."""
+    return -(-configured // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE
+
+
+class BoundaryType(StrEnum):
+    """Which of the messages around a time a search is for."""
+
+    LOWER = "lower"
+    """The first one at or behind it."""
+    UPPER = "upper"
+    """The last one at or before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKey:
+    """One queue in an output."""
+
+    topic: str
+    queue_id: int
+
+    @property
+    def relative_path(self) -> Path:
+        """Below ``consumequeue/``."""
+        return Path(self.topic, str(self.queue_id))
+
+
+def list_queues(root: Path) -> Iterator[QueueKey]:
+    """Queues below ``consumequeue/``, sorted; directories that are no queue are skipped."""
+    if not root.is_dir():
+        return
+    # scandir and no Path of each: there are 100,000 of them
+    for topic in sorted(os.scandir(root), key=lambda entry: entry.name):
+        if topic.is_dir():
+            for queue_id in list_queue_ids(Path(topic.path)):
+                yield QueueKey(topic.name, queue_id)
+
+
+def list_queue_ids(topic: Path) -> list[int]:
+    """Queues of one topic's directory, sorted; none where there is no such directory."""
+    if not topic.is_dir():
+        return []
+    return sorted(
+        int(entry.name)
+        for entry in os.scandir(topic)
+        if _QUEUE_ID.match(entry.name) and entry.is_dir()
+    )
+
+
+class QueueFiles(MappedFileQueue):
+    """The files of one queue of units of one size, whichever kind of queue it is.
+
+    Positions are bytes in the queue, ends exclusive; a file holds whole units. A unit begins with
+    the physical offset and the size of its message; offsets ascend. Blank units are the consume
+    queue's. Not thread-safe.
+    """
+
+    UNIT_DTYPE: ClassVar[np.dtype[np.void]]
+
+    @property
+    def unit_size(self) -> int:
+        """Bytes of a unit."""
+        return self.UNIT_DTYPE.itemsize
+
+    def units(self, start: int, first: int = 0, count: int | None = None) -> NDArray[np.void]:
+        """Units ``first`` .. of the file that starts at ``start``: UNIT_DTYPE[<= count]."""
+        size = self.file_size if count is None else count * self.unit_size
+        with self.path(start).open("rb", buffering=0) as file:
+            data = os.pread(file.fileno(), size, first * self.unit_size)
+        return np.frombuffer(data[: len(data) // self.unit_size * self.unit_size], self.UNIT_DTYPE)
+
+    def find_end(self, end_offset: int | None) -> int:
+        """Byte position behind the last unit of a message that ends at or before ``end_offset``.
+
+        None takes every valid unit, as RocketMQ's ``recover`` does. The units below a watermark
+        have no holes, so that a binary search finds the end.
+        """
+        for start in reversed(self.starts):
+            count = self._valid_count(start, end_offset)
+            if count:
+                return start + count * self.unit_size
+        return self.starts[0] if self.starts else 0
+
+    def ends_by(self, end_offset: int) -> bool:
+        """Whether the last bytes that are no zeros belong to a message that ends at or before
+        ``end_offset``: nothing of a later one stands anywhere. False where they are not found soon.
+        """
+        if not self.starts:
+            return True
+        with self.path(self.starts[-1]).open("rb", buffering=0) as file:
+            end = min(data_end(file.fileno()), self.file_size)
+            first = max(end - _NEAR_BYTES, 0) // self.unit_size
+            data = os.pread(file.fileno(), _NEAR_BYTES + self.unit_size, first * self.unit_size)
+        units = np.frombuffer(data[: len(data) // self.unit_size * self.unit_size], self.UNIT_DTYPE)
+        used = np.flatnonzero(units != np.zeros(1, self.UNIT_DTYPE))
+        if not len(used):
+            return False
+        last = units[used[-1]]
+        is_unit = 0 < last["size"] < PRE_BLANK_SIZE
+        return bool(is_unit and last["offset"] + last["size"] <= end_offset)
+
+    def grown_end(self, known: int, end_offset: int | None) -> int:
+        """What ``find_end`` answers, from its earlier answer ``known``: two small reads where
+        nothing came. Lists the files again; a queue that was cut or replaced is searched anew."""
+        self.refresh()
+        before = self.read(known // self.unit_size - 1, 1 if known else 0)
+        if not len(before) or not self._count_taken(before, end_offset):
+            return self.find_end(end_offset)
+        while True:
+            units = self.read(known // self.unit_size, UNITS_PER_READ)
+            taken = self._count_taken(units, end_offset)
+            known += taken * self.unit_size
+            if len(units) < UNITS_PER_READ:
+                return known
+            if taken < len(units):
+                # blanks up to the end of what was read: their unit may be further on
+                blank = (units["size"][taken:] == PRE_BLANK_SIZE).all()
+                return self.find_end(end_offset) if blank else known
+
+    def _count_taken(self, units: NDArray[np.void], end_offset: int | None) -> int:
+        """How many of ``units`` stand before the end that ``find_end`` means."""
+        if end_offset is None:
+            refused = np.flatnonzero(~self._are_valid(units))
+            return int(refused[0]) if len(refused) else len(units)
+        offsets, sizes = units["offset"], units["size"]
+        real = sizes != PRE_BLANK_SIZE
+        ends_by = (offsets >= 0) & (sizes > 0) & (offsets + sizes <= end_offset)
+        refused = np.flatnonzero(real & ~ends_by)
+        taken = np.flatnonzero(real[: refused[0] if len(refused) else len(units)])
+        return int(taken[-1]) + 1 if len(taken) else 0
+
+    def _valid_count(self, start: int, end_offset: int | None) -> int:
+        if end_offset is None:
+            count = 0
+            while True:  # not the whole file: most of a broker's newest one is zeros
+                units = self.units(start, count, UNITS_PER_READ)
+                taken = self._count_taken(units, None)
+                count += taken
+                if taken < UNITS_PER_READ:
+                    return count
+        length = self.file_size
+        while True:
+            count = self._count_while(
+                start, length, lambda offset, size: _ends_by(offset, size, end_offset)
+            )
+            if self._is_whole(start, count):
+                return count
+            length = (count - 1) * self.unit_size
+
+    def _is_whole(self, start: int, count: int) -> bool:
+        """Whether the last of ``count`` units has its first bytes.
+
+        A power cut may keep a page and lose the one before it: of the unit on both, whose offset
+        then looks small, and of those before it.
+        """
+        if count < 2:
+            return True
+        before, last = self.units(start, count - 2, 2)
+        ascends = before["offset"] <= last["offset"] or before["size"] == PRE_BLANK_SIZE
+        return bool(before["size"] > 0 and ascends)
+
+    def _are_valid(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
+        """bool[n]: what ``recover`` of this kind of queue goes on behind."""
+        valid: NDArray[np.bool_] = (units["offset"] >= 0) & (units["size"] > 0)
+        return valid
+
+    def _count_while(self, start: int, length: int, holds: Callable[[int, int], bool]) -> int:
+        """Units of a file, up to byte ``length`` of it, before the first real one for which
+        ``holds`` (physical offset, size) is false; true before it and false behind it.
+
+        Blank units go with the real one that follows them.
+        """
+        low, high = 0, length // self.unit_size
+        while low < high:
+            middle = (low + high) // 2
+            real = self._next_real(start, middle, high)
+            unit = self.units(start, real, 1)[0] if real < high else None
+            if unit is not None and holds(int(unit["offset"]), int(unit["size"])):
+                low = real + 1
+            else:
+                high = middle
+        return low
+
+    def _next_real(self, start: int, first: int, last: int) -> int:
+        """Index of the first unit of [first, last) that is no blank; ``last`` without one."""
+        if first >= last or self.units(start, first, 1)[0]["size"] != PRE_BLANK_SIZE:
+            return first
+        real = np.flatnonzero(self.units(start, first, last - first)["size"] != PRE_BLANK_SIZE)
+        return first + int(real[0]) if len(real) else last
+
+    def last_unit(self, end: int) -> tuple[int, int] | None:
+        """(physical offset, size) of the last real unit before byte ``end``; None without one."""
+        for start in reversed(self.starts):
+            if start >= end:
+                continue
+            count = min(end - start, self.file_size) // self.unit_size
+            unit = self.units(start, count - 1, 1)[0]
+            if unit["size"] == PRE_BLANK_SIZE:
+                units = self.units(start, 0, count)
+                real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
+                if not len(real):
+                    continue
+                unit = units[real[-1]]
+            return int(unit["offset"]), int(unit["size"])
+        return None
+
+    def real_unit_up_to(self, index: int, begin: int) -> tuple[int, np.void] | None:
+        """The number of the last unit of [begin, index] that is no blank, and the unit itself."""
+        end, count = index + 1, 1
+        while end > begin:
+            units = self.read(first := max(end - count, begin), end - first)
+            real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
+            if len(real):
+                # files may begin after ``first``
+                return end - len(units) + int(real[-1]), units[real[-1]]
+            end, count = first, UNITS_PER_READ
+        return None
+
+    def read(self, first: int, count: int) -> NDArray[np.void]:
+        """Units ``first`` .. ``first + count`` by queue offset: UNIT_DTYPE[<= count]."""
+        parts = []
+        position, end = first * self.unit_size, (first + count) * self.unit_size
+        for start in self.starts:
+            low, high = max(position, start), min(end, start + self.file_size)
+            if low < high:
+                unit = self.unit_size
+                parts.append(self.units(start, (low - start) // unit, (high - low) // unit))
+        # numpy's concatenate would turn the bytes around
+        return np.frombuffer(b"".join(part.tobytes() for part in parts), self.UNIT_DTYPE)
+
+    def write(self, position: int, data: bytes | memoryview, root: Path) -> Unsynced:
+        """Write units at byte ``position``, over as many files as it takes (``write_pieces``)."""
+        return self.write_pieces(self._pieces(position, memoryview(data).cast("B")), root)
+
+    def _pieces(self, position: int, view: memoryview) -> Iterator[tuple[int, memoryview]]:
+        while view:
+            part = view[: self.file_size - position % self.file_size]
+            yield position, part
+            position, view = position + len(part), view[len(part) :]
+
+
+class ConsumeQueueFiles(QueueFiles):
+    """The files of one consume queue."""
+
+    UNIT_DTYPE = UNIT_DTYPE
+    kind = "consume queue"
+    setting = "mappedFileSizeConsumeQueue"
+    place = "broker.conf or --consume-queue-file-size"
+
+    def min_queue_offset(self, end: int, log_min_offset: int) -> int:
+        """Index of the first unit whose message is still in the log; the end if there is none."""
+        for start in self.starts:
+            length = min(max(end - start, 0), self.file_size)
+            gone = self._count_while(start, length, lambda offset, _: offset < log_min_offset)
+            kept = self._next_real(start, gone, length // CQ_STORE_UNIT_SIZE) if length else 0
+            if kept * CQ_STORE_UNIT_SIZE < length:
+                return start // CQ_STORE_UNIT_SIZE + kept
+        return end // CQ_STORE_UNIT_SIZE
+
+    def offset_in_queue_by_time(
+        self,
+        timestamp: int,
+        boundary_type: BoundaryType,
+        end: int,
+        min_offset: int,
+        store_time: Callable[[int, int], int],
+    ) -> int:
+        """Index of the unit that a search by store time (ms) ends at; 0 for none.
+
+        LOWER: the first message at or behind the time; UPPER: the last one at or before it. Behind
+        the last message that is the end and the last one. Where times do not ascend it is what
+        RocketMQ's binary search meets (``binarySearchInQueueByTime``), and 0 where it meets no
+        time. ``min_offset``: the first index whose message is still in the log, to whose bounds the
+        result is not yet clamped. ``store_time``: that of the record at a physical offset, of a
+        size; negative where none is.
+        """
+
+        def time_of(index: int) -> int:
+            return store_time(*self._real_from(index, end))
+
+        found = self._file_by_time(timestamp, boundary_type, end, min_offset, time_of)
+        if not found:
+            return 0
+        is_lower = boundary_type is BoundaryType.LOWER
+        floor, ceiling = max(found[0], min_offset), found[-1]
+        if time_of(ceiling) < timestamp:
+            return ceiling + is_lower
+        if time_of(floor) > timestamp:
+            return floor if is_lower else 0
+        low, high, left, right = floor, ceiling, 0, 0
+        while low <= high:
+            middle = (low + high) // 2
+            time = time_of(middle)
+            if time < 0:
+                return 0
+            if time == timestamp:
+                step, last = (-1, floor) if is_lower else (1, ceiling)
+                while middle != last and time_of(middle + step) == timestamp:
+                    middle += step
+                return middle
+            if time > timestamp:
+                high, right = middle - 1, middle
+            else:
+                low, left = middle + 1, middle
+        return right if is_lower else left
+
+    def _file_by_time(
+        self,
+        timestamp: int,
+        boundary_type: BoundaryType,
+        end: int,
+        min_offset: int,
+        time_of: Callable[[int], int],
+    ) -> range:
+        """Units of the file to search (``getConsumeQueueMappedFileByTime``)."""
+        stops = [(start, min(start + self.file_size, end)) for start in self.starts if start < end]
+        files = [range(start // self.unit_size, stop // self.unit_size) for start, stop in stops]
+        files = [units for units in files if units and units[-1] >= min_offset]
+        if boundary_type is BoundaryType.UPPER:
+            began = (units for units in reversed(files) if time_of(units[0]) <= timestamp)
+            return next(began, range(0))
+        ended = (units for units in files[:-1] if time_of(units[-1]) >= timestamp)
+        return next(ended, files[-1] if files else range(0))
+
+    def _real_from(self, index: int, end: int) -> tuple[int, int]:
+        """Physical offset and size of a unit; of the next real one for a blank."""
+        unit = self.read(index, 1)[0]
+        while unit["size"] == PRE_BLANK_SIZE and index * self.unit_size < end:
+            units = self.read(index, min(UNITS_PER_READ, end // self.unit_size - index))
+            if not len(units):
+                break
+            real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
+            unit, index = units[real[0] if len(real) else -1], index + len(units)
+        return int(unit["offset"]), int(unit["size"])
+
+
+def open_whole_queue(directory: Path, file_size: int) -> ConsumeQueueFiles:
+    """A queue to go on with. Raises QueueFileError where one of its files is missing, or stands at
+    no place of a file: positions behind it would not be what they seem."""
+    files = ConsumeQueueFiles(directory, file_size)
+    for index, start in enumerate(files.starts):
+        if start % file_size or start != files.starts[0] + index * file_size:
+            raise QueueFileError(
+                f"consume queue file {files.path(start)} does not follow the one before it at "
+                f"{file_size} bytes a file: one is missing or foreign; heal the queue with "
+                "reput verify --repair"
+            )
+    return files
+
+
+def open_queues(output: Path, file_size: int) -> Iterator[tuple[QueueKey, ConsumeQueueFiles]]:
+    """Every queue of a store or another output, sorted; files of ``file_size`` bytes."""
+    root = output / CONSUME_QUEUE_DIRECTORY
+    for key in list_queues(root):
+        yield key, ConsumeQueueFiles(root / key.relative_path, file_size)
+
+
+def _ends_by(offset: int, size: int, end_offset: int) -> bool:
+    return offset >= 0 and size > 0 and offset + size <= end_offset

@@ -1,0 +1,143 @@
+"""Files that together hold one stretch of bytes: those of a consume queue, or of its ext.
+
+Each is named by the offset of its first byte in 20 digits and has the same full length from
+creation, zeros where nothing was written. Source: RocketMQ 5.3.3 ``MappedFileQueue``; formats.md
+§1.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from store import fsops
+from store.errors import QueueFileError
+from store.log.commitlog import is_mapped_file_name, offset_to_file_name
+from store.queue.unsynced import Unsynced
+
+
+class MappedFileQueue:
+    """One directory of such files: offsets are bytes, ends exclusive. Not thread-safe."""
+
+    kind: str
+    """What the files are, and which setting is their size and where it is set: for errors."""
+    setting: str
+    place = "broker.conf"
+
+    def __init__(self, directory: Path, file_size: int) -> None:
+        """``file_size`` in bytes. Raises QueueFileError for files of other sizes."""
+        self.directory = directory
+        self._directory_name = str(directory)
+        self.file_size = file_size
+        self.starts: list[int] = []
+        """Byte offsets at which files start, ascending."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the files again; empty and foreign ones are left out."""
+        self.starts = []
+        try:
+            entries = sorted(os.scandir(self._directory_name), key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            if not is_mapped_file_name(entry.name) or not entry.is_file(follow_symlinks=False):
+                continue
+            size = entry.stat(follow_symlinks=False).st_size
+            if size == 0:
+                continue
+            if size != self.file_size:
+                raise QueueFileError(
+                    f"{self.kind} file {entry.path} has {size} bytes where {self.setting} says "
+                    f"{self.file_size}; set it as the queue's writer did ({self.place}), or heal "
+                    "a single damaged queue with reput verify --repair"
+                )
+            self.starts.append(int(entry.name))
+
+    def path(self, start: int) -> Path:
+        """The file that starts at byte ``start``."""
+        return Path(self._path_text(start))
+
+    def _path_text(self, start: int) -> str:
+        """``path`` as text, for writes: making Paths showed in a pass over many new queues."""
+        return f"{self._directory_name}/{offset_to_file_name(start)}"
+
+    def write_pieces(
+        self, pieces: Iterable[tuple[int, bytes | memoryview]], root: Path
+    ) -> Unsynced:
+        """Write (byte offset, data) pairs, none over a file's end.
+
+        Directories are created below ``root``. Nothing is durable before the caller has synced
+        what is returned.
+        """
+        unsynced = Unsynced([], [])
+        try:
+            for offset, data in pieces:
+                start = offset - offset % self.file_size
+                path = self._path_text(start)
+                new = start not in self.starts
+                if new:
+                    unsynced.directories.extend(fsops.create_directories(self.directory, root))
+                fd = fsops.open_for_writing(path, self.file_size)
+                unsynced.files.append((fd, path))
+                fsops.pwrite(fd, data, offset - start, path)
+                if new:
+                    unsynced.directories.append(self.directory)
+                    self.starts = sorted({*self.starts, start})
+        except BaseException:
+            for fd, _ in unsynced.files:
+                os.close(fd)
+            raise
+        return unsynced
+
+    def clear_from(self, end: int) -> None:
+        """Cut at byte ``end``, durably: later files go, later bytes become zeros."""
+        kept = [start for start in self.starts if start < end]
+        if len(kept) < len(self.starts):
+            for start in self.starts[len(kept) :]:
+                fsops.unlink(self.path(start))
+            self.starts = kept
+            fsops.sync_directory(self.directory)
+        if not kept or end >= kept[-1] + self.file_size:
+            return
+        path, position = self.path(kept[-1]), end - kept[-1]
+        fd = fsops.open_for_writing(path)
+        try:
+            used = _used(fd, position)
+            if used > position:
+                fsops.pwrite(fd, bytes(used - position), position, path)
+                fsops.sync(fd, path)
+        finally:
+            os.close(fd)
+
+
+def data_end(fd: int) -> int:
+    """Behind the last data of a sparse file."""
+    end = 0
+    while True:
+        try:
+            end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return end
+            raise
+
+
+def _used(fd: int, position: int) -> int:
+    """Byte behind the last one from ``position`` on that is not zero, ``position`` without one.
+
+    Holes are not read: a new file is mostly one.
+    """
+    used = position
+    while True:
+        try:
+            start = os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return used
+        position = os.lseek(fd, start, os.SEEK_HOLE)
+        data = os.pread(fd, position - start, start).rstrip(b"\0")
+        used = start + len(data) if data else used

@@ -1,0 +1,116 @@
+"""Which topics have batch queues: what the broker's topics declare, and what the disk holds.
+
+The topic attribute ``queue.type`` decides which of two kinds of queue RocketMQ builds, SimpleCQ
+where it says nothing or the topic is unknown. A broker looks at it when it first needs a queue, and
+keeps the queue that it has: the attribute cannot be changed, only a topic deleted, which removes
+its queues, and created again. So a topic that is not declared, as one that was deleted, keeps the
+kind of the queues that are there; where a declaration contradicts them a broker does not start, and
+nothing is dispatched here. Source: RocketMQ 5.3.3 ``QueueTypeUtils``, ``TopicAttributes``,
+``ConsumeQueueStore.findOrCreateConsumeQueue`` and ``queueTypeShouldBe``; formats.md §1 and §7.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from store import configjson
+from store.errors import UsageError
+from store.log.commitlog import is_mapped_file_name
+from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
+from store.state.ledger import escaped
+
+TOPICS_FILE = Path("config") / "topics.json"
+QUEUE_TYPE = "queue.type"
+BATCH_CQ = "BatchCQ"
+SIMPLE_CQ = "SimpleCQ"
+
+
+def read_queue_types(root: Path) -> Mapping[bytes, str]:
+    """The kind of queue of every topic that the store at ``root`` declares, BATCH_CQ or SIMPLE_CQ;
+    of none where it has no ``config/topics.json``.
+
+    Raises UsageError where the file cannot be read or names another kind of queue.
+    """
+    path = root / TOPICS_FILE
+    document = configjson.read(path)
+    if document is None:
+        return {}
+    topics = document.get("topicConfigTable") if isinstance(document, dict) else None
+    if not isinstance(topics, dict):
+        raise UsageError(f"{path} has no topicConfigTable; restore it from the broker's config")
+    found = {}
+    for topic, config in topics.items():
+        # a topic that was created before RocketMQ 5 has no attributes
+        attributes = config.get("attributes") if isinstance(config, dict) else None
+        declared = (attributes or {}).get(QUEUE_TYPE, SIMPLE_CQ)
+        if declared not in (SIMPLE_CQ, BATCH_CQ):
+            raise UsageError(
+                f"topic {escaped(topic.encode())} in {path} has {QUEUE_TYPE}={declared}; "
+                f"it must be {SIMPLE_CQ} or {BATCH_CQ}"
+            )
+        found[topic.encode()] = declared
+    return found
+
+
+def batch_topics(declared: Mapping[bytes, str], known: frozenset[bytes]) -> frozenset[bytes]:
+    """The topics that have batch queues: those declared so, and those of ``known``, which had them
+    so far, that are not declared at all."""
+    found = {topic for topic, kind in declared.items() if kind == BATCH_CQ}
+    return frozenset(found | (known - declared.keys()))
+
+
+def find_batch_topics(root: Path, output: Path) -> frozenset[bytes]:
+    """The topics of the store at ``root`` that have batch queues in ``output``.
+
+    Raises UsageError as ``read_queue_types`` and ``check_queue_types``.
+    """
+    names = (directory.name for directory in _batch_directories(output))
+    topics = (name.encode("utf-8", "surrogateescape") for name in names)
+    known = frozenset(topic for topic in topics if topic_directory(topic) is not None)
+    found = batch_topics(read_queue_types(root), known)
+    check_queue_types(root, output, found)
+    return found
+
+
+def check_queue_types(root: Path, output: Path, topics: frozenset[bytes]) -> None:
+    """Refuse an output in which topics have queues of the wrong kind; ``topics`` have batch queues.
+
+    Raises UsageError, which names a topic, its directory and the command that mends all of them.
+    """
+    names = {name for topic in topics if (name := topic_directory(topic)) is not None}
+    wrong = [
+        (name, BATCH_CQ, directory, SIMPLE_CQ)
+        for name in sorted(names)
+        if _has_units(directory := output / CONSUME_QUEUE_DIRECTORY / name)
+    ]
+    wrong += [
+        (directory.name, SIMPLE_CQ, directory, BATCH_CQ)
+        for directory in _batch_directories(output)
+        if directory.name not in names
+    ]
+    if wrong:
+        topic, kind, directory, found = wrong[0]
+        name = escaped(topic.encode("utf-8", "surrogateescape"))
+        command = ["reput", "rebuild", str(root)]
+        if output.resolve() != root.resolve():
+            command += ["--output", str(output)]
+        for other, *_ in wrong:
+            command += ["--topic", other]
+        raise UsageError(
+            f"topic {name} has {QUEUE_TYPE}={kind} ({root / TOPICS_FILE}), but {directory} holds "
+            f"its queues as {found}; build them anew: {shlex.join(command)}"
+        )
+
+
+def _batch_directories(output: Path) -> Iterator[Path]:
+    """Of the topics that have batch queues with units, sorted."""
+    root = output / BATCH_CONSUME_QUEUE_DIRECTORY
+    yield from filter(_has_units, sorted(root.iterdir()) if root.is_dir() else ())
+
+
+def _has_units(topic: Path) -> bool:
+    # files come with their first units
+    return any(is_mapped_file_name(path.name) and path.stat().st_size for path in topic.glob("*/*"))

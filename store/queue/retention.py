@@ -1,0 +1,161 @@
+"""Derived files whose messages the log has lost at its front: which go, and how they go.
+
+What goes is planned by reading alone, a function for each kind of file (RocketMQ 5.3.3
+``MappedFileQueue.deleteExpiredFileByOffset``, ``ConsumeQueueExt.truncateByMinAddress``,
+``ConsumeQueueStore.cleanExpired``, ``IndexService.deleteExpiredFile``; formats.md §5, §6, §8). It
+is removed from the oldest on, so that a crash in between leaves a shorter queue without a hole.
+What a reader then takes for a queue's min offset follows from the log, not from the files:
+``ConsumeQueueFiles.min_queue_offset``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from store import fsops
+from store.config import StoreSettings
+from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout, read_header
+from store.queue.batchconsumequeue import open_batch_queues
+from store.queue.consumequeue import (
+    CONSUME_QUEUE_DIRECTORY,
+    CQ_STORE_UNIT_SIZE,
+    ConsumeQueueFiles,
+    QueueFiles,
+    QueueKey,
+    open_queues,
+)
+from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
+
+_SYSTEM_TOPICS = frozenset(
+    (
+        "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC",
+    )
+)  # fmt: skip
+_SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether a topic is RocketMQ's own (``TopicValidator.isSystemTopic``)."""
+    return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_TOPIC_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredFile:
+    """One file that goes."""
+
+    topic: str | None
+    """None for an index file."""
+    queue_id: int | None
+    path: Path
+    size: int
+    """Bytes; files are sparse, so that the disk may gain less."""
+
+
+def expired_files(
+    output: Path, settings: StoreSettings, log_min_offset: int, durable_end: int | None
+) -> Iterator[ExpiredFile]:
+    """Every derived file whose messages all lie before the log, in the order of removal.
+
+    ``durable_end``: the watermark, None trusts every unit. Raises QueueFileError.
+    """
+    for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
+        # a queue keeps its last file, so that one with a single file need not be looked at
+        end = files.find_end(durable_end) if len(files.starts) > 1 else 0
+        for start in expired_queue_files(files, end, log_min_offset):
+            yield _expired(key, files.path(start), files.file_size)
+        ext = _open_ext(output, settings, key)
+        if len(ext.starts) > 1:
+            end = end or files.find_end(durable_end)
+            for start in expired_ext_files(ext, files, end, log_min_offset):
+                yield _expired(key, ext.path(start), ext.file_size)
+    for key, batches in open_batch_queues(output, settings.mapper_file_size_batch_consume_queue):
+        end = batches.find_end(durable_end) if len(batches.starts) > 1 else 0
+        for start in expired_queue_files(batches, end, log_min_offset):
+            yield _expired(key, batches.path(start), batches.file_size)
+    yield from _expired_index_files(output, settings, log_min_offset)
+
+
+def _expired_index_files(
+    output: Path, settings: StoreSettings, log_min_offset: int
+) -> Iterator[ExpiredFile]:
+    """From the oldest on while a file's last message lies before the log, never the last file
+    (``IndexService.deleteExpiredFile``)."""
+    layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+    for path in IndexFiles(output / INDEX_DIRECTORY, layout).paths()[:-1]:
+        if read_header(path).end_phy_offset >= log_min_offset:
+            return
+        yield ExpiredFile(None, None, path, layout.file_size)
+
+
+def expired_queue_files(files: QueueFiles, end: int, log_min_offset: int) -> list[int]:
+    """Starts of queue files to remove, oldest first; ``end``: behind the last unit.
+
+    From the oldest on while a file's last unit lies before the log, never the one that holds the
+    queue's last unit, from which the next position follows. A blank unit counts for the message
+    before it, where RocketMQ takes it for one at offset 0. A hole is damage and ends it.
+    """
+    expired: list[int] = []
+    for start in files.starts:
+        file_end = start + files.file_size
+        offset, size = files.last_unit(file_end) or (0, 1)
+        if file_end >= end or size <= 0 or offset >= log_min_offset:
+            break
+        expired.append(start)
+    return expired
+
+
+def expired_ext_files(
+    ext: ConsumeQueueExtFiles, files: ConsumeQueueFiles, end: int, log_min_offset: int
+) -> list[int]:
+    """Starts of ext files to remove: those that end before what the queue's first unit of a
+    message still in the log points to. A queue without one keeps all, as with RocketMQ."""
+    first = files.min_queue_offset(end, log_min_offset)
+    if first * CQ_STORE_UNIT_SIZE >= end:
+        return []
+    return ext.files_before(int(files.read(first, 1)[0]["tags_code"]))
+
+
+def unused_queues(
+    output: Path, settings: StoreSettings, log_min_offset: int, durable_end: int | None
+) -> Iterator[QueueKey]:
+    """Queues whose last message ends before the log; RocketMQ's own topics stay."""
+    for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
+        last = files.last_unit(files.find_end(durable_end))
+        if last is not None and sum(last) < log_min_offset and not is_system_topic(key.topic):
+            yield key
+
+
+def remove_files(files: Iterable[ExpiredFile]) -> int:
+    """Remove what was planned, durably; the number of bytes. Raises OutputError, SyncError."""
+    size = 0
+    directories: dict[Path, None] = {}
+    for file in files:
+        fsops.unlink(file.path)
+        directories[file.path.parent] = None
+        size += file.size
+    for directory in directories:
+        fsops.sync_directory(directory)
+    return size
+
+
+def remove_queue(output: Path, settings: StoreSettings, key: QueueKey) -> None:
+    """Remove a queue with its directories (``ConsumeQueue.destroy``). Raises OutputError."""
+    root = output / CONSUME_QUEUE_DIRECTORY / key.relative_path
+    queue = ConsumeQueueFiles(root, settings.mapped_file_size_consume_queue)
+    for files in (queue, _open_ext(output, settings, key)):
+        remove_files(_expired(key, files.path(start), files.file_size) for start in files.starts)
+        fsops.remove_directory(files.directory)
+        fsops.remove_directory(files.directory.parent)
+
+
+def _open_ext(output: Path, settings: StoreSettings, key: QueueKey) -> ConsumeQueueExtFiles:
+    directory = output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path
+    return ConsumeQueueExtFiles(directory, settings.mapped_file_size_consume_queue_ext)
+
+
+def _expired(key: QueueKey, path: Path, size: int) -> ExpiredFile:
+    return ExpiredFile(key.topic, key.queue_id, path, size)

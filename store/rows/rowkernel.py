@@ -1,0 +1,402 @@
+"""The kernels that turn records into the columns of rows.
+
+Two steps a window: ``decode_range`` or ``decode_units`` put a record's numbers into one table and
+say where its texts stand; then each wanted column gathers its own. What a kernel cannot say alone
+(malformed UTF-8, IPv6 hosts, repeated properties) it copies as stored and lists as odd: the caller
+says it plainly. The truth is ``store.log.record.decode``, ``store.log.properties.parse`` and
+``store.log.java.decode``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from store.log import properties, record
+from store.log.kernelbase import (
+    copy_bytes,
+    crc32,
+    find_byte,
+    i32,
+    i64,
+    kernel,
+    le64,
+    read_bytes,
+    u8,
+)
+from store.log.kernels import (
+    BAD_BODY_CRC,
+    BAD_SIZE,
+    EMPTY,
+    FULL,
+    NEED_MORE,
+    OK,
+    decode_char,
+    find_two,
+    frame,
+    is_schedule_topic,
+    property_name,
+    tags_code,
+)
+from store.log.record import Status, SysFlag
+
+# rows of the table of numbers, int64[NUMBER_FIELDS, capacity]; column r is row r of the batch
+(
+    STATUS,
+    PHYSICAL_OFFSET,
+    STORE_SIZE,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    TAGS_CODE,
+    SYS_FLAG,
+    FLAG,
+    RECONSUME_TIMES,
+    PREPARED_TRANSACTION_OFFSET,
+    BORN_TIMESTAMP,
+    STORE_TIMESTAMP,
+) = range(12)
+NUMBER_FIELDS = 12
+
+# columns of the table of slices, int64[capacity, SLICE_FIELDS]: start in the buffer (-1: null),
+# end next to it; row i is the i-th record of the last call
+TOPIC, BODY, PROPERTIES, BORN_HOST, STORE_HOST, TAGS, KEYS = range(0, 14, 2)
+SLICE_FIELDS = 14
+
+# columns of the table of pieces to read
+PIECE_OFFSET, PIECE_POSITION, PIECE_SIZE, PIECE_FILE = range(4)
+PIECE_FIELDS = 4
+
+HOST_TEXT_LENGTH = len("255.255.255.255:-2147483648")
+MIN_PROPERTY_LENGTH = 4
+"""Shortest property with its separators; the last one may lack one byte."""
+
+_V4 = record.HOST_V4_LENGTH
+_V6 = record.HOST_V6_LENGTH
+_BORN_HOST = record.BORN_HOST_POSITION
+_SYS_FLAG = record.SYS_FLAG_POSITION
+_MIN_BLANK = record.END_FILE_MIN_BLANK_LENGTH
+_BORN_V6 = SysFlag.BORN_HOST_V6
+_STORE_V6 = SysFlag.STORE_HOST_V6
+_ZERO_HOLE = int(Status.ZERO_HOLE)
+_TAGS = property_name(properties.TAGS)
+_KEYS = property_name(properties.KEYS)
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_REPLACEMENT = 0xFFFD
+# names are compared with each other: blocks with more are left to a dictionary
+_MAX_PAIRS = 64
+
+
+@kernel
+def put_damaged(row, index, offset, size, status, numbers, slices):
+    """The row of a range that is no record: STATUS, where and how long, the rest null."""
+    if status in (EMPTY, NEED_MORE):
+        status = _ZERO_HOLE
+    numbers[:, row] = 0
+    numbers[STATUS, row] = status
+    numbers[PHYSICAL_OFFSET, row] = offset
+    numbers[STORE_SIZE, row] = size
+    slices[index, :] = -1
+
+
+@kernel
+def _decode_row(
+    buf, length, pos, base, file_end, verify_crc, crc_tables, delay_levels_ms, find_names,
+    row, index, numbers, slices,
+):  # fmt: skip
+    """(status, totalSize) of the record at ``pos``; with OK its row is filled."""
+    status, size, stored, body, body_length, topic, topic_length, props = frame(
+        buf, length, pos, base, file_end
+    )
+    if status != OK:
+        return status, size
+    if verify_crc and body_length > 0:
+        if crc32(crc_tables, buf, body, body + body_length) != i32(buf, pos + 8):
+            return BAD_BODY_CRC, size
+    store_timestamp, end = i64(buf, stored), pos + size
+    status, code = tags_code(
+        buf, props, end, store_timestamp, is_schedule_topic(buf, topic, topic_length),
+        delay_levels_ms,
+    )  # fmt: skip
+    if status != OK:
+        return status, size
+    sys_flag = i32(buf, pos + _SYS_FLAG)
+    numbers[STATUS, row] = OK
+    numbers[PHYSICAL_OFFSET, row] = base + pos
+    numbers[STORE_SIZE, row] = size
+    numbers[QUEUE_ID, row] = i32(buf, pos + 12)
+    numbers[FLAG, row] = i32(buf, pos + 16)
+    numbers[QUEUE_OFFSET, row] = i64(buf, pos + 20)
+    numbers[SYS_FLAG, row] = sys_flag
+    numbers[BORN_TIMESTAMP, row] = i64(buf, pos + 40)
+    numbers[STORE_TIMESTAMP, row] = store_timestamp
+    numbers[RECONSUME_TIMES, row] = i32(buf, body - 16)
+    numbers[PREPARED_TRANSACTION_OFFSET, row] = i64(buf, body - 12)
+    numbers[TAGS_CODE, row] = code
+    slices[index, TOPIC] = topic
+    slices[index, TOPIC + 1] = topic + topic_length
+    slices[index, BODY] = body
+    slices[index, BODY + 1] = body + body_length
+    slices[index, PROPERTIES] = props
+    slices[index, PROPERTIES + 1] = end
+    slices[index, BORN_HOST] = pos + _BORN_HOST
+    slices[index, BORN_HOST + 1] = stored
+    slices[index, STORE_HOST] = stored + 8
+    slices[index, STORE_HOST + 1] = body - 16
+    if find_names:
+        tags, tags_end, keys, keys_end = find_two(buf, props, end, _TAGS, _KEYS)
+        slices[index, TAGS] = tags
+        slices[index, TAGS + 1] = tags_end
+        slices[index, KEYS] = keys
+        slices[index, KEYS + 1] = keys_end
+    return OK, size
+
+
+@kernel
+def decode_range(
+    buf, length, base, file_end, pos, stop, verify_crc, crc_tables, delay_levels_ms, find_names,
+    row, numbers, slices,
+):  # fmt: skip
+    """Decode records that start before log offset ``stop`` into rows from ``row`` on.
+
+    ``find_names``: whether TAGS and KEYS are looked for. Returns (status, pos, records): OK where
+    ``stop`` is reached, FULL where the table is, otherwise what stands at ``pos``.
+    """
+    count = np.int64(0)
+    while base + pos < stop:
+        if row + count >= numbers.shape[1]:
+            return FULL, pos, count
+        status, size = _decode_row(
+            buf, length, pos, base, file_end, verify_crc, crc_tables, delay_levels_ms, find_names,
+            row + count, count, numbers, slices,
+        )  # fmt: skip
+        if status != OK:
+            return status, pos, count
+        pos += size
+        count += 1
+    return OK, pos, count
+
+
+@kernel
+def decode_units(
+    buf, offsets, sizes, first, count, statuses, positions, available, verify_crc, crc_tables,
+    delay_levels_ms, find_names, row, numbers, slices,
+):  # fmt: skip
+    """Decode the records of units ``first`` .. ``first + count`` into rows from ``row`` on.
+
+    Unit u's bytes stand in ``buf`` at ``positions[u]``, ``available[u]`` of them; where
+    ``statuses[u]`` is not OK, that is why there are none. ``CommitLog.record_at`` says the same.
+    """
+    for index in range(count):
+        unit = first + index
+        offset, size, pos = offsets[unit], np.int64(sizes[unit]), positions[unit]
+        status = statuses[unit]
+        if status == OK:
+            status, found = _decode_row(
+                buf, pos + available[unit], pos, offset - pos, offset + size + _MIN_BLANK,
+                verify_crc, crc_tables, delay_levels_ms, find_names,
+                row + index, index, numbers, slices,
+            )  # fmt: skip
+            if status == OK and found != size:
+                status = np.int64(BAD_SIZE)
+        if status != OK:
+            put_damaged(row + index, index, offset, size, status, numbers, slices)
+
+
+@kernel
+def plan_reads(offsets, sizes, files, first, limit, statuses, gap, room, positions, pieces):
+    """Which pieces of the log to read for units from ``first`` on, neighbours in one piece.
+
+    Fills ``positions`` and ``pieces``, int64[limit, PIECE_FIELDS]; units without OK in ``statuses``
+    need nothing. Takes up to ``limit`` units, those that ``room`` bytes hold, one at least.
+    Returns (units, pieces, bytes).
+    """
+    piece = np.int64(-1)
+    start = stop = at = used = total = file = np.int64(0)
+    for index in range(limit):
+        unit = first + index
+        positions[unit] = 0
+        if statuses[unit] != OK:
+            continue
+        offset, size = offsets[unit], np.int64(sizes[unit])
+        joins = piece >= 0 and files[unit] == file and start <= offset <= stop + gap
+        needed = max(used, at + offset + size - start) if joins else used + size
+        total += size
+        # units may repeat each other: what is gathered of them is bounded too
+        if piece >= 0 and (needed > room or total > room):
+            return index, piece + 1, used
+        if joins:
+            stop = max(stop, offset + size)
+        else:
+            piece += 1
+            start, stop, at, file = offset, offset + size, used, files[unit]
+            pieces[piece, PIECE_OFFSET] = start
+            pieces[piece, PIECE_POSITION] = at
+            pieces[piece, PIECE_FILE] = file
+        used = needed
+        pieces[piece, PIECE_SIZE] = used - at
+        positions[unit] = at + offset - start
+    return limit, piece + 1, used
+
+
+@kernel
+def read_pieces(pieces, first, count, descriptors, starts, buf):
+    """Read pieces from ``first`` on; the first that did not come whole, or ``count``.
+
+    ``descriptors`` and ``starts``: open file and log offset of its first byte, by file.
+    """
+    for piece in range(first, count):
+        file, size = pieces[piece, PIECE_FILE], pieces[piece, PIECE_SIZE]
+        offset = pieces[piece, PIECE_OFFSET] - starts[file]
+        if read_bytes(descriptors[file], offset, buf, pieces[piece, PIECE_POSITION], size) != size:
+            return piece
+    return count
+
+
+@njit(inline="always")
+def _is_sound(buf, pos, end):
+    """Whether ``store.log.java.decode`` takes the bytes for what they are (or they hold U+FFFD)."""
+    while end - pos >= 8:
+        if le64(buf, pos) & _HIGH_BITS != 0:
+            break
+        pos += 8
+    while pos < end:
+        if u8(buf, pos) < 0x80:
+            pos += 1
+            continue
+        code_point, consumed = decode_char(buf, pos, end)
+        if code_point == _REPLACEMENT:
+            return False
+        pos += consumed
+    return True
+
+
+@kernel
+def gather_bytes(buf, slices, column, count, row, data, offsets, present):
+    """Append a column's slices to ``data`` and rows from ``row`` on; ``data`` has the room."""
+    at = np.int64(offsets[row])
+    for index in range(count):
+        pos, end = slices[index, column], slices[index, column + 1]
+        copy_bytes(data, at, buf, pos, end - pos)
+        at += end - pos
+        offsets[row + index + 1] = at
+        present[row + index] = pos >= 0
+
+
+@kernel
+def gather_texts(buf, slices, column, count, row, data, offsets, present, odd, odd_count):
+    """``gather_bytes``, and the rows whose bytes are no sound text into ``odd``; their number."""
+    gather_bytes(buf, slices, column, count, row, data, offsets, present)
+    for index in range(count):
+        if not _is_sound(buf, slices[index, column], slices[index, column + 1]):
+            odd[odd_count] = row + index
+            odd_count += 1
+    return odd_count
+
+
+@njit(inline="always")
+def _put_decimal(data, at, value):
+    """Digits of ``value``, not negative, from ``at`` on; where they end."""
+    above = np.int64(10)
+    end = at + 1
+    while value >= above:
+        above *= 10
+        end += 1
+    for index in range(end - at):
+        data[np.uint64(end - 1 - index)] = np.uint8(48 + value % 10)
+        value //= 10
+    return end
+
+
+@kernel
+def _put_host(buf, pos, data, at):
+    """``address:port`` of an IPv4 host; where it ends."""
+    for index in range(4):
+        at = _put_decimal(data, at, u8(buf, pos + index))
+        data[np.uint64(at)] = np.uint8(0x3A if index == 3 else 0x2E)
+        at += 1
+    port = i32(buf, pos + 4)
+    if port < 0:
+        data[np.uint64(at)] = np.uint8(0x2D)
+        return _put_decimal(data, at + 1, -port)
+    return _put_decimal(data, at, port)
+
+
+@kernel
+def gather_hosts(buf, slices, column, count, row, data, offsets, present, odd, odd_count):
+    """As ``gather_texts``, for hosts: IPv4 as text, IPv6 as stored and odd."""
+    at = np.int64(offsets[row])
+    last = last_at = last_end = np.int64(-1)
+    for index in range(count):
+        pos, end = slices[index, column], slices[index, column + 1]
+        present[row + index] = pos >= 0
+        if end - pos == _V6:
+            odd[odd_count] = row + index
+            odd_count += 1
+            copy_bytes(data, at, buf, pos, end - pos)
+            at += end - pos
+        elif end - pos == _V4:
+            if last_at >= 0 and i64(buf, pos) == last:
+                # most neighbours come from one host
+                copy_bytes(data, at, data, last_at, last_end - last_at)
+                at += last_end - last_at
+            else:
+                last, last_at = i64(buf, pos), at
+                at = last_end = _put_host(buf, pos, data, at)
+        offsets[row + index + 1] = at
+    return odd_count
+
+
+@njit(inline="always")
+def _is_repeated(names, name_offsets, first, pair):
+    """Whether name ``pair`` is one of ``first`` .. ``pair``."""
+    start = np.int64(name_offsets[pair])
+    length = name_offsets[pair + 1] - start
+    for other in range(first, pair):
+        at = np.int64(name_offsets[other])
+        if name_offsets[other + 1] - at != length:
+            continue
+        index = np.int64(0)
+        while index < length and names[np.uint64(at + index)] == names[np.uint64(start + index)]:
+            index += 1
+        if index == length:
+            return True
+    return False
+
+
+@kernel
+def split_properties(
+    buf, slices, count, row, names, name_offsets, values, value_offsets, pairs, present, odd,
+    odd_count,
+):  # fmt: skip
+    """``store.log.properties.parse`` of the blocks, into rows from ``row`` on.
+
+    Row r has pairs ``pairs[r]`` .. ``pairs[r + 1]``; pair p is slice p of names and of values.
+    Blocks with malformed text, repeated names or very many are left empty and listed in ``odd``,
+    whose length is returned.
+    """
+    pair = np.int64(pairs[row])
+    for index in range(count):
+        pos, end = slices[index, PROPERTIES], slices[index, PROPERTIES + 1]
+        first = pair
+        plain = _is_sound(buf, pos, end)
+        while plain and pos < end:
+            stop = find_byte(buf, pos, end, 2)
+            middle = find_byte(buf, pos, stop, 1)
+            if middle > pos and middle + 1 < stop:
+                name_at, value_at = np.int64(name_offsets[pair]), np.int64(value_offsets[pair])
+                copy_bytes(names, name_at, buf, pos, middle - pos)
+                copy_bytes(values, value_at, buf, middle + 1, stop - middle - 1)
+                name_offsets[pair + 1] = name_at + middle - pos
+                value_offsets[pair + 1] = value_at + stop - middle - 1
+                plain = pair - first < _MAX_PAIRS and not _is_repeated(
+                    names, name_offsets, first, pair
+                )
+                pair += 1
+            pos = stop + 1
+        if not plain:
+            pair = first
+            odd[odd_count] = row + index
+            odd_count += 1
+        pairs[row + index + 1] = pair
+        present[row + index] = slices[index, PROPERTIES] >= 0
+    return odd_count

@@ -1,0 +1,165 @@
+"""Messages as rows: the columns are in ``store.rows.rowschema``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from store.errors import CorruptRecordError
+from store.log import record
+from store.log.commitlog import CommitLog, OpenFile
+from store.log.cursor import BUFFER_SIZE, BadRange, Window, decode_windows
+from store.log.kernelbase import CRC_TABLES
+from store.log.record import Status
+from store.rows import rowkernel
+from store.rows.rowcolumns import RowBuilder
+
+ROWS_PER_BATCH = 1 << 15
+GAP_BYTES = 4 << 10
+"""Bytes between two wanted records that are read along: less than a read of its own costs."""
+
+
+def read_rows(
+    log: CommitLog,
+    start: int,
+    end: int,
+    schema: pa.Schema,
+    *,
+    delay_levels_ms: tuple[int, ...],
+    fail_on_corrupt: bool,
+    max_inflated_bytes: int | None,
+    verify_crc: bool = False,
+    fail_on_data_loss: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """[start, end) of the log as rows, in its order; ``schema`` is some fields of ROWS_SCHEMA.
+
+    Bodies are inflated where ``max_inflated_bytes`` says how far. Raises CorruptRecordError and
+    CommitLogDataLossError if told to: otherwise what cannot be read is a row with corruptReason.
+    """
+    levels = np.array(delay_levels_ms, np.int64)
+    builder = RowBuilder(schema, ROWS_PER_BATCH, max_inflated_bytes)
+
+    def decode(window: Window, file_end: int, pos: int, stop: int) -> tuple[int, int]:
+        status, pos, count = rowkernel.decode_range(
+            window.data, window.length, window.base, file_end, pos, stop, verify_crc, CRC_TABLES,
+            levels, builder.finds_names, builder.count, builder.numbers, builder.slices,
+        )  # fmt: skip
+        builder.take(window.data, count)
+        return status, pos
+
+    for _, found in decode_windows(log, start, end, decode, fail_on_data_loss):
+        if isinstance(found, BadRange):
+            if fail_on_corrupt:
+                segment = log.segment_at(found.start)
+                place = str(segment.path) if segment else "the commitlog"
+                raise CorruptRecordError(place, found.start, found.end, found.status.name)
+            builder.add_damaged(found.start, found.end - found.start, found.status)
+        if builder.is_full:
+            yield from builder.batches()
+    yield from builder.batches()
+
+
+def rows_at(
+    log: CommitLog,
+    offsets: NDArray[np.int64],
+    sizes: NDArray[np.int32],
+    schema: pa.Schema,
+    *,
+    delay_levels_ms: tuple[int, ...],
+    max_inflated_bytes: int | None = None,
+    verify_crc: bool = False,
+    gap_bytes: int = GAP_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """The records to which units of a queue point, a row each, in the units' order.
+
+    Where no such record stands, the row is that of a damaged range: physicalOffset and storeSize
+    are the unit's, corruptReason says why (``segment_deleted`` where no file covers it). As many
+    rows as units, over one or more batches. Up to ``gap_bytes`` between two are read along.
+    """
+    levels = np.array(delay_levels_ms, np.int64)
+    units = _Units(log, offsets, sizes, gap_bytes)
+    builder = RowBuilder(schema, min(ROWS_PER_BATCH, max(len(offsets), 1)), max_inflated_bytes)
+    first = 0
+    while first < len(offsets):
+        count = units.load(first, min(len(builder.slices) - builder.count, len(offsets) - first))
+        rowkernel.decode_units(
+            units.data, units.offsets, units.sizes, first, count, units.statuses, units.positions,
+            units.available, verify_crc, CRC_TABLES, levels, builder.finds_names, builder.count,
+            builder.numbers, builder.slices,
+        )  # fmt: skip
+        builder.take(units.data, count)
+        first += count
+        if builder.is_full:
+            yield from builder.batches()
+    yield from builder.batches()
+
+
+class _Units:
+    """The bytes to which units point, many of them in a buffer at a time."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        offsets: NDArray[np.int64],
+        sizes: NDArray[np.int32],
+        gap_bytes: int,
+    ) -> None:
+        self._log = log
+        self._gap_bytes = gap_bytes
+        self.offsets = np.ascontiguousarray(offsets, np.int64)
+        self.sizes = np.ascontiguousarray(sizes, np.int32)
+        self.data: NDArray[np.uint8] = np.empty(BUFFER_SIZE, np.uint8)
+        self.positions = np.empty(len(self.offsets), np.int64)
+        self.available = self.sizes.copy()
+        self._segments = log.segments
+        # file 0 is none
+        self._starts = np.array([-1, *(segment.start for segment in self._segments)], np.int64)
+        self._descriptors = np.full(len(self._starts), -1, np.int32)
+        self._held: list[OpenFile] = []
+        self._files = np.searchsorted(self._starts, self.offsets, "right") - 1
+        self.statuses = np.full(len(self.offsets), int(Status.OK), np.int64)
+        sound = (self.sizes >= record.MIN_RECORD_LENGTH) & (self.sizes <= record.MAX_RECORD_LENGTH)
+        self.statuses[~sound] = Status.BAD_SIZE
+        deleted = (self._files <= 0) | (self.offsets - self._starts[self._files] >= log.file_size)
+        self.statuses[deleted] = Status.SEGMENT_DELETED
+
+    def load(self, first: int, limit: int) -> int:
+        """Read for units from ``first`` on; how many of at most ``limit`` the buffer took."""
+        pieces = np.empty((limit, rowkernel.PIECE_FIELDS), np.int64)
+        count, piece_count, size = rowkernel.plan_reads(
+            self.offsets, self.sizes, self._files, first, limit, self.statuses,
+            self._gap_bytes, BUFFER_SIZE, self.positions, pieces,
+        )  # fmt: skip
+        if size > len(self.data):
+            self.data = np.empty(size, np.uint8)
+        self._open(pieces[:piece_count])
+        piece = 0
+        while piece < piece_count:
+            piece = rowkernel.read_pieces(
+                pieces, piece, piece_count, self._descriptors, self._starts, self.data
+            )
+            if piece < piece_count:
+                self._read_again(pieces[piece], slice(first, first + count))
+                piece += 1
+        return int(count)
+
+    def _open(self, pieces: NDArray[np.int64]) -> None:
+        """Let ``_descriptors`` tell the files of pieces; -1 for those that cannot be opened."""
+        for file in np.unique(pieces[:, rowkernel.PIECE_FILE]).tolist():
+            if self._descriptors[file] < 0:
+                with suppress(OSError):
+                    self._held.append(self._log.open_file(self._segments[file - 1]))
+                    self._descriptors[file] = self._held[-1].fd
+
+    def _read_again(self, piece: NDArray[np.int64], units: slice) -> None:
+        """Read a piece that did not come whole: its units get what there is, or an error tells."""
+        offset, start, size, _ = piece.tolist()
+        found = self._log.read_into(offset, self.data.data[start : start + size])
+        positions = self.positions[units]
+        left = np.clip(start + found - positions, 0, self.sizes[units])
+        affected = (positions >= start) & (positions < start + size)
+        self.available[units] = np.where(affected, left, self.available[units])

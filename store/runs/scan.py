@@ -1,0 +1,326 @@
+"""From log bytes to packed runs: the work of one source partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.log import record
+from store.log.commitlog import CommitLog
+from store.log.cursor import BadRange, Window, decode_windows
+from store.log.kernelbase import CRC_TABLES
+from store.log.record import Status
+from store.queue.consumequeue import UNIT_DTYPE
+from store.runs import scankernel
+from store.runs.dispatch import (
+    DETAIL_DTYPE,
+    UNITS_ONLY,
+    BatchSettings,
+    DispatchBatch,
+    IndexEntries,
+    Run,
+    ScannedRange,
+    Wanted,
+)
+
+CHUNK_RECORDS = 1 << 18
+"""A chunk of so many records stays in the cache while it is packed."""
+MAX_CHUNK_RECORDS = 1 << 22
+"""Where queues are many, a larger chunk makes fewer and longer runs."""
+RECORDS_PER_RUN = 256
+CHUNK_RUNS = 1 << 18
+_ARENA_BYTES = 16 << 20
+KEYS_PER_RECORD = 4
+"""Room for so many index entries a record; a chunk that has more is packed early."""
+MIN_LIST_ROOM = 1 << 16
+"""More than a block of properties can list keys or light queues: one record always fits."""
+_UNUSABLE_ROOM = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class PackedChunk:
+    """The runs of one chunk as columns: row r of every array is run r."""
+
+    topic_arena: NDArray[np.uint8]
+    """uint8[sum of topic lengths], topics one after the other in run order."""
+    runs: NDArray[np.int64]
+    """int64[run_count, scankernel.RUN_FIELDS]"""
+    units: NDArray[np.uint8]
+    """uint8[message_count * 20], run after run."""
+    queue_offsets: NDArray[np.int64]
+    """int64[message_count], run after run."""
+    details: NDArray[np.void] | None
+    """DETAIL_DTYPE[message_count], run after run; None where not wanted."""
+    index_entries: IndexEntries | None
+    """None where not wanted, or where the chunk has nothing for the index."""
+    unusable: Sequence[BadRange]
+    """Records that are in their queue, but whose light queues cannot be told."""
+
+
+class _Chunk:
+    """Arrays that ``scan_records`` fills; reused for every chunk of a partition."""
+
+    def __init__(self, record_count: int, wanted: Wanted) -> None:
+        """``record_count``: as many as there can be; memory is used as they come."""
+        record_count = min(record_count, MAX_CHUNK_RECORDS)
+        self.capacity = min(record_count, CHUNK_RECORDS)
+        if wanted.multi_dispatch:
+            self.capacity = max(self.capacity, MIN_LIST_ROOM)
+            record_count = max(record_count, self.capacity)
+        run_count = min(record_count, CHUNK_RUNS)
+        self.offsets = np.empty(record_count, np.int64)
+        self.sizes = np.empty(record_count, np.int32)
+        self.tags = np.empty(record_count, np.int64)
+        self.queue_offsets = np.empty(record_count, np.int64)
+        self.run_ids = np.empty(record_count, np.int32)
+        self.runs = np.empty((run_count, scankernel.RUN_FIELDS), np.int64)
+        self.arena = np.empty(_ARENA_BYTES, np.uint8)
+        self.slots = np.full(2 * run_count, -1, np.int32)
+        self.details = self.keys = self.unusable = None
+        if wanted.details:
+            self.details = (
+                np.empty(record_count, np.int64),
+                np.empty(record_count, np.int64),
+                np.empty(record_count, np.int16),
+                np.empty(record_count, np.uint8),
+            )
+        if wanted.index:
+            keys = max(KEYS_PER_RECORD * self.capacity, MIN_LIST_ROOM)
+            self.keys = (
+                np.empty(keys, np.int64), np.empty(keys, np.int32), np.empty(keys, np.int64)
+            )  # fmt: skip
+        if wanted.multi_dispatch:
+            self.unusable = np.empty((_UNUSABLE_ROOM, 2), np.int64)
+        self.state = np.zeros(scankernel.STATE_FIELDS, np.int64)
+        self.state[scankernel.STATE_LAST_RECORD] = -1
+        self.state[scankernel.STATE_FIRST_INDEXED] = -1
+
+    def out(self) -> tuple[NDArray[Any], ...]:
+        """What ``scan_records`` fills, as far as it may."""
+        return (
+            self.offsets[: self.capacity], self.sizes, self.tags, self.queue_offsets,
+            self.run_ids, self.runs, self.arena, self.slots,
+        )  # fmt: skip
+
+    def grow(self) -> bool:
+        """Make room where the runs of a full chunk are short; False where it has to be packed."""
+        count, runs = self.state[scankernel.STATE_COUNT], self.state[scankernel.STATE_RUNS]
+        if count < self.capacity or runs * RECORDS_PER_RUN < count:
+            return False
+        before = self.capacity
+        self.capacity = min(2 * before, len(self.offsets))
+        return self.capacity > before
+
+    def pack(self) -> PackedChunk | None:
+        """Group what was parsed, and start over; None if there is nothing."""
+        state = self.state
+        count = int(state[scankernel.STATE_COUNT])
+        if not count and state[scankernel.STATE_FIRST_INDEXED] < 0:
+            return None
+        runs = self.runs[: state[scankernel.STATE_RUNS]].copy()
+        cursors = np.zeros(len(runs), np.int64)
+        np.cumsum(runs[:-1, scankernel.RUN_COUNT], out=cursors[1:])
+        details = self._grouped_details(count, cursors.copy())
+        units = np.empty(count * scankernel.UNIT_SIZE, np.uint8)
+        grouped = np.empty(count, np.int64)
+        scankernel.pack_units(
+            count, self.offsets, self.sizes, self.tags, self.queue_offsets, self.run_ids,
+            cursors, units, grouped,
+        )  # fmt: skip
+        arena = self.arena[: state[scankernel.STATE_ARENA]].copy()
+        noted = (
+            self.unusable[: state[scankernel.STATE_UNUSABLE]] if self.unusable is not None else ()
+        )
+        unusable = [BadRange(int(a), int(b), Status.BAD_MULTI_DISPATCH) for a, b in noted]
+        packed = PackedChunk(arena, runs, units, grouped, details, self._index_entries(), unusable)
+        self.slots.fill(-1)
+        for field in (
+            scankernel.STATE_COUNT, scankernel.STATE_RUNS, scankernel.STATE_ARENA,
+            scankernel.STATE_KEYS, scankernel.STATE_UNUSABLE,
+        ):  # fmt: skip
+            state[field] = 0
+        state[scankernel.STATE_FIRST_INDEXED] = -1
+        return packed
+
+    def _grouped_details(self, count: int, cursors: NDArray[np.int64]) -> NDArray[np.void] | None:
+        if self.details is None:
+            return None
+        order = np.empty(count, np.int64)
+        scankernel.group_order(count, self.run_ids, cursors, order)
+        details = np.empty(count, DETAIL_DTYPE)
+        timestamps, base_offsets, batch_sizes, are_light = self.details
+        details["store_timestamp"] = timestamps[order]
+        details["base_offset"] = base_offsets[order]
+        details["batch_size"] = batch_sizes[order]
+        details["is_light"] = are_light[order]
+        return details
+
+    def _index_entries(self) -> IndexEntries | None:
+        first = int(self.state[scankernel.STATE_FIRST_INDEXED])
+        if first < 0 or self.keys is None:
+            return None
+        count = self.state[scankernel.STATE_KEYS]
+        offsets, hashes, timestamps = self.keys
+        return IndexEntries(
+            first, offsets[:count].copy(), hashes[:count].copy(), timestamps[:count].copy()
+        )
+
+
+def scan(
+    log: CommitLog,
+    start: int,
+    end: int,
+    *,
+    delay_levels_ms: tuple[int, ...] = record.DEFAULT_DELAY_LEVELS_MS,
+    verify_crc: bool = False,
+    fail_on_data_loss: bool = True,
+    wanted: Wanted = UNITS_ONLY,
+    reached: Callable[[int], None] = lambda _: None,
+) -> Iterator[PackedChunk | BadRange | ScannedRange]:
+    """Parse [start, end) of the log; ``start`` is a record or file start, as ``end`` is.
+
+    The last item is the ScannedRange; its ``end`` lies beyond ``end`` if a record crosses it,
+    which tells that ``end`` was no record start. ``reached`` is called often, with the offset up to
+    which the log is scanned. Raises CommitLogDataLossError where a file is missing, unless told
+    that this is a BadRange.
+    """
+    levels = np.array(delay_levels_ms, np.int64)
+    batch_topics = _joined(sorted(wanted.batch_topics))
+    chunk = _Chunk((end - start) // record.MIN_RECORD_LENGTH + 1, wanted)
+    message_count, offset = 0, start
+
+    def decode(window: Window, file_end: int, pos: int, stop: int) -> tuple[int, int]:
+        nonlocal message_count
+        before = _message_count(chunk)
+        status, pos = scankernel.scan_records(
+            window.data, window.length, window.base, file_end, pos, stop, verify_crc, CRC_TABLES,
+            levels, chunk.out(), chunk.state, chunk.details, chunk.keys, wanted.index_tags or None,
+            chunk.unusable, wanted.lmq, batch_topics,
+        )  # fmt: skip
+        message_count += _message_count(chunk) - before
+        return status, pos
+
+    for offset, found in decode_windows(log, start, end, decode, fail_on_data_loss):
+        reached(offset)
+        if isinstance(found, BadRange):
+            yield found
+        elif found is Status.FULL and not chunk.grow():
+            packed = chunk.pack()
+            if packed is None:
+                raise AssertionError("one record does not fit into an empty chunk")
+            yield packed
+    # the disk goes on while the next batch is planned; of a live end there is little to read
+    log.will_need(offset, offset - start)
+    packed = chunk.pack()
+    if packed is not None:
+        yield packed
+    last_record_offset = int(chunk.state[scankernel.STATE_LAST_RECORD])
+    settings = BatchSettings(wanted.batch_topics, delay_levels_ms)
+    yield ScannedRange(start, offset, end, message_count, last_record_offset, settings)
+
+
+def _joined(names: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Names one behind the other, and where each begins and the last one ends."""
+    bounds = np.cumsum([0, *map(len, names)], dtype=np.int64)
+    return np.frombuffer(b"".join(names), np.uint8), bounds
+
+
+def _message_count(chunk: _Chunk) -> int:
+    """Light units are no messages of their own."""
+    state = chunk.state
+    units = state[scankernel.STATE_COUNT] - state[scankernel.STATE_LIGHT]
+    return int(units + state[scankernel.STATE_SKIPPED])
+
+
+def runs_of(chunk: PackedChunk) -> Iterator[Run]:
+    """The runs of a chunk as objects, in order of their first record."""
+    units = chunk.units.view(UNIT_DTYPE)
+    position = 0
+    for row in chunk.runs:
+        count = int(row[scankernel.RUN_COUNT])
+        topic_start = int(row[scankernel.RUN_TOPIC_START])
+        topic_end = topic_start + int(row[scankernel.RUN_TOPIC_LENGTH])
+        contiguous = bool(row[scankernel.RUN_CONTIGUOUS])
+        yield Run(
+            topic=chunk.topic_arena[topic_start:topic_end].tobytes(),
+            queue_id=int(row[scankernel.RUN_QUEUE_ID]),
+            first_physical_offset=int(row[scankernel.RUN_FIRST_OFFSET]),
+            first_queue_offset=int(row[scankernel.RUN_FIRST_QUEUE_OFFSET]),
+            queue_offsets=None if contiguous else chunk.queue_offsets[position : position + count],
+            units=units[position : position + count],
+            last_store_timestamp=int(row[scankernel.RUN_LAST_STORE_TIMESTAMP]),
+            details=None if chunk.details is None else chunk.details[position : position + count],
+        )
+        position += count
+
+
+def assemble(
+    items: Iterable[Run | BadRange | ScannedRange | IndexEntries],
+) -> DispatchBatch | None:
+    """Join what the partitions of a range gave, in any order; None if they do not join.
+
+    They do not where a split fell on a record forged inside a body: the walk from the left then
+    runs past it. The caller scans again in one piece.
+    """
+    runs: list[Run] = []
+    bad: list[BadRange] = []
+    scanned: list[ScannedRange] = []
+    index_entries: list[IndexEntries] = []
+    for item in items:
+        if isinstance(item, Run):
+            runs.append(item)
+        elif isinstance(item, IndexEntries):
+            index_entries.append(item)
+        elif isinstance(item, BadRange):
+            bad.append(item)
+        else:
+            scanned.append(item)
+    scanned.sort(key=lambda part: part.start)
+    for part, following in pairwise(scanned):
+        if part.end != following.start:
+            return None
+    if not scanned or any(part.end != part.planned_end for part in scanned):
+        return None
+    return DispatchBatch(
+        start=scanned[0].start,
+        end=scanned[-1].end,
+        runs=sorted(runs, key=lambda run: run.first_physical_offset),
+        bad=sorted(bad, key=lambda found: found.start),
+        message_count=sum(part.message_count for part in scanned),
+        last_record_offset=max(part.last_record_offset for part in scanned),
+        index_entries=sorted(index_entries, key=lambda entries: entries.first_physical_offset),
+        batch_topics=scanned[0].settings.batch_topics,
+    )
+
+
+def scan_in_one_piece(
+    log: CommitLog,
+    start: int,
+    end: int,
+    *,
+    delay_levels_ms: tuple[int, ...],
+    verify_crc: bool,
+    wanted: Wanted = UNITS_ONLY,
+) -> DispatchBatch | None:
+    """The batch [start, end), scanned here without splits; missing files are bad ranges."""
+
+    def items() -> Iterator[Run | BadRange | ScannedRange | IndexEntries]:
+        for item in scan(
+            log, start, end,
+            delay_levels_ms=delay_levels_ms, verify_crc=verify_crc, fail_on_data_loss=False,
+            wanted=wanted,
+        ):  # fmt: skip
+            if isinstance(item, PackedChunk):
+                yield from runs_of(item)
+                yield from item.unusable
+                if item.index_entries is not None:
+                    yield item.index_entries
+            else:
+                yield item
+
+    return assemble(items())

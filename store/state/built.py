@@ -1,0 +1,282 @@
+"""How an output was built: the settings that decide its bytes, in ``OUTPUT/reput/built.json``.
+
+They are written before the first entry that depends on them, and every command reads them back: who
+opens an output need not say again how it was built, and who says otherwise is refused, since files
+of two settings can be neither continued nor verified. A setting may change where it decides nothing
+that is there; ``rebuild`` changes it where it does.
+
+One JSON object:
+    version      1
+    settings     name -> value, of SETTINGS
+    broker.conf  what the property file stated of them: a line that a flag overruled when the output
+                 was built is no contradiction until it changes
+    crc32        of both
+
+Writer: the output's owner, whole, by a rename: after a crash the old or the new one stands there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from store import fsops
+from store.config import FILE_NAME as BROKER_CONF
+from store.config import OnQueueGap, StoreSettings, read_stated
+from store.errors import StoreError, UsageError
+from store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
+from store.log.commitlog import CommitLog
+from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, rounded_file_size
+from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from store.state.output import watermark_of_output
+from store.state.recognition import recognised_settings
+from store.state.watermark import STATE_DIRECTORY
+
+FILE_NAME = "built.json"
+VERSION = 1
+
+logger = logging.getLogger("reput")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSetting:
+    """One setting that decides bytes."""
+
+    name: str
+    """RocketMQ's key, or ours in its manner."""
+    field: str
+    """Of StoreSettings."""
+    kinds: tuple[str, ...]
+    """Directories of an output that hold other bytes with another value."""
+    flag: str | None = None
+    may_change: bool = False
+    """Whether files of two values are sound: the value holds for what comes from now on."""
+
+
+_QUEUES = (CONSUME_QUEUE_DIRECTORY,)
+_EXT = (CONSUME_QUEUE_EXT_DIRECTORY,)
+_BATCH = (BATCH_CONSUME_QUEUE_DIRECTORY,)
+_INDEX = (INDEX_DIRECTORY,)
+_EVERYTHING = _QUEUES + _EXT + _BATCH + _INDEX
+
+SETTINGS = (
+    BuildSetting("mappedFileSizeConsumeQueue", "mapped_file_size_consume_queue", _QUEUES,
+                 "--consume-queue-file-size"),
+    BuildSetting("onQueueGap", "on_queue_gap", _QUEUES, "--on-queue-gap"),
+    BuildSetting("enableMultiDispatch", "enable_multi_dispatch", _QUEUES),
+    BuildSetting("enableLmq", "enable_lmq", _QUEUES),
+    BuildSetting("enableConsumeQueueExt", "enable_consume_queue_ext", _QUEUES + _EXT),
+    BuildSetting("mappedFileSizeConsumeQueueExt", "mapped_file_size_consume_queue_ext", _EXT),
+    BuildSetting("enableCalcFilterBitMap", "enable_calc_filter_bit_map", _EXT),
+    BuildSetting("maxErrorRateOfBloomFilter", "max_error_rate_of_bloom_filter", _EXT),
+    BuildSetting("expectConsumerNumUseFilter", "expect_consumer_num_use_filter", _EXT),
+    BuildSetting("mapperFileSizeBatchConsumeQueue", "mapper_file_size_batch_consume_queue", _BATCH),
+    BuildSetting("messageIndexEnable", "message_index_enable", _INDEX, "--index", may_change=True),
+    BuildSetting("indexFileWriteEnable", "index_file_write_enable", _INDEX, "--index",
+                 may_change=True),
+    BuildSetting("indexTags", "index_tags", _INDEX, "--index-tags"),
+    BuildSetting("maxHashSlotNum", "max_hash_slot_num", _INDEX),
+    BuildSetting("maxIndexNum", "max_index_num", _INDEX),
+    BuildSetting("verifyCrc", "verify_crc", _EVERYTHING, "--verify-crc"),
+    # a broker takes other levels from a restart on
+    BuildSetting("messageDelayLevelsMs", "message_delay_levels_ms", _QUEUES + _EXT + _BATCH,
+                 may_change=True),
+)  # fmt: skip
+_FIELDS = {setting.name: setting.field for setting in SETTINGS}
+_NAMES = {setting.field: setting.name for setting in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRecord:
+    """What the file holds."""
+
+    settings: Mapping[str, Any]
+    """Field of StoreSettings -> value."""
+    stated: Mapping[str, Any]
+    """The same, of those that the property file stated."""
+
+    @classmethod
+    def of(cls, settings: StoreSettings) -> BuildRecord:
+        """The record of an output that is built with ``settings``."""
+        stated = {field: value for field, value in settings.stated.items() if field in _NAMES}
+        return cls({field: getattr(settings, field) for field in _NAMES}, stated)
+
+    def to_json(self) -> bytes:
+        """The file."""
+        parts = {"settings": _named(self.settings), "broker.conf": _named(self.stated)}
+        document = {"version": VERSION, **parts, "crc32": _crc(parts)}
+        return (json.dumps(document, indent=1) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> BuildRecord:
+        """What ``to_json`` gave. Raises ValueError."""
+        try:
+            document = json.loads(data)
+            parts = {key: document[key] for key in ("settings", "broker.conf")}
+            if document["version"] != VERSION:
+                raise ValueError(f"it has version {document['version']}")
+            if document["crc32"] != _crc(parts):
+                raise ValueError("its CRC is wrong")
+            return cls(*(_by_field(part) for part in parts.values()))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{error!r} in it") from error
+
+
+def _named(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {_NAMES[field]: value for field, value in values.items()}
+
+
+def _by_field(values: Mapping[str, Any]) -> dict[str, Any]:
+    found = {_FIELDS[name]: value for name, value in values.items()}
+    if "on_queue_gap" in found:
+        found["on_queue_gap"] = OnQueueGap(found["on_queue_gap"])
+    if "message_delay_levels_ms" in found:
+        found["message_delay_levels_ms"] = tuple(found["message_delay_levels_ms"])
+    return found
+
+
+def _crc(parts: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(parts, sort_keys=True).encode())
+
+
+def read_build_record(output: Path) -> BuildRecord | None:
+    """The record of an output; None where there is none. Raises StoreError where it is damaged."""
+    path = output / STATE_DIRECTORY / FILE_NAME
+    try:
+        return BuildRecord.from_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"cannot read {path}, which says how {output} was built: {error}; remove it and call "
+            "again with the options that the output was built with"
+        ) from error
+
+
+def settings_of(
+    output: Path,
+    given: StoreSettings,
+    flags: Mapping[str, Any] | None = None,
+    replaced: Collection[str] = (),
+) -> StoreSettings:
+    """``given`` as ``output`` was built, or is to be: a flag counts first, then what the property
+    file states since, then what is recorded or, without a record, shows in the files.
+
+    ``flags``: field -> value, None where the flag was not given. ``replaced``: directories that are
+    to be built anew. Raises UsageError for a value that contradicts what is there.
+    """
+    flags = {field: value for field, value in (flags or {}).items() if value is not None}
+    if (size := flags.get("mapped_file_size_consume_queue")) is not None:
+        flags["mapped_file_size_consume_queue"] = rounded_file_size(size)
+    record = read_build_record(output)
+    known = recognised_settings(output, given) if record is None else record.settings
+    overruled = {} if record is None else record.stated
+    values = {}
+    for setting in SETTINGS:
+        field = setting.field
+        is_stated = field in given.stated and (
+            field not in overruled or overruled[field] != given.stated[field]
+        )
+        value = getattr(given, field)
+        if field in flags:
+            value = flags[field]
+        elif field in known and not is_stated:
+            value = known[field]
+        if value != known.get(field, value) and not _may_change(
+            setting, known[field], output, replaced
+        ):
+            # an output of another log is told as one
+            log = CommitLog(given.commit_log_directories, given.mapped_file_size_commit_log)
+            with closing(log):
+                watermark_of_output(output, given.root, log)
+            flag = setting.flag if field in flags else None
+            source = flag or f"{setting.name} in {given.property_file}"
+            raise _contradiction(setting, known[field], value, output, source)
+        values[field] = value
+    return replace(given, **values)
+
+
+def _may_change(
+    setting: BuildSetting, built: object, output: Path, replaced: Collection[str]
+) -> bool:
+    """Whether all that is there may go on with another value."""
+    # a dispatcher that stops at gaps has closed up none and filled none
+    if setting.may_change or built is OnQueueGap.FAIL:
+        return True
+    return not any(_is_there(output / kind) for kind in setting.kinds if kind not in replaced)
+
+
+def _is_there(directory: Path) -> bool:
+    return directory.is_dir() and any(directory.iterdir())
+
+
+def _contradiction(
+    setting: BuildSetting, built: object, value: object, output: Path, source: str
+) -> UsageError:
+    return UsageError(
+        f"{output} was built with {setting.name}={_shown(built)}, but {source} says "
+        f"{_shown(value)}: leave it out or say the same to go on, or have reput rebuild build all "
+        f"of {', '.join(setting.kinds)} anew with it"
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "unset" if value is None else str(value)
+
+
+def record_build(output: Path, settings: StoreSettings) -> None:
+    """Make durable that ``output`` is built with ``settings``; costs a read where it is so already.
+
+    For the owner of the output only. Raises OutputError.
+    """
+    record, found = BuildRecord.of(settings), read_build_record(output)
+    if found == record:
+        return
+    if found is None and any(_is_there(output / kind) for kind in _EVERYTHING):
+        shown = recognised_settings(output, settings)
+        texts = [f"{_NAMES[field]}={_shown(value)}" for field, value in shown.items()]
+        logger.info(
+            "how %s was built is not recorded: its files say %s, the rest is taken as given",
+            output, " ".join(texts) or "nothing",
+        )  # fmt: skip
+    fsops.make_directories(output / STATE_DIRECTORY, output)
+    fsops.replace_file(output / STATE_DIRECTORY / FILE_NAME, record.to_json())
+
+
+def built_fields(output: Path) -> dict[str, Any]:
+    """The record by its own names, for people; empty where there is none. Raises StoreError."""
+    record = read_build_record(output)
+    return {} if record is None else _named(record.settings)
+
+
+def hash_slot_count(outputs: Iterable[Path], broker_conf: Path | None = None) -> int:
+    """maxHashSlotNum of the index files of some outputs, which need not be stores: as recorded, or
+    as a property file says (``broker_conf``, or those of the outputs), or RocketMQ's default.
+
+    Raises UsageError where two of them say different ones.
+    """
+    field = "max_hash_slot_num"
+    said: dict[int, Path] = {}
+    for output in outputs:
+        stated, record = read_stated(output, broker_conf).get(field), read_build_record(output)
+        is_recorded = record is not None and _is_there(output / INDEX_DIRECTORY)
+        if record is not None and is_recorded:
+            said.setdefault(record.settings.get(field, DEFAULT_MAX_HASH_SLOT_NUM), output)
+        if stated is not None and (broker_conf is not None or not is_recorded):
+            said.setdefault(stated, broker_conf or output / BROKER_CONF)
+    if len(said) > 1:
+        parts = " and ".join(f"{count} by {path}" for count, path in said.items())
+        raise UsageError(
+            f"maxHashSlotNum is {parts}: indexes with other slots are not alike; leave the index "
+            "out with --only"
+        )
+    return next(iter(said), DEFAULT_MAX_HASH_SLOT_NUM)

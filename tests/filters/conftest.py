@@ -1,7 +1,0 @@
-"""Fixtures of these tests."""
-
-from __future__ import annotations
-
-from tests.support.seeds import seed
-
-__all__ = ["seed"]

@@ -1,0 +1,265 @@
+"""Index files: keys and hashes, putKey against a plain model, queries against a plain scan.
+
+Axes: random keys, times and sizes, so small that files roll, slots collide and clocks run
+backwards; stale slots; damaged chains. Golden stores and crashes are in ``tests/sinks/test_index``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from store.errors import IndexFileError, OutputError, UsageError
+from store.index.indexfile import (
+    IndexFiles,
+    IndexHeader,
+    IndexLayout,
+    index_key_hash,
+    index_keys,
+    new_index_file_name,
+)
+from store.index.mappedindexfile import MappedIndexFile
+from store.log.record import Record, SysFlag
+from tests.support.index_model import Content, key_with_hash, read_content
+from tests.support.index_outputs import IndexOutput, batch_of, entries_of, random_log
+
+NAME = "20261121073730214"
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({}, []),
+        ({b"UNIQ_KEY": b"u"}, [b"T#u"]),
+        ({b"KEYS": b"b a b"}, [b"T#b", b"T#a", b"T#b"]),
+        ({b"KEYS": b"  a  u ", b"UNIQ_KEY": b"u"}, [b"T#u", b"T#a", b"T#u"]),
+        ({b"KEYS": b" "}, []),
+        ({b"KEYS": b"a\tb", b"TAGS": b"t"}, [b"T#a\tb"]),
+        ({b"UNIQ_KEY": b"u u"}, [b"T#u u"]),
+    ],
+)
+def test_keys_are_those_of_build_index(found: dict[bytes, bytes], expected: list[bytes]) -> None:
+    """The unique key first, then KEYS split at single spaces; a ROLLBACK has none."""
+    record = Record(b"T", property_map=found)
+    assert index_keys(record) == expected
+    assert index_keys(replace(record, sys_flag=SysFlag.PREPARED)) == expected
+    assert index_keys(replace(record, sys_flag=SysFlag.ROLLBACK)) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({b"TAGS": b"TagA"}, [b"T#T#TagA"]),
+        ({b"KEYS": b"k", b"TAGS": b"a || b", b"UNIQ_KEY": b"u"}, [b"T#u", b"T#k", b"T#T#a || b"]),
+        ({b"KEYS": b"T#a", b"TAGS": b"a"}, [b"T#T#a", b"T#T#a"]),
+        ({b"KEYS": b"k"}, [b"T#k"]),
+    ],
+)
+def test_tags_are_the_last_key_where_asked(
+    found: dict[bytes, bytes], expected: list[bytes]
+) -> None:
+    """Whole, and after those of KEYS, as RocketMQ 5.5 does (formats.md §8)."""
+    record = Record(b"T", property_map=found)
+    assert index_keys(record, index_tags=True) == expected
+    assert index_keys(replace(record, sys_flag=SysFlag.PREPARED), index_tags=True) == expected
+    assert index_keys(replace(record, sys_flag=SysFlag.ROLLBACK), index_tags=True) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"", 0),
+        (b"T#a", 84 * 961 + 35 * 31 + 97),
+        (b"polygenelubricants", 0),  # hashes to -2147483648, which has no absolute value
+        ("标签😀".encode(), 825518074),
+        (b"TagA", 2598919),
+        (b"\xed\xa0\x80", 0xFFFD),
+    ],
+)
+def test_hashes_are_javas(key: bytes, expected: int) -> None:
+    """abs(String.hashCode()) of the decoded text."""
+    assert index_key_hash(key) == expected
+
+
+def test_names_count_up_where_the_clock_does_not(tmp_path: Path) -> None:
+    """17 digits of local time; behind a file from the future comes the next number."""
+    name = new_index_file_name(None)
+    assert len(name) == 17
+    assert name >= NAME
+    assert new_index_file_name(tmp_path / name) > name
+    future = "29991231235959999"
+    assert new_index_file_name(tmp_path / future) == "29991231235960000"
+
+
+@pytest.mark.parametrize(("slots", "entries"), [(0, 10), (1, 1), (-1, 100), (5_000_000, 1 << 27)])
+def test_sizes_with_which_no_file_works_are_refused(slots: int, entries: int) -> None:
+    """A file takes one entry at least, and its size is a Java int."""
+    with pytest.raises(UsageError, match="maxHashSlotNum"):
+        IndexLayout(slots, entries)
+
+
+def test_the_default_file_has_rocketmqs_size() -> None:
+    """formats.md §1."""
+    assert IndexLayout().file_size == 420000040
+
+
+def test_other_names_are_listed_and_other_sizes_refused(tmp_path: Path) -> None:
+    """What RocketMQ would not load is left alone; a file of other settings is named."""
+    layout = IndexLayout(1, 2)
+    files = IndexFiles(tmp_path / "index", layout)
+    assert (files.paths(), files.foreign_names()) == ([], [])
+    files.directory.mkdir()
+    unfinished = NAME[:-1] + "5.tmp"
+    for name in ("notes", "20261121", unfinished):
+        (files.directory / name).write_bytes(b"")
+    MappedIndexFile.create(files.directory / NAME, layout, None).close()
+    assert [path.name for path in files.paths()] == [NAME]
+    assert files.foreign_names() == ["20261121", unfinished, "notes"]
+    assert [path.name for path in files.unfinished_paths()] == [unfinished]
+    with pytest.raises(IndexFileError, match=r"84 bytes where maxHashSlotNum.*say 88"):
+        IndexFiles(files.directory, IndexLayout(2, 2)).paths()
+
+
+def test_a_file_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    """A directory in its place: an error of ours, and no half-made file."""
+    (tmp_path / NAME).mkdir()
+    (tmp_path / NAME / "in the way").mkdir()
+    with pytest.raises(OutputError, match=NAME):
+        MappedIndexFile.create(tmp_path / NAME, IndexLayout(1, 2), None)
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
+def test_entries_are_put_as_rocketmq_does(ram_path: Path, seed: int) -> None:
+    """One file, filled in random pieces: the model's header, slots and entries after each."""
+    for case in range(150):
+        rng = random.Random(f"{seed}:{case}")
+        sizes = rng.choice((1, 2, 7, 50)), rng.choice((2, 3, 10, 60))
+        path = ram_path / str(case)
+        times = rng.choice((0, -5, 1_700_000_000_000)), rng.choice((0, 3, 1 << 40))
+        before = IndexHeader(0, times[0], 0, times[1])
+        file = MappedIndexFile.create(path, IndexLayout(*sizes), before)
+        begin, offset = max(times[0], 0), times[1]
+        model = Content(*sizes, begin, begin, offset, offset)
+        if rng.random() < 0.3:
+            # stale slots count where they say an entry that is there, as in RocketMQ
+            model.slots = {rng.randrange(sizes[0]): rng.choice((-1, 1, 5, 1 << 30))}
+            slot, index = next(iter(model.slots.items()))
+            with path.open("r+b") as out:
+                out.seek(40 + 4 * slot)
+                out.write(struct.pack(">i", index))
+        log = random_log(ram_path / f"log-{case}", rng, rng.choice((1, 10, 40)))
+        entries = entries_of(log.messages)
+        at = 0
+        while at < len(entries.offsets):
+            piece = slice(at, at + rng.choice((1, 2, 30)))
+            parts = entries.offsets[piece], entries.hashes[piece], entries.store_timestamps[piece]
+            put = file.put(*parts)
+            for offset, key_hash, time in list(zip(*parts, strict=True))[:put]:
+                assert model.put_key(int(key_hash), int(offset), int(time))
+            assert read_content(path, *sizes) == model, f"seed={seed} case={case}"
+            assert file.is_full is (model.index_count == sizes[1])
+            at += put
+            if put < len(parts[0]):
+                assert file.is_full
+                assert not model.put_key(0, 0, 0)
+                break
+        file.close()
+
+
+def test_times_at_javas_limits(tmp_path: Path) -> None:
+    """timeDiff stays within an int, and a second that has not passed does not count."""
+    begin = 1_700_000_000_000
+    times = [
+        begin,
+        begin + 999,
+        begin - 999,
+        begin + (1 << 31) * 1000,
+        begin + (1 << 31) * 1000 - 1,
+    ]
+    file = MappedIndexFile.create(tmp_path / NAME, IndexLayout(3, 9), None)
+    count = len(times)
+    file.put(np.arange(count, dtype=np.int64), np.zeros(count, np.int32), np.array(times, np.int64))
+    file.close()
+    found = read_content(tmp_path / NAME, 3, 9)
+    assert [entry[2] for entry in found.entries] == [0, 0, 0, 2147483647, 2147483647]
+    assert found.hash_slot_count == 1
+
+
+def test_queries_find_what_a_scan_finds(ram_path: Path, seed: int) -> None:
+    """Newest first, whole seconds, both ends inclusive.
+
+    In one file: the first entry of a follow-up file has a wrong time (formats.md §8), with which a
+    walk in time finds another end; tests/interop asks RocketMQ itself over several files.
+    """
+    for case in range(30):
+        rng = random.Random(f"{seed}:{case}")
+        layout = IndexLayout(rng.choice((1, 3, 50)), 2000)
+        directory = ram_path / str(case)
+        log = random_log(directory / "log", rng, rng.choice((1, 30, 120)), sound_clock=True)
+        output, messages = IndexOutput(directory / "output", layout, log), log.messages
+        dispatcher = output.dispatcher(0)
+        dispatcher.dispatch(batch_of(messages))
+        dispatcher.close()
+        model = output.model()
+        files = IndexFiles(output.root / "index", layout)
+        times = [message.store_timestamp + rng.choice((-1, 0, 1, 1000)) for message in messages]
+        for _ in range(30):
+            hashes = {3, *(entry[0] for content in model for entry in content.entries)}
+            key_hash = rng.choice(sorted(hashes))
+            begin, end = sorted((rng.choice(times), rng.choice(times)))
+            count = rng.choice((1, 5, 64, 1000))
+            found = files.query_offset(b"T#" + key_with_hash(key_hash), count, begin, end)
+            expected = [
+                offset
+                for content in reversed(model)
+                for offset in content.select(key_hash, begin, end)
+            ]
+            place = f"seed={seed} case={case}"
+            assert list(found.phy_offsets) == expected[:count], place
+            assert found.index_last_update_timestamp == model[-1].end_timestamp
+            assert found.index_last_update_phyoffset == model[-1].end_phy_offset
+
+
+def test_a_query_without_files_finds_nothing(tmp_path: Path) -> None:
+    """No directory yet."""
+    found = IndexFiles(tmp_path / "index", IndexLayout()).query_offset(b"T#k", 10, 0, 1 << 62)
+    assert (found.phy_offsets, found.index_last_update_timestamp) == ((), 0)
+
+
+def test_a_damaged_chain_ends(tmp_path: Path, seed: int) -> None:
+    """Random bytes in slots and entries: a query comes back, with no more than it may."""
+    rng = random.Random(seed)
+    layout = IndexLayout(2, 30)
+    path = tmp_path / NAME
+    MappedIndexFile.create(path, layout, None).close()
+    for _ in range(200):
+        small = struct.pack(">i", rng.choice((1, 2, 3, 29, 30, 31, 1 << 30)))
+        data = bytearray(
+            b"".join(rng.choice((small, bytes(4))) for _ in range(layout.file_size // 4))
+        )
+        data[:40] = IndexHeader(0, 1 << 60, 0, 9, 2, rng.choice((2, 20, 1 << 30))).encode()
+        path.write_bytes(data)
+        found = IndexFiles(tmp_path, layout).query_offset(b"", 64, 0, 1 << 62)
+        assert len(found.phy_offsets) <= 29
+
+
+def test_space_is_there_before_it_is_mapped(tmp_path: Path) -> None:
+    """Of the slots at first, then of entries before they are put; a sparse file's holes too."""
+    layout = IndexLayout(1000, 10_000)
+    path = tmp_path / NAME
+    for _ in range(2):
+        file = MappedIndexFile.create(path, layout, None)
+        assert layout.entry_position(1) <= path.stat().st_blocks * 512 < layout.file_size
+        zeros = np.zeros(2, np.int64)
+        file.put(zeros, zeros.astype(np.int32), zeros)
+        assert path.stat().st_blocks * 512 >= layout.file_size
+        file.close()
+        os.truncate(path, 0)
+        os.truncate(path, layout.file_size)
+        assert path.stat().st_blocks == 0

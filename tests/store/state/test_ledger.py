@@ -1,0 +1,190 @@
+"""The quarantine ledger: every range once, durable before the watermark, whatever interrupts.
+
+Held against JSON read line by line, and against an uninterrupted run of the same entries.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from store import fsops
+from store.errors import NoSpaceError, OutputError, SyncError
+from store.state.ledger import FILE_NAME, Ledger, LedgerEntry, escaped
+from tests.support.processes import is_killed_at
+
+ENTRIES = [LedgerEntry(offset, offset + 50, "bad_magic", "T", 1, 7) for offset in (0, 100, 200)]
+
+
+def lines(directory: Path) -> list[dict[str, object]]:
+    text = (directory / FILE_NAME).read_text("utf-8")
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text[:-1].split("\n")]
+
+
+def test_entries_are_lines_of_json_with_what_is_known(tmp_path: Path) -> None:
+    """Absent fields are left out; nothing is written before the sync."""
+    ledger = Ledger(tmp_path)
+    assert ledger.add(LedgerEntry(5, 9, "zero_hole"))
+    assert ledger.add(LedgerEntry(9, 19, "topic_name", 'a"\\n', 3, 4, "detail"))
+    assert not (tmp_path / FILE_NAME).exists()
+    ledger.sync()
+    assert lines(tmp_path) == [
+        {"physical_offset": 5, "end_physical_offset": 9, "reason": "zero_hole"},
+        {
+            "physical_offset": 9,
+            "end_physical_offset": 19,
+            "reason": "topic_name",
+            "topic": 'a"\\n',
+            "queue_id": 3,
+            "queue_offset": 4,
+            "detail": "detail",
+        },
+    ]
+
+
+def test_a_range_is_listed_once_for_a_reason(tmp_path: Path) -> None:
+    """In one run, after a restart, and beside another reason for the same place."""
+    for _ in range(3):
+        ledger = Ledger(tmp_path)
+        for entry in ENTRIES:
+            ledger.add(entry)
+            assert not ledger.add(entry)
+        ledger.sync()
+        ledger.sync()
+    assert [line["physical_offset"] for line in lines(tmp_path)] == [0, 100, 200]
+    ledger = Ledger(tmp_path)
+    assert not ledger.add(ENTRIES[1])
+    assert ledger.add(LedgerEntry(100, 150, "queue_offset_gap"))
+    ledger.sync()
+    assert len(lines(tmp_path)) == 4
+
+
+def test_a_message_is_listed_for_each_of_its_queues(tmp_path: Path) -> None:
+    """Its own and light queues, whose ids may be equal; after a restart none of them again."""
+    entries = [
+        LedgerEntry(0, 50, "queue_offset_seen_before", topic, queue_id)
+        for topic in ("T", "%LMQ%a")
+        for queue_id in (0, 1)
+    ]
+    for expected in (True, False):
+        ledger = Ledger(tmp_path)
+        assert [ledger.add(entry) for entry in entries] == [expected] * len(entries)
+        ledger.sync()
+    assert [(line["topic"], line["queue_id"]) for line in lines(tmp_path)] == [
+        (entry.topic, entry.queue_id) for entry in entries
+    ]
+
+
+def test_a_torn_last_line_is_cut_and_listed_again(tmp_path: Path) -> None:
+    """A crash anywhere inside the last line: the next run ends with the same file."""
+    ledger = Ledger(tmp_path)
+    for entry in ENTRIES:
+        ledger.add(entry)
+    ledger.sync()
+    path = tmp_path / FILE_NAME
+    whole = path.read_bytes()
+    last = whole[:-1].rindex(b"\n") + 1
+    for cut in range(last, len(whole)):
+        path.write_bytes(whole[:cut])
+        ledger = Ledger(tmp_path)
+        assert [ledger.add(entry) for entry in ENTRIES] == [False, False, True]
+        ledger.sync()
+        assert path.read_bytes() == whole
+
+
+def test_nothing_of_a_torn_line_stays_behind_a_shorter_one(tmp_path: Path) -> None:
+    """The torn entry need not come again first, nor at all."""
+    path = tmp_path / FILE_NAME
+    path.write_bytes(
+        ENTRIES[0].to_json().encode() + b"\n" + b'{"physical_offset": 7, ' + b"x" * 900
+    )
+    ledger = Ledger(tmp_path)
+    ledger.add(ENTRIES[1])
+    ledger.sync()
+    assert [line["physical_offset"] for line in lines(tmp_path)] == [0, 100]
+
+
+def test_a_damaged_line_stays_and_hides_no_other(tmp_path: Path) -> None:
+    """People may want to see it; the entries around it are still known."""
+    good = [entry.to_json().encode() for entry in ENTRIES]
+    for odd in (b"{", b"null", b"[1]", b'"x"', b"\xff\xfe", b"{}", b'{"physical_offset":[]}', b""):
+        path = tmp_path / FILE_NAME
+        before = b"\n".join([good[0], odd, good[1]]) + b"\n"
+        path.write_bytes(before)
+        ledger = Ledger(tmp_path)
+        assert [ledger.add(entry) for entry in ENTRIES] == [False, False, True]
+        ledger.sync()
+        assert path.read_bytes() == before + good[2] + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("point", "error"),
+    [
+        ("open:1=ENOSPC", NoSpaceError),
+        ("pwrite:1=ENOSPC", NoSpaceError),
+        ("pwrite:1=EIO", OutputError),
+        ("sync:1=EIO", SyncError),
+    ],
+)
+def test_a_failed_sync_keeps_what_is_to_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, error: type[Exception]
+) -> None:
+    """The next try lists everything, once."""
+    ledger = Ledger(tmp_path)
+    ledger.add(ENTRIES[0])
+    ledger.sync()
+    monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints(point))
+    for entry in ENTRIES:
+        ledger.add(entry)
+    with pytest.raises(error, match="quarantine"):
+        ledger.sync()
+    ledger.sync()
+    assert [line["physical_offset"] for line in lines(tmp_path)] == [0, 100, 200]
+
+
+@pytest.mark.parametrize("failpoints", ["", "pwrite:1=short,", "pwrite:2=short,"])
+def test_killed_anywhere_the_ledger_ends_the_same(tmp_path: Path, failpoints: str) -> None:
+    """kill -9 before every operation, writes cut in half or not; then the same entries again."""
+
+    def work(directory: Path) -> None:
+        ledger = Ledger(directory)
+        for entry in ENTRIES:
+            ledger.add(entry)
+            ledger.sync()
+
+    (tmp_path / "whole").mkdir()
+    work(tmp_path / "whole")
+    expected = (tmp_path / "whole" / FILE_NAME).read_bytes()
+    for ordinal in count(1):
+        directory = tmp_path / str(ordinal)
+        directory.mkdir()
+        killed = is_killed_at(ordinal, partial(work, directory), failpoints)
+        work(directory)
+        assert (directory / FILE_NAME).read_bytes() == expected
+        if not killed:
+            break
+    assert ordinal > 9
+
+
+@pytest.mark.parametrize(
+    ("topic", "shown"),
+    [
+        (b"Topic", "Topic"),
+        (b"../../x", "../../x"),
+        (b"\x1b[31m\n", "\\x1b[31m\\n"),
+        (b"\xff\x00", "\\\\xff\\x00"),
+        ("订单".encode(), "\\u8ba2\\u5355"),
+        (b"t" * 80, "t" * 80),
+        (b"t" * 81, "t" * 77 + "..."),
+    ],
+)
+def test_names_from_the_log_are_shown_escaped(topic: bytes, shown: str) -> None:
+    """ASCII without control characters, 80 at most: a terminal shows it as it is."""
+    assert escaped(topic) == shown
+    assert escaped(topic).isascii()
+    assert escaped(topic).isprintable()

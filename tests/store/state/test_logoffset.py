@@ -1,0 +1,50 @@
+"""Spark's copy of our offset proves itself: whose it is, and that no digit changed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from store.state.logoffset import MAX_OFFSET, offset_json, parse_offset
+
+STORE = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize("offset", [0, 1, 123_456_789, MAX_OFFSET])
+def test_an_offset_is_read_back_by_its_own_store_only(offset: int) -> None:
+    """As a dict and as JSON text; keys in one fixed order, since Spark compares the text."""
+    value = offset_json(STORE, offset)
+    assert list(value) == sorted(value)
+    for form in (value, json.dumps(value), json.dumps(value, separators=(",", ":"))):
+        assert parse_offset(form, STORE) == offset
+        assert parse_offset(form) == offset
+        assert parse_offset(form, STORE[::-1]) is None
+
+
+def test_every_changed_or_missing_character_is_noticed() -> None:
+    """Spark does not checksum its offset log: no other offset may come out of a damaged one."""
+    text = json.dumps(offset_json(STORE, 1_234_567))
+    for at in range(len(text)):
+        for other in '0123456789abcdef-." {}':
+            if other != text[at]:
+                changed = text[:at] + other + text[at + 1 :]
+                assert parse_offset(changed, STORE) in (None, 1_234_567), changed
+        assert parse_offset(text[:at], STORE) is None
+        assert parse_offset(text[:at] + text[at + 1 :], STORE) in (None, 1_234_567)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 7, "7", "null", "[]", "{}", {}, {"offset": 1}, '{"offset": 1, "store": "x"}', [1]],
+)
+def test_what_is_no_offset_is_none(value: object) -> None:
+    """Other sources' offsets included."""
+    assert parse_offset(value) is None
+
+
+@pytest.mark.parametrize("offset", [True, 1.0, "1", -1, MAX_OFFSET + 1, None])
+def test_an_offset_is_a_whole_number_of_bytes(offset: object) -> None:
+    """Whatever its checksum says."""
+    value = {**offset_json(STORE, 1), "offset": offset}
+    assert parse_offset(value, STORE) is None

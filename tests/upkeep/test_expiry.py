@@ -1,0 +1,135 @@
+"""``reput expire`` on real stores whose log lost files at its front.
+
+RocketMQ's own units, laid out in small files, say what must stay; the rule's model is in
+``tests/store/test_retention``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from checkpoints.ownership import Ownership
+from checkpoints.watermark import WatermarkFile
+from store.config import StoreSettings, read_store_settings
+from store.errors import CommitLogError, OwnershipError, UsageError
+from store.log.commitlog import CommitLog
+from store.queue.consumequeue import QueueKey
+from store.state.watermark import Watermark
+from tests.support.cli import reput, reput_json
+from tests.support.golden import relaid_queues, tree
+from tests.support.outputs import STORE_ID, Output, QueueLog, Setup
+from tests.support.wire import file_name, read_log
+from upkeep.expiry import expire
+
+FILE_SIZE = 200
+
+
+def built(store: Path, output: Path) -> tuple[StoreSettings, int]:
+    """A golden log dispatched into files of ten units; settings and the log's end."""
+    settings = replace(read_store_settings(store), mapped_file_size_consume_queue=FILE_SIZE)
+    log = CommitLog(settings.commit_log_directories)
+    last, data = read_log(store / "commitlog")[-1]
+    setup = Setup(log, output, FILE_SIZE, {}, settings.message_delay_levels_ms)
+    running = Output(setup)
+    running.run(last + len(data))
+    running.close()
+    return settings, last + len(data)
+
+
+@pytest.mark.parametrize("name", ["plain", "mixed", "wide"])
+def test_what_the_log_lost_goes_and_nothing_else(
+    golden: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    """File by file from the log's front: a dry run changes nothing, then RocketMQ's rule."""
+    store, output = golden(name), tmp_path / "output"
+    settings, _ = built(store, output)
+    assert tree(output / "consumequeue") == relaid_queues(store, FILE_SIZE)
+    removed = 0
+    for path in sorted((store / "commitlog").iterdir())[:-1]:
+        path.unlink()
+        before = tree(output)
+        plan = expire(settings, output, apply=False)
+        assert tree(output) == before
+        assert expire(settings, output, apply=True) == plan
+        assert tree(output / "consumequeue") == relaid_queues(store, FILE_SIZE, plan.log_min_offset)
+        assert expire(settings, output, apply=False).files == ()
+        removed += len(plan.files)
+    assert removed > 100
+
+
+def test_unused_queues_go_only_where_asked(tmp_path: Path) -> None:
+    """They are listed; their last files and directories go with --remove-unused."""
+    log = QueueLog(FILE_SIZE)
+    for topic in ("Old", "rmq_sys_old"):
+        for queue_offset in range(25):
+            log.append(queue_offset, 0, topic)
+    for queue_offset in range(100):
+        log.append(queue_offset, 0, "New")
+    setup = log.setup(tmp_path, FILE_SIZE)
+    output = Output(setup)
+    output.run(log.plain.end)
+    output.close()
+    settings = StoreSettings(
+        tmp_path, setup.log.directories, mapped_file_size_consume_queue=FILE_SIZE
+    )
+    (tmp_path / "commitlog" / file_name(0)).unlink()
+    assert len(expire(settings, setup.root, apply=True).unused_queues) == 1
+    assert f"Old/0/{file_name(400)}" in setup.queues()
+    gone = expire(settings, setup.root, apply=True, remove_unused=True)
+    assert (gone.files, gone.unused_queues) == ((), (QueueKey("Old", 0),))
+    assert not (setup.root / "consumequeue" / "Old").exists()
+    assert f"rmq_sys_old/0/{file_name(400)}" in setup.queues()
+    assert expire(settings, setup.root, apply=False).unused_queues == ()
+
+
+def test_what_is_refused(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """A broker's own queues, a running dispatcher, another log: nothing is removed."""
+    store, output = golden("plain"), tmp_path / "output"
+    with pytest.raises(UsageError, match="no watermark"):
+        expire(read_store_settings(store), store, apply=True)
+    assert not (store / "reput").exists()
+    settings, end = built(store, output)
+    first = sorted((store / "commitlog").iterdir())[0]
+    first.unlink()
+    before = tree(output / "consumequeue")
+    with Ownership(output):
+        assert expire(settings, output, apply=False).files
+        with pytest.raises(OwnershipError, match="another dispatcher"):
+            expire(settings, output, apply=True)
+    last = read_log(store / "commitlog")[-1][0]
+    for watermark, message in (
+        (
+            Watermark(STORE_ID, end, last_record_offset=last, last_record_crc=1),
+            "run the dispatcher",
+        ),
+        (Watermark(STORE_ID, 1000), "begins at 262144, beyond the watermark 1000"),
+    ):
+        file = WatermarkFile(output / "reput")
+        file.advance(watermark)
+        file.close()
+        with pytest.raises(CommitLogError, match=message):
+            expire(settings, output, apply=True)
+    assert tree(output / "consumequeue") == before
+
+
+def test_the_command(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Dry by default, JSON for machines, one line for people."""
+    store, output = golden("plain"), tmp_path / "output"
+    built(store, output)
+    first = sorted((store / "commitlog").iterdir())[0]
+    first.unlink()
+    arguments = ("expire", store, "--output", output, "--consume-queue-file-size", FILE_SIZE)
+    before = tree(output)
+    planned = reput_json(*arguments)
+    assert (planned["applied"], planned["log_min_offset"]) == (False, 262144)
+    assert planned["bytes"] == len(planned["files"]) * FILE_SIZE > 0
+    assert tree(output) == before
+    done = reput(*arguments, "--apply")
+    assert done.returncode == 0, done.stderr
+    assert f"{len(planned['files']):,} files" in done.stdout
+    assert tree(output / "consumequeue") == relaid_queues(store, FILE_SIZE, 262144)
+    assert reput(*arguments, "--remove-unused").returncode == 2

@@ -1,0 +1,1 @@
+"""Looking after an output: verify, compare, rebuild, expire, status, inspect, prepare."""

@@ -1,0 +1,399 @@
+"""Whether two stores hold the same entries, and where each queue and index first differs.
+
+Files are compared block by block as bytes; only where two differ are the entry's bounds looked up
+and its fields decoded, in RocketMQ's terms. Holes of both files are skipped: a store of 100,000
+queues is 600 GB of mostly empty files. Space that was never written (zeros) equals space that is
+not there; a file or queue that one side lacks is a difference, but for an empty file that RocketMQ
+leaves at a queue's end.
+
+Consume queues, ext and batch queues are matched by topic, queue and file name, index files in
+order, since their names are times. Reads only, with ``preadv``: a file that is cut meanwhile is
+shorter, nothing worse.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.errors import StoreError, UsageError
+from store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
+from store.log.commitlog import is_mapped_file_name
+from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
+from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE, list_queues
+from store.queue.consumequeueext import (
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    MIN_EXT_UNIT_SIZE,
+    decode_unit,
+    is_ext_addr,
+    real_offset,
+)
+from store.state import storecheckpoint
+from store.state.storecheckpoint import StoreCheckpoint
+
+QUEUE_KINDS = (
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+)
+DIRECTORY_KINDS = (*QUEUE_KINDS, INDEX_DIRECTORY)
+"""Directories of a store that follow from its log."""
+CHECKPOINT_KIND = storecheckpoint.FILE_NAME
+KINDS = (*DIRECTORY_KINDS, CHECKPOINT_KIND)
+
+_INDEX_HEADER_DTYPE = np.dtype(
+    [
+        ("begin_timestamp", ">i8"), ("end_timestamp", ">i8"), ("begin_phy_offset", ">i8"),
+        ("end_phy_offset", ">i8"), ("hash_slot_count", ">i4"), ("index_count", ">i4"),
+    ]
+)  # fmt: skip
+_INDEX_SLOT_DTYPE = np.dtype([("entry", ">i4")])
+INDEX_ENTRY_DTYPE = np.dtype(
+    [("key_hash", ">i4"), ("offset", ">i8"), ("time_diff", ">i4"), ("previous", ">i4")]
+)
+
+_BLOCK_SIZE = 1 << 20
+_EXT_SIZE = struct.Struct(">h")
+
+Fields = dict[str, int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where a queue, an index file or the checkpoint differs."""
+
+    kind: str
+    """One of KINDS."""
+    place: str
+    """``TOPIC/QUEUE_ID``; ``NUMBER: NAME | NAME`` of index files; empty for the checkpoint."""
+    entry: str
+    """What differs, numbered as RocketMQ counts it: ``unit 17``, ``slot 3``, ``file 0000..``."""
+    left: Fields | None
+    """The entry's fields in the first store; None where it has none."""
+    right: Fields | None
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What was compared and what differed."""
+
+    compared: dict[str, int] = field(default_factory=dict)
+    """Kind -> queues or files; kinds that neither side has are left out."""
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differed."""
+        return not self.differences
+
+
+def compare_stores(
+    left: Path,
+    right: Path,
+    kinds: Collection[str] = KINDS,
+    topics: Collection[str] | None = None,
+    hash_slot_count: int = DEFAULT_MAX_HASH_SLOT_NUM,
+) -> Comparison:
+    """Compare what stands below two stores' roots, or other outputs'.
+
+    ``topics``: only their queues, and neither index nor checkpoint; None for all.
+    ``hash_slot_count``: maxHashSlotNum of both. Raises StoreError for what cannot be read,
+    UsageError for an index that is too short for its slots.
+    """
+    found, reader = Comparison(), _Reader()
+    try:
+        with reader:
+            for kind in kinds:
+                pairs = _compare_kind(reader, kind, left, right, topics, hash_slot_count)
+                for count, difference in enumerate(pairs, 1):
+                    found.compared[kind] = count
+                    if difference is not None:
+                        found.differences.append(difference)
+    except OSError as error:
+        # a failed read has no name, only one of two descriptors
+        place = error.filename or " or ".join(reader.paths)
+        raise StoreError(f"cannot read {place}: {error.strerror}") from error
+    return found
+
+
+def _compare_kind(
+    reader: _Reader,
+    kind: str,
+    left: Path,
+    right: Path,
+    topics: Collection[str] | None,
+    hash_slot_count: int,
+) -> Iterator[Difference | None]:
+    """One item for each pair that is compared."""
+    if kind in QUEUE_KINDS:
+        yield from _compare_queues(reader, kind, left / kind, right / kind, topics)
+    elif topics is not None:
+        return
+    elif kind == INDEX_DIRECTORY:
+        yield from _compare_indexes(reader, left / kind, right / kind, hash_slot_count)
+    else:
+        yield from _compare_checkpoints(left, right)
+
+
+class _Reader:
+    """Two files at a time, in two buffers that are used again and again."""
+
+    def __init__(self) -> None:
+        self._buffers = [np.empty(_BLOCK_SIZE, np.uint8) for _ in range(2)]
+        self._open: tuple[int, ...] = ()
+        self.paths: tuple[str, ...] = ()
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        for fd in self._open:
+            os.close(fd)
+        self._open = ()
+
+    def take(self, left: str, right: str) -> int:
+        """Open both files; the length of the longer one."""
+        self._close()
+        self.paths = (left, right)
+        for path in self.paths:
+            self._open += (os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW),)
+        return max(os.fstat(fd).st_size for fd in self._open)
+
+    def data(self, side: int, position: int, count: int) -> bytes:
+        """Bytes of the left (0) or right (1) file, zeros behind its end."""
+        data = os.pread(self._open[side], count, position)
+        return data + bytes(count - len(data))
+
+    def first_difference(self, start: int, end: int) -> int | None:
+        """Position of the first byte in [start, end) that differs; None without one."""
+        position = start
+        while position < end:
+            position = min(_seek(fd, position, os.SEEK_DATA, end) for fd in self._open)
+            hole = max(_seek(fd, position, os.SEEK_HOLE, end) for fd in self._open)
+            # a hole may have been filled in between
+            while position < hole:
+                count = min(_BLOCK_SIZE, hole - position)
+                left, right = (self._block(side, position, count) for side in range(2))
+                differs = left != right
+                at = int(differs.argmax())
+                if differs[at]:
+                    return position + at
+                position += count
+        return None
+
+    def _block(self, side: int, position: int, count: int) -> NDArray[np.uint8]:
+        block = self._buffers[side][:count]
+        done = 0
+        while done < count:
+            got = os.preadv(self._open[side], [block[done:].data], position + done)
+            if got == 0:
+                block[done:] = 0
+                break
+            done += got
+        return block
+
+
+def _seek(fd: int, position: int, what: int, end: int) -> int:
+    """The next data or hole of a file at or behind ``position``, ``end`` at the most."""
+    try:
+        return min(os.lseek(fd, position, what), end)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        # no data is left, or the position is behind the file's end: a hole
+        return end if what == os.SEEK_DATA else position
+
+
+Entry = tuple[str, Fields | None, Fields | None]
+"""The end of a Difference: entry, left, right."""
+Describe = Callable[[_Reader, int, int], Entry]
+"""(reader, byte at which the file starts, byte in it that differs) -> what is there."""
+
+
+def _compare_queues(
+    reader: _Reader, kind: str, left: Path, right: Path, topics: Collection[str] | None
+) -> Iterator[Difference | None]:
+    describe = _DESCRIBE[kind]
+    on_left, on_right = (
+        {key: None for key in list_queues(root) if topics is None or key.topic in topics}
+        for root in (left, right)
+    )
+    for key in sorted(on_left | on_right, key=lambda key: (key.topic, key.queue_id)):
+        place = f"{key.topic}/{key.queue_id}"
+        there = (f"{left}/{place}", f"{right}/{place}")
+        found: Entry | None
+        if key in on_left and key in on_right:
+            found = _compare_files(reader, *there, describe)
+        elif key in on_left:
+            found = "queue", {"files": len(_file_names(there[0], is_mapped_file_name))}, None
+        else:
+            found = "queue", None, {"files": len(_file_names(there[1], is_mapped_file_name))}
+        yield Difference(kind, place, *found) if found else None
+
+
+def _compare_files(reader: _Reader, left: str, right: str, describe: Describe) -> Entry | None:
+    on_left, on_right = (_file_names(directory, is_mapped_file_name) for directory in (left, right))
+    if on_left != on_right and describe is _describe_unit:
+        on_left, on_right = _without_spare(left, on_left), _without_spare(right, on_right)
+    for name in on_left if on_left == on_right else sorted({*on_left, *on_right}):
+        if name not in on_right:
+            return f"file {name}", {"bytes": Path(left, name).stat().st_size}, None
+        if name not in on_left:
+            return f"file {name}", None, {"bytes": Path(right, name).stat().st_size}
+        end = reader.take(f"{left}/{name}", f"{right}/{name}")
+        at = reader.first_difference(0, end)
+        if at is not None:
+            return describe(reader, int(name), at)
+    return None
+
+
+def _without_spare(directory: str, names: list[str]) -> list[str]:
+    """Without a last file that RocketMQ made behind a full one for a message that it then dropped,
+    and that nothing was written to (formats.md §5, step b)."""
+    if len(names) < 2:
+        return names
+    before, last = (Path(directory, name).read_bytes() for name in names[-2:])
+    is_spare = any(before[-UNIT_DTYPE.itemsize :]) and not last.strip(b"\0")
+    return names[:-1] if is_spare else names
+
+
+def _file_names(directory: str, is_ours: Callable[[str], bool]) -> list[str]:
+    with os.scandir(directory) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if is_ours(entry.name) and entry.is_file(follow_symlinks=False)
+        )
+
+
+def _fields(reader: _Reader, side: int, position: int, dtype: np.dtype[np.void]) -> Fields | None:
+    """The fields at a position; None where nothing was ever written."""
+    data = reader.data(side, position, dtype.itemsize)
+    if not any(data):
+        return None
+    unit = np.frombuffer(data, dtype)[0]
+    return {name: int(unit[name]) for name in dtype.names or ()}
+
+
+def _both(
+    reader: _Reader, position: int, dtype: np.dtype[np.void]
+) -> tuple[Fields | None, Fields | None]:
+    return _fields(reader, 0, position, dtype), _fields(reader, 1, position, dtype)
+
+
+def _describe_unit(reader: _Reader, start: int, at: int) -> Entry:
+    index = at // UNIT_DTYPE.itemsize
+    sides = _both(reader, index * UNIT_DTYPE.itemsize, UNIT_DTYPE)
+    for fields in sides:
+        if fields is not None and is_ext_addr(tags_code := int(fields["tags_code"])):
+            del fields["tags_code"]
+            fields["ext_offset"] = real_offset(tags_code)
+    return f"unit {start // UNIT_DTYPE.itemsize + index}", *sides
+
+
+def _describe_batch_unit(reader: _Reader, start: int, at: int) -> Entry:
+    size = BATCH_UNIT_DTYPE.itemsize
+    sides = _both(reader, at // size * size, BATCH_UNIT_DTYPE)
+    return f"unit {(start + at) // size}", *sides
+
+
+def _describe_ext_unit(reader: _Reader, start: int, at: int) -> Entry:
+    """Ext units are found from the file's start on; up to ``at`` both files have the same ones."""
+    data = reader.data(0, 0, at + MIN_EXT_UNIT_SIZE)
+    position = 0
+    while (size := _EXT_SIZE.unpack_from(data, position)[0]) > 0 and position + size <= at:
+        position += size
+    left, right = (_ext_fields(reader, side, position) for side in range(2))
+    return f"ext offset {start + position}", left, right
+
+
+def _ext_fields(reader: _Reader, side: int, position: int) -> Fields | None:
+    size = _EXT_SIZE.unpack(reader.data(side, position, _EXT_SIZE.size))[0]
+    if size == 0:
+        return None
+    unit = decode_unit(reader.data(side, position, max(size, MIN_EXT_UNIT_SIZE)), 0)
+    if unit is None:
+        return {"size": size}
+    return {
+        "size": size,
+        "tags_code": unit.tags_code,
+        "msg_store_time": unit.msg_store_time,
+        "bit_map": (unit.bit_map or b"").hex(),
+    }
+
+
+_DESCRIBE: dict[str, Describe] = {
+    CONSUME_QUEUE_DIRECTORY: _describe_unit,
+    CONSUME_QUEUE_EXT_DIRECTORY: _describe_ext_unit,
+    BATCH_CONSUME_QUEUE_DIRECTORY: _describe_batch_unit,
+}
+
+
+def _compare_indexes(
+    reader: _Reader, left: Path, right: Path, slot_count: int
+) -> Iterator[Difference | None]:
+    names = [
+        _file_names(str(directory), str.isdecimal) if directory.is_dir() else []
+        for directory in (left, right)
+    ]
+    for number, pair in enumerate(zip_longest(*names)):
+        place = f"{number}: {pair[0] or 'none'} | {pair[1] or 'none'}"
+        if None in pair:
+            sides: Sequence[Fields | None] = [{"file": name} if name else None for name in pair]
+            yield Difference(INDEX_DIRECTORY, place, "file", *sides)
+        else:
+            found = _compare_index_files(
+                reader, f"{left}/{pair[0]}", f"{right}/{pair[1]}", slot_count
+            )
+            yield Difference(INDEX_DIRECTORY, place, *found) if found else None
+
+
+def _compare_index_files(reader: _Reader, left: str, right: str, slot_count: int) -> Entry | None:
+    """The first entry that differs (they stand in the order of the log), or else the first slot,
+    or else the header. An indexCount of 0 on disk is 1 (formats.md §8)."""
+    size = reader.take(left, right)
+    slots = _INDEX_HEADER_DTYPE.itemsize
+    entries = slots + slot_count * _INDEX_SLOT_DTYPE.itemsize
+    if 0 < size < entries:
+        raise UsageError(
+            f"{left} and {right} are too short for {slot_count} slots; say maxHashSlotNum in a "
+            "property file and give it with --broker-conf"
+        )
+    for start, end, dtype, name in (
+        (entries, size, INDEX_ENTRY_DTYPE, "entry"),
+        (slots, entries, _INDEX_SLOT_DTYPE, "slot"),
+    ):
+        at = reader.first_difference(start, end)
+        if at is not None:
+            number = (at - start) // dtype.itemsize
+            return f"{name} {number}", *_both(reader, start + number * dtype.itemsize, dtype)
+    headers = _both(reader, 0, _INDEX_HEADER_DTYPE)
+    empty: Fields = dict.fromkeys(_INDEX_HEADER_DTYPE.names or (), 0)
+    left_header, right_header = (
+        {**fields, "index_count": max(1, int(fields["index_count"]))}
+        for fields in (headers[0] or empty, headers[1] or empty)
+    )
+    return None if left_header == right_header else ("header", left_header, right_header)
+
+
+def _compare_checkpoints(left: Path, right: Path) -> Iterator[Difference | None]:
+    """Only the fields that differ are given."""
+    read = [StoreCheckpoint.read(root) for root in (left, right)]
+    if read == [None, None]:
+        return
+    sides: list[Fields | None] = [None if one is None else asdict(one) for one in read]
+    if sides[0] is not None and sides[1] is not None:
+        names = [name for name in sides[0] if sides[0][name] != sides[1][name]]
+        sides = [{name: side[name] for name in names} for side in sides if side is not None]
+    yield Difference(CHECKPOINT_KIND, "", "fields", *sides) if sides[0] != sides[1] else None

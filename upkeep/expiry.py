@@ -1,0 +1,74 @@
+"""What the log's retention leaves behind in an output: shown, and removed where asked."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoints.agreement import Built
+from checkpoints.ownership import Ownership
+from checkpoints.reconcile import watermark_of
+from store.config import StoreSettings
+from store.errors import UsageError
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail
+from store.queue.consumequeue import QueueKey
+from store.queue.retention import (
+    ExpiredFile,
+    expired_files,
+    remove_files,
+    remove_queue,
+    unused_queues,
+)
+from store.state.output import check_is_output
+from store.state.watermark import Watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What goes, or went."""
+
+    log_min_offset: int
+    files: tuple[ExpiredFile, ...]
+    unused_queues: tuple[QueueKey, ...]
+    """Without a message in the log; their last files are not among ``files``."""
+
+
+def expire(
+    settings: StoreSettings, output: Path, *, apply: bool, remove_unused: bool = False
+) -> Expiry:
+    """Plan what goes, and remove it if ``apply``; ``remove_unused`` takes unused queues too.
+
+    Without ``apply`` it only reads, also while others write. Raises UsageError where ``output``
+    was not built by reput, OwnershipError while a dispatcher or a broker runs on it,
+    CommitLogError where the log is not its log.
+    """
+    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    with ExitStack() as held:
+        held.callback(log.close)
+        built = Built(output, settings, settings.message_index_enable)
+        if apply:
+            _watermark(log, built)  # nothing is made in a place that is no output
+            held.enter_context(Ownership(output))
+        watermark = _watermark(log, built)
+        position = output, settings, log.min_offset, watermark.end_offset
+        expiry = Expiry(
+            log.min_offset, tuple(expired_files(*position)), tuple(unused_queues(*position))
+        )
+        if apply:
+            remove_files(expiry.files)
+            for key in expiry.unused_queues if remove_unused else ():
+                remove_queue(output, settings, key)
+    return expiry
+
+
+def _watermark(log: CommitLog, built: Built) -> Watermark:
+    check_is_output(built.output, built.settings.root)
+    watermark = watermark_of(log, LogTail(log).settled(), built)
+    if watermark is None:
+        raise UsageError(
+            f"{built.output} has no watermark: its queues are a broker's, which expires them "
+            "itself; give the --output that reput writes"
+        )
+    return watermark

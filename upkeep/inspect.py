@@ -1,0 +1,141 @@
+"""What stands in a store, decoded as far as it can be; never changes a byte."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
+from checkpoints.spark_checkpoint import DamagedCheckpointError, read_position
+from store.config import StoreSettings
+from store.errors import UsageError
+from store.log import properties
+from store.log.commitlog import CommitLog
+from store.log.cursor import Window, walk
+from store.log.record import (
+    MAX_RECORD_LENGTH,
+    SIZE_MAGIC_LENGTH,
+    Outcome,
+    Record,
+    body_crc_is_right,
+    decode,
+    fields_for_json,
+    tags_code,
+)
+from store.queue.consumequeue import (
+    CONSUME_QUEUE_DIRECTORY,
+    PRE_BLANK_SIZE,
+    ConsumeQueueFiles,
+    QueueKey,
+    topic_directory,
+)
+from store.state.built import built_fields
+from store.state.output import watermark_of_output
+from store.state.storecheckpoint import StoreCheckpoint
+from store.state.watermark import read_watermark
+
+BODY_PREVIEW_BYTES = 64
+
+
+def describe_record(settings: StoreSettings, physical_offset: int) -> dict[str, Any]:
+    """Fields of the record at an offset, or what stands there and where a record starts before.
+
+    Raises UsageError for an offset outside of the log.
+    """
+    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    segment = log.segment_at(physical_offset)
+    if segment is None:
+        end = log.segments[-1].start + log.file_size if log.segments else 0
+        raise UsageError(f"physical offset {physical_offset} is not in [{log.min_offset}, {end})")
+    file_end = segment.start + log.file_size
+    head = log.read(physical_offset, SIZE_MAGIC_LENGTH)
+    size = int.from_bytes(head[:4], "big", signed=True)
+    data = log.read(physical_offset, min(max(size, SIZE_MAGIC_LENGTH), MAX_RECORD_LENGTH))
+    found = decode(data, physical_offset, file_end)
+    if isinstance(found, Outcome):
+        before = walk(log, Window(log), segment.start, physical_offset)
+        return {
+            "file": str(segment.path),
+            "stands_here": found.status.name.lower(),
+            "size": found.size,
+            "bytes": head.hex(" "),
+            "record_start_at_or_before": before.offset,
+            "last_record_before": before.last_record_offset,
+        }
+    return {"file": str(segment.path), **_record_fields(found, settings)}
+
+
+def _record_fields(found: Record, settings: StoreSettings) -> dict[str, Any]:
+    return {
+        **fields_for_json(found),
+        "magic": f"{found.magic:#x}",
+        "tags_code": tags_code(found, settings.message_delay_levels_ms),
+        "properties": properties.as_texts(found.property_map),
+        "body": found.body[:BODY_PREVIEW_BYTES].decode("utf-8", "backslashreplace"),
+        "body_length": len(found.body),
+        "body_crc": found.body_crc,
+        "body_crc_is_right": body_crc_is_right(found),
+    }
+
+
+def describe_queue(
+    settings: StoreSettings, output: Path, topic: str, queue_id: int, first: int, count: int
+) -> list[dict[str, Any]]:
+    """Units of a queue below ``output``. Raises UsageError where there is none, or it is none of
+    this log's."""
+    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    watermark_of_output(output, settings.root, log)
+    name = topic_directory(topic.encode("utf-8", "surrogateescape"))
+    root = output / CONSUME_QUEUE_DIRECTORY
+    path = root / QueueKey(name, queue_id).relative_path if name is not None else None
+    if path is None or not path.is_dir():
+        raise UsageError(f"no queue {queue_id} of topic {topic!r} below {root}")
+    files = ConsumeQueueFiles(path, settings.mapped_file_size_consume_queue)
+    rows = []
+    for index, unit in enumerate(files.read(first, count)):
+        offset, size = int(unit["offset"]), int(unit["size"])
+        if size <= 0:
+            break
+        state = "pre-blank"
+        if size != PRE_BLANK_SIZE:
+            found = log.record_at(offset, size)
+            state = found.status.name.lower() if isinstance(found, Outcome) else "sound"
+        rows.append(
+            {
+                "queue_offset": first + index,
+                "physical_offset": offset,
+                "size": size,
+                "tags_code": int(unit["tags_code"]),
+                "record": state,
+            }
+        )
+    return rows
+
+
+def describe_checkpoint(store: Path) -> dict[str, Any]:
+    """Every position that a store or another output keeps, and how it was built; None is unknown.
+
+    Raises UsageError where there is no directory.
+    """
+    if not store.is_dir():
+        raise UsageError(f"{store} is not a directory; give a store's root")
+    state_directory = store / STATE_DIRECTORY
+    checkpoint = StoreCheckpoint.read(store)
+    watermark = read_watermark(state_directory)
+    fields: dict[str, Any] = {
+        f"store_checkpoint.{name}": getattr(checkpoint, name, None)
+        for name in StoreCheckpoint.__dataclass_fields__
+    }
+    fields["abort"] = (store / "abort").exists()
+    fields |= {f"built.{name}": value for name, value in built_fields(store).items()}
+    if watermark is None:
+        return {**fields, "watermark": None}
+    fields |= {f"watermark.{name}": value for name, value in asdict(watermark).items()}
+    try:
+        position = read_position(state_directory / SPARK_DIRECTORY, watermark.store_id)
+    except DamagedCheckpointError as error:
+        return {**fields, "spark": f"not usable: {error}"}
+    if position is None:
+        return {**fields, "spark": None}
+    return fields | {f"spark.{name}": value for name, value in asdict(position).items()}

@@ -1,0 +1,64 @@
+"""What can be done once for an installation, so that no start has to: kernels compiled, Spark's
+classes archived. A small log is dispatched and read for it, as a run and a reader would."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail
+from store.log.record import DEFAULT_DELAY_LEVELS_MS
+from store.rows.rows import read_rows, rows_at
+from store.rows.rowschema import ROWS_SCHEMA
+from streaming import jvm
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from workload.appender import Appender
+from workload.messages import Workload
+
+MESSAGES = 20_000
+"""Enough for two partitions of more than a megabyte."""
+FILE_SIZE = 4 << 20
+"""Several files, so that file ends are walked over too."""
+
+
+def prepare() -> Path | None:
+    """Fill the private cache; the class archive's path, None where this JVM makes none.
+
+    Kept for this Python environment, this Java and this user. Harmless at any time: a run that
+    starts meanwhile starts as before. Raises ReputError.
+    """
+    with tempfile.TemporaryDirectory(prefix="reput-prepare-") as place:
+        store, output = Path(place) / "store", Path(place) / "output"
+        workload = Workload(topic_count=4, queue_count=4, body_size=300, seed=1)
+        with Appender(store, file_size=FILE_SIZE) as appender:
+            appender.append_batch(workload.batch(0, MESSAGES, time.time_ns() // 1_000_000))
+        _read(store)
+        config = DispatcherConfig(store, output, once=True)
+        started = jvm.start(config.spark_conf, make_archive=True)
+        try:
+            run_dispatcher(config, threading.Event(), jvm=started)
+        finally:
+            if started is not None:
+                started.end()
+    return started.making.keep() if started is not None and started.making else None
+
+
+def _read(store: Path) -> None:
+    """Every message as a row, by its place in the log and as a queue's unit points to it."""
+    log = CommitLog([store / "commitlog"])
+    levels = DEFAULT_DELAY_LEVELS_MS
+    for batch in read_rows(
+        log, 0, LogTail(log).settled(), ROWS_SCHEMA,
+        delay_levels_ms=levels, fail_on_corrupt=True, max_inflated_bytes=None,
+    ):  # fmt: skip
+        offsets = batch.column("physicalOffset").to_numpy()
+        sizes = batch.column("storeSize").to_numpy().astype(np.int32)
+        for _ in rows_at(log, offsets, sizes, ROWS_SCHEMA, delay_levels_ms=levels):
+            pass
+    log.close()

@@ -1,0 +1,237 @@
+"""All that follows from a log, built anew beside what is there, compared, and put in its place.
+
+Guarantee: until every part is built and durable nothing that is there changes; from then on every
+part gets replaced, if need be by the next start (``checkpoints.swap``). What was there is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from checkpoints import STATE_DIRECTORY
+from checkpoints.ownership import Ownership
+from checkpoints.swap import (
+    build_root,
+    check_swappable,
+    clear_aside,
+    drop_replaced,
+    finish_owned_swap,
+    finish_swap,
+    swap_in,
+)
+from checkpoints.watermark import WatermarkFile
+from store import fsops
+from store.config import StoreSettings
+from store.errors import NoSpaceError, StoreError, UsageError
+from store.index.indexfile import INDEX_DIRECTORY
+from store.queue.consumequeue import topic_directory
+from store.state.built import FILE_NAME as BUILD_RECORD
+from store.state.built import read_build_record, record_build, settings_of
+from store.state.storecheckpoint import StoreCheckpoint
+from store.state.watermark import read_watermark
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from streaming.jvm import Jvm
+from streaming.progress import Progress
+from upkeep.compare import (
+    CHECKPOINT_KIND,
+    DIRECTORY_KINDS,
+    QUEUE_KINDS,
+    Comparison,
+    compare_stores,
+)
+
+TOGETHER = {*QUEUE_KINDS}
+"""Units hold the addresses of ext units, and a topic has queues of one kind: those that are there
+as the other kind go out of the way."""
+REPLACEABLE = (*DIRECTORY_KINDS, CHECKPOINT_KIND, STATE_DIRECTORY)
+"""Parts of an output that a rebuild puts in place, in the order in which it does."""
+BLOCK_SIZE = 512
+"""The unit of st_blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild did."""
+
+    progress: Progress
+    comparison: Comparison
+    """Left: what was there; right: what was built."""
+    kept: list[Path]
+    """What was replaced; empty for a dry run, and where nothing was there."""
+
+
+def rebuild(
+    config: DispatcherConfig,
+    stop: threading.Event,
+    show: Callable[[Progress], None] = lambda _: None,
+    jvm: Jvm | None = None,
+    *,
+    kinds: Collection[str] = DIRECTORY_KINDS,
+    topics: Collection[str] | None = None,
+    dry_run: bool = False,
+) -> Rebuilt:
+    """Build what follows from the log of ``config.store``, put it into ``config.output``.
+
+    ``kinds``: of DIRECTORY_KINDS; those that the dispatcher does not write stay as they are.
+    ``topics``: only their queues are replaced. Where everything that was built is put in place,
+    positions and RocketMQ's checkpoint are as well; else they stay, and the next run finds the
+    new units built. Raises ReputError, OwnershipError where a broker or dispatcher runs.
+    """
+    chosen, parts = _chosen(kinds, topics)
+    output = config.output
+    # a wrong call shall make no directory
+    config.check_targets(config.given_settings())
+    finish_swap(output)
+    settings, built_kinds = _settings(config, chosen if topics is None else [])
+    with Ownership(output):
+        finish_owned_swap(output)
+        check_swappable(output, [*REPLACEABLE, *parts])
+        _check_space(output)
+        built = build_root(output)
+        try:
+            fsops.make_directories(built, output)
+            # the slowest of all is not built where it would not be swapped in
+            has_index = INDEX_DIRECTORY in built_kinds
+            record_build(built, replace(settings, message_index_enable=has_index))
+            progress = run_dispatcher(_aside(config, built), stop, show, jvm)
+            record_build(built, settings)
+            if stop.is_set():
+                raise StoreError("stopped before everything was built: nothing was replaced")
+            _take_over_checkpoint(output, built)
+            found = {kind for kind in DIRECTORY_KINDS if (built / kind).is_dir()}
+            _check_built(output, built, kinds, topics)
+            written = [kind for kind in chosen if kind in found | TOGETHER]
+            comparable = _comparable(output, settings, written)
+            comparison = compare_stores(
+                output, built, comparable, topics, settings.max_hash_slot_num
+            )
+        except BaseException:
+            clear_aside(output)
+            raise
+        if dry_run:
+            clear_aside(output)
+            return Rebuilt(progress, comparison, [])
+        parts = [part for part in parts if part.partition("/")[0] in written]
+        if found <= {*parts}:
+            parts += [CHECKPOINT_KIND, STATE_DIRECTORY]
+        else:
+            if INDEX_DIRECTORY in parts:
+                _note_index_begin(config, built)
+            is_ours = read_watermark(config.state_directory) is not None
+            if is_ours and read_build_record(built) != read_build_record(output):
+                parts.append(f"{STATE_DIRECTORY}/{BUILD_RECORD}")
+        return Rebuilt(progress, comparison, swap_in(output, parts))
+
+
+def drop_old(output: Path) -> list[Path]:
+    """Remove what rebuilds have replaced and kept; returns it. Raises ReputError."""
+    if not output.is_dir():
+        raise UsageError(f"{output} is not a directory; give the output that was rebuilt")
+    with Ownership(output):
+        finish_owned_swap(output)
+        return drop_replaced(output, REPLACEABLE)
+
+
+def _chosen(kinds: Collection[str], topics: Collection[str] | None) -> tuple[list[str], list[str]]:
+    """Kinds in their order, and the parts of an output that they and the topics stand for."""
+    wanted = {*kinds, *(TOGETHER if TOGETHER & {*kinds} else ())}
+    chosen = [kind for kind in DIRECTORY_KINDS if kind in wanted]
+    if topics is None:
+        return chosen, list(chosen)
+    for topic in topics:
+        if topic_directory(topic.encode("utf-8", "surrogateescape")) != topic:
+            raise UsageError(f"--topic is {topic!r}, which has no queues: it is no plain name")
+    return chosen, [f"{kind}/{topic}" for kind in chosen for topic in topics]
+
+
+def _settings(
+    config: DispatcherConfig, replaced: Sequence[str]
+) -> tuple[StoreSettings, Sequence[str]]:
+    """How the output is to be built; and what of ``replaced`` is. Raises UsageError where another
+    setting than before would leave a part as it is that it decides."""
+    given = config.given_settings()
+    settings = settings_of(config.output, given, config.flags, replaced)
+    if not settings.builds_index:
+        replaced = [kind for kind in replaced if kind != INDEX_DIRECTORY]
+        settings = settings_of(config.output, given, config.flags, replaced)
+    return settings, replaced
+
+
+def _aside(config: DispatcherConfig, built: Path) -> DispatcherConfig:
+    # the identity stays: followers know by it how far they are; how it is built is recorded there
+    found = read_watermark(config.state_directory)
+    return replace(
+        config, output=built, once=True, checkpoint=None, adopt=False, replay_from=None,
+        store_id=found.store_id if found else None, followers=(), on_queue_gap=None,
+        verify_crc=None, index=None, index_tags=None, consume_queue_file_size=None,
+    )  # fmt: skip
+
+
+def _take_over_checkpoint(output: Path, built: Path) -> None:
+    """Have the checkpoint that was built say what only the one that is there can: times of messages
+    that the log has lost since it was written would be wrong."""
+    before, after = StoreCheckpoint.read(output), StoreCheckpoint.read(built)
+    if before is None or after is None:
+        return
+    after = replace(after, master_flushed_offset=before.master_flushed_offset)
+    if not (built / INDEX_DIRECTORY).is_dir():
+        # the index stays
+        after = replace(after, index_msg_timestamp=before.index_msg_timestamp)
+    after.write(built)
+
+
+def _comparable(output: Path, settings: StoreSettings, kinds: Sequence[str]) -> Sequence[str]:
+    """Of ``kinds`` what can be compared: entries of index files with other slots are elsewhere."""
+    record = read_build_record(output)
+    slots = settings.max_hash_slot_num
+    if record is not None and record.settings.get("max_hash_slot_num", slots) != slots:
+        return [kind for kind in kinds if kind != INDEX_DIRECTORY]
+    return kinds
+
+
+def _note_index_begin(config: DispatcherConfig, built: Path) -> None:
+    """Have the watermark that stays say where the new index begins.
+
+    Before the swap: killed between the two, ``verify`` finds missing keys, which is what they are.
+    """
+    current, begun = read_watermark(config.state_directory), read_watermark(built / STATE_DIRECTORY)
+    if current is not None and begun is not None:
+        watermark = WatermarkFile(config.state_directory)
+        try:
+            watermark.advance(replace(current, index_begin=begun.index_begin))
+        finally:
+            watermark.close()
+
+
+def _check_built(
+    output: Path, built: Path, kinds: Iterable[str], topics: Collection[str] | None
+) -> None:
+    """Raises UsageError where nothing was built of what was asked for."""
+    roots = [root / kind for root in (output, built) for kind in kinds]
+    if not any((built / kind).is_dir() for kind in kinds):
+        raise UsageError("the log gives nothing of what was asked for: nothing was replaced")
+    for topic in topics or ():
+        if not any((root / topic).is_dir() for root in roots):
+            raise UsageError(f"there is no queue of topic {topic!r}: nothing was replaced")
+
+
+def _check_space(output: Path) -> None:
+    """What is built takes about as much as what is there, if that is whole."""
+    needed = sum(
+        os.lstat(Path(directory) / name).st_blocks * BLOCK_SIZE
+        for kind in DIRECTORY_KINDS
+        for directory, _, names in os.walk(output / kind)
+        for name in names
+    )
+    system = os.statvfs(output)
+    free = system.f_bavail * system.f_frsize
+    if needed > free:
+        raise NoSpaceError(
+            f"a rebuild of {output} takes about {needed} bytes beside what is there, {free} are "
+            "free; make room, or build into another output with --output DIR"
+        )

@@ -1,0 +1,138 @@
+"""Where a store and its queues stand, for people: read only, also while others write.
+
+What is not known is None, never 0 (a zero lag looks healthy).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from checkpoints import STATE_DIRECTORY
+from checkpoints.agreement import what_differs
+from checkpoints.followers import FollowerState, read_follower_states
+from store.config import StoreSettings
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail, Window, records, walk
+from store.log.record import Record
+from store.queue.consumequeue import CQ_STORE_UNIT_SIZE, open_queues
+from store.state.brokerlock import broker_pid
+from store.state.ledger import QUEUE_OFFSET_GAP, LedgerCount, read_counts
+from store.state.output import watermark_of_output
+
+MAX_COUNTED_LAG = 1 << 30
+"""Bytes of lag up to which the messages in it are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue; offsets in messages, max exclusive."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerStatus(FollowerState):
+    """One follower as it last said, beside the log as it is."""
+
+    lag_bytes: int | None = None
+    """From its position to the log's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One output and the log that it follows."""
+
+    broker_conf: str | None
+    """The property file that was read; None where there is none and RocketMQ's defaults hold."""
+    commit_log_directories: tuple[str, ...]
+    """All that were read."""
+    log_min: int
+    log_end: int
+    """The end of the last record that may be dispatched."""
+    watermark: int | None
+    lag_bytes: int | None
+    """From the watermark to the log's end; None where the log was cut before the watermark, until a
+    dispatcher has seen it."""
+    lag_messages: int | None
+    lag_seconds: float | None
+    """Since the first message that is not dispatched was stored."""
+    writer_pid: int | None
+    """Who holds the output's lock: a dispatcher, a broker or nobody."""
+    quarantine: tuple[LedgerCount, ...]
+    """What got no entry, by reason."""
+    gaps: int
+    """Places where queue offsets jump."""
+    queues: tuple[QueueStatus, ...]
+    followers: tuple[FollowerStatus, ...]
+
+
+def read_status(
+    settings: StoreSettings, output: Path, topics: Collection[str] | None = None
+) -> Status:
+    """The status now, with the queues of ``topics``, or of all.
+
+    Raises UsageError where ``output`` is none of this log's, StoreError where log or queues cannot
+    be read.
+    """
+    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    # in this order: a dispatcher may be moving it
+    found = watermark_of_output(output, settings.root, log)
+    log_end = LogTail(log).settled()
+    watermark = found.end_offset if found else None
+    lag_bytes, lag_messages = None, None
+    if found is not None and what_differs(log, log_end, found) is None:
+        lag_bytes = log_end - found.end_offset
+    if watermark is not None and lag_bytes is not None and lag_bytes <= MAX_COUNTED_LAG:
+        lag_messages = walk(log, Window(log), watermark, log_end).record_count
+    ledger = read_counts(output / STATE_DIRECTORY)
+    queues = []
+    for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
+        if topics is not None and key.topic not in topics:
+            continue
+        end = files.find_end(watermark)
+        queues.append(
+            QueueStatus(
+                key.topic,
+                key.queue_id,
+                files.min_queue_offset(end, log.min_offset),
+                end // CQ_STORE_UNIT_SIZE,
+            )
+        )
+    status = Status(
+        str(settings.property_file) if settings.property_file else None,
+        tuple(map(str, settings.commit_log_directories)),
+        log.min_offset, log_end, watermark, lag_bytes, lag_messages,
+        _lag_seconds(log, watermark, log_end), broker_pid(output),
+        tuple(count for count in ledger if count.reason != QUEUE_OFFSET_GAP),
+        sum(count.ranges for count in ledger if count.reason == QUEUE_OFFSET_GAP),
+        tuple(queues), _follower_statuses(output, log_end),
+    )  # fmt: skip
+    log.close()
+    return status
+
+
+def _lag_seconds(log: CommitLog, watermark: int | None, log_end: int) -> float | None:
+    if watermark is None:
+        return None
+    start = max(watermark, log.min_offset)
+    found = records(log, start, log_end, fail_on_data_loss=False)
+    first = next((record for record in found if isinstance(record, Record)), None)
+    if first is None:
+        return 0.0
+    return max(0.0, time.time() - first.store_timestamp / 1000)
+
+
+def _follower_statuses(output: Path, log_end: int) -> tuple[FollowerStatus, ...]:
+    return tuple(
+        FollowerStatus(
+            **asdict(state),
+            lag_bytes=None if state.position is None else max(0, log_end - state.position),
+        )
+        for state in read_follower_states(output / STATE_DIRECTORY)
+    )

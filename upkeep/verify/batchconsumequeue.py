@@ -1,0 +1,72 @@
+"""Batch consume queues compared: units stand one behind the other, no position follows from a
+queue offset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sinks.batchconsumequeue import BatchConsumeQueueDispatcher
+from store.queue.batchconsumequeue import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BatchConsumeQueueFiles,
+    checked_file_size,
+)
+from store.queue.consumequeue import QueueFiles
+from store.runs.dispatch import Run
+from store.state.ledger import Ledger
+from upkeep.verify.difference import LogRange
+from upkeep.verify.queues import ComparedQueue, QueueVerifier
+
+
+class ComparedBatchQueue(ComparedQueue, BatchConsumeQueueFiles):
+    """The files of one batch queue as they are."""
+
+    writable = BatchConsumeQueueFiles
+    directory_name = BATCH_CONSUME_QUEUE_DIRECTORY
+
+    def _find_first(self, first: NDArray[np.void]) -> int | None:
+        """Where its file is gone, that is after the last message before the log."""
+        found = super()._find_first(first)
+        for start in reversed(self.starts if found is None and self._log.start else []):
+            units = self._units(start)
+            is_gone = (units["size"] > 0) & (units["offset"] + units["size"] <= self._log.start)
+            if is_gone.any():
+                return start + (int(np.flatnonzero(is_gone)[-1]) + 1) * self.unit_size
+        return found
+
+    def _gone_unit(self, files: QueueFiles, index: int) -> NDArray[np.void]:
+        """Recovery stops at a batch of none; queue offsets must not fall either."""
+        gone = super()._gone_unit(files, index)
+        before = files.read(max(index - 1, 0), 1)
+        last = int(before[0]["msg_base_offset"]) if index and len(before) else 0
+        gone["msg_base_offset"], gone["batch_size"] = max(last, 0), 1
+        return gone
+
+
+class BatchConsumeQueueVerifier(QueueVerifier[ComparedBatchQueue]):
+    """Compares every batch queue of an output."""
+
+    def __init__(
+        self,
+        output: Path,
+        file_size: int,
+        ledger: Ledger,
+        log: LogRange,
+    ) -> None:
+        """``ledger`` is read only.
+
+        Raises QueueFileError where not one file has ``file_size`` bytes, UsageError where none can.
+        """
+        super().__init__(output, ComparedBatchQueue, checked_file_size(file_size), log)
+        self._dispatcher = BatchConsumeQueueDispatcher(
+            output, file_size, ledger, durable_end=None, open_files=self._take
+        )
+
+    def _open(self, directory: Path, first: Run | None) -> ComparedBatchQueue:
+        own = None
+        if first is not None and first.details is not None:
+            own = first.units[first.details["is_light"] == 0]
+        return ComparedBatchQueue(directory, self._file_size, self._log, own)

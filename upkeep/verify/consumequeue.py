@@ -1,0 +1,187 @@
+"""Consume queues compared, with the ext units that they point to: one cannot be cut without the
+other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sinks.consumequeue import ConsumeQueueDispatcher
+from sinks.consumequeueext import QueueExt
+from store.config import OnQueueGap
+from store.queue.consumequeue import (
+    CONSUME_QUEUE_DIRECTORY,
+    CQ_STORE_UNIT_SIZE,
+    PRE_BLANK,
+    UNIT_DTYPE,
+    ConsumeQueueFiles,
+    QueueKey,
+    list_queues,
+)
+from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from store.runs.dispatch import Run
+from store.state.ledger import Ledger
+from upkeep.verify.consumequeueext import ComparedExt
+from upkeep.verify.difference import Difference, LogRange
+from upkeep.verify.queues import ComparedQueue, QueueVerifier
+
+
+class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
+    """The files of one queue as they are."""
+
+    writable = ConsumeQueueFiles
+    directory_name = CONSUME_QUEUE_DIRECTORY
+
+    def __init__(
+        self,
+        directory: Path,
+        file_size: int,
+        log: LogRange,
+        first: Run | None,
+        ext: ComparedExt | None,
+        *,
+        blank_gaps: bool,
+    ) -> None:
+        """``first``: the queue's first messages in the log; None without one. ``blank_gaps``: there
+        may be blank units behind a message, not only before the first one."""
+        self.ext = ext
+        self._blank_gaps = blank_gaps
+        self._first_queue_offset = 0 if first is None else first.first_queue_offset
+        super().__init__(directory, file_size, log, None if first is None else first.units)
+
+    def _first_index(self, voted: int) -> int:
+        """A message stands at its queue offset, or before it where gaps were closed up; only offset
+        0 is placed anywhere."""
+        offset = self._first_queue_offset
+        return min(voted, offset) if offset > 0 else voted
+
+    @property
+    def differences(self) -> list[Difference]:
+        """The ext's among them: an ext unit that is lost is a queue unit to be written anew."""
+        return [*super().differences, *(self.ext.differences if self.ext else ())]
+
+    def _are_wrong(
+        self, position: int, expected: NDArray[np.void], found: NDArray[np.void]
+    ) -> NDArray[np.bool_]:
+        """The address of an ext unit stands for its tagsCode."""
+        if self.ext is None:
+            return super()._are_wrong(position, expected, found)
+        if position and self._begin is None:
+            before = self.bytes_at(position - CQ_STORE_UNIT_SIZE, CQ_STORE_UNIT_SIZE)
+            self.ext.begin_behind(int(before.view(UNIT_DTYPE)[0]["tags_code"]))
+        wrong: NDArray[np.bool_] = expected["offset"] != found["offset"]
+        wrong |= expected["size"] != found["size"]
+        blanks = int(np.count_nonzero(np.logical_and.accumulate(expected == PRE_BLANK)))
+        wrong[:blanks] |= expected["tags_code"][:blanks] != found["tags_code"][:blanks]
+        codes = found["tags_code"][blanks:].astype(np.int64)
+        self.ext.check_lost(found["size"][blanks:] == 0, position // CQ_STORE_UNIT_SIZE + blanks)
+        wrong[blanks:] |= ~self.ext.resolve(codes, position // CQ_STORE_UNIT_SIZE + blanks)
+        return wrong
+
+    def _are_blank(self, units: NDArray[np.void], *, is_first: bool) -> NDArray[np.bool_]:
+        is_blank: NDArray[np.bool_] = units == PRE_BLANK
+        if not self._blank_gaps:
+            is_blank = np.logical_and.accumulate(is_blank) & is_first
+        return is_blank
+
+    def finish(self) -> None:
+        """The ext's end too."""
+        super().finish()
+        if self.ext is None:
+            return
+        if self._is_emptied:
+            self.ext.begin_empty()
+        elif self._begin is None and self._log.start:
+            self.ext.check_gone(self._last_tags_code())
+        self.ext.finish()
+
+    def _has_traces(self) -> bool:
+        return super()._has_traces() or bool(self.ext and self.ext.sizes)
+
+    def _last_tags_code(self) -> int:
+        """Of the last unit of a queue that has no message in the log; 0 without one."""
+        end = self._expired_end()
+        if not end:
+            return 0
+        last = self.bytes_at(end - CQ_STORE_UNIT_SIZE, CQ_STORE_UNIT_SIZE)
+        return int(last.view(UNIT_DTYPE)[0]["tags_code"])
+
+    def remove_strays(self, root: Path) -> None:
+        """Of the ext too."""
+        super().remove_strays(root)
+        if self.ext is not None:
+            self.ext.remove_strays(root)
+
+
+class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
+    """Compares every consume queue of an output, and every ext."""
+
+    def __init__(
+        self,
+        output: Path,
+        file_size: int,
+        ledger: Ledger,
+        log: LogRange,
+        on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
+        *,
+        ext_file_size: int | None = None,
+        ext_is_on: bool = False,
+        bit_maps: bool = False,
+    ) -> None:
+        """``ledger`` is read only; ``on_queue_gap``: as the queues were built; ``ext_file_size``:
+        None where there is no ext, otherwise runs need details; ``ext_is_on``: it is still built;
+        ``bit_maps``: whether runs have those that ext units must have.
+
+        Raises QueueFileError where not one file has ``file_size`` bytes: that is not damage.
+        """
+        super().__init__(output, ComparedConsumeQueue, file_size, log)
+        self._ext_file_size = ext_file_size
+        self._ext_is_on = ext_is_on
+        self._bit_maps = bit_maps
+        self._blank_gaps = on_queue_gap is OnQueueGap.BLANK
+        self._dispatcher = ConsumeQueueDispatcher(
+            output,
+            file_size,
+            ledger,
+            durable_end=None,
+            queue_offset_at=lambda _offset, _size: None,
+            on_queue_gap=on_queue_gap,
+            open_files=self._take,
+            open_ext=_ext_of,
+        )
+
+    def _open(self, directory: Path, first: Run | None) -> ComparedConsumeQueue:
+        ext = None
+        if self._ext_file_size is not None:
+            key = QueueKey(directory.parent.name, int(directory.name))
+            ext = ComparedExt(
+                self._output, key, self._ext_file_size, self._log,
+                is_on=self._ext_is_on, bit_maps=self._bit_maps,
+            )  # fmt: skip
+        return ComparedConsumeQueue(
+            directory, self._file_size, self._log, first, ext, blank_gaps=self._blank_gaps
+        )
+
+    def _keys(self) -> Iterable[QueueKey]:
+        yield from list_queues(self._root)
+        if self._ext_file_size is not None:
+            yield from list_queues(self._output / CONSUME_QUEUE_EXT_DIRECTORY)
+
+    def cut(self) -> None:
+        """Cut queues at their first wrong units, and their exts behind what they still point to."""
+        super().cut()
+        for files in self._by_key():
+            has_lost_units = any(found.is_lost for found in files.differences)
+            if self._ext_file_size is not None and has_lost_units:
+                queue = ConsumeQueueFiles(files.directory, self._file_size)
+                QueueExt(self._output, files.key, self._ext_file_size, queue, queue.find_end(None))
+
+
+def _ext_of(
+    _output: Path, _key: QueueKey, _size: int | None, files: ConsumeQueueFiles, _end: int
+) -> ComparedExt | None:
+    assert isinstance(files, ComparedConsumeQueue)
+    return files.ext

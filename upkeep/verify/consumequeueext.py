@@ -1,0 +1,418 @@
+"""The ext units of one queue compared: each address of the queue must lead to its message's unit.
+
+Between two of them there may be units that nothing points to, as RocketMQ leaves them when it
+dispatches again (formats.md §13 no. 4); they only have to be units, so that a walk arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.log.commitlog import offset_to_file_name
+from store.queue.consumequeue import QueueKey
+from store.queue.consumequeueext import (
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    END_BLANK_DATA_LENGTH,
+    END_MARK,
+    EXT_UNIT_DTYPE,
+    MAX_ADDR,
+    MAX_EXT_UNIT_SIZE,
+    MIN_EXT_UNIT_SIZE,
+    NO_ADDRESS,
+    ConsumeQueueExtFiles,
+    ExtUnit,
+    decode_unit,
+    is_ext_addr,
+    place,
+)
+from store.queue.unsynced import UnsyncedFiles
+from store.runs.dispatch import Run
+from upkeep.verify.asfound import FilesAsFound
+from upkeep.verify.difference import Damage, Difference, Differences, LogRange
+
+_UNITS_AT_ONCE = 1 << 15
+_REAL_OFFSET = (1 << 63) - 1
+"""An address without its sign bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """Messages that the dispatcher is about to give units."""
+
+    units: NDArray[np.void]
+    details: NDArray[np.void]
+    bit_maps: NDArray[np.uint8] | None
+    """None where none has one."""
+
+    def take(self, at: NDArray[np.intp]) -> _Expected:
+        """Those at these indexes."""
+        maps = None if self.bit_maps is None else self.bit_maps[at]
+        return _Expected(self.units[at], self.details[at], maps)
+
+    def fields(self, index: int) -> tuple[int | str, ...]:
+        """What the ext unit of one message must hold."""
+        return _fields(
+            ExtUnit(
+                int(self.units["tags_code"][index]),
+                int(self.details["store_timestamp"][index]),
+                None if self.bit_maps is None else self.bit_maps[index].tobytes(),
+            )
+        )
+
+
+class ComparedExt(FilesAsFound):
+    """The ext files of one queue as they are; ``sinks.consumequeueext.ExtUnits`` that never writes,
+    but to heal."""
+
+    def __init__(
+        self,
+        output: Path,
+        key: QueueKey,
+        file_size: int,
+        log: LogRange,
+        *,
+        is_on: bool,
+        bit_maps: bool,
+    ) -> None:
+        """``is_on``: every message behind the first with a unit has one. ``bit_maps``: whether runs
+        have those that ext units must have; otherwise any will do."""
+        super().__init__(output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path, file_size)
+        self.key = key
+        self._differences = Differences()
+        self._log = log
+        self._is_on = is_on
+        self._has_bit_maps = bit_maps
+        self._expected: _Expected | None = None
+        self._place: int | None = 0 if log.start == 0 else None
+        """Behind the last unit; None where it is not known."""
+        self._lost_end = 0
+        """End of the ext units of messages that have lost their queue units, at the least."""
+        self._has_units = False
+        """An address has been seen: from there on every message has one."""
+        self._first_plain: tuple[int, int] | None = None
+        """(queue offset, physical offset) of the first message without one."""
+        self._before: int | None = None
+        """The last unit of a message that is gone; None where it is not known."""
+        self._is_start_checked = False
+        self._strays: list[int] = []
+        self._wrong_sizes: list[int] = []
+        self._missing: set[int] = set()
+        """Starts of files that are not there and must be."""
+        self._broken: list[tuple[int, int]] = []
+        """[from, to) of units of messages that are gone."""
+
+    @property
+    def differences(self) -> list[Difference]:
+        """All of them so far."""
+        return self._differences.found
+
+    def put(self, run: Run, first: int, last: int, unsynced: UnsyncedFiles) -> NDArray[np.void]:  # noqa: ARG002
+        """Remember what the units must hold; their queue units without addresses."""
+        if run.details is None:
+            raise AssertionError("ext units need the details of their messages")
+        maps = None if run.bit_maps is None else run.bit_maps[first:last]
+        self._expected = _Expected(run.units[first:last], run.details[first:last], maps)
+        return run.units[first:last]
+
+    def advance(self) -> None:
+        """What was put is compared, or has no queue unit."""
+        self._expected = None
+
+    def begin_behind(self, tags_code: int) -> None:
+        """The unit before the first that can be compared has this tagsCode."""
+        self._has_units = is_ext_addr(tags_code)
+        self._before = tags_code & _REAL_OFFSET if self._has_units else None
+
+    def begin_empty(self) -> None:
+        """There is no queue: no file belongs."""
+        self._place = 0
+
+    def check_gone(self, tags_code: int) -> None:
+        """The last unit of a queue without a message in the log has this tagsCode; where that is
+        an address, its ext unit must be one."""
+        self.begin_behind(tags_code)
+        self._check_start(-1, is_sound=False)
+
+    def resolve(self, codes: NDArray[np.int64], queue_offset: int) -> NDArray[np.bool_]:
+        """bool[n]: which queue units of the messages that were put last have the right tagsCode:
+        their own, or the address where their ext unit belongs, sound or not. The first of them is
+        unit ``queue_offset``."""
+        expected = self._expected
+        if expected is None or len(expected.units) != len(codes):
+            raise AssertionError("units are compared that were not put")
+        is_right: NDArray[np.bool_] = codes == expected.units["tags_code"]
+        has_own = expected.details["is_light"] == 0
+        at = np.flatnonzero((codes <= MAX_ADDR) & has_own)
+        if self._is_on and self._fits(expected):
+            self._check_plain(expected, codes, has_own, is_right, queue_offset)
+        for first in range(0, len(at), _UNITS_AT_ONCE):
+            some = at[first : first + _UNITS_AT_ONCE]
+            offsets = codes[some] & _REAL_OFFSET
+            is_right[some] = self._compare(offsets, expected.take(some), queue_offset + some)
+        return is_right
+
+    def check_lost(self, lost: NDArray[np.bool_], queue_offset: int) -> None:
+        """bool[n]: which messages that were put last have no queue unit that says where their ext
+        unit is. They have one all the same, in a file that is there: where it belongs, or later."""
+        expected, begin = self._expected, self._place
+        if expected is None or begin is None or not self._is_on or not lost.any():
+            return
+        at = np.flatnonzero(lost & (expected.details["is_light"] == 0))
+        wanted = expected.take(at)
+        maps = np.empty((len(at), 0), np.uint8) if wanted.bit_maps is None else wanted.bit_maps
+        placement = place(
+            max(begin, self._lost_end), self.file_size, wanted.units["tags_code"],
+            wanted.details["store_timestamp"], maps,
+        )  # fmt: skip
+        self._lost_end = placement.end
+        for index in np.flatnonzero(placement.addresses != NO_ADDRESS):
+            offset = int(placement.addresses[index]) & _REAL_OFFSET
+            if offset - offset % self.file_size not in self.sizes:
+                self._note_missing(
+                    offset, queue_offset + int(at[index]), int(wanted.units["offset"][index])
+                )
+
+    def _fits(self, expected: _Expected) -> bool:
+        """Whether a file can hold their ext units; otherwise units keep their tagsCodes."""
+        width = 0 if expected.bit_maps is None else expected.bit_maps.shape[1]
+        size = MIN_EXT_UNIT_SIZE + width
+        return size <= min(MAX_EXT_UNIT_SIZE, self.file_size - END_BLANK_DATA_LENGTH)
+
+    def _check_plain(
+        self,
+        expected: _Expected,
+        codes: NDArray[np.int64],
+        has_own: NDArray[np.bool_],
+        is_right: NDArray[np.bool_],
+        queue_offset: int,
+    ) -> None:
+        """Units without an address can only come before the first one, from when there was no ext:
+        it then begins with that one."""
+        plain = has_own & (codes > MAX_ADDR)
+        addresses = np.flatnonzero(has_own & (codes <= MAX_ADDR))
+        if self._has_units:
+            is_right[plain] = False
+            return
+        if not len(addresses) and not plain.any():
+            return
+        before = np.flatnonzero(plain[: addresses[0]] if len(addresses) else plain)
+        if len(before) and self._first_plain is None:
+            offset = int(expected.units["offset"][before[0]])
+            self._first_plain = queue_offset + int(before[0]), offset
+        if len(addresses):
+            is_right[np.flatnonzero(plain[addresses[0] :]) + addresses[0]] = False
+            begins = int(codes[addresses[0]]) & _REAL_OFFSET == 0
+            if self._first_plain is not None and not begins and self._log.start == 0:
+                self._note(Damage.UNIT, 0, *self._first_plain)
+
+    def _compare(
+        self, offsets: NDArray[np.int64], expected: _Expected, entries: NDArray[np.intp]
+    ) -> NDArray[np.bool_]:
+        """bool[n]: which offsets are where the ext units belong; what is wrong there is noted."""
+        self._has_units = True
+        sound, sizes = self._read(offsets, expected)
+        damaged = np.zeros(len(offsets), np.bool_)
+        ends = offsets + sizes
+        follows = np.zeros(len(offsets), np.bool_)
+        follows[0] = offsets[0] == self._place
+        follows[1:] = sound[:-1] & (offsets[1:] == ends[:-1])
+        place = self._place
+        for index in np.flatnonzero(~(sound & follows)):
+            if index:
+                place = int(ends[index - 1]) if sound[index - 1] else None
+            offset = int(offsets[index])
+            if not sound[index]:
+                # elsewhere it is the queue's unit that is wrong
+                next_file = None if place is None else place - place % -self.file_size
+                damaged[index] = place is None or offset in (place, next_file)
+                self._check_start(offset, is_sound=False)
+            elif place is None:
+                self._check_start(offset, is_sound=True)
+            elif offset < place:
+                sound[index] = False
+            elif self._walk(place, offset) != offset:
+                sound[index], damaged[index] = False, True
+            if damaged[index]:
+                self._note_unit(offset, expected, int(index), int(entries[index]))
+        self._place = int(ends[-1]) if sound[-1] else None
+        return sound | damaged
+
+    def _read(
+        self, offsets: NDArray[np.int64], expected: _Expected
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Whether the units at these offsets are as expected, and their sizes."""
+        sound, sizes = np.zeros(len(offsets), np.bool_), np.zeros(len(offsets), np.int64)
+        starts = offsets - offsets % self.file_size
+        for start in np.unique(starts):
+            if int(start) not in self.sizes:
+                continue
+            at = np.flatnonzero(starts == start)
+            low, high = int(offsets[at].min()), int(offsets[at].max())
+            data = self.bytes_at(low, high - low + MIN_EXT_UNIT_SIZE + MAX_EXT_UNIT_SIZE)
+            positions = offsets[at] - low
+            units = data[positions[:, None] + np.arange(MIN_EXT_UNIT_SIZE)].view(EXT_UNIT_DTYPE)
+            size = units["size"][:, 0].astype(np.int64)
+            width = units["bit_map_size"][:, 0].astype(np.int64)
+            wanted = expected.take(at)
+            good = (width >= 0) & (size == MIN_EXT_UNIT_SIZE + width)
+            good &= positions + low - start + size <= self.file_size - END_BLANK_DATA_LENGTH
+            good &= units["tags_code"][:, 0] == wanted.units["tags_code"]
+            good &= units["time"][:, 0] == wanted.details["store_timestamp"]
+            if self._has_bit_maps:
+                maps = wanted.bit_maps
+                maps = np.empty((len(at), 0), np.uint8) if maps is None else maps
+                found = data[positions[:, None] + MIN_EXT_UNIT_SIZE + np.arange(maps.shape[1])]
+                good &= (width == maps.shape[1]) & (found == maps).all(axis=1)
+            sound[at], sizes[at] = good, size
+        return sound, sizes
+
+    def _walk(self, begin: int, target: int) -> int:
+        """From unit to unit to ``target``, over marked ends of files; where it ends."""
+        while begin < target:
+            start = begin - begin % self.file_size
+            file_end = start + self.file_size
+            if start not in self.sizes:
+                return begin
+            data = self.bytes_at(begin, min(target, file_end) - begin).tobytes()
+            position = 0
+            while (unit := decode_unit(data, position)) is not None:
+                position += unit.size
+            begin += position
+            if target < file_end or data[position:].rstrip(b"\0") != END_MARK:
+                return begin
+            begin = file_end
+        return begin
+
+    def _check_start(self, offset: int, *, is_sound: bool) -> None:
+        """What comes before the first unit that can be compared, which belongs at ``offset`` if it
+        is sound: units, so that a walk arrives, and the one that the queue points to last."""
+        if self._log.start == 0 or self._is_start_checked:
+            return
+        self._is_start_checked = True
+        before, last = self._before, offset if is_sound else self._before
+        if last is None:
+            return
+        at = last - last % self.file_size
+        for stop in sorted({last, last if before is None else max(before, at)}):
+            reached = self._walk(at, stop)
+            if reached != stop:
+                self._break(reached if stop - reached >= MIN_EXT_UNIT_SIZE else at, stop)
+            at = stop
+        if not is_sound and not self._is_unit(last):
+            self._break(last, last + MIN_EXT_UNIT_SIZE)
+
+    def _is_unit(self, offset: int) -> bool:
+        size = min(MAX_EXT_UNIT_SIZE, -offset % self.file_size or self.file_size)
+        return decode_unit(self.bytes_at(offset, size).tobytes(), 0) is not None
+
+    def _break(self, begin: int, end: int) -> None:
+        self._broken.append((begin, end))
+        self._note(Damage.EXPIRED, begin, found=(end - begin,))
+
+    def _note_unit(self, offset: int, expected: _Expected, index: int, entry: int) -> None:
+        start = offset - offset % self.file_size
+        physical_offset = int(expected.units["offset"][index])
+        if start not in self.sizes:
+            self._note_missing(offset, entry, physical_offset)
+            return
+        size = min(MAX_EXT_UNIT_SIZE, start + self.file_size - offset)
+        unit = decode_unit(self.bytes_at(offset, size).tobytes(), 0)
+        self._note(
+            Damage.UNIT, offset, entry, physical_offset,
+            None if unit is None else _fields(unit), expected.fields(index),
+        )  # fmt: skip
+
+    def _note_missing(self, offset: int, entry: int, physical_offset: int) -> None:
+        start = offset - offset % self.file_size
+        if start not in self._missing:
+            self._missing.add(start)
+            self._note(Damage.MISSING, offset, entry, physical_offset, expected=(self.file_size,))
+
+    def _note(
+        self,
+        damage: Damage,
+        offset: int,
+        entry: int = 0,
+        physical_offset: int | None = None,
+        found: Iterable[int | str] | None = None,
+        expected: Iterable[int | str] | None = None,
+    ) -> None:
+        is_file = damage in (Damage.FILE, Damage.FILE_SIZE)
+        start = offset if is_file else offset - offset % self.file_size
+        path = (
+            f"{CONSUME_QUEUE_EXT_DIRECTORY}/{self.key.relative_path}/{offset_to_file_name(start)}"
+        )
+        self._differences.add(
+            Difference(
+                CONSUME_QUEUE_EXT_DIRECTORY, damage, path, offset - start, self.key.topic,
+                self.key.queue_id, entry, int(damage is Damage.UNIT), physical_offset,
+                None if expected is None else tuple(expected),
+                None if found is None else tuple(found),
+            )
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        """Look at what no address leads to: files, and what is behind the last unit."""
+        is_whole = self._log.end == self._log.sealed_end
+        is_known = self._place is not None and is_whole
+        last = self._last_start() if is_known else None
+        for start, size in sorted(self.sizes.items()):
+            if start % self.file_size or (last is not None and start > last):
+                self._strays.append(start)
+                self._note(Damage.FILE, start, found=(size,))
+            elif size != self.file_size:
+                self._wrong_sizes.append(start)
+                self._note(Damage.FILE_SIZE, start, found=(size,), expected=(self.file_size,))
+        if last is not None and last >= 0 and last in self.sizes and self._place is not None:
+            begin = max(self._place, last)
+            data = self.bytes_at(begin, max(last + self.used_bytes(last) - begin, 0)).tobytes()
+            position = 0
+            while (unit := decode_unit(data, position)) is not None:
+                position += unit.size
+            rest = data[position:].rstrip(b"\0")
+            if rest:
+                self._note(Damage.STRAY, begin + position, found=(len(rest),))
+
+    def _last_start(self) -> int:
+        """The file in which the ext ends: that of the last unit, or of one behind it that nothing
+        points to; -1 where there are none at all."""
+        if not self._has_units or self._place is None:
+            return -1
+        following = self._place - self._place % -self.file_size
+        while following in self.sizes and self._walk(self._place, following) == following:
+            following += self.file_size
+        return following - self.file_size
+
+    def remove_strays(self, root: Path) -> None:
+        """Heal what costs no message. Raises OutputError, SyncError."""
+        self.heal_files(self._strays, self._wrong_sizes)
+        files = ConsumeQueueExtFiles(self.directory, self.file_size)
+        unsynced = UnsyncedFiles()
+        for begin, end in self._broken:
+            at = begin
+            while at < end:
+                size = min(end - at, MAX_EXT_UNIT_SIZE)
+                if 0 < end - at - size < MIN_EXT_UNIT_SIZE:
+                    size -= MIN_EXT_UNIT_SIZE
+                unsynced.add(files.write_pieces([(at, _gone_unit(size))], root))
+                at += size
+        unsynced.sync()
+        for found in self._differences.found:
+            if found.damage is Damage.STRAY:
+                files.clear_from(int(Path(found.path).name) + found.position)
+
+
+def _fields(unit: ExtUnit) -> tuple[int | str, ...]:
+    return unit.size, unit.tags_code, unit.msg_store_time, (unit.bit_map or b"").hex()
+
+
+def _gone_unit(size: int) -> bytes:
+    """A unit of some message that is gone: nothing of it counts but its size."""
+    unit = np.zeros(1, EXT_UNIT_DTYPE)
+    unit["size"], unit["bit_map_size"] = size, size - MIN_EXT_UNIT_SIZE
+    return unit.tobytes().ljust(size, b"\0")

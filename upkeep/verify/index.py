@@ -1,0 +1,436 @@
+"""Index files compared: each is filled in memory by the dispatcher's own kernel and compared with
+the one that is there, as wholes; their names are times and say nothing.
+
+Healing removes the files from the first damaged one on; the next run fills them again. Memory: one
+file's slots; of its entries, those that were not compared yet.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import fsops
+from store.index import indexkernel
+from store.index.indexfile import (
+    INDEX_DIRECTORY,
+    INDEX_HEADER_SIZE,
+    INDEX_SIZE,
+    IndexFiles,
+    IndexHeader,
+    IndexLayout,
+)
+from store.runs.dispatch import DispatchBatch, IndexEntries
+from upkeep.compare import INDEX_ENTRY_DTYPE
+from upkeep.verify.difference import Damage, Difference, Differences, LogRange, stretches
+
+_BLOCK_ENTRIES = 1 << 16
+_BLOCK_SIZE = INDEX_SIZE * _BLOCK_ENTRIES
+
+_END = IndexEntries(-1, np.array([-1]), np.array([0], np.int32), np.array([0]))
+"""An entry that no file has."""
+
+
+class _Image:
+    """Zeros, as many as a file has bytes; they take memory where something is put."""
+
+    def __init__(self, size: int) -> None:
+        # one byte more: a mapping of none is an error
+        self._mapping = mmap.mmap(-1, size + 1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.data: NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8, size)
+
+    def forget(self, start: int, end: int) -> None:
+        """Make the whole pages of bytes [start, end) zeros that take no memory."""
+        first, last = start + -start % mmap.PAGESIZE, end - end % mmap.PAGESIZE
+        if first < last:
+            self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+class IndexVerifier:
+    """Compares the index of an output (``upkeep.verify.difference.Verifier``)."""
+
+    def __init__(self, output: Path, layout: IndexLayout, log: LogRange, begin: int | None) -> None:
+        """``begin``: messages from this physical offset on have their keys in the index; None where
+        it is not known: those from the first entry on.
+
+        Raises IndexFileError where not one file has the layout's size: that is not damage.
+        """
+        self.entry_count = 0
+        """Compared with the log."""
+        self.full_end_timestamps: list[int] = []
+        """ms: endTimestamps of the files that have another behind them, as the log says."""
+        self._root = output / INDEX_DIRECTORY
+        self._layout = layout
+        self._log = log
+        files = IndexFiles(self._root, layout)
+        self._paths: list[Path | None] = [*files.named_paths()]
+        """None for a file that is not there and must be."""
+        self._check_file_size()
+        self.begin = files.first_phy_offset() if begin is None else begin
+        """Where the keys begin that are compared; None where there is no index."""
+        self._known_begin = begin
+        self._differences = Differences()
+        self._image = _Image(0)
+        """The file under way; empty before the first one."""
+        self._compared_count = 0
+        """Of its entries, number 0 among them."""
+        self._number = 0
+        """Of the file under way."""
+        self._last_message = _part(_END, 0, 0)
+        self._firsts: list[int | None] = []
+        """Of each file, the first message in the log with an entry in it."""
+        self._damaged: set[int] = set()
+        """Numbers of files."""
+        self._is_live = log.end < log.sealed_end
+        """There are messages behind the watermark."""
+        self._is_behind_gone = log.start == 0
+        """No file from here on has entries of messages that are gone."""
+
+    def _check_file_size(self) -> None:
+        if self._paths and not any(path and self._has_layout(path) for path in self._paths):
+            IndexFiles(self._root, self._layout).paths()
+
+    def _has_layout(self, path: Path) -> bool:
+        """Whether the settings may be this file's; it may have been cut or made longer since."""
+        size = path.stat().st_size
+        header = IndexHeader.decode(self._read(path, 0, INDEX_HEADER_SIZE).tobytes())
+        first = self._read(path, self._layout.entry_position(1), INDEX_SIZE)
+        begins = int(first.view(INDEX_ENTRY_DTYPE)[0]["offset"]) == header.begin_phy_offset
+        is_too_short = size < self._layout.entry_position(2)
+        return size == self._layout.file_size or is_too_short or begins
+
+    def compare(self, batch: DispatchBatch) -> None:
+        """Compare the keys of the next batch."""
+        for entries in batch.index_entries:
+            self._put(entries)
+
+    def _put(self, entries: IndexEntries) -> None:
+        if self.begin is None:
+            return
+        first = int(np.searchsorted(entries.offsets, self.begin))
+        if first < len(entries.offsets) and not len(self._image.data):
+            self._begin_file(IndexHeader())
+        while first < len(entries.offsets):
+            rest = _part(entries, first, len(entries.offsets))
+            last = first + self._count_before_repetition(rest)
+            self._put_entries(_part(entries, first, last))
+            if last > first:
+                self._last_message = _last_message(_part(entries, first, last))
+            if last < len(entries.offsets):
+                self._put_entries(self._last_message)
+            first = last
+
+    def _put_entries(self, entries: IndexEntries) -> None:
+        first = 0
+        while first < len(entries.offsets):
+            rest = slice(first, None)
+            count = indexkernel.put_keys(
+                self._image.data, self._layout.max_hash_slot_num, self._layout.max_index_num,
+                entries.offsets[rest], entries.hashes[rest], entries.store_timestamps[rest],
+            )  # fmt: skip
+            if count and self._firsts[-1] is None:
+                offset = self._firsts[-1] = int(entries.offsets[first])
+                if self._begins_later(offset):
+                    self._paths.insert(self._number, None)
+            first += int(count)
+            self._compare_entries()
+            if first < len(entries.offsets):
+                self._begin_file(self._end_file(is_last=False))
+
+    def _begins_later(self, first_offset: int) -> bool:
+        """Whether the file that is there is a later one: by its header and its first entry it
+        begins after the message at ``first_offset``, with which the file under way begins."""
+        path = self._path
+        if path is None or path.stat().st_size != self._layout.file_size:
+            return False
+        header = IndexHeader.decode(self._read(path, 0, INDEX_HEADER_SIZE).tobytes())
+        first = int(self._read_entries(1, 2)["offset"][0])
+        return self._compared_count <= 1 and first_offset < first == header.begin_phy_offset
+
+    @property
+    def _path(self) -> Path | None:
+        """The file that is there for the one under way."""
+        return self._paths[self._number] if self._number < len(self._paths) else None
+
+    def _count_before_repetition(self, entries: IndexEntries) -> int:
+        """How many of the next entries come before the files have the message before them again:
+        RocketMQ's restarts index the newest one twice (formats.md §13 no. 5), ours do not."""
+        found = self._next_entries(len(entries.offsets))
+        wrong = np.flatnonzero(found["offset"] != entries.offsets)
+        if len(wrong):
+            at = int(wrong[0])
+            message = _last_message(_part(entries, 0, at)) if at else self._last_message
+            repeated = found[at : at + len(message.offsets)]
+            count = len(repeated)
+            # what was never written is at offset 0
+            is_repeated = (repeated["offset"] == message.offsets[:count]) & (repeated["offset"] > 0)
+            if count and (is_repeated & (repeated["key_hash"] == message.hashes[:count])).all():
+                return at
+        return len(entries.offsets)
+
+    def _next_entries(self, count: int) -> NDArray[np.void]:
+        """INDEX_ENTRY_DTYPE[count]: what the files have next; zeros behind their end."""
+        number, first, parts = self._number, self._header().index_count, []
+        while count and number < len(self._paths):
+            some = min(count, self._layout.max_index_num - first)
+            start = self._layout.entry_position(first)
+            parts.append(self._read(self._paths[number], start, some * INDEX_SIZE))
+            number, first, count = number + 1, 1, count - some
+        parts.append(np.zeros(count * INDEX_SIZE, np.uint8))
+        # as bytes: numpy's concatenate would turn the values around
+        return np.concatenate(parts).view(INDEX_ENTRY_DTYPE)
+
+    def _begin_file(self, header: IndexHeader) -> None:
+        self._image = _Image(self._layout.file_size)
+        self._firsts.append(None)
+        self._compared_count = 0
+        self._compare_entries()
+        if not self._is_behind_gone:
+            header = self._take_gone_entries(header)
+        self._image.data[:INDEX_HEADER_SIZE] = np.frombuffer(header.encode(), np.uint8)
+
+    def _take_gone_entries(self, empty: IndexHeader) -> IndexHeader:
+        """Take the entries of messages that are gone for right, as far as they are sound; the
+        header. Nothing but the file knows their times."""
+        layout = self._layout
+        slots = np.zeros(layout.max_hash_slot_num, np.int32)
+        count, used, last = 1, 0, 0
+        while self._path and count < layout.max_index_num:
+            block = self._read_entries(count, min(count + _BLOCK_ENTRIES, layout.max_index_num))
+            before = count
+            count, used, last = indexkernel.rebuild_slots(
+                block.view(np.uint8), count, used, last, self._log.start, slots
+            )
+            if count < before + len(block):
+                break
+        self._compared_count = count
+        self._is_behind_gone = count < layout.max_index_num
+        if count == 1:
+            return empty
+        data = self._image.data
+        data[INDEX_HEADER_SIZE : layout.entry_position(0)].view(">i4")[:] = slots
+        found = IndexHeader.decode(self._read(self._path, 0, INDEX_HEADER_SIZE).tobytes())
+        first = int(self._read_entries(1, 2)["offset"][0])
+        return IndexHeader(
+            found.begin_timestamp, found.end_timestamp, first, int(last), int(used), int(count)
+        )
+
+    def _read_entries(self, first: int, last: int) -> NDArray[np.void]:
+        """INDEX_ENTRY_DTYPE[last - first], of the file that is there."""
+        start, end = map(self._layout.entry_position, (first, last))
+        return self._read(self._path, start, end - start).view(INDEX_ENTRY_DTYPE)
+
+    def _header(self) -> IndexHeader:
+        return IndexHeader.decode(self._image.data[:INDEX_HEADER_SIZE].tobytes())
+
+    def _end_file(self, *, is_last: bool) -> IndexHeader:
+        """Compare the rest of the file under way; the header of an empty one behind it."""
+        header = self._header()
+        self.entry_count += header.index_count - 1
+        if not is_last:
+            self.full_end_timestamps.append(header.end_timestamp)
+        path = self._path
+        if path is None:
+            # an empty one comes with the next message
+            if header.index_count > 1 or not self._is_live:
+                expected = (self._layout.file_size,)
+                self._note(Damage.MISSING, 0, 0, None, expected, self._firsts[-1])
+        elif (size := path.stat().st_size) != self._layout.file_size:
+            self._note(Damage.FILE_SIZE, 0, 0, (size,), (self._layout.file_size,), self._firsts[-1])
+        elif not (is_last and self._is_live):
+            # of the last file only the entries are durable then; a start rebuilds the rest
+            self._compare_file(header, path)
+        self._number += 1
+        return IndexHeader.of_follow_up(header)
+
+    def _compare_entries(self) -> None:
+        """Compare the entries that were put since the last time, and forget them."""
+        first, end = self._compared_count, self._header().index_count
+        start, stop = map(self._layout.entry_position, (first, end))
+        path = self._path
+        if path and path.stat().st_size == self._layout.file_size:
+            self._compare_records(path, start, stop, Damage.ENTRY)
+        self._image.forget(self._layout.entry_position(0), stop)
+        self._compared_count = end
+
+    def _compare_file(self, header: IndexHeader, path: Path) -> None:
+        """Slots and header follow from the entries, and are compared where these are right."""
+        layout = self._layout
+        self._check_tail(path, layout.entry_position(header.index_count))
+        if self._number in self._damaged:
+            return
+        found = IndexHeader.decode(self._read(path, 0, INDEX_HEADER_SIZE).tobytes())
+        if found != header:
+            begin = header.begin_phy_offset if header.index_count > 1 else None
+            self._note(Damage.HEADER, 0, 0, _fields(found), _fields(header), begin)
+        self._compare_records(path, INDEX_HEADER_SIZE, layout.entry_position(0), Damage.SLOT)
+
+    def _compare_records(self, path: Path, start: int, end: int, damage: Damage) -> None:
+        """Entries, or slots, of the bytes [start, end)."""
+        is_slot = damage is Damage.SLOT
+        dtype = np.dtype(">i4") if is_slot else INDEX_ENTRY_DTYPE
+        origin = INDEX_HEADER_SIZE if is_slot else self._layout.entry_position(0)
+        for at in range(start, end, _BLOCK_SIZE):
+            found = self._read(path, at, min(_BLOCK_SIZE, end - at))
+            expected = self._image.data[at : at + len(found)]
+            if np.array_equal(expected, found):
+                continue
+            rows, wanted = found.view(dtype), expected.view(dtype)
+            wrong = (found != expected).reshape(-1, dtype.itemsize).any(axis=1)
+            for first, last in stretches(np.flatnonzero(wrong)):
+                position = at + first * dtype.itemsize
+                number = (position - origin) // dtype.itemsize
+                entry = int(wanted[first]) if is_slot else number
+                # entries that slots are compared for are right
+                message = self._read_entries(entry, entry + 1)[0] if is_slot else wanted[first]
+                self._note(
+                    damage, position, number, _values(rows[first]), _values(wanted[first]),
+                    int(message["offset"]) if entry else None, last - first,
+                )  # fmt: skip
+
+    def _check_tail(self, path: Path, start: int) -> None:
+        """Nothing but zeros stand behind the last entry; holes are not read."""
+        for low, high in _data_ranges(path, start, self._layout.file_size):
+            for at in range(low, high, _BLOCK_SIZE):
+                used = np.flatnonzero(self._read(path, at, min(_BLOCK_SIZE, high - at)))
+                if len(used):
+                    number = (at + int(used[0]) - self._layout.entry_position(0)) // INDEX_SIZE
+                    position = self._layout.entry_position(number)
+                    self._note(Damage.STRAY, position, number, None, None, None)
+                    return
+
+    def _read(self, path: Path | None, start: int, size: int) -> NDArray[np.uint8]:
+        """uint8[size]; zeros past the file's end, and where there is none."""
+        data = np.zeros(size, np.uint8)
+        if path is None:
+            return data
+        done = 0
+        with path.open("rb", buffering=0) as file:
+            while done < size and (
+                got := os.preadv(file.fileno(), [data[done:].data], start + done)
+            ):
+                done += got
+        return data
+
+    def _note(
+        self,
+        damage: Damage,
+        position: int,
+        entry: int,
+        found: tuple[int, ...] | None,
+        expected: tuple[int, ...] | None,
+        physical_offset: int | None,
+        count: int = 0,
+    ) -> None:
+        self._damaged.add(self._number)
+        self._differences.add(
+            Difference(
+                INDEX_DIRECTORY, damage, f"{INDEX_DIRECTORY}/{self._name()}", position, None, None,
+                entry, count, physical_offset, expected, found,
+            )
+        )  # fmt: skip
+
+    def _name(self) -> str:
+        """Of the file under way; the time that a missing one was named by is lost."""
+        before, after = self._paths[: self._number], self._paths[self._number :]
+        if after and after[0]:
+            return after[0].name
+        for relation, paths in (("before", after), ("after", before[::-1])):
+            for path in filter(None, paths):
+                return f"(a file {relation} {path.name})"
+        return "(its only file)"
+
+    def finish(self, last_record_offset: int) -> list[Difference]:
+        """Compare the last file, and look for others."""
+        if self.begin is None:
+            return []
+        if not len(self._image.data) and (self._paths or last_record_offset >= self.begin):
+            self._begin_file(IndexHeader())
+        while len(self._image.data):
+            if self._count_before_repetition(_END) == 0:
+                self._put_entries(self._last_message)
+                continue
+            header = self._header()
+            is_full = header.index_count >= self._layout.max_index_num
+            # any message asks for a file that is not full, with or without keys
+            follows = is_full and last_record_offset > header.end_phy_offset
+            following = self._end_file(is_last=not follows)
+            self._image = _Image(0)
+            if follows:
+                self._begin_file(following)
+        while path := self._path:
+            size = path.stat().st_size
+            if not self._is_live:
+                self._note(Damage.FILE, 0, 0, (size,), None, None)
+            elif size != self._layout.file_size:
+                self._note(Damage.FILE_SIZE, 0, 0, (size,), (self._layout.file_size,), None)
+            self._number += 1
+        return self._differences.found
+
+    @property
+    def replay_from(self) -> int | None:
+        """The first message in the log with an entry in the first damaged file, or behind it; where
+        all goes, where the index began."""
+        first = min(self._damaged, default=len(self._firsts))
+        if first == 0 and self._known_begin is not None:
+            return max(self._known_begin, self._log.start)
+        offsets = [offset for offset in self._firsts[first:] if offset is not None]
+        return min(offsets, default=None)
+
+    def remove_strays(self) -> None:
+        """Remove the files behind the last one that belongs."""
+        self._remove(len(self._firsts))
+
+    def cut(self) -> None:
+        """Remove the files from the first damaged one on."""
+        self._remove(min(self._damaged, default=len(self._paths)))
+
+    def _remove(self, first: int) -> None:
+        if self._damaged and first < len(self._paths):
+            for path in filter(None, reversed(self._paths[first:])):
+                fsops.unlink(path)
+            fsops.sync_directory(self._root)
+
+
+def _fields(header: IndexHeader) -> tuple[int, ...]:
+    return (
+        header.begin_timestamp, header.end_timestamp, header.begin_phy_offset,
+        header.end_phy_offset, header.hash_slot_count, header.index_count,
+    )  # fmt: skip
+
+
+def _last_message(entries: IndexEntries) -> IndexEntries:
+    first = int(np.searchsorted(entries.offsets, entries.offsets[-1]))
+    return _part(entries, first, len(entries.offsets))
+
+
+def _part(entries: IndexEntries, first: int, last: int) -> IndexEntries:
+    offsets, hashes, times = entries.offsets, entries.hashes, entries.store_timestamps
+    return IndexEntries(-1, offsets[first:last], hashes[first:last], times[first:last])
+
+
+def _values(row: np.void | np.int32) -> tuple[int, ...]:
+    """The fields of an entry, or what a slot holds."""
+    fields = row.item()
+    return fields if isinstance(fields, tuple) else (fields,)
+
+
+def _data_ranges(path: Path, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What is no hole of a file's bytes [start, end)."""
+    with path.open("rb", buffering=0) as file:
+        while start < end:
+            try:
+                start = os.lseek(file.fileno(), start, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return
+            hole = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            yield start, min(hole, end)
+            start = hole

@@ -1,0 +1,240 @@
+"""The positions and the ledger of an output compared with its log, and healed.
+
+What of them cannot be told from the log (which of two times a killed dispatcher wrote last, what a
+broker wrote before) is right as long as the log can have it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+
+from store import fsops
+from store.log.commitlog import CommitLog
+from store.log.record import Record
+from store.state import storecheckpoint
+from store.state.ledger import FILE_NAME as LEDGER
+from store.state.ledger import Ledger, LedgerEntry
+from store.state.storecheckpoint import StoreCheckpoint
+from store.state.watermark import FILE_NAME as WATERMARK
+from store.state.watermark import SLOT_SIZE, USED_SIZE, Watermark
+from upkeep.verify.difference import Damage, Difference, LogRange
+
+_SIZE_BYTES = 4
+"""Of a record's first field."""
+
+
+def _difference(
+    kind: str,
+    damage: Damage,
+    path: str,
+    position: int = 0,
+    entry: int = 0,
+    expected: tuple[int | str, ...] | None = None,
+    found: tuple[int | str, ...] | None = None,
+    physical_offset: int | None = None,
+) -> Difference:
+    count = int(damage in (Damage.SLOT, Damage.LINE))
+    return Difference(
+        kind, damage, path, position, None, None, entry, count, physical_offset, expected, found
+    )
+
+
+def watermark_differences(state: Path) -> list[Difference]:
+    """What is wrong with the watermark file of a state directory; nothing where there is none."""
+    path = state / WATERMARK
+    if not path.exists():
+        return []
+    data, name = path.read_bytes(), f"{state.name}/{WATERMARK}"
+    differences = []
+    if len(data) != 2 * SLOT_SIZE:
+        size = (len(data),)
+        differences = [_difference(WATERMARK, Damage.FILE_SIZE, name, 0, 0, (2 * SLOT_SIZE,), size)]
+    parts = [data[at : at + SLOT_SIZE].ljust(SLOT_SIZE, b"\0") for at in (0, SLOT_SIZE)]
+    slots = [Watermark.unpack(part) for part in parts]
+    newest = max((slot.sequence for slot in slots if slot), default=0)
+    for number, (part, slot) in enumerate(zip(parts, slots, strict=True)):
+        is_unused = newest == 1 and not any(part)
+        if not is_unused and (slot is None or any(part[USED_SIZE:])):
+            found = None if slot is None else (slot.end_offset,)
+            differences.append(
+                _difference(WATERMARK, Damage.SLOT, name, number * SLOT_SIZE, number, None, found)
+            )
+    return differences
+
+
+def rewrite_watermark(state: Path, watermark: Watermark) -> None:
+    """Write the file anew, both slots of it. Raises OutputError."""
+    slots = sorted(
+        (replace(watermark, sequence=watermark.sequence + step) for step in (1, 2)),
+        key=lambda slot: slot.sequence % 2,
+    )
+    data = b"".join(slot.pack().ljust(SLOT_SIZE, b"\0") for slot in slots)
+    fsops.replace_file(state / WATERMARK, data)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheckpointBounds:
+    """What the log and the watermark say of RocketMQ's checkpoint."""
+
+    watermark: Watermark
+    log: LogRange
+    newest_store_timestamp: int
+    """Of all messages below the watermark, ms."""
+    index_timestamps: Sequence[int] | None
+    """endTimestamps of index files that are full and followed by another, in their order, ms; None
+    where nobody knows them, since the index is switched off."""
+
+
+def compare_store_checkpoint(
+    output: Path, log: CommitLog, bounds: StoreCheckpointBounds
+) -> tuple[list[Difference], StoreCheckpoint]:
+    """What is wrong with the checkpoint of an output, and what it should hold."""
+    path = output / storecheckpoint.FILE_NAME
+    data = path.read_bytes() if path.exists() else None
+    found = StoreCheckpoint.read(output)
+    right = _right_checkpoint(found or StoreCheckpoint(-1, -1, -1, -1, -1), log, bounds)
+    name = storecheckpoint.FILE_NAME
+    if data is None:
+        size = (storecheckpoint.FILE_SIZE,)
+        return [_difference(name, Damage.MISSING, name, expected=size)], right
+    if len(data) != storecheckpoint.FILE_SIZE:
+        sizes = (storecheckpoint.FILE_SIZE,), (len(data),)
+        return [_difference(name, Damage.FILE_SIZE, name, 0, 0, *sizes)], right
+    differences = []
+    if found is not None and found != right:
+        offset = max(bounds.watermark.last_record_offset, 0)
+        sides = astuple(right), astuple(found)
+        differences = [_difference(name, Damage.FIELDS, name, 0, 0, *sides, offset)]
+    end = len(data.rstrip(b"\0"))
+    if end > storecheckpoint.USED_SIZE:
+        differences.append(_difference(name, Damage.STRAY, name, storecheckpoint.USED_SIZE))
+    return differences, right
+
+
+def _right_checkpoint(
+    found: StoreCheckpoint, log: CommitLog, bounds: StoreCheckpointBounds
+) -> StoreCheckpoint:
+    """``found`` where the log can have it: a killed dispatcher leaves an older one than the
+    watermark's, and a broker may have been further."""
+    watermark = bounds.watermark
+    is_known = watermark.last_record_offset >= 0
+    last, timestamp = max(watermark.last_record_offset, 0), watermark.last_store_timestamp
+    newest = max(bounds.newest_store_timestamp, timestamp)
+    # a watermark that was lowered does not say how far the dispatcher has been
+    end = bounds.log.end if is_known else bounds.log.sealed_end
+
+    confirm, logics = found.confirm_phy_offset, found.logics_msg_timestamp
+    is_older = 0 <= confirm < end and 0 < logics <= newest
+    is_older = is_older and not (is_known and confirm >= last)
+    if not (is_older and _may_be_last(log, confirm, logics)):
+        is_older = False
+        confirm, logics = last, timestamp
+    # the last file's, though an earlier one ends later where the clock stepped back; RocketMQ's
+    # IndexService.flush does not compare, and leaves what is there where it has none
+    index_timestamps = bounds.index_timestamps or ()
+    index = next((time for time in reversed(index_timestamps) if time > 0), 0)
+    is_off = bounds.index_timestamps is None
+    if is_older or bounds.log.start or not is_known or is_off:
+        may_be_any = bounds.log.start > 0 or not is_known or is_off
+        is_possible = found.index_msg_timestamp in (0, *index_timestamps)
+        if is_possible or (may_be_any and 0 <= found.index_msg_timestamp <= newest):
+            index = found.index_msg_timestamp
+    physic = found.physic_msg_timestamp
+    is_live = bounds.log.end < bounds.log.sealed_end
+    if not (logics <= physic and (is_live or physic <= newest)):
+        physic = logics
+    flushed, log_end = found.master_flushed_offset, bounds.log.sealed_end
+    is_start = 0 <= flushed < log_end and (flushed < log.min_offset or _record_at(log, flushed))
+    if not is_start and flushed != log_end:
+        flushed = 0
+    return StoreCheckpoint(physic, logics, index, flushed, confirm)
+
+
+def _record_at(log: CommitLog, offset: int) -> Record | None:
+    size = int.from_bytes(log.read(offset, _SIZE_BYTES), "big")
+    found = log.record_at(offset, size)
+    return found if isinstance(found, Record) else None
+
+
+def _may_be_last(log: CommitLog, offset: int, logics: int) -> bool:
+    """Whether the last record at some time may have been at ``offset``, the last message that was
+    dispatched of this store timestamp."""
+    if offset < log.min_offset:
+        return True
+    found = _record_at(log, offset)
+    if found is None:
+        return False
+    return not found.dispatched_to_queue or found.store_timestamp == logics
+
+
+def heal_store_checkpoint(output: Path, right: StoreCheckpoint) -> None:
+    """Write the checkpoint anew. Raises OutputError."""
+    fsops.replace_file(output / storecheckpoint.FILE_NAME, right.encode())
+
+
+class ComparedLedger(Ledger):
+    """A ledger that remembers what the log says, and writes nothing but to heal."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._expected: dict[tuple[object, ...], str] = {}
+        data = self.path.read_bytes() if self.path.exists() else b""
+        self._lines = data.split(b"\n")[:-1]
+        self.is_damaged = any(_key(line) is None for line in self._lines)
+        """Lines cannot be read: what they said may seem not to be listed."""
+
+    def add(self, entry: LedgerEntry) -> bool:
+        """As a ledger does."""
+        self._expected[entry.key] = entry.to_json()
+        return super().add(entry)
+
+    def differences(self, log: LogRange) -> list[Difference]:
+        """Lines that cannot be read, say something else than the log or are missing. Where the log
+        has lost its front, what is missing is not known."""
+        name = f"{self.path.parent.name}/{LEDGER}"
+        differences, position = [], 0
+        for number, line in enumerate(self._lines):
+            key = _key(line)
+            right = self._expected.get(key) if key else None
+            if key is None or (right is not None and right.encode() != line):
+                text = line.decode("utf-8", "backslashreplace")
+                expected = None if right is None else (right,)
+                differences.append(
+                    _difference(LEDGER, Damage.LINE, name, position, number, expected, (text,))
+                )
+            position += len(line) + 1
+        if log.start == 0:
+            for number, text in enumerate(self._missing(), len(self._lines)):
+                differences.append(
+                    _difference(LEDGER, Damage.LINE, name, position, number, (text,))
+                )
+        return differences
+
+    def _missing(self) -> list[str]:
+        listed = {_key(line) for line in self._lines}
+        return [text for key, text in self._expected.items() if key not in listed]
+
+    def heal(self) -> None:
+        """Write the ledger anew: what is wrong becomes right, what is missing is added, what cannot
+        be read is kept as the text of an entry. Raises OutputError."""
+        lines = []
+        for line in self._lines:
+            key = _key(line)
+            if key is None:
+                text = line.decode("utf-8", "backslashreplace")
+                lines.append(LedgerEntry(-1, -1, "damaged_ledger_line", detail=text).to_json())
+            else:
+                lines.append(self._expected.get(key, line.decode()))
+        text = "".join(line + "\n" for line in [*lines, *self._missing()])
+        fsops.replace_file(self.path, text.encode())
+
+
+def _key(line: bytes) -> tuple[object, ...] | None:
+    """What an entry is listed by; None for a line that cannot be read."""
+    try:
+        return LedgerEntry(**json.loads(line)).key
+    except (ValueError, TypeError):
+        return None

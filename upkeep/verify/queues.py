@@ -1,0 +1,402 @@
+"""Queues of units of one size, compared unit by unit: what consume and batch queues share.
+
+Healing cuts a queue at its first wrong unit; a dispatcher that goes on from the first message
+without a unit (``replay_from``) writes the rest again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import fsops
+from store.errors import QueueFileError
+from store.log.commitlog import offset_to_file_name
+from store.queue.consumequeue import (
+    PRE_BLANK_SIZE,
+    QueueFiles,
+    QueueKey,
+    list_queues,
+    topic_directory,
+)
+from store.queue.unsynced import Unsynced, UnsyncedFiles
+from store.runs.dispatch import CommitLogDispatcher, DispatchBatch, Run
+from upkeep.verify.asfound import FilesAsFound
+from upkeep.verify.difference import (
+    Damage,
+    Difference,
+    Differences,
+    LogRange,
+    first_offset,
+    stretches,
+)
+
+_NOWHERE = 1 << 63
+
+
+class ComparedQueue(FilesAsFound, QueueFiles):
+    """The files of one queue as they are. Never writes, but to heal."""
+
+    writable: type[QueueFiles]
+    """What heals them."""
+    directory_name: str
+
+    def __init__(
+        self, directory: Path, file_size: int, log: LogRange, first: NDArray[np.void] | None
+    ) -> None:
+        """``first``: the queue's first units in the log; None without one."""
+        super().__init__(directory, file_size)
+        self.key = QueueKey(directory.parent.name, int(directory.name))
+        self.compared = 0
+        """Units."""
+        self._differences = Differences()
+        self._log = log
+        self._anchor = None if first is None else self._find_first(first)
+        self._begin: int | None = None
+        self._end = 0
+        self._strays: list[int] = []
+        self._wrong_sizes: list[int] = []
+        self._missing: set[int] = set()
+        """Starts of files that are not there and must be."""
+        self._is_emptied = False
+        """The queue has lost every file, and the log every message of it."""
+
+    @property
+    def differences(self) -> list[Difference]:
+        """All of them so far."""
+        return self._differences.found
+
+    def _find_first(self, first: NDArray[np.void]) -> int | None:
+        """Byte position of the queue's first message in the log, by the units that are there; None
+        where the log is whole, or no unit tells."""
+        if self._log.start == 0:
+            return None
+        offsets = first["offset"]
+        votes: Counter[int] = Counter()
+        for start in self.starts:
+            units = self._units(start)
+            found = np.flatnonzero(np.isin(units["offset"], offsets) & (units["size"] > 0))
+            indexes = found - np.searchsorted(offsets, units["offset"][found])
+            votes.update((start // self.unit_size + indexes).tolist())
+        if not votes:
+            return None
+        # most of them: a single unit may have been moved
+        index = self._first_index(votes.most_common(1)[0][0])
+        return index * self.unit_size if index >= 0 else None
+
+    def _first_index(self, voted: int) -> int:
+        return voted
+
+    def find_end(self, end_offset: int | None) -> int:
+        """Where the first message in the log belongs; the dispatcher begins there."""
+        assert end_offset is None
+        return self._anchor or 0
+
+    def last_unit(self, end: int) -> tuple[int, int] | None:  # noqa: ARG002
+        """Some message before the log's first byte, if there are units of such."""
+        return (self._log.start - 1, 1) if self._anchor else None
+
+    def write(self, position: int, data: bytes | memoryview, root: Path) -> Unsynced:  # noqa: ARG002
+        """Compare instead."""
+        expected = np.frombuffer(data, np.uint8)
+        found = self.bytes_at(position, len(expected))
+        units = expected.view(self.UNIT_DTYPE)
+        self._note_units(position, units, found.view(self.UNIT_DTYPE))
+        self._begin = position if self._begin is None else self._begin
+        self._end = position + len(expected)
+        self.compared += len(expected) // self.unit_size
+        return Unsynced([], [])
+
+    def _are_wrong(
+        self,
+        position: int,  # noqa: ARG002
+        expected: NDArray[np.void],
+        found: NDArray[np.void],
+    ) -> NDArray[np.bool_]:
+        """bool[n]: which units are not those that the log says."""
+        wrong: NDArray[np.bool_] = expected != found
+        return wrong
+
+    def _note_units(
+        self, position: int, expected: NDArray[np.void], found: NDArray[np.void]
+    ) -> None:
+        wrong = np.flatnonzero(self._are_wrong(position, expected, found))
+        if not len(wrong):
+            return
+        real = np.flatnonzero(expected["size"] != PRE_BLANK_SIZE)
+        # of the message at or after each wrong unit
+        offsets = expected["offset"][real[np.searchsorted(real, wrong)]]
+        starts = (position + wrong * self.unit_size) // self.file_size * self.file_size
+        is_missing = ~np.isin(starts, self.starts)
+        for start in np.unique(starts[is_missing]).tolist():
+            if start not in self._missing:
+                self._missing.add(start)
+                at = int(np.searchsorted(starts, start))
+                self._note(
+                    Damage.MISSING, position + int(wrong[at]) * self.unit_size, 0,
+                    None, (self.file_size,), int(offsets[at]),
+                )  # fmt: skip
+        for first, last in stretches(wrong[~is_missing]):
+            offset = int(offsets[np.searchsorted(wrong, first)])
+            self._note(
+                Damage.UNIT, position + first * self.unit_size, last - first,
+                found[first], expected[first], offset,
+            )  # fmt: skip
+
+    def _note(
+        self,
+        damage: Damage,
+        position: int,
+        count: int,
+        found: Iterable[int] | None,
+        expected: Iterable[int] | None = None,
+        physical_offset: int | None = None,
+    ) -> None:
+        is_aligned = damage is not Damage.FILE
+        start = position // self.file_size * self.file_size if is_aligned else position
+        directory = f"{self.directory_name}/{self.key.relative_path}"
+        self._differences.add(
+            Difference(
+                self.directory_name, damage, f"{directory}/{offset_to_file_name(start)}",
+                position - start, self.key.topic, self.key.queue_id, position // self.unit_size,
+                count, physical_offset,
+                None if expected is None else tuple(int(value) for value in expected),
+                None if found is None else tuple(int(value) for value in found),
+            )
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        """Look at what was not compared: files, expired units, and what is behind the last unit."""
+        first, begin, end = self._bounds()
+        is_whole = self._log.end == self._log.sealed_end
+        if not self.sizes and self._begin is None and self._log.start and is_whole:
+            self._is_emptied = self._has_traces()
+        if self._is_emptied:
+            self._note(Damage.MISSING, 0, 0, None, (self.file_size,))
+        for start, size in sorted(self.sizes.items()):
+            belongs = start % self.file_size == 0 and first < start + self.file_size
+            if not belongs or (start >= end and not self._goes_on(start, end)):
+                self._strays.append(start)
+                self._note(Damage.FILE, start, 0, (size,))
+            elif size != self.file_size:
+                self._wrong_sizes.append(start)
+                self._note(Damage.FILE_SIZE, start, 0, (size,), (self.file_size,))
+        for start in self.starts:
+            is_compared = begin <= start and start + self.file_size <= end
+            if start not in self._strays and not is_compared:
+                units = self._units(start, least=begin - start)
+                at = start + self.unit_size * np.arange(len(units))
+                is_unit = (units["size"] > 0) & (units["offset"] >= 0)
+                is_gone = is_unit & (units["offset"] + units["size"] <= self._log.start)
+                is_blank = self._are_blank(units, is_first=start == first)
+                self._note_wrong(Damage.EXPIRED, start, units, (at < begin) & ~is_gone & ~is_blank)
+                is_zero = units == np.zeros(1, self.UNIT_DTYPE)
+                is_stray = (at >= end) & ~is_zero & ~self._is_live(units)
+                self._note_wrong(Damage.STRAY, start, units, is_stray)
+
+    def _has_traces(self) -> bool:
+        """Whether a queue without a file had one: a queue keeps its last, and goes as a whole."""
+        return self.directory.is_dir()
+
+    def _are_blank(self, units: NDArray[np.void], *, is_first: bool) -> NDArray[np.bool_]:  # noqa: ARG002
+        return np.zeros(len(units), np.bool_)
+
+    def _goes_on(self, start: int, end: int) -> bool:
+        """Whether a file behind the last unit follows the one before it, and has units of messages
+        behind the watermark; or none at all, where RocketMQ made it for a message that it dropped.
+        """
+        before, units = start - self.file_size, self._units(start)
+        is_whole = self.sizes[start] == self.file_size
+        if start == end and is_whole and before in self.sizes and not units.view(np.uint8).any():
+            return True
+        follows = before < end or (before in self.sizes and before not in self._strays)
+        begins = self._begin is None and start == self.starts[0]
+        return (follows or begins) and bool(self._is_live(units).any())
+
+    def _note_wrong(
+        self, damage: Damage, start: int, units: NDArray[np.void], wrong: NDArray[np.bool_]
+    ) -> None:
+        for low, high in stretches(np.flatnonzero(wrong)):
+            self._note(damage, start + low * self.unit_size, high - low, units[low])
+
+    def _bounds(self) -> tuple[int, int, int]:
+        """Byte positions: the first file that belongs, the first unit of a message in the log, and
+        behind the last unit. Without a message in the log the last two are the same."""
+        begin, end = self._begin, self._end
+        if begin is None:
+            begin = end = self._expired_end() if self._log.start else 0
+        elif self._anchor is None:
+            return begin, begin, end
+        first = begin - begin % -self.file_size
+        while first - self.file_size in self.sizes:
+            first -= self.file_size
+        return first, begin, end
+
+    def _expired_end(self) -> int:
+        """Behind the last unit of a queue that has no message in the log."""
+        for start in reversed(self.starts):
+            units = self._units(start)
+            used = np.flatnonzero((units != np.zeros(1, self.UNIT_DTYPE)) & ~self._is_live(units))
+            if len(used):
+                return start + (int(used[-1]) + 1) * self.unit_size
+        return 0
+
+    def _units(self, start: int, least: int = 0) -> NDArray[np.void]:
+        """Units of a file, ``least`` bytes or more; without the zeros that the file system knows
+        of at its end."""
+        end = min(max(self.used_bytes(start), least), self.file_size)
+        size = -(-end // self.unit_size) * self.unit_size
+        return self.bytes_at(start, size).view(self.UNIT_DTYPE)
+
+    def _is_live(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Which units are of messages behind the watermark, to be written anew."""
+        offsets, sizes = units["offset"], units["size"]
+        return np.asarray(
+            (offsets >= self._log.end) & (sizes > 0) & (offsets <= self._log.sealed_end - sizes)
+        )
+
+    def remove_strays(self, root: Path) -> None:
+        """Heal what costs no message: give files their size, remove what does not belong, put units
+        of some message that is gone where they cannot be known, forget a queue that has lost all.
+        Raises OutputError, SyncError."""
+        self.heal_files(self._strays, self._wrong_sizes)
+        files = self.writable(self.directory, self.file_size)
+        unsynced = UnsyncedFiles()
+        for found in self._differences.found:
+            if found.damage is Damage.EXPIRED:
+                gone = self._gone_unit(files, found.entry).tobytes() * found.count
+                unsynced.add(files.write(found.entry * self.unit_size, gone, root))
+        unsynced.sync()
+        strays = self._positions(self._differences.entries(Damage.STRAY))
+        files.clear_from(min(strays, default=_NOWHERE))
+        if self._is_emptied:
+            fsops.remove_directory(self.directory)
+            fsops.remove_directory(self.directory.parent)
+
+    def _gone_unit(self, files: QueueFiles, index: int) -> NDArray[np.void]:
+        """A unit of the message before: offsets must not fall, nor may blanks stand there, behind
+        which a queue that is cut would be taken to end before them."""
+        before = files.read(max(index - 1, 0), 1)
+        last = int(before[0]["offset"]) if index and len(before) else 0
+        gone = np.zeros(1, self.UNIT_DTYPE)
+        gone["offset"], gone["size"] = min(max(last, 0), self._log.start - 1), 1
+        return gone
+
+    def cut(self) -> None:
+        """Cut the queue at its first wrong unit, which the log can give again. Raises OutputError,
+        SyncError."""
+        positions = self._positions(self._lost_entries())
+        if positions:
+            files = self.writable(self.directory, self.file_size)
+            # without a message left, what remains is blank: the queue begins anew
+            files.clear_from(min(positions) if files.last_unit(min(positions)) else 0)
+
+    def _lost_entries(self) -> list[int]:
+        """Units that the log can give again, the first of each stretch."""
+        return [found.entry for found in self.differences if found.is_lost]
+
+    def _positions(self, entries: Iterable[int]) -> list[int]:
+        return [entry * self.unit_size for entry in entries]
+
+
+Compared = TypeVar("Compared", bound=ComparedQueue)
+
+
+class QueueVerifier(ABC, Generic[Compared]):
+    """Compares every queue of one kind in an output (``upkeep.verify.difference.Verifier``)."""
+
+    def __init__(
+        self, output: Path, compared: type[Compared], file_size: int, log: LogRange
+    ) -> None:
+        """Raises QueueFileError where not one file has ``file_size`` bytes: that is not damage."""
+        self._output = output
+        self._root = output / compared.directory_name
+        self._file_size = file_size
+        self._log = log
+        self._first: dict[QueueKey, Run] = {}
+        self._queues: dict[QueueKey, Compared] = {}
+        self._dispatcher: CommitLogDispatcher
+        self._check_file_size(compared.writable)
+
+    def _check_file_size(self, files: type[QueueFiles]) -> None:
+        wrong = None
+        for key in list_queues(self._root):
+            try:
+                if files(self._root / key.relative_path, self._file_size).starts:
+                    return
+            except QueueFileError as error:
+                wrong = error
+        if wrong is not None:
+            raise wrong
+
+    @abstractmethod
+    def _open(self, directory: Path, first: Run | None) -> Compared:
+        """The queue in ``directory``, to be compared from its ``first`` run on."""
+
+    def _take(self, directory: Path, file_size: int) -> Compared:
+        """For the dispatcher: a queue that is compared."""
+        assert file_size == self._file_size
+        key = QueueKey(directory.parent.name, int(directory.name))
+        files = self._queues[key] = self._open(directory, self._first.get(key))
+        return files
+
+    def compare(self, batch: DispatchBatch) -> None:
+        """Compare what the next batch of the log says. Raises QueueGapError."""
+        self._first = {}
+        for run in batch.runs:
+            name = topic_directory(run.topic)
+            if name is not None:
+                self._first.setdefault(QueueKey(name, run.queue_id), run)
+        self._dispatcher.dispatch(batch)
+
+    def finish(self, last_record_offset: int) -> list[Difference]:  # noqa: ARG002
+        """Look at what no batch says anything about; every difference, by queue."""
+        self._first = {}
+        for key in self._keys():
+            if key not in self._queues:
+                self._take(self._root / key.relative_path, self._file_size)
+        for files in self._queues.values():
+            files.finish()
+        return self._differences()
+
+    def _keys(self) -> Iterable[QueueKey]:
+        return list_queues(self._root)
+
+    def _differences(self) -> list[Difference]:
+        return [found for files in self._by_key() for found in files.differences]
+
+    def _by_key(self) -> list[Compared]:
+        keys = sorted(self._queues, key=lambda key: (key.topic, key.queue_id))
+        return [self._queues[key] for key in keys]
+
+    @property
+    def queue_count(self) -> int:
+        """Queues looked at."""
+        return len(self._queues)
+
+    @property
+    def unit_count(self) -> int:
+        """Units compared with the log."""
+        return sum(files.compared for files in self._queues.values())
+
+    @property
+    def replay_from(self) -> int | None:
+        """Start of the first message that lacks a unit."""
+        return first_offset(self._differences())
+
+    def remove_strays(self) -> None:
+        """Heal what costs no message."""
+        for files in self._by_key():
+            if files.differences:
+                files.remove_strays(self._output)
+
+    def cut(self) -> None:
+        """Cut queues at their first wrong units."""
+        for files in self._by_key():
+            files.cut()

@@ -1,0 +1,302 @@
+"""All that was derived from a log compared with it, and healed. No Spark, no JVM.
+
+A repair removes what no message needs, lowers the watermark to the first message that lacks a unit
+or an entry, then cuts what is damaged: the next run dispatches from there and finds all built in
+files that are whole. In this order, so that whatever stops it, what is lacking is behind the
+watermark, and what is behind the watermark and not written over is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from checkpoints import ABORT_FILE, STATE_DIRECTORY
+from checkpoints.agreement import Built
+from checkpoints.ownership import Ownership
+from checkpoints.reconcile import watermark_of
+from checkpoints.watermark import new_store_id
+from store import fsops
+from store.config import StoreSettings
+from store.errors import CommitLogError, UsageError
+from store.index.indexfile import IndexLayout
+from store.log.commitlog import CommitLog
+from store.log.cursor import BadRange, LogTail
+from store.log.record import Status
+from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from store.queue.queuetype import find_batch_topics
+from store.runs.dispatch import DispatchBatch, Run, Wanted
+from store.runs.scan import PackedChunk, runs_of, scan
+from store.state.built import record_build
+from store.state.ledger import LedgerEntry
+from store.state.output import check_is_output, fingerprint
+from store.state.storecheckpoint import StoreCheckpoint
+from store.state.watermark import FILE_NAME as WATERMARK
+from store.state.watermark import Watermark
+from upkeep.verify.batchconsumequeue import BatchConsumeQueueVerifier
+from upkeep.verify.consumequeue import ConsumeQueueVerifier
+from upkeep.verify.difference import Difference, LogRange, Verifier
+from upkeep.verify.index import IndexVerifier
+from upkeep.verify.positions import (
+    ComparedLedger,
+    StoreCheckpointBounds,
+    compare_store_checkpoint,
+    heal_store_checkpoint,
+    rewrite_watermark,
+    watermark_differences,
+)
+
+if TYPE_CHECKING:
+    from sources.bitmaps import BitMaps
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was compared and what was found."""
+
+    log_start: int
+    log_end: int
+    """Exclusive: the watermark, or the log's end where there is none."""
+    queues: int
+    units: int
+    """Of consume and batch queues, compared with the log."""
+    index_entries: int
+    """Compared with the log."""
+    differences: tuple[Difference, ...]
+    replay_from: int | None
+    """Where the watermark goes, or went, for a repair; None where no message lacks anything."""
+
+
+def verify(
+    settings: StoreSettings,
+    output: Path,
+    *,
+    repair: bool = False,
+) -> Verification:
+    """Compare, and repair where asked; ``settings``: those that ``output`` was built with
+    (``store.state.built.settings_of``).
+
+    Without ``repair`` it only reads. Raises CommitLogError where the log is not the one that was
+    dispatched or was damaged since, QueueFileError or IndexFileError where the file size is wrong
+    everywhere, UsageError for no output, for topics declared otherwise than they are built; with
+    ``repair`` UsageError for queues that reput did not build, OwnershipError while others write.
+    """
+    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    with ExitStack() as held:
+        held.callback(log.close)
+        check_is_output(output, settings.root)
+        built = Built(output, settings, settings.message_index_enable)
+        if repair:
+            is_ours = watermark_of(log, LogTail(log).settled(), built) is not None
+            if not is_ours and not watermark_differences(output / STATE_DIRECTORY):
+                raise UsageError(
+                    f"{output} has no watermark: reput did not build its queues; take them over "
+                    "with reput run --adopt, then repair"
+                )
+            held.enter_context(Ownership(output))
+        sealed_end = LogTail(log).settled()
+        watermark = watermark_of(log, sealed_end, built)
+        end = sealed_end if watermark is None else watermark.end_offset
+        scope = LogRange(log.min_offset, end, sealed_end)
+        pass_ = _Pass(settings, output, log, scope, watermark)
+        pass_.compare()
+        found = pass_.result()
+        if repair:
+            # what shows it in the files may be cut
+            record_build(output, settings)
+            pass_.heal()
+    return found
+
+
+class _Pass:
+    """One pass over the log, and what it found."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        output: Path,
+        log: CommitLog,
+        scope: LogRange,
+        watermark: Watermark | None,
+    ) -> None:
+        self._settings = settings
+        self._output = output
+        self._state = output / STATE_DIRECTORY
+        self._log = log
+        self._scope = scope
+        self._watermark = watermark
+        self._ledger = ComparedLedger(self._state)
+        self._batch_topics = find_batch_topics(settings.root, output)
+        has_ext = settings.enable_consume_queue_ext
+        self._bit_maps = has_ext and settings.enable_calc_filter_bit_map
+        has_ext = has_ext or (output / CONSUME_QUEUE_EXT_DIRECTORY).is_dir()
+        begin = None if watermark is None or watermark.index_begin < 0 else watermark.index_begin
+        self._queues = ConsumeQueueVerifier(
+            output, settings.mapped_file_size_consume_queue, self._ledger, scope,
+            settings.on_queue_gap,
+            ext_is_on=settings.enable_consume_queue_ext, bit_maps=self._bit_maps,
+            ext_file_size=settings.mapped_file_size_consume_queue_ext if has_ext else None,
+        )  # fmt: skip
+        self._batch_queues = None
+        if self._batch_topics or (output / BATCH_CONSUME_QUEUE_DIRECTORY).is_dir():
+            self._batch_queues = BatchConsumeQueueVerifier(
+                output, settings.mapper_file_size_batch_consume_queue, self._ledger, scope
+            )
+        layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+        self._index = None
+        if settings.builds_index:
+            self._index = IndexVerifier(output, layout, scope, begin)
+        self._differences: list[Difference] = []
+        self._newest_store_timestamp = 0
+        self._last_record_offset = -1
+        self._store_checkpoint: StoreCheckpoint | None = None
+        """What is to be written where it is wrong."""
+
+    @property
+    def _verifiers(self) -> Sequence[Verifier]:
+        batch_queues = [] if self._batch_queues is None else [self._batch_queues]
+        return [self._queues, *batch_queues, *([] if self._index is None else [self._index])]
+
+    def compare(self) -> None:
+        """Read the log once, then look at what it says nothing about."""
+        settings, scope = self._settings, self._scope
+        bit_maps = None
+        if self._bit_maps:
+            # most stores have none, and need no Arrow
+            from sources.bitmaps import BitMaps  # noqa: PLC0415
+
+            bit_maps = BitMaps(self._log, settings)
+        for item in scan(
+            self._log, scope.start, scope.end,
+            delay_levels_ms=settings.message_delay_levels_ms, verify_crc=settings.verify_crc,
+            fail_on_data_loss=False,
+            wanted=Wanted(
+                index=self._index is not None and self._index.begin is not None,
+                index_tags=settings.index_tags, details=True,
+                multi_dispatch=settings.enable_multi_dispatch,
+                lmq=settings.enable_multi_dispatch and settings.enable_lmq,
+                batch_topics=self._batch_topics,
+            ),
+        ):  # fmt: skip
+            if isinstance(item, PackedChunk):
+                self._compare_chunk(item, bit_maps)
+            elif isinstance(item, BadRange):
+                self._check_bad(item)
+            else:
+                self._last_record_offset = item.last_record_offset
+        for verifier in self._verifiers:
+            self._differences += verifier.finish(self._last_record_offset)
+        lost = watermark_differences(self._state)
+        if self._watermark is not None or lost:
+            self._differences += [*self._ledger.differences(scope), *lost]
+        self._compare_store_checkpoint()
+
+    def _compare_chunk(self, chunk: PackedChunk, bit_maps: BitMaps | None) -> None:
+        runs = list(runs_of(chunk))
+        for bad in chunk.unusable:
+            self._check_bad(bad)
+        if chunk.details is not None and len(chunk.details):
+            newest = int(chunk.details["store_timestamp"].max())
+            self._newest_store_timestamp = max(self._newest_store_timestamp, newest)
+        if bit_maps is not None:
+            runs = bit_maps.added_to(runs)
+        batch = replace(_batch(runs, chunk), batch_topics=self._batch_topics)
+        for verifier in self._verifiers:
+            verifier.compare(batch)
+
+    def _check_bad(self, bad: BadRange) -> None:
+        reason = bad.status.name.lower()
+        is_new = self._ledger.add(LedgerEntry(bad.start, bad.end, reason))
+        is_damage = bad.status is not Status.BAD_MULTI_DISPATCH
+        if is_new and is_damage and not self._ledger.is_damaged:
+            # a message that had a unit may have been in it: what follows would seem misplaced
+            raise CommitLogError(
+                f"the log at [{bad.start}, {bad.end}) is damaged ({reason}), which was not "
+                "so when it was dispatched: restore it from a copy, then verify again (if it is "
+                f"{self._ledger.path} that was lost, reput run --replay-from earliest lists it)"
+            )
+
+    def _compare_store_checkpoint(self) -> None:
+        watermark = self._watermark
+        if watermark is None or not watermark.last_store_timestamp:
+            return
+        bounds = StoreCheckpointBounds(
+            watermark, self._scope, self._newest_store_timestamp,
+            None if self._index is None else self._index.full_end_timestamps,
+        )  # fmt: skip
+        differences, right = compare_store_checkpoint(self._output, self._log, bounds)
+        self._differences += differences
+        self._store_checkpoint = right if differences else None
+
+    def result(self) -> Verification:
+        """What was found."""
+        queues: list[ConsumeQueueVerifier | BatchConsumeQueueVerifier] = [self._queues]
+        if self._batch_queues is not None:
+            queues.append(self._batch_queues)
+        return Verification(
+            self._scope.start,
+            self._scope.end,
+            sum(verifier.queue_count for verifier in queues),
+            sum(verifier.unit_count for verifier in queues),
+            0 if self._index is None else self._index.entry_count,
+            tuple(self._differences),
+            self._replay_from,
+        )
+
+    @property
+    def _replay_from(self) -> int | None:
+        offsets = [verifier.replay_from for verifier in self._verifiers]
+        return min((offset for offset in offsets if offset is not None), default=None)
+
+    def heal(self) -> None:
+        """Heal what was found."""
+        for verifier in self._verifiers:
+            verifier.remove_strays()
+        kinds = {found.kind for found in self._differences}
+        if self._store_checkpoint is not None:
+            heal_store_checkpoint(self._output, self._store_checkpoint)
+        if self._ledger.path.name in kinds:
+            self._ledger.heal()
+        watermark, lowered = self._watermark, self._replay_from
+        if watermark is None:
+            # it was lost: the files hold what was compared
+            begin = -1 if self._index is None or self._index.begin is None else self._index.begin
+            last = self._last_record_offset
+            watermark = Watermark(
+                new_store_id(), self._scope.end,
+                last_record_offset=last, last_record_crc=fingerprint(self._log, last),
+                last_store_timestamp=self._newest_store_timestamp, index_begin=begin,
+            )  # fmt: skip
+        if lowered is not None:
+            watermark = replace(
+                watermark, end_offset=lowered, last_record_offset=-1, last_record_crc=0
+            )
+        # killed before all is cut, the next start has to clear what is behind the lower watermark
+        abort = self._state / ABORT_FILE
+        was_cut_short = abort.exists()
+        if lowered is not None:
+            fsops.replace_file(abort, b"")
+        if lowered is not None or WATERMARK in kinds:
+            rewrite_watermark(self._state, replace(watermark, epoch=watermark.epoch + 1))
+        for verifier in self._verifiers:
+            verifier.cut()
+        if lowered is not None and not was_cut_short:
+            fsops.unlink(abort)
+
+
+def _batch(runs: Sequence[Run], chunk: PackedChunk) -> DispatchBatch:
+    """A chunk as a batch of its own; only positions that tell it from others matter."""
+    entries = chunk.index_entries
+    firsts = [run.first_physical_offset for run in runs]
+    lasts = [int(run.units[-1]["offset"]) for run in runs]
+    if entries is not None:
+        firsts.append(entries.first_physical_offset)
+        lasts += entries.offsets[-1:].tolist()
+    start, last = min(firsts), max(lasts, default=min(firsts))
+    return DispatchBatch(
+        start, last + 1, runs, (), len(lasts), last, () if entries is None else (entries,)
+    )

@@ -1,0 +1,111 @@
+"""The numba kernel that writes records as a broker does; ``store.log.record.encode`` is its
+twin."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from store.log import properties, record
+from store.log.kernelbase import crc32, kernel, put32, put64
+from store.log.record import SysFlag
+
+_V1 = record.MESSAGE_MAGIC_V1
+_V2 = record.MESSAGE_MAGIC_V2
+_FIXED = record.FIXED_LENGTH
+_BORN_HOST = record.BORN_HOST_POSITION
+_PHYSICAL = record.PHYSICAL_OFFSET_POSITION
+_MIN_BLANK = record.END_FILE_MIN_BLANK_LENGTH
+_TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
+_COMMIT = SysFlag.COMMIT
+_BORN_V6 = SysFlag.BORN_HOST_V6
+_STORE_V6 = SysFlag.STORE_HOST_V6
+_PROPERTY_CRC_HEAD = np.frombuffer(properties.PROPERTY_CRC_NAME + b"\x01", np.uint8)
+_PROPERTY_CRC_SIZE = properties.PROPERTY_CRC_SIZE
+_PROPERTY_CRC_DIGITS = properties.PROPERTY_CRC_DIGITS
+
+
+@kernel
+def _copy(out, pos, source, start, end):
+    for index in range(start, end):
+        out[np.uint64(pos + index - start)] = source[np.uint64(index)]
+    return pos + end - start
+
+
+@kernel
+def _put_property_crc(out, at, value):
+    at = _copy(out, at, _PROPERTY_CRC_HEAD, 0, len(_PROPERTY_CRC_HEAD))
+    for _ in range(_PROPERTY_CRC_DIGITS):
+        out[np.uint64(at)] = np.uint8(48 + value % 10)
+        value //= 10
+        at += 1
+    out[np.uint64(at)] = np.uint8(2)
+
+
+@kernel
+def append_records(
+    out, base, file_end, first, last, store_timestamp, born_host, store_host, property_crc,
+    crc_tables, topics, topic_bounds, topic_ids, queue_ids, sys_flags, flags, born_timestamps,
+    bodies, body_bounds, props, prop_bounds, queue_offsets,
+):  # fmt: skip
+    """Write messages [first, last) to the start of ``out``, which stands at log offset ``base``.
+
+    ``topics``, ``bodies`` and ``props`` are uint8 arenas, value i at ``bounds[i]:bounds[i + 1]``;
+    ``queue_offsets`` is int64[topic, queue id], the next offsets, and is advanced. Stops where
+    ``out`` is full or the file has no room for the next record and a BLANK.
+    Returns (messages written, bytes written, whether the file is full).
+    """
+    pos = np.int64(0)
+    extra = _PROPERTY_CRC_SIZE if property_crc else 0
+    for message in range(first, last):
+        topic = topic_ids[message]
+        topic_length = topic_bounds[topic + 1] - topic_bounds[topic]
+        body_length = body_bounds[message + 1] - body_bounds[message]
+        props_length = prop_bounds[message + 1] - prop_bounds[message] + extra
+        length_size = 2 if topic_length > 127 else 1
+        size = (
+            _FIXED + len(born_host) + len(store_host) + body_length
+            + length_size + topic_length + 2 + props_length
+        )  # fmt: skip
+        if base + pos + size + _MIN_BLANK > file_end:
+            return message - first, pos, True
+        if pos + size > len(out):
+            return message - first, pos, False
+        sys_flag = np.int64(sys_flags[message])
+        if len(born_host) > 8:
+            sys_flag |= _BORN_V6
+        if len(store_host) > 8:
+            sys_flag |= _STORE_V6
+        kind = sys_flag & _TRANSACTION_MASK
+        queue_offset = np.int64(0)
+        if kind == 0 or kind == _COMMIT:
+            queue_offset = queue_offsets[topic, queue_ids[message]]
+            queue_offsets[topic, queue_ids[message]] = queue_offset + 1
+        body = body_bounds[message]
+        put32(out, pos, size)
+        put32(out, pos + 4, _V2 if length_size == 2 else _V1)
+        put32(out, pos + 8, crc32(crc_tables, bodies, body, body + body_length))
+        put32(out, pos + 12, np.int64(queue_ids[message]))
+        put32(out, pos + 16, np.int64(flags[message]))
+        put64(out, pos + 20, queue_offset)
+        put64(out, pos + _PHYSICAL, base + pos)
+        put32(out, pos + 36, sys_flag)
+        put64(out, pos + 40, born_timestamps[message])
+        at = _copy(out, pos + _BORN_HOST, born_host, 0, len(born_host))
+        put64(out, at, store_timestamp)
+        at = _copy(out, at + 8, store_host, 0, len(store_host))
+        put32(out, at, 0)
+        put64(out, at + 4, 0)
+        put32(out, at + 12, body_length)
+        at = _copy(out, at + 16, bodies, body, body + body_length)
+        if length_size == 2:
+            out[np.uint64(at)] = np.uint8(topic_length >> 8)
+            at += 1
+        out[np.uint64(at)] = np.uint8(topic_length)
+        at = _copy(out, at + 1, topics, topic_bounds[topic], topic_bounds[topic + 1])
+        out[np.uint64(at)] = np.uint8(props_length >> 8)
+        out[np.uint64(at + 1)] = np.uint8(props_length)
+        at = _copy(out, at + 2, props, prop_bounds[message], prop_bounds[message + 1])
+        if property_crc:
+            _put_property_crc(out, at, crc32(crc_tables, out, pos, at))
+        pos += size
+    return last - first, pos, False

@@ -1,0 +1,151 @@
+"""The demo: an appender writes a live log, the dispatcher follows it, and every message is checked.
+
+Two processes, as in real life: the appender plays the broker and holds its store; the dispatcher
+tails that store into an output of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import fsops
+from store.config import read_store_settings
+from store.datadirectories import check_target
+from store.errors import StoreError
+from store.log.commitlog import CommitLog
+from store.log.record import Outcome, tags_code
+from store.queue.consumequeue import (
+    CONSUME_QUEUE_DIRECTORY,
+    CQ_STORE_UNIT_SIZE,
+    ConsumeQueueFiles,
+    QueueKey,
+)
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from streaming.progress import Progress
+from workload.messages import MessageBatch, Workload
+
+LOG_FILE_SIZE = 64 << 20
+CHECK_BATCH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    """What the demo appends."""
+
+    topics: int
+    queues: int
+    rate: int
+    """Messages/s."""
+    body_size: int
+    seconds: int
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedQueue:
+    """One queue, read back: every message was the one that was appended at its place."""
+
+    topic: str
+    queue_id: int
+    message_count: int
+
+
+def run_demo(
+    plan: DemoPlan, directory: Path, stop: threading.Event, show: Callable[[Progress], None]
+) -> tuple[list[CheckedQueue], Progress]:
+    """Append, follow, check. Raises StoreError naming the first message that is not right,
+    UsageError for a directory in which a store has its data."""
+    check_target(directory)
+    store, output = directory / "store", directory / "output"
+    fsops.make_directories(store / "commitlog", directory)
+    command = [
+        sys.executable, "-P", "-m", "reput", "produce", str(store), "--json",
+        "--topics", str(plan.topics), "--queues", str(plan.queues), "--rate", str(plan.rate),
+        "--size", str(plan.body_size), "--seconds", str(plan.seconds), "--seed", str(plan.seed),
+        "--commitlog-file-size", str(LOG_FILE_SIZE),
+    ]  # fmt: skip
+    ended = threading.Event()
+    appended: list[int] = []
+    # its notes are not for the terminal that shows this process's progress
+    with (
+        tempfile.TemporaryFile("w+") as told,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True) as producer,
+    ):
+        try:
+
+            def follow(progress: Progress) -> None:
+                show(progress)
+                if producer.poll() is None:
+                    return
+                if not appended and producer.stdout is not None:
+                    if producer.returncode:
+                        told.seek(0)
+                        raise StoreError(
+                            f"the appender ended with {producer.returncode}: {told.read()}"
+                        )
+                    appended.append(json.loads(producer.stdout.read())["end_offset"])
+                if progress.end_offset >= appended[0] or stop.is_set():
+                    ended.set()
+
+            config = DispatcherConfig(store=store, output=output)
+            progress = run_dispatcher(config, ended, follow)
+        finally:
+            producer.terminate()
+    workload = Workload(plan.topics, plan.queues, plan.body_size, plan.seed)
+    return check_queues(workload, config, progress.counts.messages), progress
+
+
+def check_queues(
+    workload: Workload, config: DispatcherConfig, message_count: int
+) -> list[CheckedQueue]:
+    """Read every queue back and hold every message to what the workload says stands there."""
+    settings = read_store_settings(config.store)
+    log = CommitLog(settings.commit_log_directories)
+    checked = []
+    for topic_id, topic in enumerate(workload.topics):
+        for queue_id in range(workload.queue_count):
+            key = QueueKey(topic.decode(), queue_id)
+            path = config.output / CONSUME_QUEUE_DIRECTORY / key.relative_path
+            files = ConsumeQueueFiles(path, settings.mapped_file_size_consume_queue)
+            found = files.find_end(None) // CQ_STORE_UNIT_SIZE
+            length = workload.queue_length(topic_id, queue_id, message_count)
+            if found != length:
+                raise StoreError(f"{key.topic} queue {queue_id} has {found} of {length} messages")
+            for first in range(0, length, CHECK_BATCH):
+                count = min(CHECK_BATCH, length - first)
+                expected = workload.queue_slice(topic_id, queue_id, first, count)
+                _check_slice(log, key, first, files.read(first, count), expected)
+            checked.append(CheckedQueue(key.topic, queue_id, length))
+    log.close()
+    return checked
+
+
+def _check_slice(
+    log: CommitLog, key: QueueKey, first: int, units: NDArray[np.void], expected: MessageBatch
+) -> None:
+    for index, unit in enumerate(units):
+        offset, size = int(unit["offset"]), int(unit["size"])
+        found = log.record_at(offset, size, verify_crc=True)
+        low, high = expected.body_bounds[index : index + 2]
+        body = expected.bodies[low:high].tobytes()
+        low, high = expected.property_bounds[index : index + 2]
+        block = expected.properties[low:high].tobytes()
+        wanted = (key.topic.encode(), key.queue_id, first + index, body, block)
+        if isinstance(found, Outcome) or wanted != (
+            found.topic, found.queue_id, found.queue_offset, found.body, found.properties,
+        ) or int(unit["tags_code"]) != tags_code(found):  # fmt: skip
+            raise StoreError(
+                f"{key.topic} queue {key.queue_id} position {first + index} does not hold the "
+                f"message that was appended: physical offset {offset}"
+            )
