@@ -15,6 +15,8 @@ from store import privatecache
 from store.log.kernelbase import SOURCES
 
 ROOT = Path(__file__).parent.parent.parent
+PACKAGES = ("store", "workload")
+"""Those that have kernels."""
 CALL = """
 import numpy as np
 from numba import config
@@ -39,11 +41,12 @@ def call(program: str, install: Path, cache: Path) -> list[str]:
 def test_a_kernel_is_compiled_again_when_one_that_it_calls_changed(tmp_path: Path) -> None:
     """``decode_char`` reads its bytes by a function of another module, which numba's cache does not
     look at."""
-    shutil.copytree(ROOT / "store", tmp_path / "store")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package)
     directory, value, hits = call(CALL, tmp_path, tmp_path / "cache")
     assert (value, hits) == (str(ord("a")), "0")
     assert call(CALL, tmp_path, tmp_path / "cache") == [directory, value, "1"]
-    base = tmp_path / "store" / "kernelbase.py"
+    base = tmp_path / "store" / "log" / "kernelbase.py"
     text = base.read_text()
     assert text.count("return np.int64(buf[np.uint64(pos)])") == 1
     base.write_text(text.replace("buf[np.uint64(pos)]", "buf[np.uint64(pos)] + 1"))
@@ -53,20 +56,29 @@ def test_a_kernel_is_compiled_again_when_one_that_it_calls_changed(tmp_path: Pat
 
 
 def test_all_that_a_kernel_is_made_of_counts() -> None:
-    """A module of ``store`` that a kernel module imports is one of those that decide."""
-    sources = {path for name in SOURCES for path in (ROOT / "store").glob(name)}
-    kernels = sorted((ROOT / "store").glob("*kernel*.py"))
+    """Every kernel's module and every module that it imports are among those that decide."""
+    kernels = [
+        path
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if "\n@kernel\n" in path.read_text()
+    ]
     assert len(kernels) > 5
-    for path in kernels:
-        names = set()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module == "store":
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("store."):
-                names.add(str(node.module).removeprefix("store."))
-        # which says where they are kept
-        names.discard("privatecache")
-        assert {ROOT / "store" / f"{name}.py" for name in names} <= sources, path
+    # it says where they are kept, and is in no kernel
+    beside = ROOT / "store" / "privatecache.py"
+    assert {*kernels, *(name for path in kernels for name in _imports(path))} - {beside} <= {
+        ROOT / name for name in SOURCES
+    }
+
+
+def _imports(path: Path) -> set[Path]:
+    """Files of this project from which a module takes names."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    files = {ROOT / f"{name.replace('.', '/')}.py" for name in names}
+    return {file for file in files if file.is_file()}
 
 
 def test_each_source_and_tool_has_a_directory_and_few_are_kept(
