@@ -53,7 +53,7 @@ $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' $(EDITABLE)
 	touch $(BENCH_STAMP)
 
-docs: install ## write the generated tables into README.md
+docs: install ## write the generated tables into docs/reference
 	$(BIN)/python -m docs.generate
 
 build: install ## the wheel

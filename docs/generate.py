@@ -1,4 +1,4 @@
-"""Writes the tables of README.md that follow from code: ``make docs``. A test holds them equal."""
+"""Write the tables in docs/reference that follow from code (``make docs``); a test compares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sources.commitlogoptions import COMMIT_LOG_OPTIONS
 from sources.options import Option
 from sources.queueoptions import CONSUME_QUEUE_OPTIONS
 
-README = Path(__file__).parent.parent / "README.md"
+REFERENCE = Path(__file__).parent / "reference"
 
 
 def source_options(table: tuple[Option, ...]) -> str:
@@ -48,23 +48,28 @@ def row_columns() -> str:
 
 
 TABLES = {
-    "run options": run_options,
-    "source options": lambda: source_options(COMMIT_LOG_OPTIONS),
-    "queue source options": lambda: source_options(CONSUME_QUEUE_OPTIONS),
-    "row columns": row_columns,
+    "run.md": {"run options": run_options},
+    "sources.md": {
+        "row columns": row_columns,
+        "source options": lambda: source_options(COMMIT_LOG_OPTIONS),
+        "queue source options": lambda: source_options(CONSUME_QUEUE_OPTIONS),
+    },
 }
+"""Page in docs/reference -> name of a table -> what writes it."""
 
 
-def generated(text: str) -> str:
-    """``text`` with every generated table as it should be."""
-    for name, make in TABLES.items():
+def generated(page: str, text: str) -> str:
+    """``text`` of a page with every generated table as it should be."""
+    for name, make in TABLES[page].items():
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         head, found, rest = text.partition(begin)
         if not found or end not in rest:
-            raise ValueError(f"README.md has no place for {name}")
+            raise ValueError(f"{page} has no place for {name}")
         text = f"{head}{begin}\n{make()}\n{end}{rest.partition(end)[2]}"
     return text
 
 
 if __name__ == "__main__":
-    README.write_text(generated(README.read_text("utf-8")), "utf-8")
+    for page in TABLES:
+        path = REFERENCE / page
+        path.write_text(generated(page, path.read_text("utf-8")), "utf-8")

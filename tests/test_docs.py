@@ -1,4 +1,4 @@
-"""README.md says what the code does: its generated tables are up to date, its commands exist."""
+"""Documents say what the code does: tables, commands and citations."""
 
 from __future__ import annotations
 
@@ -10,22 +10,81 @@ from pathlib import Path
 
 import typer.main
 
-from docs.generate import README, generated
+from docs.generate import REFERENCE, TABLES, generated
 from reput.cli import app
 from tests.support.cli import reput_json
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+CITATION = re.compile(r"([\w./-]+\.md)((?:(?:,| and)? ?§\d+)*)")
+DECISION = re.compile(r"[Dd]ecisions? (\d{4})")
 
 
 def test_generated_tables_are_up_to_date() -> None:
     """``make docs`` would change nothing."""
-    text = README.read_text("utf-8")
-    assert generated(text) == text
+    for page in TABLES:
+        text = (REFERENCE / page).read_text("utf-8")
+        assert generated(page, text) == text, page
 
 
-def test_every_command_that_the_readme_shows_exists() -> None:
+def test_every_cited_document_and_section_exists() -> None:
+    """In code, tests and documents: a document by its path or, in ``docs``, by its name alone."""
+    sources = [
+        path for path in _tracked() if path.suffix in (".py", ".md", ".java", ".toml", ".sh")
+    ]
+    assert len(sources) > 300
+    cited, broken = 0, []
+    for path in sources:
+        text = path.read_text("utf-8")
+        for found in CITATION.finditer(text):
+            name, sections = found[1], re.findall(r"§(\d+)", found[2])
+            bases = (ROOT, ROOT / "docs", REFERENCE, path.parent)
+            places = [base / name for base in bases]
+            document = next((place for place in places if place.is_file()), None)
+            headings = document.read_text("utf-8") if document else ""
+            cited += 1
+            if document is None or any(f"\n## {section}. " not in headings for section in sections):
+                broken.append(f"{path.relative_to(ROOT)}: {found[0]}")
+        for number in DECISION.findall(text):
+            if not any((ROOT / "docs" / "decisions").glob(f"{number}-*.md")):
+                broken.append(f"{path.relative_to(ROOT)}: decision {number}")
+    assert cited > 100
+    assert broken == []
+
+
+def test_every_link_leads_somewhere() -> None:
+    """Files, and headings within them, as GitHub names those."""
+    broken = []
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text("utf-8")):
+            name, _, anchor = target.partition("#")
+            document = path.parent / name if name else path
+            if not document.exists() or (anchor and anchor not in _anchors(document)):
+                broken.append(f"{path.relative_to(ROOT)}: {target}")
+    assert broken == []
+
+
+def _anchors(document: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", document.read_text("utf-8"), re.M)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+def _tracked() -> list[Path]:
+    folders = "bench deploy docs reput tests checkpoints filters readers sinks sources store"
+    found = [ROOT / "pyproject.toml", *ROOT.glob("*.md"), *ROOT.glob("*.py")]
+    for folder in (*folders.split(), "streaming", "upkeep", "workload"):
+        found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return [path for path in found if "target" not in path.parts and "data" not in path.parts]
+
+
+def test_every_command_that_documents_show_exists() -> None:
     """Sub-commands and flags of each ``reput`` line."""
     root = typer.main.get_command(app)
-    shown = re.findall(r"^\.venv/bin/reput ([^#\n]*)", README.read_text("utf-8"), re.M)
-    assert len(shown) >= 6
+    texts = [path.read_text("utf-8") for path in DOCUMENTS if path.name != "CHANGELOG.md"]
+    shown = re.findall(r"^(?:\.venv/bin/)?reput ([^#\n]*)", "\n".join(texts), re.M)
+    assert len(shown) >= 30
     for line in shown:
         command = root
         words = line.split()
