@@ -271,12 +271,12 @@ def test_export_command(tmp_path: Path) -> None:
     file.write_bytes(b"")
     for arguments, code, text in (
         ([out], 2, "holds something"),
-        ([file], 2, "Not a directory"),
+        ([file], 2, "file is not a directory"),
         ([new, "--columns", "body,bodies"], 2, "--columns names 'bodies'"),
         ([new, "--columns", "topic", "--partition-by", "topic"], 2, "no column is left"),
         ([new, "--partition-by", "queueId"], 2, "topic, date"),
         ([new, "--from-time", "noon"], 2, "--from-time is 'noon'"),
-        ([file / "new"], 1, "Not a directory"),
+        ([file / "new"], 2, "file is not a directory"),
     ):
         done = reput("export", store, *arguments)
         assert done.returncode == code, done.stderr
