@@ -77,7 +77,7 @@ def test_unit_starts_a_command_line_that_reput_accepts(with_all: bool) -> None:
     assert parsed["output"]
     assert parsed["as_json"] is True
     assert parsed["once"] is False
-    assert parsed["verify_crc"] is with_all
+    assert parsed["verify_crc"] is (True if with_all else None)
 
 
 def test_unit_stops_the_driver_first_and_gives_it_time() -> None:

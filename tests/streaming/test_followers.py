@@ -64,6 +64,12 @@ def test_table_is_complete_after_every_run(golden: Golden, tmp_path: Path) -> No
     assert plain_columns(table) == expected
 
 
+def break_table(table: Path) -> None:
+    """A directory that no table can be in."""
+    table.mkdir()
+    (table / "_delta_log").write_text("no directory", "utf-8")
+
+
 @pytest.mark.usefixtures("spark")
 def test_failing_target_does_not_hold_up_the_queues(tmp_path: Path) -> None:
     """Its lag and error are shown, the run says so at its end, the next one catches up."""
@@ -75,7 +81,7 @@ def test_failing_target_does_not_hold_up_the_queues(tmp_path: Path) -> None:
         reached = appender.end_offset
         appender.append_batch(workload.batch(300, 300, time.time_ns() // 1_000_000))
         table.rename(tmp_path / "away")
-        table.write_text("no directory", "utf-8")
+        break_table(table)
         with pytest.raises(StoreError, match="the queues are complete"):
             dispatch(store, output, followers=delta(table))
     dispatch(store, tmp_path / "plain")
@@ -84,8 +90,8 @@ def test_failing_target_does_not_hold_up_the_queues(tmp_path: Path) -> None:
     assert (found.position, found.lag_bytes) == (reached, log_end(store) - reached)
     assert found.error is not None and found.failing_since is not None
     shown = " ".join(reput("status", store, "--output", output).stdout.split())
-    assert f"{reached:,}" in shown and "delta" in shown
-    table.unlink()
+    assert str(reached) in shown and "delta" in shown
+    shutil.rmtree(table)
     (tmp_path / "away").rename(table)
     dispatch(store, output, followers=delta(table))
     assert plain_columns(table) == plain_rows(store)
@@ -97,7 +103,7 @@ def test_target_that_comes_back_is_caught_up_with_by_itself(tmp_path: Path) -> N
     """In one live run: the queues go on while it fails, twice, then it is filled."""
     store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
     workload, deadline = Workload(2, 2, 100, seed=1), time.monotonic() + LONGEST_SECONDS
-    table.write_text("no directory", "utf-8")
+    break_table(table)
     stop, ends = threading.Event(), list[int]()
     with Appender(store, file_size=1 << 20) as appender:
 
@@ -114,8 +120,8 @@ def test_target_that_comes_back_is_caught_up_with_by_itself(tmp_path: Path) -> N
             if len(ends) < 3:
                 assert states[0].error is not None
                 append()
-            elif table.is_file():
-                table.unlink()
+            elif (table / "_delta_log").is_file():
+                shutil.rmtree(table)
             elif states[0].position == ends[-1]:
                 stop.set()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
+from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import make_plan
 from sources.commitlog import CommitLogStreamReader
@@ -32,6 +33,7 @@ from streaming.batch import BatchWriter
 from streaming.config import DispatcherConfig
 from streaming.dispatchers import Derived
 from streaming.followers import Followers
+from streaming.progress import Progress
 from tests.support.batch_queue import messages_of, model_of, model_tree
 from tests.support.golden import tree
 from workload.appender import Appender
@@ -56,10 +58,13 @@ class Query:
         self._owned = Ownership(self.output).__enter__()
         self.derived = Derived.of(config, settings)
         log = CommitLog(settings.commit_log_directories)
-        plan = make_plan(log, LogTail(log).settled(), None, config.spark_directory, ())
+        built = Built(self.output, settings, index=False)
+        plan = make_plan(log, LogTail(log).settled(), None, config.spark_directory, built)
         self._id = plan.watermark.store_id
         followers = Followers(config, settings, self._id)
-        self.writer = BatchWriter(config, self.derived, log, plan, followers)
+        progress = Progress(plan.start, plan.watermark.end_offset)
+        self.writer = BatchWriter(config, self.derived, log, plan, followers, progress)
+        self.writer.take_over(plan)
         options = {
             "path": str(self.store), "mode": "runs", "storeId": self._id,
             "gather": self.derived.wanted.to_text(),
