@@ -10,13 +10,14 @@ from __future__ import annotations
 import socket
 import sys
 import traceback
-from types import SimpleNamespace
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import pyspark.daemon
 from pyspark.sql.datasource import DataSource
 
 _HUNG_UP = (BrokenPipeError, ConnectionResetError)
+_STREAM_PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 spark_worker = pyspark.daemon.worker
 
 
@@ -45,12 +46,23 @@ def _quieten() -> None:
     """In such a worker, and nowhere else: with what manager() prints tracebacks is ours. It is in
     the worker's task by now, which for a stream lasts until the query ends."""
     main = sys.modules["__main__"]
-    if getattr(main.__spec__, "name", None) == pyspark.daemon.__name__:
+    name = getattr(main.__spec__, "name", None)
+    if name == pyspark.daemon.__name__:
         vars(main)["traceback"] = SimpleNamespace(
             print_exc=_print_exc, format_exc=traceback.format_exc
         )
+    elif name == _STREAM_PLANNER:
+        # what Spark's hanging up raises there ends the process
+        sys.excepthook = _excepthook
 
 
 def _print_exc() -> None:
     if not isinstance(sys.exc_info()[1], _HUNG_UP):
         traceback.print_exc()
+
+
+def _excepthook(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if not isinstance(error, _HUNG_UP):
+        sys.__excepthook__(kind, error, trace)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -44,6 +45,7 @@ from streaming.session import first_line, session
 from streaming.space import SpaceWait
 
 POLL_SECONDS = 0.25
+PLANNER_SECONDS = 10.0
 _OUR_ERROR = re.compile(r"store\.errors\.(\w+): (.*)")
 
 logger = logging.getLogger("reput")
@@ -172,6 +174,7 @@ class _Run:
                 self._show(writer.progress)
             if query.isActive:
                 writer.stop()
+                _await_planner(query)
                 query.stop()
             query.awaitTermination()
         except StreamingQueryException as error:
@@ -299,6 +302,16 @@ def _start(
     if config.once:
         return query.trigger(availableNow=True).start()
     return query.trigger(processingTime=f"{config.trigger_ms} milliseconds").start()
+
+
+def _await_planner(query: StreamingQuery) -> None:
+    """Let Spark start the source's planner before the query is stopped: one that finds Spark gone
+    when it connects prints a traceback."""
+    deadline = time.monotonic() + PLANNER_SECONDS
+    while query.isActive and query.status["message"].startswith("Initializing"):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(POLL_SECONDS / 5)
 
 
 def _ended(query: StreamingQuery) -> bool:

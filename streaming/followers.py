@@ -7,6 +7,7 @@ that a batch costs no more than a notice, and a target that fails or is slow hol
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -49,6 +50,7 @@ POLL_SECONDS = 0.25
 _LOST = Status.SEGMENT_DELETED.name.lower()
 
 logger = logging.getLogger("reput")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class _StoppedError(Exception):
@@ -258,7 +260,9 @@ class _FollowerThread(threading.Thread):
             self._save()
 
     def _failed(self, error: BaseException) -> None:
-        text = "".join(c if c.isprintable() else " " for c in str(error))
+        # deltalake colours its errors
+        plain = _COLOUR.sub("", str(error))
+        text = "".join(c if c.isprintable() else " " for c in plain)
         text = " ".join(text.split()) or type(error).__name__
         if text != self.state.error:
             logger.error("follower %s: %s; trying again", self.state.name, text)

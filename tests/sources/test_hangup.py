@@ -93,3 +93,18 @@ def test_workers_without_work_end_quietly(golden: Callable[[str], Path]) -> None
     )  # fmt: skip
     assert done.stdout == "ended\n"
     assert "Traceback" not in done.stderr
+
+
+def test_a_streams_planner_that_spark_has_left_ends_quietly(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is a program of its own, which a broken pipe ends; anything else is still shown."""
+    runner = ModuleType("runner")
+    runner.__spec__ = ModuleSpec("pyspark.sql.streaming.python_streaming_source_runner", None)
+    monkeypatch.setitem(sys.modules, "__main__", runner)
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    source = CommitLogDataSource({})
+    for error, printed in ((BrokenPipeError(), False), (ValueError("other"), True)):
+        sys.excepthook(type(error), error, None)
+        assert ("Error" in capfd.readouterr().err) is printed
+    assert source
