@@ -1,15 +1,15 @@
-"""Positions: where a dispatcher stands, who owns an output, what Spark's checkpoint says.
+"""Positions: how far an output has come, who owns it, and what Spark's checkpoint says.
 
-Code only, and no JVM. What it describes lives in the output's ``reput`` directory:
+This package holds code only and needs no JVM. The files live in the output's ``reput`` directory:
 
     reput/owner.lock      held while a dispatcher runs
     reput/owner.json      who holds it, for the error that the second one gets
     reput/abort           from a run's start to its clean end, as in RocketMQ: if it is there at a
-                          start, something may stand behind the watermark
+                          start, the files may hold something beyond the watermark
     reput/watermark       the durable position (``store.state.watermark``)
     reput/built.json      the settings that decide bytes (``store.state.built``)
-    reput/quarantine.jsonl   what got no entry (``store.state.ledger``)
-    reput/followers/      where tables and other followers stand (``checkpoints.followers``)
+    reput/quarantine.jsonl   ranges that got no entry (``store.state.ledger``)
+    reput/followers/      positions of tables and other followers (``checkpoints.followers``)
     reput/spool/          units on their way from Spark's tasks (``store.runs.spool``)
     reput/spark/          Spark's checkpoint, unless ``--checkpoint`` names another place
 """

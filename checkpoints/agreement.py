@@ -1,14 +1,14 @@
-"""How far a log is still the one that an output was built from.
+"""Find the point up to which an output still agrees with its log.
 
-A broker that loses the unsynced end of its log cuts it there and appends other messages in its
-place. Everything that an output has below the cut then agrees with the log, and nothing after it.
-This module searches for that place, and changes nothing (decision 0009).
+A broker that loses the unsynced end of its log truncates the log there and appends other messages
+in its place. Every entry of the output below that cut agrees with the log, and no entry beyond it
+does. This module searches for the cut and changes nothing (decision 0009).
 
-Three kinds of entries are compared with the records that they point to, from the newest back: units
+It compares three kinds of entries with the records that they point to, from the newest back: units
 of consume queues (position, size, topic, queue, queue offset, tagsCode, and with an ext the store
-time), units of batch queues (the store time as well), and entries of the index (hashes of keys). In
-each of them a binary search finds the first entry that disagrees; the lowest of these offsets ends
-what agrees. The cut is the end of the last record below it that has a unit.
+time), units of batch queues (the store time as well), and entries of the index (hashes of keys).
+In each file a binary search finds the first entry that disagrees, and the lowest of their physical
+offsets bounds the part that agrees. The cut is the end of the last record below it that has a unit.
 """
 
 from __future__ import annotations
@@ -50,46 +50,47 @@ from store.state.output import fingerprint, is_same_log
 from store.state.watermark import Watermark
 
 SUFFICIENT_UNITS = 16
-"""So many units that agree are no accident, however many disagree."""
+"""This many agreeing units are no accident, however many others disagree."""
 UNITS_IN_A_ROW = 4
-"""A unit agrees where those before it in its queue do, too: one may point to the start of another
-message of its size."""
+"""A unit counts as agreeing only where this many units before it in its queue agree too: a single
+one may point to the start of another message of the same size."""
 _SIZE_BYTES = 4
-"""Of a record's first field."""
+"""Length of a record's first field, its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What was built from a log, and where."""
+    """The outputs that were built from a log, and their places."""
 
     output: Path
     settings: StoreSettings
     index: bool
-    """Whether the index is one of it; one that is not built may be older than the last cut."""
+    """Whether the index takes part in the comparison; an index that is no longer built may be older
+    than the last cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Up to where an output agrees with a log, and what it has beyond."""
+    """The position up to which an output agrees with a log, and the units on both sides of it."""
 
     end: int
-    """Exclusive: a physical offset at which a record of this log ends."""
+    """Physical offset (exclusive) at which a record of this log ends."""
     last_record_offset: int
-    """Of the record that ends there; -1 where nothing was built."""
+    """Physical offset of the record that ends at ``end``; -1 where nothing was built."""
     last_record_crc: int
     last_store_timestamp: int
-    """Of that record, ms."""
+    """Store time of that record, in ms."""
     kept_units: int
-    """Up to there, of messages that the log still has."""
+    """Units up to ``end`` of messages that the log still has."""
     cut_units: int
-    """From there on, below the watermark."""
+    """Units from ``end`` up to the watermark."""
 
 
 def what_differs(log: CommitLog, log_end: int | None, watermark: Watermark) -> str | None:
-    """What shows that a log is not the one that the watermark was set for; None where nothing does.
+    """Return the sign that a log is not the one that the watermark was set for; None without one.
 
-    ``log_end``: its sealed end, if that is known. The last record below the watermark must be the
-    one that was dispatched, unless retention took it.
+    ``log_end`` is the log's sealed end, if it is known. The last record below the watermark must be
+    the one that was dispatched, unless retention removed it.
     """
     last, end = watermark.last_record_offset, watermark.end_offset
     if log_end is not None and end > log_end:
@@ -106,9 +107,9 @@ def what_differs(log: CommitLog, log_end: int | None, watermark: Watermark) -> s
 def find_agreement(
     log: CommitLog, log_end: int, watermark: Watermark, built: Built, noticed: str
 ) -> Agreement:
-    """Search for the cut. ``noticed``: what ``what_differs`` said.
+    """Search for the cut; ``noticed`` is the text that ``what_differs`` returned.
 
-    Raises CommitLogError where nothing or too little agrees, which is another log's sign.
+    Raises CommitLogError where no units or too few agree, which means that this is another log.
     """
     queues = list(_queues(log, log_end, watermark, built))
     bounds = [queue.first_offset_that_differs() for queue in queues]
@@ -122,7 +123,7 @@ def find_agreement(
     cut = sum(len(queue) for queue in queues) - kept
     if not kept and (cut or log_end >= watermark.end_offset):
         raise CommitLogError(
-            f"{noticed}, and of the {cut} units of the queues none is of a record that the log "
+            f"{noticed}, and none of the {cut} units of the queues points to a record that the log "
             "has: this is another log, and nothing was cut; give the one that was dispatched, or "
             "a fresh --output"
         )
@@ -130,8 +131,8 @@ def find_agreement(
         return Agreement(log_end, -1, 0, watermark.last_store_timestamp, 0, 0)
     if kept < min(SUFFICIENT_UNITS, cut):
         raise CommitLogError(
-            f"{noticed}, and only {kept} of the {kept + cut} units of the queues are of records "
-            f"that the log has, those up to {end}: too few to tell that it is the same log, and "
+            f"{noticed}, and only {kept} of the {kept + cut} units of the queues point to records "
+            f"that the log has, those up to {end}: too few to show that it is the same log, and "
             "nothing was cut; give the one that was dispatched, or a fresh --output"
         )
     for queue, count in zip(queues, counts, strict=True):
@@ -142,8 +143,8 @@ def find_agreement(
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The first number of [low, high) for which ``holds`` is true, false before it; ``high``
-    without one."""
+    """Return the first number in [low, high) for which ``holds`` is true, or ``high``; ``holds`` is
+    false for all numbers before it."""
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
@@ -151,7 +152,7 @@ def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
 
 
 def _first_from_end(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """As ``_first``, in few steps where it is near to ``high``."""
+    """Return the same as ``_first``, in few steps where the result is close to ``high``."""
     step = 1
     while high > low and holds(middle := max(high - step, low)):
         high, step = middle, step * 2
@@ -159,7 +160,7 @@ def _first_from_end(low: int, high: int, holds: Callable[[int], bool]) -> int:
 
 
 class _Queue:
-    """The units of one queue that are below the watermark, of messages that the log still has."""
+    """The units of one queue that lie below the watermark and whose messages the log still has."""
 
     def __init__(
         self, key: QueueKey, files: QueueFiles, log: CommitLog, log_end: int, watermark: Watermark,
@@ -169,8 +170,8 @@ class _Queue:
         self._files = files
         self._log = log
         self._log_end = log_end
-        # without keys to go by: what a broker appends after the cut is younger than all that it had
-        # lost, as long as its clock was not put back
+        # this case has no keys to compare: the messages that a broker appends after the cut are
+        # younger than all that it lost, unless its clock was set back
         self._newest = 0 if built.index else watermark.last_store_timestamp
         self._settings = built.settings
         directory = built.output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path
@@ -218,14 +219,15 @@ class _Queue:
         elif is_ext_addr(code):
             ext = self._ext.read(code)
             if ext is None:
-                return True  # a unit that is gone says nothing
+                return True  # a unit whose file is gone shows nothing
             code, time = ext.tags_code, ext.msg_store_time
         right = record.tags_code(found, self._settings.message_delay_levels_ms)
         return (code, time) == (right, found.store_timestamp)
 
     def _is_queued(self, found: Record, index: int) -> bool:
-        """Whether a record goes into this queue, its own or one that its properties name, and may
-        be at this place: gaps in queue offsets are closed up, and 0 is appended anywhere."""
+        """Return whether a record goes into this queue, its own or one that its properties name,
+        and may stand at this index: gaps in queue offsets are closed up, and offset 0 is appended
+        anywhere."""
         own = found.topic, found.queue_id, found.queue_offset
         return self._holds(index, own) or any(
             self._holds(index, light)
@@ -240,29 +242,30 @@ class _Queue:
         return is_this and (is_batch or queue_offset >= index or queue_offset == 0)
 
     def first_offset_that_differs(self) -> int | None:
-        """Physical offset of the first unit that disagrees with the log; None without one."""
+        """Return the physical offset of the first unit that disagrees with the log; None without
+        one."""
         index = _first_from_end(self._begin, self._end, self._differs)
         if index == self._end:
             return None
-        # a damaged unit may say anything
+        # the fields of a damaged unit may hold any value
         before = self._files.last_unit(index * self._files.unit_size) or (0, 0)
         return max(int(self._files.read(index, 1)[0]["offset"]), sum(before))
 
     def count_before(self, end_offset: int) -> int:
-        """How many units are of messages that end at or before ``end_offset``."""
+        """Return how many units belong to messages that end at or before ``end_offset``."""
         if sum(self.last_of(len(self))) <= end_offset:
             return len(self)
         end = self._files.find_end(end_offset) // self._files.unit_size
         return max(end - self._begin, 0)
 
     def last_of(self, count: int) -> tuple[int, int]:
-        """(physical offset, size) of the last message of the first ``count`` units; (-1, 0) without
-        one."""
+        """Return (physical offset, size) of the last message of the first ``count`` units; (-1, 0)
+        without one."""
         last = self._files.last_unit((self._begin + count) * self._files.unit_size)
         return last if count and last else (-1, 0)
 
     def check_samples(self, count: int, noticed: str) -> None:
-        """Look at units from the last of the first ``count`` back to the oldest. Raises
+        """Check sampled units, from the last of the first ``count`` back to the oldest. Raises
         CommitLogError where one disagrees."""
         step = min(count, 1)
         while step:
@@ -289,8 +292,8 @@ def _queues(log: CommitLog, log_end: int, watermark: Watermark, built: Built) ->
 def _first_index_offset_that_differs(
     log: CommitLog, log_end: int, watermark: Watermark, built: Built
 ) -> int | None:
-    """Physical offset of the first message whose index entries are not of its keys; None without
-    one. A key that is unique tells messages apart which are alike otherwise."""
+    """Return the physical offset of the first message whose index entries do not match its keys;
+    None without one. A unique key tells apart messages that are otherwise alike."""
     layout = IndexLayout(built.settings.max_hash_slot_num, built.settings.max_index_num)
     lowest = None
 

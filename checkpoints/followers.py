@@ -1,7 +1,7 @@
-"""Where the followers of a log stand, a small file each, for ``reput status``.
+"""The positions of a log's followers, one small file each, for ``reput status``.
 
-The position that counts is kept by a follower's target (``store.follower``); what is here was true
-when it was written. One thing is kept here alone: that a target has still to be cut.
+A follower's target keeps the position that counts (``store.follower``); the file holds what was
+true when it was written. Only one fact is kept here alone: that a target still has to be truncated.
 """
 
 from __future__ import annotations
@@ -17,28 +17,31 @@ from store import fsops
 
 @dataclass(frozen=True, slots=True)
 class FollowerState:
-    """One follower. Counts are since its file was made."""
+    """The state of one follower; its counts begin when its file is created."""
 
     name: str
     target: str
-    """Where to, for people."""
+    """A description of the target for people."""
     position: int | None = None
-    """End (exclusive) of the log that the target holds; None while unknown or nothing."""
+    """End (exclusive) of the part of the log that the target holds; None while it is unknown or
+    empty."""
     rows: int = 0
     lost_bytes: int = 0
-    """Bytes that the log had lost before they were delivered."""
+    """Bytes that the log lost before they were delivered."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """What the follower counts besides."""
+    """Further counts that the follower keeps."""
     error: str | None = None
-    """Why the last attempt failed; None where it did not."""
+    """The reason why the last attempt failed; None where it succeeded."""
     failing_since: str | None = None
-    """ISO 8601, UTC."""
+    """Time of the first of these failures, in ISO 8601 and UTC."""
     truncate_to: int | None = None
-    """The log was cut here, which the target has not been told yet."""
+    """The offset at which the log was cut, until the target has been truncated there; None
+    otherwise."""
 
 
 def read_follower_states(state_directory: Path) -> Iterator[FollowerState]:
-    """Every follower that ever ran, by name. A file that cannot be read is left out."""
+    """Yield the state of every follower that ever ran, by name. A file that cannot be read is
+    skipped."""
     for _, state in _read(state_directory):
         if state is not None:
             yield state
@@ -53,8 +56,9 @@ def write_follower_state(state_directory: Path, state: FollowerState) -> None:
 
 
 def note_truncation(state_directory: Path, end: int) -> None:
-    """Every target, whether in use now or not, has to forget what lies behind ``end``. A file that
-    cannot be read is made anew: it stands for a target all the same. Raises OutputError."""
+    """Record for every target, whether in use now or not, that it must drop messages from ``end``
+    on. A file that cannot be read is replaced, because it too stands for a target. Raises
+    OutputError."""
     for name, found in _read(state_directory):
         state = found or FollowerState(name, "")
         known = end if state.truncate_to is None else min(end, state.truncate_to)

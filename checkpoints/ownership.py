@@ -1,4 +1,4 @@
-"""One writer per output: a file lock that dies with its holder, and RocketMQ's own store lock."""
+"""One writer per output: a file lock that ends with its holder, and RocketMQ's own store lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OWNER_NAME = "owner.json"
 
 
 class Ownership:
-    """Holds an output while in a ``with`` block."""
+    """Holds an output for the length of a ``with`` block."""
 
     def __init__(self, output: Path) -> None:
         self.output = output
@@ -30,8 +30,8 @@ class Ownership:
         self._held = ExitStack()
 
     def __enter__(self) -> Ownership:
-        """Raises OwnershipError naming the first owner, OutputError for a read-only output,
-        UsageError for a directory in which a store has its data."""
+        """Take the output. Raises OwnershipError naming the owner, OutputError for a read-only
+        output, and UsageError for a directory in which a store has its data."""
         check_target(self.output)
         fsops.make_directories(self.directory, self.output)
         try:

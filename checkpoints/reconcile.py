@@ -1,9 +1,9 @@
-"""Four positions, checked against each other before every start (decision 0002).
+"""Compare four positions with each other before every start (decision 0002).
 
 The log and the watermark are the truth. Spark's checkpoint is kept if it reads well, belongs to
-this output and has a batch that begins at or before the watermark: what is ahead is repeated.
+this output and has a batch that begins at or before the watermark; later batches are repeated.
 Otherwise it is moved aside and the query begins anew at the watermark. Each queue's own
-maxPhysicOffset is read by its dispatcher.
+maxPhysicOffset is read by the queue's writer.
 """
 
 from __future__ import annotations
@@ -23,20 +23,23 @@ from store.state.watermark import Watermark, read_watermark
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a start will do; made without changing anything."""
+    """The steps of one start; making the plan changes nothing."""
 
     watermark: Watermark
-    """The position to begin with; to be written with a new epoch."""
+    """The position to begin with; it is written with a new epoch."""
     start: int
-    """Where the first batch begins if Spark's checkpoint is new, otherwise where it goes on."""
+    """The offset at which the first batch begins if Spark's checkpoint is new; otherwise the offset
+    at which the query resumes."""
     spark: SparkPosition | None
-    """What Spark's checkpoint is kept at, and brought back to; None: it is moved aside."""
+    """The position to which Spark's checkpoint is rewound; None if the checkpoint is moved
+    aside."""
     truncate_to: int | None
-    """The log was cut here, before the watermark: what was derived from beyond it must be cut."""
+    """The offset, below the watermark, at which the log was cut; everything derived from beyond it
+    must be cut too."""
     lost: tuple[int, int] | None
-    """[from, to) of the log is gone and was never dispatched."""
+    """The range [from, to) of the log that was removed and never dispatched."""
     notes: tuple[str, ...]
-    """What was found and is done about it, for the log."""
+    """Lines for the log: each finding and the step taken for it."""
 
 
 def make_plan(
@@ -48,10 +51,12 @@ def make_plan(
     replay_from: int | None = None,
     store_id: str | None = None,
 ) -> Plan:
-    """Compare the positions. ``built``: looked at where the log is not as it was dispatched;
-    ``replay_from``: a record start to dispatch again from; ``store_id``: of an output without one.
+    """Compare the positions and return a plan.
 
-    Raises CommitLogError where too little of what was built agrees with the log.
+    ``built`` is examined where the log is not as it was dispatched; ``replay_from`` is a record
+    start from which to dispatch again; ``store_id`` is the identity for an output without one.
+
+    Raises CommitLogError where too few of the built units agree with the log.
     """
     notes: list[str] = []
     first = log.min_offset
@@ -95,9 +100,11 @@ def make_plan(
 def _spark_position(
     directory: Path, watermark: Watermark, log: CommitLog, log_end: int
 ) -> tuple[SparkPosition | None, str]:
-    """The last position of Spark's that skips nothing and plans nothing beyond the log's end, nor
-    up to where no record starts since the log went on otherwise; and what to say about it if it is
-    not simply where Spark stands."""
+    """Return Spark's last usable position, and a note if it is not simply where Spark stands.
+
+    A usable position skips nothing and plans no batch that ends beyond the log's end or, after the
+    log was cut, at an offset where no record starts.
+    """
     try:
         positions = spark_checkpoint.read_positions(directory, watermark.store_id)
     except DamagedCheckpointError as error:
@@ -116,9 +123,9 @@ def _spark_position(
 
 
 def watermark_of(log: CommitLog, log_end: int, built: Built) -> Watermark | None:
-    """The watermark of an output, for upkeep; None where reput did not build it.
+    """Return the watermark of an output, for upkeep commands; None where reput did not build it.
 
-    Raises CommitLogError where this is not its log, or a dispatcher must see the log first.
+    Raises CommitLogError where this is not its log, or where a dispatcher must see the log first.
     """
     found = read_watermark(built.output / STATE_DIRECTORY)
     if found is None:
@@ -152,8 +159,8 @@ def _check_record_start(log: CommitLog, offset: int, end: int) -> None:
 
 
 def _record_start(log: CommitLog, offset: int, known: int) -> int:
-    """``offset`` where a record may start there, else the start of the one that it lies in;
-    ``known``: a record start before it."""
+    """Return ``offset`` if a record may start there, otherwise the start of the record that
+    contains it; ``known`` is a record start before it."""
     segment = log.segment_at(offset)
     start = max(segment.start, known) if segment else offset
     return walk(log, Window(log), start, offset).offset

@@ -1,8 +1,8 @@
 """Spark's checkpoint directory of a streaming query, read without Spark.
 
     metadata        {"id": uuid}
-    offsets/N       "v1", metadata JSON, one offset JSON a source: written before batch N runs
-    commits/N       "v1", JSON: written after batch N ran ("commits log"; RocketMQ's log is the
+    offsets/N       "v1", metadata JSON, one offset JSON per source; written before batch N runs
+    commits/N       "v1", JSON; written after batch N ran ("commits log"; RocketMQ's log is the
                     only one called CommitLog here)
     reput-start     ours: where batch 0 begins. Spark asks the source again when it repeats batch
                     0, and the answer may have changed by then: data would be skipped
@@ -28,24 +28,24 @@ _VERSION = "v1"
 
 @dataclass(frozen=True, slots=True)
 class SparkPosition:
-    """Where a query would go on."""
+    """The position at which a query would resume."""
 
     offset: int
-    """Log offset of the next batch to run, or to run again."""
+    """Log offset at which the next batch begins, whether it is new or repeated."""
     batch_id: int
     """The last batch in the offset log."""
     committed: bool
     """Whether that batch is in the commits log."""
     planned_end: int
-    """Where that batch ends."""
+    """The offset at which that batch ends."""
 
 
 class DamagedCheckpointError(Exception):
-    """The directory holds something that Spark would trip over, or skip data by."""
+    """The directory holds something that would stop Spark or make it skip data."""
 
 
 def read_position(directory: Path, store_id: str) -> SparkPosition | None:
-    """Where the query of ``directory`` stands; None for a directory without a batch.
+    """Return the position of the query in ``directory``; None for a directory without a batch.
 
     Raises DamagedCheckpointError for damage and for another store's checkpoint.
     """
@@ -53,7 +53,7 @@ def read_position(directory: Path, store_id: str) -> SparkPosition | None:
 
 
 def read_positions(directory: Path, store_id: str) -> list[SparkPosition]:
-    """Where the query stands, and before that every position that ``rewind`` can bring it to.
+    """Return the query's position, then every earlier position to which ``rewind`` can bring it.
 
     Raises DamagedCheckpointError for damage and for another store's checkpoint.
     """
@@ -94,7 +94,7 @@ def read_positions(directory: Path, store_id: str) -> list[SparkPosition]:
 
 
 def rewind(directory: Path, position: SparkPosition) -> None:
-    """Remove what the directory holds behind ``position``, the last files first."""
+    """Remove the files of all batches after ``position``, the last files first."""
     first_commit = position.batch_id + position.committed
     offsets, commits = _batches(directory / "offsets"), _batches(directory / "commits")
     for batch in range(max(offsets, default=-1), position.batch_id - 1, -1):
@@ -105,7 +105,7 @@ def rewind(directory: Path, position: SparkPosition) -> None:
 
 
 def read_start(directory: Path, store_id: str) -> int | None:
-    """The pinned start; None where it is missing, damaged or another store's."""
+    """Return the pinned start; None where it is missing, damaged or another store's."""
     try:
         return parse_offset((directory / START_NAME).read_text("utf-8"), store_id)
     except (OSError, UnicodeDecodeError):
@@ -113,13 +113,13 @@ def read_start(directory: Path, store_id: str) -> int | None:
 
 
 def pin_start(directory: Path, root: Path, store_id: str, offset: int) -> None:
-    """Pin where batch 0 begins, before the query starts."""
+    """Pin the offset at which batch 0 begins, before the query starts."""
     fsops.make_directories(directory, root)
     fsops.replace_file(directory / START_NAME, json.dumps(offset_json(store_id, offset)).encode())
 
 
 def move_aside(directory: Path) -> Path:
-    """Rename the directory to ``NAME.replaced-N``; nothing of it is lost."""
+    """Rename the directory to ``NAME.replaced-N``, so that none of its content is lost."""
     number = 1
     while (target := directory.with_name(f"{directory.name}.replaced-{number}")).exists():
         number += 1
@@ -147,7 +147,7 @@ def _json(path: Path, kind: str) -> object:
 
 
 def _version_and_json(path: Path) -> list[str]:
-    """Lines behind the version; the first of them is a JSON object."""
+    """Return the lines after the version; the first of them is a JSON object."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,14 +1,14 @@
-"""What was built aside takes the place of what is there, as one step, whatever dies when.
+"""Swap a rebuilt output in atomically, crash-safe at every step.
 
-    OUTPUT/.reput-rebuild/new/        the parts, built there as below an output of its own
-    OUTPUT/.reput-rebuild/swap.json   the parts to be swapped; written when all of them are durable
-    OUTPUT/NAME.replaced-N            what stood there before
+OUTPUT/.reput-rebuild/new/        the parts, built there as below an output of its own
+OUTPUT/.reput-rebuild/swap.json   the parts to be swapped; written when all of them are durable
+OUTPUT/NAME.replaced-N            the part that stood there before
 
-Without ``swap.json`` nothing has changed, and what was built is thrown away. With it every part is
-put in place, by this process or by the next that owns the output: ``finish_swap``. A part, a
-directory or a file, is exchanged by one system call, so that its name always stands for the old or
-for the new one, whole; only on a file system without that call is there a moment with neither.
-Parts are swapped in the order given: the state directory, which says what the others hold, last.
+Without ``swap.json`` nothing has changed, and the built parts are discarded. Once it exists, every
+part is put in place by this process or by the next owner of the output (``finish_swap``). One
+system call exchanges a part, a directory or a file, so that its name always stands for the whole
+old or the whole new one; only on a file system without that call is there a moment with neither.
+Parts are swapped in the order given; the state directory, which describes the others, comes last.
 """
 
 from __future__ import annotations
@@ -35,25 +35,27 @@ class _Step:
     """One part of a swap."""
 
     path: str
-    """Below the output."""
+    """Path below the output."""
     kept: str
-    """Where the old part goes, below the output."""
+    """Path below the output to which the old part is moved."""
     inode: int | None
-    """The new part's: tells whether it is in place already. None: there is no new one."""
+    """Inode of the new part, which shows whether it is already in place; None if there is no new
+    part."""
 
 
 def build_root(output: Path) -> Path:
-    """Where to build: an output of its own on the same file system."""
+    """Return the directory to build in: an output of its own on the same file system."""
     return output / ASIDE_DIRECTORY / BUILD_DIRECTORY
 
 
 def clear_aside(output: Path) -> None:
-    """Remove what was built and not swapped in. For the owner of the output only."""
+    """Remove parts that were built and not swapped in. Only the owner of the output may call it."""
     fsops.remove_tree(output / ASIDE_DIRECTORY)
 
 
 def check_swappable(output: Path, parts: Iterable[str]) -> None:
-    """Raises UsageError for a part that is a link, or on another file system: no exchange."""
+    """Raises UsageError for a part that cannot be exchanged: a link, or one on another file
+    system."""
     device = output.stat().st_dev
     for part in parts:
         path = output / part
@@ -65,10 +67,11 @@ def check_swappable(output: Path, parts: Iterable[str]) -> None:
 
 
 def swap_in(output: Path, parts: Sequence[str]) -> list[Path]:
-    """Put built parts in place; what stood there is kept, and is returned.
+    """Put built parts in place; keep the old parts and return their paths.
 
-    ``parts``: paths below the output, in their order; one that was not built goes out of the way.
-    For the owner of the output only. Raises OutputError: ``finish_swap`` goes on.
+    ``parts`` are paths below the output, in order; a part that was not built is only moved out of
+    the way. Only the owner of the output may call it. Raises OutputError, after which
+    ``finish_swap`` resumes.
     """
     number = 1 + max((number for _, _, number in _replaced(output)), default=0)
     new = build_root(output)
@@ -83,10 +86,10 @@ def swap_in(output: Path, parts: Sequence[str]) -> list[Path]:
 
 
 def finish_swap(output: Path) -> list[Path]:
-    """Go on with a swap that was killed, or throw away what was built without coming so far.
+    """Resume a swap that was killed, or discard parts whose swap had not begun.
 
-    Costs a stat where nothing was left. Returns what was replaced and kept. Raises OwnershipError
-    where the output is in use.
+    It costs one stat where nothing was left. It returns the parts that were replaced and kept.
+    Raises OwnershipError where the output is in use.
     """
     if not (output / ASIDE_DIRECTORY).is_dir():
         return []
@@ -95,7 +98,7 @@ def finish_swap(output: Path) -> list[Path]:
 
 
 def finish_owned_swap(output: Path) -> list[Path]:
-    """``finish_swap`` for who owns the output already."""
+    """Do the work of ``finish_swap`` for a caller that already owns the output."""
     journal = output / ASIDE_DIRECTORY / JOURNAL_NAME
     try:
         steps = [_Step(**fields) for fields in json.loads(journal.read_text("utf-8"))]
@@ -120,7 +123,7 @@ def _finish(output: Path, steps: Sequence[_Step]) -> list[Path]:
 
 
 def _take(output: Path, step: _Step) -> None:
-    """One part; may be called again after having been killed anywhere in it."""
+    """Swap one part; it may be called again after a kill at any point in it."""
     target, kept = output / step.path, output / step.kept
     old = new = build_root(output) / step.path
     fsops.make_directories(target.parent, output)
@@ -129,7 +132,8 @@ def _take(output: Path, step: _Step) -> None:
         old = target
     elif _inode(new) is not None and _inode(target) != step.inode:
         if _inode(kept) is not None:
-            # killed between two renames; what is there was made since, as the owner's lock
+            # the last swap was killed between two renames; a file that is there was made since
+            # then, as the owner's lock is
             fsops.remove_tree(target)
         elif _inode(target) is not None and not fsops.exchange(new, target):
             fsops.rename(target, kept)
@@ -140,8 +144,8 @@ def _take(output: Path, step: _Step) -> None:
 
 
 def _kept(part: str, number: int) -> str:
-    """``consumequeue/Topic`` goes to ``consumequeue.replaced-N/Topic``: no broker takes that for a
-    topic."""
+    """Return where the old part goes: ``consumequeue.replaced-N/Topic`` for ``consumequeue/Topic``,
+    which no broker takes for a topic."""
     first, slash, rest = part.partition("/")
     return f"{first}.replaced-{number}{slash}{rest}"
 
@@ -153,16 +157,16 @@ def _inode(path: Path) -> int | None:
 
 
 def _replaced(output: Path) -> Iterator[tuple[Path, str, int]]:
-    """What swaps have kept: path, the part's first name, number."""
+    """Yield the parts that swaps have kept: path, the part's original name, number."""
     for path in sorted(output.iterdir()):
         if found := _REPLACED_NAME.match(path.name):
             yield path, found[1], int(found[2])
 
 
 def drop_replaced(output: Path, names: Iterable[str]) -> list[Path]:
-    """Remove what swaps have kept of these parts (first names); returns it.
+    """Remove the kept old versions of these parts (original names) and return their paths.
 
-    For the owner of the output only.
+    Only the owner of the output may call it.
     """
     dropped = [path for path, name, _ in _replaced(output) if name in names]
     for path in dropped:

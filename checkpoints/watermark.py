@@ -1,4 +1,4 @@
-"""Moving the watermark, whose file is specified, and read, in ``store.state.watermark``."""
+"""Moves the watermark; ``store.state.watermark`` specifies the file and reads it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermar
 
 
 def new_store_id() -> str:
-    """A fresh identity, 32 hex digits."""
+    """Return a fresh identity, 32 hex digits."""
     return uuid.uuid4().hex
 
 
 class WatermarkFile:
-    """Writes watermarks; for the owner of the output only."""
+    """Writes watermarks; only the owner of the output may use it."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
@@ -25,7 +25,8 @@ class WatermarkFile:
         self.current = read_watermark(directory)
 
     def advance(self, watermark: Watermark) -> Watermark:
-        """Make a watermark durable. Raises OutputError, SyncError: the old one counts then."""
+        """Make a watermark durable. Raises OutputError or SyncError, after which the old one
+        counts."""
         sequence = self.current.sequence + 1 if self.current else 1
         written = replace(watermark, sequence=sequence)
         fsops.pwrite(self._fd, written.pack(), sequence % 2 * SLOT_SIZE, self._path)

@@ -234,7 +234,7 @@ def test_a_few_messages_of_one_shape_are_no_agreement(
         return
     with pytest.raises(CommitLogError, match="nothing was cut") as caught:
         scene.plan(found, log_end=again.end)
-    counted = f"only {same} of the 25 units" if same else "of the 25 units of the queues none"
+    counted = f"only {same} of the 25 units" if same else "none of the 25 units of the queues"
     assert counted in str(caught.value)
 
 
@@ -246,7 +246,7 @@ def test_another_shorter_log_is_refused_before_anything_is_cut(
     scene.built(14, **which)
     with pytest.raises(CommitLogError, match="this is another log") as caught:
         scene.plan(scene.watermark(14), log_end=scene.border(10))
-    assert "of the 15 units of the queues none" in str(caught.value)
+    assert "none of the 15 units of the queues" in str(caught.value)
 
 
 def test_a_shorter_log_whose_records_stand_elsewhere_is_refused(scene: Scene) -> None:
