@@ -1,1 +1,1 @@
-"""The query: ReputMessageService's role played by a Spark Structured Streaming job."""
+"""The query: a Spark Structured Streaming job in the role of ReputMessageService."""

@@ -1,9 +1,9 @@
-"""One micro-batch on the driver: packed runs in, entries and a higher watermark out.
+"""One micro-batch on the driver: it takes packed runs and leaves entries and a higher watermark.
 
-Order (ARCHITECTURE.md): entries, their sync, the ledger, the watermark, RocketMQ's checkpoint file.
-Spark may call a batch again: the dispatchers are idempotent, and the watermark, not Spark's
-checkpoint, says what is done. So a batch returns to Spark before it is durable, and is written
-while the next one is scanned.
+It writes in this order (ARCHITECTURE.md): entries, their sync, the ledger, the watermark,
+RocketMQ's checkpoint file. Spark may call a batch again: the index writers are idempotent, and the
+watermark, not Spark's checkpoint, decides what is done. A batch therefore returns to Spark before
+it is durable, and is written while the next one is scanned.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from streaming.progress import Progress
 STORE_CHECKPOINT_SECONDS = 1.0
 TEND_SECONDS = 1.0
 RETENTION_SECONDS = 10.0
-"""RocketMQ's cleanResourceInterval."""
+"""RocketMQ's cleanResourceInterval, in seconds."""
 _NO_DAMAGE = (Status.SEGMENT_DELETED, Status.BAD_MULTI_DISPATCH)
 
 logger = logging.getLogger("reput")
 
 
 class BatchWriter:
-    """What happens with one batch on the driver. Owns the output's positions."""
+    """Handles each batch on the driver and owns the output's positions."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class BatchWriter:
         followers: Followers,
         progress: Progress,
     ) -> None:
-        """Opens what is there. Raises OutputError, QueueFileError, IndexFileError."""
+        """Open the output. Raises OutputError, QueueFileError, IndexFileError."""
         self._config = config
         self._derived = derived
         self._settings = derived.settings
@@ -82,10 +82,12 @@ class BatchWriter:
         self._watermark = WatermarkFile(config.state_directory)
         self._built_by_us = self._watermark.current is not None
         self.dispatchers: Sequence[CommitLogDispatcher] = ()
-        """Opened by ``take_over``: what they make of the files follows from the position."""
+        """The index writers, which ``take_over`` opens because the position decides how they read
+        the files."""
         self._store_checkpoint_due = 0.0
         self._may_be_behind = True
-        """A broker may have written RocketMQ's checkpoint for messages that come only now."""
+        """A broker may have written RocketMQ's checkpoint for messages that are dispatched only
+        now."""
         self._tend_due = 0.0
         self._retention_due = 0.0
         self._retained_from = 0
@@ -94,7 +96,7 @@ class BatchWriter:
         self._collected_end = plan.start
 
     def take_over(self, plan: Plan) -> None:
-        """Clear away what an earlier run left, and begin with the plan's watermark."""
+        """Remove what an earlier run left unfinished, and begin with the plan's watermark."""
         empty_spool(self._config.spool_directory, self._config.output)
         clear_from = self._advance_to(plan)
         durable_end = plan.watermark.end_offset if self._built_by_us else None
@@ -102,7 +104,7 @@ class BatchWriter:
             self._config, self._ledger, durable_end, self._log
         )
         if clear_from is not None:
-            # the log may have ended later than it does now
+            # the log may have ended at a later offset than it does now
             self._may_be_behind = False
             for dispatcher in self.dispatchers:
                 dispatcher.truncate(clear_from)
@@ -110,16 +112,17 @@ class BatchWriter:
             self.write_store_checkpoint(final=True)
 
     def _advance_to(self, plan: Plan) -> int | None:
-        """Make the plan's position durable. Returns from where on nothing is to be believed.
+        """Make the plan's position durable; return the offset from which no unit can be trusted.
 
-        A cut is decided here, before any unit goes: whatever stops it, the next start finds the
-        abort file and clears from the same watermark. After half of it the log could seem to agree
-        with what is left.
+        A cut is recorded here, before any unit is removed: if the removal is interrupted, the next
+        start finds the abort file and clears from the same watermark. Without that, a half-finished
+        cut could make the log seem to agree with the remaining units.
         """
         position, epoch, clear_from = plan.watermark, plan.watermark.epoch + 1, plan.truncate_to
         if clear_from is None and self._watermark.current and self._config.abort_file.exists():
-            # a batch was written in part: the log may have lost its messages and gone on with
-            # others, and nobody else would remove their units from queues that get no new ones
+            # the last run wrote a batch in part: the log may have lost its messages and gone on
+            # with others, and nothing else would remove their units from queues that get no new
+            # ones
             clear_from = position.end_offset
             logger.info("the last run was cut short: clearing what is beyond %d", clear_from)
         fsops.replace_file(self._config.abort_file, b"")
@@ -134,7 +137,8 @@ class BatchWriter:
             self._note_bad(BadRange(*plan.lost, Status.SEGMENT_DELETED), DispatchCounts())
             self._ledger.sync()
         if self._derived.index:
-            # one that is known stays where files are gone since: what they held is then missing
+            # a known first message stays known where files have disappeared since: their entries
+            # then count as missing
             first_indexed = self._derived.first_indexed(self._config)
             first = plan.start if first_indexed is None else first_indexed
             if index_begin < 0 or (first_indexed is None and first < index_begin):
@@ -143,7 +147,8 @@ class BatchWriter:
         return clear_from
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
-        """foreachBatch: called by Spark on the driver; may be called again with the same batch."""
+        """The foreachBatch callback: Spark calls it on the driver, and may repeat the same
+        batch."""
         with self._busy:
             if self._stopping.is_set():
                 self.refused_batch = True
@@ -160,32 +165,32 @@ class BatchWriter:
                 raise
 
     def stop(self) -> None:
-        """Let the running batch end and take no other. One that begins now is refused, which ends
-        the query: Spark could not interrupt it if it waited here."""
+        """Let the running batch end and accept no other. A batch that begins now is refused, which
+        ends the query: Spark could not interrupt it if it waited here."""
         self._stopping.set()
         with self._busy:
             pass
 
     def finish(self) -> None:
-        """Wait until the batch under way is durable. Raises what its write raised."""
+        """Wait until the batch in progress is durable. Raises the error of its write."""
         if self._pending is not None:
             self._pending.result()
 
     def check(self) -> None:
-        """Raises what the write of the last batch raised, if it has ended; does not wait."""
+        """Raises the error of the last batch's write if it has ended; does not wait."""
         if self._pending is not None and self._pending.done():
             self._pending.result()
 
     def note_progress(self) -> None:
-        """See how far the tasks of the batch under way are."""
+        """Record how far the tasks of the batch in progress have come."""
         ahead = self._collected_end - self.progress.position
         self.progress.ahead_bytes = max(0, ahead) + scanned_bytes(self._config.spool_directory)
 
     def tend(self) -> None:
-        """Begin what has to be done while no batch comes, too: see whether the log is still the
-        same, and remove expired files."""
+        """Begin work that is due even while no batch comes: check that the log is still the same,
+        and remove expired files."""
         if time.monotonic() >= self._tend_due and self._busy.acquire(blocking=False):
-            # no batch begins meanwhile, and the next one waits for what is begun here
+            # no batch begins meanwhile, and the next one waits for the work that begins here
             try:
                 if self._pending is None or self._pending.done():
                     self.finish()
@@ -200,8 +205,8 @@ class BatchWriter:
             self._expire()
 
     def _check_log(self) -> None:
-        """Raises CommitLogError where the last record below the watermark is another one by now:
-        what this run would go on with does not follow from what it has written."""
+        """Raises CommitLogError where the last record below the watermark has changed: the units
+        that this run would write next do not follow from those that it has written."""
         current = self._watermark.current
         self._log.refresh()
         noticed = what_differs(self._log, None, current) if current else None
@@ -214,7 +219,8 @@ class BatchWriter:
     def _collect(self, frame: DataFrame) -> DispatchBatch:
         if self.progress.first_batch is None:
             self.progress.first_batch = time.monotonic()
-        # what toArrow does with the schema and settings besides is a tenth of a small batch
+        # the further work of toArrow with the schema and settings is a tenth of a small batch's
+        # time
         arrow = frame._collect_as_arrow()  # type: ignore[operator]
         items = list(unpack(arrow, SpoolReader(self._config.spool_directory)))
         batch = assemble(items)
@@ -222,10 +228,12 @@ class BatchWriter:
             return batch
         scanned = [item for item in items if isinstance(item, ScannedRange)]
         if not scanned:
-            raise StoreError("a batch came without its range; nothing was written")
+            raise StoreError(
+                "a batch came without its range: nothing was written; start the run again"
+            )
         start = min(part.start for part in scanned)
         end = max(part.planned_end for part in scanned)
-        self.finish()  # the log is read below, by one thread at a time
+        self.finish()  # one thread at a time may read the log, which happens below
         logger.warning("parts of a batch do not join, scanning again: start=%d end=%d", start, end)
         self._log.refresh()
         batch = scan_in_one_piece(
@@ -242,8 +250,8 @@ class BatchWriter:
         return batch
 
     def _check_queue_types(self, batch: DispatchBatch) -> None:
-        """Where topics have become batch topics or ceased to be: nothing of the batch is written
-        if their queues are there as the other kind."""
+        """Check topics that have become batch topics or ceased to be: where their queues exist as
+        the other kind, nothing of the batch is written."""
         if batch.batch_topics != self._batch_topics:
             check_queue_types(self._settings.root, self._config.output, batch.batch_topics)
             self._batch_topics = batch.batch_topics
@@ -253,8 +261,8 @@ class BatchWriter:
         current = self._watermark.current
         if current is None or batch.start > current.end_offset:
             raise StoreError(
-                f"a batch begins at {batch.start}, behind the watermark "
-                f"{current and current.end_offset}; it would skip messages: nothing was written"
+                f"a batch begins at {batch.start}, beyond the watermark "
+                f"{current and current.end_offset}, and would skip messages: nothing was written"
             )
         counts = DispatchCounts()
         for bad in batch.bad:
@@ -284,8 +292,8 @@ class BatchWriter:
         logger.debug("batch: end=%d messages=%d", batch.end, counts.messages)
 
     def _expire(self) -> None:
-        """Between batches, where the log has lost files since; the dispatchers' open queues end in
-        files that stay."""
+        """Remove expired files between batches, where the log has lost files since; the writers'
+        open queues end in files that stay."""
         now = time.monotonic()
         if now < self._retention_due or self._watermark.current is None:
             return
@@ -312,12 +320,12 @@ class BatchWriter:
             )  # fmt: skip
 
     def end(self) -> None:
-        """The run is over, and all that it wrote is durable."""
+        """End the run, after all its writes are durable."""
         self.write_store_checkpoint(final=True)
         fsops.unlink(self._config.abort_file)
 
     def write_store_checkpoint(self, final: bool) -> None:
-        """RocketMQ's checkpoint file, at most once a second, as a broker does."""
+        """Write RocketMQ's checkpoint file, up to once a second, as a broker does."""
         now, current = time.monotonic(), self._watermark.current
         if current is None or not current.last_store_timestamp:
             return
@@ -340,7 +348,8 @@ class BatchWriter:
         ).write(self._config.output)
 
     def close(self) -> None:
-        """Close files; a batch under way ends first, and the space that others take is freed."""
+        """Close files; a batch in progress ends first, and resources held for others are
+        released."""
         self._thread.shutdown()
         self._pending = self.failure = None
         with ExitStack() as held, suppress(OutputError):

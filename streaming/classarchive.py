@@ -1,10 +1,11 @@
-"""The JVM's class archive: Spark's classes, read, checked and laid out once for an installation.
+"""The JVM's class archive: Spark's classes, read, checked and laid out once per installation.
 
-Without it a start of Spark spends half of its time on loading classes. Writer: a JVM that ends
-(``-XX:ArchiveClassesAtExit``), into a file of its own that is renamed when it is whole and durable,
-so that several may make one at the same time. Its size stands in its name, since a JVM dies of one
-that was cut short. Reader: every JVM after it, checksums included; one that is damaged, or does not
-fit (another JDK, another class path), the JVM puts aside and starts as without.
+Without it, Spark spends half of its start time on loading classes. A JVM writes the archive when it
+ends (``-XX:ArchiveClassesAtExit``), into a file of its own that is renamed once it is whole and
+durable, so that several JVMs may make one at the same time. The file's name contains its size,
+since a truncated archive crashes a JVM. Every later JVM reads it and verifies its checksums; an
+archive that is damaged, or does not fit (another JDK, another class path), is ignored and the JVM
+starts without it.
 """
 
 from __future__ import annotations
@@ -17,37 +18,38 @@ from pathlib import Path
 from store import fsops
 from store.privatecache import private_directory
 
-# without what the JVM would say of an archive that it refuses or of classes that it leaves out
+# these options silence the JVM about an archive that it refuses and about classes that it leaves
+# out
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """The archive for one JVM and one class path, whether it has been made or not."""
+    """The archive for one JVM and one class path, whether it exists yet or not."""
 
     directory: Path
     key: str
 
     def found(self) -> Path | None:
-        """The whole archive; None where there is none."""
+        """Return the whole archive; None where there is none."""
         for path in self.directory.glob(f"{self.key}-*.jsa"):
             if path.name == self._name(path.stat().st_size):
                 return path
         return None
 
     def options(self) -> tuple[str, ...]:
-        """JVM options that use it; none where there is none."""
+        """Return the JVM options that use it; none where there is no archive."""
         path = self.found()
         if path is None:
             return ()
         return (*_QUIET, "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={path}")
 
     def making_options(self) -> tuple[str, ...]:
-        """JVM options that make it anew; call ``keep`` when that JVM has ended."""
+        """Return the JVM options that make it anew; call ``keep`` when that JVM has ended."""
         return (*_QUIET, f"-XX:ArchiveClassesAtExit={self._partial}")
 
     def keep(self) -> Path | None:
-        """Put the one that was made in place of any other; None if the JVM made none."""
+        """Replace any older archive with the new one; return None if the JVM made none."""
         if not self._partial.exists():
             return None
         for path in self.directory.glob(f"{self.key}-*.jsa"):
@@ -70,7 +72,7 @@ class ClassArchive:
 
 
 def class_archive(java: Path, class_path: str) -> ClassArchive | None:
-    """The archive of a JVM; None where no private directory can be had."""
+    """Return the archive of a JVM; None where no private directory can be had."""
     try:
         directory = private_directory("jvm")
         home = java.resolve().parent.parent

@@ -1,4 +1,4 @@
-"""What a dispatcher run is told, once, by the command line or a program."""
+"""Configuration of one dispatcher run, given once by the command line or a program."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from store.follower import FollowerTarget
 
 DEFAULT_TRIGGER_MS = 0
 DEFAULT_MAX_BYTES_PER_TRIGGER = 2304 << 20
-"""Two files of the log and what the newest one holds: a little more is no batch of its own."""
+"""Two files of the log and the part of the newest one that is filled, so that a small remainder
+makes no batch of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatcherConfig:
-    """One run of the dispatcher."""
+    """Configuration of one run of the dispatcher."""
 
     store: Path
     """Root of the store whose log is read."""
     output: Path
     """Root of the store that is written: ``store`` itself, or another directory."""
     once: bool = False
-    """Catch up with what is there, then end."""
+    """Catch up with the log as it is now, then end."""
     checkpoint: Path | None = None
     """Spark's checkpoint directory; None for ``output/reput/spark``."""
     trigger_ms: int = DEFAULT_TRIGGER_MS
@@ -33,36 +34,37 @@ class DispatcherConfig:
     fail_on_corrupt: bool = False
     """Stop at damaged bytes; otherwise they are quarantined."""
     on_queue_gap: OnQueueGap | None = None
-    """This and the other settings of ``flags``: None for as the output was built."""
+    """The rule for gaps in queue offsets; None, here and for the other settings of ``flags``, keeps
+    the setting with which the output was built."""
     verify_crc: bool | None = None
     """Check the CRC of every body."""
     adopt: bool = False
     """Continue queues that another writer built."""
     replay_from: str | None = None
-    """``earliest`` or a physical offset to dispatch again from."""
+    """``earliest`` or a physical offset from which to dispatch again."""
     index: bool | None = None
-    """Build the index of keys; where neither this nor the output says, messageIndexEnable and
+    """Build the index of keys; where neither this nor the output decides it, messageIndexEnable and
     indexFileWriteEnable do."""
     index_tags: bool | None = None
     """Index tags too, as RocketMQ 5.5 does and 5.3 does not."""
     retention: bool = False
     """Remove queue files whose messages the log has lost, as a broker does."""
     broker_conf: Path | None = None
-    """RocketMQ's property file; None for ``store/broker.conf``, if there."""
+    """RocketMQ's property file; None for ``store/broker.conf``, if it exists."""
     commit_log_file_size: int | None = None
-    """Bytes; stands above the property file."""
+    """Size in bytes; it overrides the property file."""
     consume_queue_file_size: int | None = None
-    """Bytes; stands above the property file."""
+    """Size in bytes; it overrides the property file."""
     store_id: str | None = None
-    """Identity of an output that is made by this run, 32 hex digits; None for a new one."""
+    """Identity of an output that this run creates, 32 hex digits; None for a new one."""
     followers: tuple[FollowerTarget, ...] = ()
-    """Tables and other systems that get the messages, each at its own pace."""
+    """Tables and other systems that receive the messages, each at its own pace."""
     spark_conf: dict[str, str] = field(default_factory=dict)
-    """Further Spark settings; they stand above ours."""
+    """Further Spark settings; they override ours."""
 
     @property
     def flags(self) -> dict[str, Any]:
-        """Field of StoreSettings -> value, for ``store.state.built.settings_of``."""
+        """Return field of StoreSettings -> value, for ``store.state.built.settings_of``."""
         return {
             "mapped_file_size_consume_queue": self.consume_queue_file_size,
             "on_queue_gap": self.on_queue_gap,
@@ -73,27 +75,29 @@ class DispatcherConfig:
         }
 
     def given_settings(self) -> StoreSettings:
-        """Those of the store, without what ``flags`` say of the output. Raises UsageError."""
+        """Return the settings of the store, without those of the output in ``flags``. Raises
+        UsageError."""
         settings = read_store_settings(self.store, self.broker_conf)
         return settings.with_commit_log_file_size(self.commit_log_file_size)
 
     @property
     def state_directory(self) -> Path:
-        """Where positions and the ledger live."""
+        """The directory of positions and the ledger."""
         return self.output / STATE_DIRECTORY
 
     @property
     def abort_file(self) -> Path:
-        """There while a run goes on, and behind one that was cut short."""
+        """The file that exists while a run goes on, and that remains after a run that was cut
+        short."""
         return self.state_directory / ABORT_FILE
 
     @property
     def spool_directory(self) -> Path:
-        """Where tasks on this machine leave their units."""
+        """The directory in which tasks on this machine leave their units."""
         return self.state_directory / SPOOL_DIRECTORY
 
     def check_targets(self, settings: StoreSettings) -> None:
-        """Raises UsageError where anything would be written among the data of a store."""
+        """Raises UsageError where a run would write among the data of a store."""
         followed = [target.local_path for target in self.followers]
         for path in (self.output, self.checkpoint, *followed):
             if path is not None:
@@ -101,5 +105,5 @@ class DispatcherConfig:
 
     @property
     def spark_directory(self) -> Path:
-        """Spark's checkpoint."""
+        """The directory of Spark's checkpoint."""
         return self.checkpoint or self.state_directory / SPARK_DIRECTORY

@@ -1,7 +1,7 @@
-"""ReputMessageService as a streaming query: source, foreachBatch, dispatchers, watermark.
+"""ReputMessageService as a streaming query: source, foreachBatch, index writers, watermark.
 
-Guarantee: every sound record of the log gets its entries exactly once, whatever stops the process
-and whenever; everything else is in the ledger.
+Guarantee: every sound record of the log gets its entries exactly once, no matter when or how the
+process stops; everything else is in the ledger.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def run_dispatcher(
     show: Callable[[Progress], None] = lambda _: None,
     jvm: Jvm | None = None,
 ) -> Progress:
-    """Run until caught up (``once``) or until ``stop`` is set; returns the final counts.
+    """Run until caught up (``once``) or until ``stop`` is set; return the final counts.
 
-    Where the disk is full it waits, and goes on when there is room. ``show`` is called a few times
-    a second. ``jvm``: one that was started early, with ``config.spark_conf``. Raises ReputError
-    with a line for people.
+    Where the disk is full, the run waits and goes on when there is room. ``show`` is called a few
+    times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``. Raises
+    ReputError with a line for people.
     """
     settings = config.given_settings()
     config.check_targets(settings)
@@ -82,7 +82,8 @@ def run_dispatcher(
 
 
 class _Run:
-    """One call of ``run_dispatcher``: what outlives the queries of which each is an attempt."""
+    """One call of ``run_dispatcher``: the state that outlives its queries, each of which is one
+    attempt."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class _Run:
     def attempt(self, held: ExitStack, jvm: Jvm | None) -> Progress:
         """Compare the positions and dispatch from there on; the session stays open in ``held``.
 
-        Raises NoSpaceError where another attempt is worth it.
+        Raises NoSpaceError where another attempt is worthwhile.
         """
         config, log = self._config, self._log
         found = read_watermark(config.state_directory)
@@ -148,7 +149,7 @@ class _Run:
     def _query(
         self, spark: SparkSession, derived: Derived, plan: Plan, log_end: int, writer: BatchWriter
     ) -> None:
-        """One query, to its end or to the run's."""
+        """Run one query, until it or the run ends."""
         try:
             query = _start(spark, self._config, derived, plan, log_end, writer)
         except (PySparkException, Py4JError) as error:
@@ -161,7 +162,8 @@ class _Run:
 
     def _wait(self, query: StreamingQuery, writer: BatchWriter, store_id: str) -> None:
         try:
-            # returns as soon as the query has ended; a stop may take a poll to be seen
+            # awaitTermination returns as soon as the query has ended; a stop may take one poll to
+            # be seen
             while not _ended(query) and not self._stop.is_set():
                 last = query.lastProgress
                 if last is not None and last.sources:
@@ -184,7 +186,8 @@ class _Run:
         self._show(writer.progress)
 
     def _our_error(self, error: Exception, failure: BaseException | None) -> ReputError:
-        """The line for people behind a failed query: ours if one of ours caused it."""
+        """Return the line for people about a failed query: our own error if one of ours caused
+        it."""
         if isinstance(failure, ReputError):
             return failure
         text = str(error)
@@ -203,7 +206,7 @@ class _Run:
         if writer.position != plan.start:
             self.space.progressed()
         if self._replay_from is not None:
-            # positions do not tell how far a replay has come
+            # positions do not show how far a replay has come
             self._replay_from = writer.position
         writer.close()
 
@@ -213,7 +216,8 @@ class _Run:
 
 
 def _check_directories(config: DispatcherConfig, log: CommitLog) -> None:
-    """A broker that was started again with another path writes where this run does not look."""
+    """Check that the log's directories are the same: a broker that was started again with another
+    path writes where this run does not look."""
     try:
         stated = read_store_settings(config.store, config.broker_conf).commit_log_directories
     except UsageError:
@@ -252,7 +256,7 @@ def _replay_from(config: DispatcherConfig, log: CommitLog) -> int | None:
 
 
 def _prepare_spark_directory(config: DispatcherConfig, plan: Plan) -> None:
-    """A kept checkpoint stays; a new query gets an empty directory and a pinned start."""
+    """Keep a usable checkpoint; give a new query an empty directory and a pinned start."""
     directory = config.spark_directory
     if plan.spark is not None:
         spark_checkpoint.rewind(directory, plan.spark)
@@ -284,7 +288,7 @@ def _start(
         "sealedEnd": str(log_end),
         "maxBytesPerTrigger": str(config.max_bytes_per_trigger),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
-        # what retention took is listed as a lost range, as a broker moves on to the log's start
+        # a range that retention removed is listed as lost, as a broker moves on to the log's start
         "failOnDataLoss": "false",
         "output": str(config.output.resolve()),
         "verifyCrc": str(derived.settings.verify_crc).lower(),
@@ -315,5 +319,5 @@ def _await_planner(query: StreamingQuery) -> None:
 
 
 def _ended(query: StreamingQuery) -> bool:
-    # pyspark takes fractions of a second too, its annotation does not say so
+    # pyspark accepts fractions of a second too; its annotation does not say so
     return bool(query.awaitTermination(POLL_SECONDS))  # type: ignore[arg-type]

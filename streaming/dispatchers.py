@@ -1,6 +1,7 @@
-"""Which indexes are built, and what the source gathers for them: by the store's own settings.
+"""The indexes to build and the columns that the source gathers for them, by the store's settings.
 
-Order: ext and consume queues first, then batch queues, then the index (ARCHITECTURE.md).
+Writers run in this order (ARCHITECTURE.md): ext and consume queues, then batch queues, then the
+index.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ logger = logging.getLogger("reput")
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What is derived from one store's log."""
+    """Everything that is derived from one store's log."""
 
     settings: StoreSettings
     batch_topics: frozenset[bytes]
-    """Those that have batch queues at the start; each batch brings its own."""
+    """Topics that have batch queues at the start; each batch brings its own set."""
 
     @classmethod
     def of(cls, config: DispatcherConfig, settings: StoreSettings) -> Derived:
-        """By the settings of the output (``store.state.built``). Raises UsageError where a topic is
-        declared as one kind of queue and present as the other."""
+        """Decide by the settings of the output (``store.state.built``). Raises UsageError where a
+        topic is declared as one kind of queue and present as the other."""
         return cls(settings, find_batch_topics(settings.root, config.output))
 
     @property
     def index(self) -> bool:
-        """Whether there is one of keys."""
+        """Whether an index of keys is built."""
         return self.settings.builds_index
 
     @property
     def wanted(self) -> Wanted:
-        """What a scan gathers."""
+        """The columns that a scan gathers."""
         settings = self.settings
         wanted = Wanted(
             index=self.index,
@@ -62,7 +63,8 @@ class Derived:
         return IndexLayout(self.settings.max_hash_slot_num, self.settings.max_index_num)
 
     def first_indexed(self, config: DispatcherConfig) -> int | None:
-        """The first message in the index that is there; None without one."""
+        """Return the physical offset of the first message in the existing index; None without an
+        index."""
         return IndexFiles(config.output / INDEX_DIRECTORY, self._layout).first_phy_offset()
 
     def dispatchers(
@@ -72,7 +74,8 @@ class Derived:
         durable_end: int | None,
         log: CommitLog,
     ) -> Sequence[CommitLogDispatcher]:
-        """``durable_end``: the watermark, None where another writer's files are trusted."""
+        """Open the index writers; ``durable_end`` is the watermark, or None to trust another
+        writer's files."""
         settings = self.settings
 
         def queue_offset_at(physical_offset: int, size: int) -> int | None:

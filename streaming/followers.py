@@ -1,7 +1,8 @@
-"""Runs the followers of a log: a thread each, behind the durable watermark (ARCHITECTURE.md).
+"""Runs the followers of a log, each in its own thread, up to the durable watermark
+(ARCHITECTURE.md).
 
-A thread reads the log by itself, from the position that its target keeps up to the watermark, so
-that a batch costs no more than a notice, and a target that fails or is slow holds up nobody.
+A thread reads the log by itself, from the position that its target keeps up to the watermark. A
+batch therefore costs no more than a notification, and a target that fails or is slow delays nobody.
 """
 
 from __future__ import annotations
@@ -37,15 +38,16 @@ from store.rows.rowschema import ROWS_SCHEMA
 from streaming.config import DispatcherConfig
 
 BYTES_PER_WRITE = 256 << 20
-"""Of log, at the most; one record at least."""
+"""Bytes of log, up to this many; at least one record."""
 FIRST_RETRY_SECONDS = 0.5
 LAST_RETRY_SECONDS = 30.0
 ATTEMPTS = 3
-"""Without progress, after which a run that shall end gives up."""
+"""Number of attempts without progress after which a run that is due to end gives up."""
 SAVE_SECONDS = 1.0
-"""Least time between two writes of a follower's file, other than for news."""
+"""Least time between two writes of a follower's file, unless there is news."""
 STOP_SECONDS = 10.0
-"""How long a stop waits for a write; it is abandoned then, and its target keeps what it had."""
+"""Time that a stop waits for a write; after it the write is abandoned, and its target keeps what it
+had."""
 POLL_SECONDS = 0.25
 _LOST = Status.SEGMENT_DELETED.name.lower()
 
@@ -58,20 +60,20 @@ class _StoppedError(Exception):
 
 
 class _Signals:
-    """What the run tells its followers, and when to look again."""
+    """The positions that the run passes to its followers, and the signal to look again."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.watermark = 0
         self.log_end = 0
-        """At the start of the run."""
+        """End of the log at the start of the run."""
         self.draining = False
-        """Nothing more comes: write what there is, without waiting for more."""
+        """No more log follows: write the rest, without waiting for more."""
         self.stopping = False
 
     def wait_for_work(self, position: int, due: float, until: float | None) -> int | None:
-        """The watermark, when there is something to be written: at ``due``, or sooner if it is
-        much or the last; None at ``until`` (monotonic times). Raises _StoppedError."""
+        """Wait for something to write and return the watermark: at ``due``, or sooner if it is much
+        or the last; None at ``until`` (monotonic times). Raises _StoppedError."""
         with self.changed:
             while True:
                 self.check()
@@ -98,7 +100,7 @@ class _Signals:
 
 @dataclass(slots=True)
 class _Tally:
-    """What one write was given."""
+    """Counts of the rows that one write received."""
 
     rows: int = 0
     lost_bytes: int = 0
@@ -112,7 +114,8 @@ class _Tally:
 
 
 class _FollowerThread(threading.Thread):
-    """One follower: asks for its position, writes behind the watermark, tries again."""
+    """One follower: it asks for its position, writes up to the watermark, and tries again on
+    failure."""
 
     def __init__(
         self,
@@ -131,9 +134,9 @@ class _FollowerThread(threading.Thread):
         self._log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
         self._signals = signals
         self.position: int | None = None
-        """What the target holds, as it has said in this run."""
+        """The position that the target has reported in this run."""
         self.attempts = 0
-        """Failed ones since the target had all that there was, or the last write."""
+        """Failed attempts since the target was complete or the last write succeeded."""
         self.state = FollowerState(target.name, target.description)
         self._counts_before: Mapping[str, int] = {}
         self._saved: FollowerState | None = None
@@ -142,13 +145,13 @@ class _FollowerThread(threading.Thread):
         self._read_error: BaseException | None = None
 
     def run(self) -> None:
-        """Until the run is stopped."""
+        """Follow until the run is stopped."""
         try:
             self._load()
             while True:
                 try:
                     self._follow()
-                # a panic of a library in Rust is no Exception
+                # a panic in a Rust library is not an Exception
                 except BaseException as error:
                     self._signals.check()
                     self._failed(self._read_error or error)
@@ -160,12 +163,12 @@ class _FollowerThread(threading.Thread):
             self.let_go()
 
     def let_go(self) -> None:
-        """Close what is open; for a thread that was never started too."""
+        """Close open resources, also for a thread that was never started."""
         self._follower.close()
         self._log.close()
 
     def _load(self) -> None:
-        """What is known from earlier runs, a cut that this run has noted among it."""
+        """Load the state that earlier runs left, including a cut that this run has noted."""
         for known in read_follower_states(self._directory):
             if known.name == self.state.name:
                 self.state = replace(known, target=self.state.target)
@@ -174,7 +177,8 @@ class _FollowerThread(threading.Thread):
     def _follow(self) -> None:
         self._read_error = None
         if self._saved is None:
-            # known before its first write, whatever happens in that: a cut must reach its target
+            # the follower is on record before its first write, however that ends: a later cut must
+            # reach its target
             write_follower_state(self._directory, self.state)
             self._saved = self.state
         if self.state.truncate_to is not None:
@@ -235,12 +239,12 @@ class _FollowerThread(threading.Thread):
                 tally.add(batch)
                 yield batch
         except Exception as error:
-            # libraries make texts of their own of what they are given
+            # libraries raise messages of their own about the rows that they receive
             self._read_error = error
             raise
 
     def _at(self, position: int, tally: _Tally) -> None:
-        """The target is at ``position``."""
+        """Record that the target is at ``position``."""
         if self.state.error is not None:
             logger.info("follower %s: works again at %d", self.state.name, position)
         counted = self._follower.counts()
@@ -278,7 +282,8 @@ class _FollowerThread(threading.Thread):
         try:
             write_follower_state(self._directory, self.state)
         except OutputError as error:
-            # people see an old position, nothing depends on it; one line while it goes on
+            # people then see an old position, and nothing depends on it; one line is logged while
+            # it lasts
             if not self._save_fails:
                 logger.warning("follower %s: %s", self.state.name, error)
             self._save_fails = True
@@ -290,7 +295,7 @@ class Followers:
     """The followers of one run; without any it does nothing."""
 
     def __init__(self, config: DispatcherConfig, settings: StoreSettings, store_id: str) -> None:
-        """Raises UsageError as ``FollowerTarget.open`` does."""
+        """Open the targets. Raises UsageError as ``FollowerTarget.open`` does."""
         self._directory = config.state_directory
         self._signals = _Signals()
         self._threads = [
@@ -299,18 +304,19 @@ class Followers:
         ]
 
     def truncate(self, end: int) -> None:
-        """The log was cut at ``end``: durable before the watermark falls. Raises OutputError."""
+        """Record that the log was cut at ``end``, durably, before the watermark falls. Raises
+        OutputError."""
         note_truncation(self._directory, end)
 
     def start(self, watermark: int, log_end: int) -> None:
-        """Begin to follow; ``watermark`` is durable, ``log_end`` what the log has now."""
+        """Begin to follow; ``watermark`` is durable, ``log_end`` is the current end of the log."""
         self._signals.watermark = watermark
         self._signals.log_end = log_end
         for thread in self._threads:
             thread.start()
 
     def advance(self, watermark: int) -> None:
-        """A higher watermark is durable."""
+        """Pass on a higher watermark, which is durable."""
         with self._signals.changed:
             self._signals.watermark = watermark
             self._signals.changed.notify_all()
@@ -318,8 +324,8 @@ class Followers:
     def catch_up(self, stop: threading.Event) -> None:
         """Wait until every follower is at the watermark, or ``stop`` is set.
 
-        Raises StoreError for followers that make no progress, NoSpaceError where one of them finds
-        the disk full.
+        Raises StoreError for followers that make no progress, and NoSpaceError where one of them
+        finds the disk full.
         """
         with self._signals.changed:
             self._signals.draining = True
@@ -334,7 +340,7 @@ class Followers:
             told = "; ".join(f"{thread.state.name}: {thread.state.error}" for thread in behind)
             kind = NoSpaceError if fsops.says_no_space(told) else StoreError
             raise kind(
-                f"the queues are complete up to {self._signals.watermark}, what follows them is "
+                f"the queues are complete up to {self._signals.watermark}, their followers are "
                 f"not: {told}; the next run goes on from there"
             )
 
@@ -342,7 +348,7 @@ class Followers:
         return thread.position is None or thread.position < self._signals.watermark
 
     def close(self) -> None:
-        """Stop: a write that does not end is abandoned, its target keeps what it had."""
+        """Stop: a write that does not end is abandoned, and its target keeps what it had."""
         with self._signals.changed:
             self._signals.stopping = True
             self._signals.changed.notify_all()

@@ -1,9 +1,10 @@
 """The JVM of a run on this machine: started before anything else, ended with the session.
 
-pyspark would start it by Spark's shell scripts, when the session is asked for. Here it starts while
-Python still imports; without SPARK_HOME, so that the Python workers import the installed pyspark
-and not the zip of sources in it, which each of them would compile anew; and with the class archive.
-What a user has told Spark's scripts only they understand: then pyspark starts it as ever.
+pyspark would start it through Spark's shell scripts, when the session is requested. Here it starts
+while Python still imports; without SPARK_HOME, so that the Python workers import the installed
+pyspark and not the zip of its sources, which each of them would compile anew; and with the class
+archive. Only Spark's scripts understand the settings that a user has made for them: where there are
+any, pyspark starts the JVM as usual.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _OF_THE_SCRIPTS = (
     "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS",
     "SPARK_DIST_CLASSPATH",
 )  # fmt: skip
-"""Environment variables that speak to Spark's scripts."""
+"""Environment variables that Spark's scripts read."""
 _OF_THE_LAUNCHER = ("spark.driver.extra", "spark.driver.defaultJavaOptions", "spark.jars")
 """Settings that Spark's launcher turns into a class path or options of the JVM."""
 _MLLIB = "spark-mllib_"
@@ -45,7 +46,8 @@ _OPENED = (
     "java.base/sun.security.action", "java.base/sun.util.calendar",
     "java.security.jgss/sun.security.krb5",
 )  # fmt: skip
-# what Spark's own launcher gives, but for the vector module, which is MLlib's and warns on stderr
+# these are the options of Spark's own launcher, except the vector module, which belongs to MLlib
+# and warns on stderr
 MODULE_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
@@ -58,7 +60,8 @@ MODULE_OPTIONS = (
 
 
 def find_java() -> Path:
-    """The java that Spark would run. Raises StoreError: Spark's own message says nothing."""
+    """Return the java that Spark would run. Raises StoreError, because Spark's own message is of no
+    help."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None)
     if found is None:
@@ -71,7 +74,7 @@ def find_java() -> Path:
 
 @dataclass(slots=True)
 class Jvm:
-    """A JVM that was started, and where it says how to reach it."""
+    """A JVM that was started, and the file in which it announces its address."""
 
     process: subprocess.Popen[bytes]
     directory: tempfile.TemporaryDirectory[str]
@@ -80,7 +83,8 @@ class Jvm:
     connected: bool = False
 
     def address(self) -> tuple[int, str]:
-        """(port, secret) of its gateway, waited for. Raises StoreError where it has ended."""
+        """Wait for the gateway and return its (port, secret). Raises StoreError where the JVM has
+        ended."""
         told = Path(self.directory.name) / CONN_INFO
         while not told.exists():
             if self.process.poll() is not None:
@@ -92,9 +96,10 @@ class Jvm:
         return int.from_bytes(data[:4], "big"), data[8:].decode()
 
     def end(self) -> None:
-        """End it by the end of its stdin, and wait; by force where it hangs."""
+        """End the JVM by closing its stdin, and wait; kill it where it hangs."""
         if not self.connected:
-            # nobody used it, and a JVM that still starts would not see the end of its stdin soon
+            # nobody used it, and a JVM that is still starting would be slow to see the end of its
+            # stdin
             self.process.kill()
         end_process(self.process, ARCHIVE_SECONDS if self.making else END_SECONDS)
         self.directory.cleanup()
@@ -112,21 +117,23 @@ def end_process(process: subprocess.Popen[bytes], seconds: float = END_SECONDS) 
 
 
 def _spark_home() -> Path | None:
-    """Where pyspark is installed, found without importing it; None if it is not plain pip's."""
+    """Return the directory of pyspark, found without importing it; None unless it is a plain pip
+    install."""
     spec = find_spec("pyspark")
     home = Path(spec.origin).parent if spec and spec.origin else None
     return home if home and (home / "jars").is_dir() and not (home / "conf").exists() else None
 
 
 def start(extra: Mapping[str, str], *, make_archive: bool = False) -> Jvm | None:
-    """Begin to start a JVM with our settings, ``extra`` above them; returns at once.
+    """Begin to start a JVM with our settings, which ``extra`` overrides; return at once.
 
-    None where Spark's own scripts have to do it, or have done it (spark-submit). ``make_archive``:
-    it writes the class archive when it ends. Raises StoreError where there is no Java.
+    It returns None where Spark's own scripts have to start the JVM, or have started it
+    (spark-submit). With ``make_archive`` the JVM writes the class archive when it ends. Raises
+    StoreError where there is no Java.
     """
-    # workers must be this interpreter, which has our packages
+    # workers must run this interpreter, which has our packages
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # nor may a directory of the working directory stand before a package: `store` is a usual name
+    # nor may a folder of the working directory shadow a package: `store` is a common name
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     home = _spark_home()
     if "PYSPARK_GATEWAY_PORT" in os.environ or home is None:
@@ -154,7 +161,7 @@ def start(extra: Mapping[str, str], *, make_archive: bool = False) -> Jvm | None
         "SPARK_CONNECT_MODE": "0",
         "PYTHONHASHSEED": "0",
     }
-    # its own process group: Ctrl-C is for Python, which ends the JVM when the batch has ended
+    # the JVM gets its own process group: Ctrl-C is for Python, which ends the JVM after the batch
     process = subprocess.Popen(
         [*command, "pyspark-shell"], stdin=subprocess.PIPE, env=environment, process_group=0
     )
@@ -163,7 +170,7 @@ def start(extra: Mapping[str, str], *, make_archive: bool = False) -> Jvm | None
 
 @contextmanager
 def started(extra: Mapping[str, str]) -> Iterator[Jvm | None]:
-    """``start``, and the end of the JVM with the block, whatever came of it."""
+    """Call ``start``, and end the JVM with the block, whatever its outcome."""
     jvm = start(extra)
     try:
         yield jvm
@@ -173,10 +180,10 @@ def started(extra: Mapping[str, str]) -> Iterator[Jvm | None]:
 
 
 def _class_path(home: Path) -> str:
-    """Every jar of Spark's but MLlib, in an order that does not change: the archive depends on it.
+    """Return every jar of Spark except MLlib, in a stable order on which the archive depends.
 
-    MLlib, which nothing here uses, registers functions with each session, by Scala's reflection:
-    more than a second of it.
+    MLlib, which nothing here uses, registers functions with each session by Scala's reflection,
+    which takes more than a second.
     """
     jars = [jar for jar in (home / "jars").glob("*.jar") if not jar.name.startswith(_MLLIB)]
     # Spark's launcher puts slf4j's interface first too

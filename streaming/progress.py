@@ -1,4 +1,4 @@
-"""How far a run is: what the dispatcher tells and the command line shows."""
+"""The progress of a run: the dispatcher records it and the command line shows it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ RATE_WINDOW_SECONDS = 10.0
 
 @dataclass(slots=True)
 class Progress:
-    """Counters of one run; written by the batch callback, read by whoever shows them."""
+    """Counters of one run, written by the batch callback and read by any display."""
 
     start_offset: int = 0
-    """Where this run began."""
+    """The offset at which this run began."""
     end_offset: int = 0
     """The watermark."""
     position: int = 0
-    """End of what this run has dispatched durably; less than the watermark in a replay."""
+    """End of the part that this run has dispatched durably; below the watermark in a replay."""
     ahead_bytes: int = 0
-    """Bytes of log from there on that are scanned and not durable yet."""
+    """Bytes of log after ``position`` that are scanned and not durable yet."""
     log_end: int | None = None
     """End of the log as last seen; None while unknown."""
     batches: int = 0
     counts: DispatchCounts = field(default_factory=DispatchCounts)
     started: float = field(default_factory=time.monotonic)
     first_batch: float | None = None
-    """When the first batch began to be dispatched."""
+    """The time at which the dispatch of the first batch began."""
     _marks: deque[tuple[float, int, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class Progress:
         return None if self.log_end is None else max(0, self.log_end - self.position)
 
     def advance(self, end_offset: int, counts: DispatchCounts) -> None:
-        """A batch is durable."""
+        """Record that a batch is durable."""
         now = time.monotonic()
         self.batches += 1
         self.end_offset = max(self.end_offset, end_offset)
@@ -54,7 +54,8 @@ class Progress:
             self._marks.popleft()
 
     def rates(self) -> tuple[float, float]:
-        """(messages dispatched/s, bytes scanned/s) of the last seconds, or since the run began."""
+        """(messages dispatched/s, bytes scanned/s) over the last seconds, or since the run
+        began."""
         now = time.monotonic()
         if len(self._marks) >= 2 and now - self._marks[0][0] <= RATE_WINDOW_SECONDS:
             began, messages, offset = self._marks[0]
@@ -67,20 +68,20 @@ class Progress:
         )
 
     def active_seconds(self) -> float:
-        """From the first batch to the last one that was dispatched."""
+        """Seconds from the first batch to the last one that was dispatched."""
         if self.first_batch is None or not self._marks:
             return 0.0
         return max(self._marks[-1][0] - self.first_batch, 1e-3)
 
     def eta_seconds(self) -> float | None:
-        """Time to the log's end at the present rate; None where unknown."""
+        """Seconds to the log's end at the present rate; None where unknown."""
         lag, rate = self.lag_bytes, self.rates()[1]
         if lag is None or (lag and not rate):
             return None
         return max(0, lag - self.ahead_bytes) / rate if lag else 0.0
 
     def summary(self) -> dict[str, Any]:
-        """The line that ``--json`` ends with."""
+        """The content of the last line of ``--json``."""
         return {
             "messages": self.counts.messages,
             "end_offset": self.end_offset,

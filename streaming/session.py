@@ -24,9 +24,10 @@ logger = logging.getLogger("reput")
 
 
 def _settings(extra: dict[str, str]) -> dict[str, str]:
-    """What the session is made with: ours, above that the submitter's, above that ``extra``."""
+    """Return the session's settings: ours, overridden by the submitter's, overridden by
+    ``extra``."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # under spark-submit the JVM is there already, and knows what it was told
+        # under spark-submit the JVM is already running, and knows the submitter's settings
         SparkContext._ensure_initialized()
         told = SparkConf()
         ours = {key: value for key, value in SETTINGS.items() if not told.contains(key)}
@@ -49,7 +50,8 @@ def _connect(jvm: Jvm) -> None:
 
 
 def _disconnect() -> None:
-    """Part from the JVM, and end it if pyspark has started it: the next session takes a new one."""
+    """Disconnect from the JVM, and end it if pyspark started it: the next session takes a new
+    one."""
     gateway = SparkContext._gateway
     if gateway is None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
@@ -68,7 +70,7 @@ def _open(settings: dict[str, str], jvm: Jvm | None) -> SparkSession:
             _connect(jvm)
         SparkContext.getOrCreate(conf)
         if threading.current_thread() is threading.main_thread():
-            # pyspark puts its own handler in, which would break into a batch on Ctrl-C
+            # pyspark installs its own handler, which would interrupt a batch on Ctrl-C
             signal.signal(signal.SIGINT, interrupt)
         opened = SparkSession.builder.config(conf=conf).getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
@@ -78,10 +80,10 @@ def _open(settings: dict[str, str], jvm: Jvm | None) -> SparkSession:
 
 
 def _skip_lookup(opened: SparkSession) -> None:
-    """Tell Spark that no Python data sources are to be found: ours are registered.
+    """Make Spark skip its search for Python data sources: ours are registered.
 
-    Otherwise the first use of one starts a worker that imports every ``pyspark_*`` module that is
-    installed. The way to say so is Spark's own field, which another version may not have.
+    Otherwise the first use of one starts a worker that imports every installed ``pyspark_*``
+    module. The field that controls this is internal to Spark, and another version may not have it.
     """
     jvm: Any = opened.sparkContext._jvm
     try:
@@ -94,14 +96,14 @@ def _skip_lookup(opened: SparkSession) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What Spark says, without its stack and without Py4J's line that something was said."""
+    """Return Spark's own message, without its stack and without Py4J's first line."""
     lines = (str(error).strip() or type(error).__name__).splitlines()
     return lines[1].lstrip(": ") if isinstance(error, Py4JError) and lines[1:] else lines[0]
 
 
 def _stop(opened: SparkSession) -> None:
-    """Stop Spark; its accumulator server, which only polls, ends beside it and is not waited for:
-    that alone takes up to a second. That the JVM goes away meanwhile is not worth a traceback."""
+    """Stop Spark without waiting for its accumulator server, which only polls and ends by itself:
+    waiting takes up to a second. The server's loss of the JVM meanwhile deserves no traceback."""
     context = opened.sparkContext
     server = context._accumulatorServer
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
@@ -112,11 +114,12 @@ def _stop(opened: SparkSession) -> None:
 
 @contextmanager
 def session(extra: dict[str, str], jvm: Jvm | None = None) -> Iterator[SparkSession]:
-    """A session with our settings, stopped with its block; one that is open already is used.
+    """Yield a session with our settings, stopped with its block; a session that is already open is
+    used.
 
-    ``extra`` stands above our settings. Under spark-submit the master is the submitter's, and what
-    the submitter has set stands above ours too. ``jvm``: one that the caller has started with the
-    same ``extra`` and will end. Raises StoreError where Spark does not start.
+    ``extra`` overrides our settings. Under spark-submit the master is the submitter's, and the
+    submitter's settings override ours too. ``jvm`` is one that the caller has started with the same
+    ``extra`` and will end. Raises StoreError where Spark does not start.
     """
     active = SparkSession.getActiveSession()
     if active is not None:

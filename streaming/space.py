@@ -1,8 +1,9 @@
 """Waiting for disk space: a run goes on by itself once a full disk has room again.
 
-A full disk ends the query, whoever hit it: the driver with a queue, Spark with its checkpoint. What
-was durable stays, so the run repeats its start, positions read and compared anew, in the same
-process and session. Whether there is room is tried, since quotas show nowhere else.
+A full disk ends the query, whether the driver hit it with a queue or Spark with its checkpoint.
+Everything durable stays, so the run repeats its start in the same process and session, and reads
+and compares the positions anew. A trial write decides whether there is room, since quotas show
+nowhere else.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from store.errors import NoSpaceError
 POLL_SECONDS = 0.5
 FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 30.0
-"""Between two starts: the little room that there is may not be enough for what is to be written."""
+"""Longest pause between two starts: the little room that there is may not be enough for the next
+write."""
 LOG_SECONDS = 30.0
-"""Least time between two lines of a wait, or of several waits one after the other."""
+"""Least time between two lines of a wait, or of several waits in a row."""
 
 _Result = TypeVar("_Result")
 logger = logging.getLogger("reput")
@@ -37,33 +39,34 @@ class SpaceWait:
         stop: threading.Event,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """``directories``: in which there must be room, whether they exist yet or not; ``stop``
-        ends a wait; ``while_waiting`` is called several times a second."""
+        """``directories`` must have room, whether they exist yet or not; ``stop`` ends a wait;
+        ``while_waiting`` is called several times a second."""
         self._directories = directories
         self._stop = stop
         self._while_waiting = while_waiting
         self._failures = 0
         self._began: float | None = None
-        """Of the wait that was logged and whose end was not."""
+        """Start of the wait that was logged and whose end was not."""
         self._log_due = 0.0
 
     def retry(self, work: Callable[[], _Result]) -> _Result:
-        """Do ``work`` until it finds room; raises NoSpaceError, its own, where the run is stopped
-        before. ``work`` calls ``progressed`` where it is worth a try without a pause again."""
+        """Repeat ``work`` until it finds room; raises its NoSpaceError where the run is stopped
+        before. ``work`` calls ``progressed`` when another try needs no pause."""
         while True:
             try:
                 return work()
             except NoSpaceError as error:
                 line = str(error)
-            # out of the clause, for the error's frames hold a batch, and this one its spool files
+            # this stands outside the clause, because the error's frames hold a batch, and the batch
+            # its spool files
             self._wait(line)
 
     def progressed(self) -> None:
-        """Something became durable."""
+        """Record that something became durable."""
         self._failures = 0
 
     def is_there(self) -> bool:
-        """Whether each directory has some room."""
+        """Return whether each directory has some room."""
         return all(map(_has_space, self._directories))
 
     def _wait(self, line: str) -> None:
