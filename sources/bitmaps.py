@@ -1,4 +1,4 @@
-"""The filterBitMap of scanned messages, by the store's SQL92 consumers.
+"""The filterBitMap of scanned messages, computed from the store's SQL92 consumers.
 
 Source: RocketMQ 5.3.3 ``CommitLogDispatcherCalcBitMap``; formats.md §10.
 """
@@ -30,13 +30,14 @@ _COLUMNS = pa.schema(
 
 
 class BitMaps:
-    """Bit maps of runs; reads the properties of those messages whose topic has a filter."""
+    """Computes the bit maps of runs; it reads the properties only of messages whose topic has a
+    filter."""
 
     def __init__(
         self, log: CommitLog, settings: StoreSettings, document: object | None = None
     ) -> None:
-        """``document``: the filter file's, None to read it now. Raises UsageError where it is no
-        broker's, or contradicts the settings."""
+        """``document`` is the filter file's, or None to read the file now. Raises UsageError where
+        it is not a broker's document, or contradicts the settings."""
         self._log = log
         path = settings.root / consumers.CONSUMER_FILTER_FILE
         if document is None:
@@ -55,8 +56,8 @@ class BitMaps:
         self._topics = {topic.encode("utf-8"): topic for topic in found.topics}
 
     def added_to(self, runs: Sequence[Run]) -> list[Run]:
-        """``runs``, those whose topic has a filter with their bit maps. Raises StoreError where the
-        log has changed since it was scanned."""
+        """Return ``runs``, with bit maps added to those whose topic has a filter. Raises StoreError
+        where the log has changed since it was scanned."""
         found = list(runs)
         for name, topic in self._topics.items():
             of_topic = [index for index, run in enumerate(runs) if run.topic == name]
@@ -75,7 +76,7 @@ class BitMaps:
     def _of_messages(
         self, topic: str, offsets: NDArray[np.int64], sizes: NDArray[np.int32]
     ) -> NDArray[np.uint8]:
-        """uint8[n, size]; the log is read in its own order."""
+        """Return uint8[n, size]; the log is read in its own order."""
         order = np.argsort(offsets)
         parts = [
             self._of_rows(topic, rows)
@@ -90,7 +91,7 @@ class BitMaps:
         return maps
 
     def _of_rows(self, topic: str, rows: pa.RecordBatch) -> NDArray[np.uint8]:
-        """uint8[n, size]; what the filters read is looked at once for each set of values."""
+        """Return uint8[n, size]; each distinct set of property values is evaluated once."""
         damaged = np.flatnonzero(rows["corruptReason"].is_valid())
         if len(damaged):
             offset = rows["physicalOffset"][damaged[0]]
@@ -115,7 +116,7 @@ class BitMaps:
 
 
 def _bloom(settings: StoreSettings) -> BloomFilter | None:
-    """The broker's shape where its settings state it; otherwise the filter file tells."""
+    """Return the shape that the broker's settings state; otherwise the filter file's."""
     rate = settings.max_error_rate_of_bloom_filter
     expected = settings.expect_consumer_num_use_filter
     if rate is None and expected is None:

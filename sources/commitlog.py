@@ -1,11 +1,11 @@
 """The Spark data source ``rocketmq-commitlog``: a commitlog directory as a table.
 
 Unit of parallelism: a byte range of the log that begins and ends at record starts. Guarantee: a
-range gives the same messages however often it is read, so that a query is exactly-once where its
-sink is idempotent. Readers hold no progress: everything follows from offsets and the log.
+range gives the same messages however often it is read, so a query is exactly-once where its sink is
+idempotent. Readers hold no progress: everything follows from offsets and the log.
 
 Spark keeps one reader in a planner process on the driver, which answers where the log ends, and
-sends copies to the tasks, which only ``read``.
+sends copies of it to the tasks, which only call ``read``.
 """
 
 from __future__ import annotations
@@ -60,27 +60,30 @@ MIN_PARTITION_BYTES = 1 << 20
 
 @dataclass
 class LogPartition(InputPartition):
-    """[start, end) of the log, and what all partitions of a batch are read by."""
+    """The range [start, end) of the log, and the settings by which all partitions of a batch are
+    read."""
 
     start: int
     end: int
     settings: BatchSettings
     filters: object
-    """The document of consumerFilter.json where bit maps are wanted."""
+    """The document of consumerFilter.json if bit maps are wanted."""
 
 
 class CommitLogDataSource(QuietDataSource):
-    """``spark.read`` and ``spark.readStream`` over a store; ``sources.commitlogoptions``."""
+    """``spark.read`` and ``spark.readStream`` over a store; options in
+    ``sources.commitlogoptions``."""
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format()``. Called on the driver to register the source: an interpreter
-        of Spark's workers that lacks this project is named there (UsageError)."""
+        """The name for ``format()``. Called on the driver to register the source, where it raises
+        UsageError if the interpreter of Spark's workers lacks this project."""
         check_workers_interpreter()
         return "rocketmq-commitlog"
 
     def schema(self) -> str:
-        """Fixed by ``mode``. Called first, on the driver: a wrong option fails here, at load()."""
+        """The schema that ``mode`` fixes. Called first, on the driver: a wrong option fails here,
+        at load()."""
         options = CommitLogOptions(self.options)
         open_log(store_settings(options))
         if options["mode"] == "runs":
@@ -88,28 +91,29 @@ class CommitLogDataSource(QuietDataSource):
         return rows_schema(options["includeBody"], options["includeProperties"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The batch reader. Called on the driver."""
+        """Return the batch reader. Called on the driver."""
         return CommitLogBatchReader(CommitLogOptions(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The stream reader. Called in the planner process, once a query."""
+        """Return the stream reader. Called in the planner process, once per query."""
         return CommitLogStreamReader(CommitLogOptions(self.options), schema)
 
 
 def store_settings(options: SourceOptions) -> StoreSettings:
-    """What a source's options and the store's property file say. Raises UsageError."""
+    """Combine a source's options with the store's property file. Raises UsageError."""
     conf = options["brokerConf"]
     settings = read_store_settings(Path(options["path"]), Path(conf) if conf else None)
     return settings.with_commit_log_file_size(options["commitLogFileSize"])
 
 
 def open_log(settings: StoreSettings) -> CommitLog:
-    """The store's log. Raises UsageError where there is none."""
+    """Open the store's log. Raises UsageError where there is none."""
     return CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
 
 
 class _LogReader:
-    """What both readers share: options, the log (opened where it is used), planning, reading."""
+    """The common part of both readers: options, the log (opened where it is used), planning,
+    reading."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
@@ -118,7 +122,8 @@ class _LogReader:
         if options["mode"] == "rows":
             expected = rows_schema(options["includeBody"], options["includeProperties"])
         check_schema(CommitLogDataSource.name(), schema, expected)
-        # once: planner and tasks look in the same directories, whatever the file says meanwhile
+        # the file is read once, so that planner and tasks look in the same directories even if it
+        # changes
         self._settings = store_settings(options)
         if options["output"] is not None:
             self._settings = settings_of(Path(options["output"]), self._settings)
@@ -135,7 +140,7 @@ class _LogReader:
         return self._opened
 
     def _settings_now(self) -> tuple[BatchSettings, object]:
-        """What a batch whose end is known is read by, and its consumers' filters."""
+        """Return the settings of a batch whose end is known, and its consumers' filters."""
         settings, _ = self._store()
         wanted, conf = self.options["gather"], self.options["brokerConf"]
         if self._live is None:
@@ -155,10 +160,10 @@ class _LogReader:
         return self._live.poll(), self._filters.value()
 
     def _plan(self, start: int, end: int) -> list[LogPartition]:
-        """Partitions of [start, end), cut at file starts where one is near, else at records.
+        """Return partitions of [start, end), cut at file starts where one is near, else at records.
 
-        The packed form is cut at likely record starts: its sink checks that the pieces join. Rows
-        have nobody to check, so that their cuts are walked to.
+        The packed form is cut at likely record starts, because its sink checks that the pieces
+        join. Nothing checks rows, so their cuts are found by walking the records.
         """
         _, log = self._store()
         log.refresh()
@@ -190,7 +195,7 @@ class _LogReader:
         """Read one partition. Called in tasks, again after a failure; changes nothing."""
         if not isinstance(partition, LogPartition):
             return  # Spark's stand-in for an empty plan
-        # of the processes that Spark starts for a query only the tasks need kernels and Arrow
+        # among the processes that Spark starts for a query, only the tasks need kernels and Arrow
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
         from sources.bitmaps import BitMaps  # noqa: PLC0415
@@ -232,7 +237,7 @@ class CommitLogBatchReader(_LogReader, DataSourceReader):
         options.check_batch()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Called once, on the driver."""
+        """Return the partitions. Called once, on the driver."""
         settings, log = self._store()
         sealed_end = LogTail(log).settled()
         start = log.min_offset
@@ -243,7 +248,7 @@ class CommitLogBatchReader(_LogReader, DataSourceReader):
 
 
 class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the log. State is kept in the planner only, and only to save work."""
+    """Follows the log. Only the planner keeps state, and only to save work."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -265,7 +270,8 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         return self._tail
 
     def initialOffset(self) -> dict[str, Any]:
-        """Called in the planner for a new checkpoint, and again whenever batch 0 is repeated."""
+        """Return the first offset. Called in the planner for a new checkpoint, and again whenever
+        batch 0 is repeated."""
         settings, log = self._store()
         pinned = PinnedStart(
             self.options["initialOffsetPath"], lambda text: parse_offset(text, self._store_id)
@@ -283,7 +289,7 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         return offset_json(self._store_id, start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Called in the planner, once a query."""
+        """Return the limit of a micro-batch. Called in the planner, once per query."""
         if self.options["maxBytesPerTrigger"]:
             return ReadMaxBytes(self.options["maxBytesPerTrigger"])
         if self.options["maxOffsetsPerTrigger"]:
@@ -291,11 +297,13 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Called in the planner, once a query: nothing behind this end will be read."""
+        """Fix the log's end: nothing after it will be read. Called in the planner, once per
+        query."""
         self._frozen_end = self._sealed_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Called in the planner every 10 ms when idle: then it costs a stat and a small read."""
+        """Return the end of the next batch. Called in the planner every 10 ms when idle; it then
+        costs a stat and a small read."""
         begin = self._parsed(start)
         end = self._end(begin)
         check_no_loss(self._store()[1], begin, end, self.options["failOnDataLoss"])
@@ -304,7 +312,7 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         return offset_json(self._store_id, limited_end(self._store()[1], begin, end, limit))
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Called in the planner for progress reports."""
+        """Return the log's end. Called in the planner for progress reports."""
         return offset_json(self._store_id, self._end(0))
 
     def _end(self, begin: int) -> int:
@@ -312,7 +320,7 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
             return self._frozen_end
         start = max(begin, self.options["sealedEnd"] or 0)
         if self._tail is None:
-            # Trigger.Once asks a single time: that answer must hold the last record, too
+            # Trigger.Once asks a single time: that answer must include the last record, too
             return self._log_tail().settled(start, patient=True)
         return self._log_tail().poll(start)
 
@@ -331,13 +339,14 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         return found
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Called in the planner for every batch, and again when it is repeated."""
+        """Return the partitions of a batch. Called in the planner for every batch, and again when
+        it is repeated."""
         return self._plan(self._parsed(start), self._parsed(end))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Called when the next batch begins, never for the last: of no use to us."""
+        """Do nothing: Spark calls it when the next batch begins, and never for the last one."""
 
     def stop(self) -> None:
-        """Called in the planner when the query ends."""
+        """Close the log. Called in the planner when the query ends."""
         if self._opened is not None:
             self._opened[1].close()

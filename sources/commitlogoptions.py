@@ -1,4 +1,4 @@
-"""Options of the commitlog source: one row each, names and rules after Spark's Kafka source."""
+"""Options of the commitlog source, one row each; names and rules follow Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -32,49 +32,49 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
            "default), `resume` (the smallest maxPhysicOffset of the store's queues) or a physical "
            "offset at which a record starts"),
     Option("startingTimestamp", None, timestamp_ms, "both",
-           "begin at the first record with this storeTimestamp (ms) or a later one; stands above "
+           "begin at the first record with this storeTimestamp (ms) or a later one; overrides "
            "`startingOffsets`"),
     Option("startingOffsetsByTimestampStrategy", "error", one_of("error", LATEST), "both",
-           "what to do where no record is that young"),
+           "what to do if no record has that storeTimestamp or a later one"),
     Option("endingOffsets", None, offset_or(LATEST), "batch",
            "where to end, exclusive: `latest` or a physical offset at which a record starts"),
     Option("endingTimestamp", None, timestamp_ms, "batch",
            "end before the first record with this storeTimestamp (ms) or a later one"),
     Option("initialOffsetPath", None, non_empty, "stream",
-           "a file of yours that keeps the first start, so that a `latest` or timestamp start does "
+           "a file in which the first start is kept, so that a `latest` or timestamp start does "
            "not move when Spark repeats batch 0; put it beside the checkpoint"),
     Option("sealedEnd", None, offset_or(), "stream",
            "a physical offset up to which the caller has found the log whole: nothing before it is "
-           "walked again, and Trigger.AvailableNow ends there"),
+           "checked again, and Trigger.AvailableNow ends there"),
     Option("failOnDataLoss", "true", boolean, "both",
            "whether missing commitlog files and a log that shrank are errors"),
     Option("maxOffsetsPerTrigger", None, positive, "stream",
-           "messages per micro-batch at the most"),
+           "up to this many messages per micro-batch"),
     Option("maxBytesPerTrigger", None, parse_size, "stream",
-           "bytes of log per micro-batch at the most, but one record at least; `64k`, `1g`"),
+           "up to this many bytes of log per micro-batch, and at least one record; `64k`, `1g`"),
     Option("minPartitions", "1", positive, "both",
-           "split a batch into at least so many partitions, at record starts"),
+           "split a batch into at least this many partitions, at record starts"),
     Option("onCorrupt", "quarantine", one_of("quarantine", "fail"), "both",
-           "damaged bytes: give a row that says where and why, or stop there"),
+           "at damaged bytes: return a row that says where and why, or stop"),
     Option("verifyCrc", "false", boolean, "both", "check the CRC of every body"),
-    Option("includeBody", "true", boolean, "both", "`rows`: have the column `body`"),
-    Option("includeProperties", "true", boolean, "both", "`rows`: have the column `properties`"),
+    Option("includeBody", "true", boolean, "both", "`rows`: include the column `body`"),
+    Option("includeProperties", "true", boolean, "both", "`rows`: include the column `properties`"),
     Option("inflateBodies", "false", boolean, "both",
-           "`rows`: decompress compressed bodies; one that does not inflate stays as stored"),
+           "`rows`: decompress compressed bodies; one that cannot be inflated stays as stored"),
     Option("maxInflatedBytes", "16m", parse_size, "both",
-           "the largest body that `inflateBodies` makes"),
+           "the largest size to which `inflateBodies` decompresses a body"),
     Option("brokerConf", None, non_empty, "both",
-           "RocketMQ's property file, if not `broker.conf` in `path`"),
+           "RocketMQ's property file; without it `broker.conf` in `path`, if it exists"),
     Option("commitLogFileSize", None, parse_size, "both",
-           "mappedFileSizeCommitLog, above the property file"),
+           "mappedFileSizeCommitLog; overrides the property file"),
     Option("output", None, non_empty, "both",
-           "`runs`: the output that they are for, which says how it was built"),
+           "`runs`: the output for which they are made, which records how it was built"),
     Option("spool", None, non_empty, "both",
-           "`runs`: a directory that driver and tasks share; units go through it, not Spark"),
+           "`runs`: a directory that driver and tasks share; units pass through it, not Spark"),
     Option("gather", "{}", Wanted.from_text, "both",
-           "`runs`: what dispatchers besides that of the consume queue want of a message"),
+           "`runs`: further columns of a message, for indexes other than the consume queue"),
     Option("storeId", None, non_empty, "both",
-           "the identity that offsets carry; give the old one after a store was moved"),
+           "the identity that offsets carry; give the old one after moving a store"),
 )  # fmt: skip
 
 

@@ -1,11 +1,11 @@
-"""The Spark data source ``rocketmq-consumequeue``: built queues as a table, message by message.
+"""The Spark data source ``rocketmq-consumequeue``: built queues as a table, one row per message.
 
 Unit of parallelism: a queue, or a range of it. Guarantee: a range gives the same messages however
-often it is read, so that a query is exactly-once where its sink is idempotent. Offsets have the
-form of Spark's Kafka source. What tags and offsets exclude is not read from the log.
+often it is read, so a query is exactly-once where its sink is idempotent. Offsets have the form of
+Spark's Kafka source. Messages that tags or offsets exclude are not read from the log.
 
 Spark keeps one stream reader in a planner process on the driver, which answers where the queues
-end, and sends copies to the tasks, which only ``read``.
+end, and sends copies of it to the tasks, which only call ``read``.
 """
 
 from __future__ import annotations
@@ -75,35 +75,37 @@ class QueuePartition(InputPartition):
 
 
 class ConsumeQueueDataSource(QuietDataSource):
-    """``spark.read`` and ``spark.readStream`` over built queues; ``sources.queueoptions``."""
+    """``spark.read`` and ``spark.readStream`` over built queues; options in
+    ``sources.queueoptions``."""
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format()``; ``CommitLogDataSource.name`` says what is checked."""
+        """The name for ``format()``; ``CommitLogDataSource.name`` describes its check."""
         check_workers_interpreter()
         return "rocketmq-consumequeue"
 
     def schema(self) -> str:
-        """The public rows. Called first, on the driver: a wrong option fails here, at load()."""
+        """The schema of the public rows. Called first, on the driver: a wrong option fails here, at
+        load()."""
         options = ConsumeQueueOptions(self.options)
         open_log(store_settings(options))
         return rows_schema(options["includeBody"], options["includeProperties"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The batch reader. Called on the driver."""
+        """Return the batch reader. Called on the driver."""
         options = ConsumeQueueOptions(self.options)
-        # Spark refuses a reader that only could push filters, unless its setting is on
+        # Spark rejects a reader that merely can push filters, unless its setting is on
         pushes = options["pushFilters"]
         return (PushingBatchReader if pushes else ConsumeQueueBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The stream reader. Called in the planner process, once a query."""
+        """Return the stream reader. Called in the planner process, once per query."""
         return ConsumeQueueStreamReader(ConsumeQueueOptions(self.options), schema)
 
 
 @dataclass
 class _Opened:
-    """What a process opens for itself."""
+    """The store and queues that a process opens for itself."""
 
     settings: StoreSettings
     log: CommitLog
@@ -112,7 +114,8 @@ class _Opened:
 
 
 class _QueueReader:
-    """What both readers share: options, the store (opened where it is used), planning, reading."""
+    """The common part of both readers: options, the store (opened where it is used), planning,
+    reading."""
 
     def __init__(self, options: ConsumeQueueOptions, schema: StructType) -> None:
         self.options = options
@@ -129,9 +132,10 @@ class _QueueReader:
             tag_filters=(options["tags"],) if options["tags"] is not None else (),
         )
         self._listed = self._selection
-        """Which queues are looked at; those that filters exclude may be among them."""
+        """The selection of queues to list; queues that filters exclude may be among them."""
         flags = {"mapped_file_size_consume_queue": options["consumeQueueFileSize"]}
-        # once: planner and tasks look in the same directories, whatever the file says meanwhile
+        # the file is read once, so that planner and tasks look in the same directories even if it
+        # changes
         self._settings = settings_of(self._output, store_settings(options), flags)
         self._opened: _Opened | None = None
 
@@ -155,7 +159,7 @@ class _QueueReader:
         return self._opened
 
     def _plan(self, starts: Offsets, ends: Offsets, queues: Queues) -> list[QueuePartition]:
-        """A partition for each queue with units in [start, end), or several."""
+        """Return one partition or several for each queue with units in [start, end)."""
         ranges = {}
         for key, end in ends.items():
             if not self._selection.takes(key):
@@ -215,14 +219,14 @@ class ConsumeQueueBatchReader(_QueueReader, DataSourceReader):
         options.check_batch()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Called once, on the driver."""
+        """Return the partitions. Called once, on the driver."""
         opened = self._store()
         queues = opened.queues.refresh()
         missing = (self.options["topics"] or set()) - {key.topic for key in queues}
         if missing:
             raise UsageError(
-                f"option topics names {', '.join(sorted(missing))}, of which {self._output} has no "
-                "messages"
+                f"option topics names {', '.join(sorted(missing))}, for which {self._output} "
+                "has no messages"
             )
         starts = resolve_starts(self.options, queues, opened.log, EARLIEST)
         ends = resolve_ends(self.options, queues, opened.log)
@@ -235,8 +239,8 @@ class PushingBatchReader(ConsumeQueueBatchReader):
     """A batch reader that takes Spark's filters as hints."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Called once, on the driver, before ``partitions``. Spark evaluates them all again: a
-        damaged record's row fulfils none."""
+        """Take filters as hints. Called once, on the driver, before ``partitions``. Spark evaluates
+        them all again: a damaged record's row fulfils none."""
         self._selection = self._selection.narrowed(filters)
         if not self.options.names_queues:
             self._listed = self._selection
@@ -244,7 +248,8 @@ class PushingBatchReader(ConsumeQueueBatchReader):
 
 
 class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the queues, and those that come. State is kept in the planner, to save work only."""
+    """Follows the queues, including new ones. Only the planner keeps state, and only to save
+    work."""
 
     def __init__(self, options: ConsumeQueueOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -253,7 +258,8 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         self._caught_up: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Called in the planner for a new checkpoint, and again whenever batch 0 is repeated."""
+        """Return the first offsets. Called in the planner for a new checkpoint, and again whenever
+        batch 0 is repeated."""
         pinned = PinnedStart(self.options["initialOffsetPath"], read_offsets)
         starts = pinned.read()
         if starts is None:
@@ -263,16 +269,17 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         return offsets_json(starts)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Called in the planner, once a query."""
+        """Return the limit of a micro-batch. Called in the planner, once per query."""
         most = self.options["maxOffsetsPerTrigger"]
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Called in the planner, once a query: nothing behind these ends will be read."""
+        """Fix the queues' ends: nothing after them will be read. Called in the planner, once per
+        query."""
         self._frozen_ends = latest(self._store().queues.refresh())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Called in the planner every 10 ms when idle."""
+        """Return the ends of the next batch. Called in the planner every 10 ms when idle."""
         opened = self._store()
         looked = opened.queues.poll()
         if not looked and start == self._caught_up:
@@ -288,7 +295,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         return offsets_json(ends)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Called in the planner for progress reports."""
+        """Return the queues' ends. Called in the planner for progress reports."""
         queues = self._store().queues
         queues.poll()
         return offsets_json(self._ends(queues.found))
@@ -305,16 +312,17 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         return found
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Called in the planner for every batch, and again when it is repeated."""
+        """Return the partitions of a batch. Called in the planner for every batch, and again when
+        it is repeated."""
         opened = self._store()
         queues = opened.queues.refresh()
         starts = opened.loss.starts(self._parsed(start), queues, opened.log)
         return self._plan(starts, opened.loss.ends(self._parsed(end), queues), queues)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Called when the next batch begins, never for the last: of no use to us."""
+        """Do nothing: Spark calls it when the next batch begins, and never for the last one."""
 
     def stop(self) -> None:
-        """Called in the planner when the query ends."""
+        """Close the queues. Called in the planner when the query ends."""
         if self._opened is not None:
             self._opened.log.close()

@@ -1,9 +1,9 @@
-"""pyspark's worker daemon, with what tasks need loaded before it forks them.
+"""pyspark's worker daemon, which loads the libraries of the tasks before it forks them.
 
-A task's worker takes about a second for Arrow and numba, more than a small batch does; forked from
-here all workers have them, and share the memory. ``spark.python.daemon.module`` names this module
-where driver and workers are on one machine. Of the threads that the loaded libraries have by then
-(OpenBLAS's, jemalloc's) each library looks after its own at a fork; none of ours exists.
+Loading Arrow and numba takes a task's worker about a second, more than a small batch needs; all
+workers that are forked from here have them, and share the memory. ``spark.python.daemon.module``
+names this module where driver and workers are on one machine. The loaded libraries have threads by
+then (OpenBLAS, jemalloc), and each library handles its own at a fork; we have none.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ LOADED = (pyspark.worker, store.rows.rows, sources.runs)
 
 
 def load() -> None:
-    """Have numba do what it does at the first call of any kernel: half of a worker's start."""
+    """Trigger numba's work for the first call of any kernel, which is half of a worker's start."""
     kernels.hop_records(np.zeros(8, np.uint8), 0, 0, 0, 0, NO_LIMIT, NO_LIMIT, NO_LIMIT)
 
 
-pyspark.daemon.worker = hangup.worker  # where manager() looks it up
+pyspark.daemon.worker = hangup.worker  # manager() looks it up there
 
 if __name__ == "__main__":
     load()
-    # pyspark collects garbage after every task: 60 ms over what numba consists of, 1 ms without
+    # pyspark collects garbage after every task: 60 ms over numba's objects, 1 ms without them
     gc.collect()
     gc.freeze()
     try:
         pyspark.daemon.manager()
     finally:
-        # Spark is gone: nobody waits for the libraries' own farewells
+        # Spark is gone: nobody waits for the libraries' exit handlers
         os._exit(0)

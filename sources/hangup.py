@@ -1,8 +1,8 @@
-"""Spark hangs up on its Python workers; that is no reason for a traceback.
+"""Keeps pyspark's workers from printing a traceback when Spark closes their connection.
 
-It does so to cancel the tasks of a query, and where a worker had nothing to do for a minute. Then
-``pyspark.daemon`` prints a traceback of the pipe that broke, over Unix sockets always. It looks
-like a failure, or hides one of which Spark knows the reason and says it.
+Spark does so to cancel the tasks of a query, and where a worker was idle for a minute. Then
+``pyspark.daemon`` prints a traceback of the broken pipe, over Unix sockets always. The traceback
+looks like a failure, or hides a real one whose reason Spark reports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ spark_worker = pyspark.daemon.worker
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
-    """A worker's tasks, as ``pyspark.daemon.worker``; quiet where Spark has hung up on it."""
+    """Run a worker's tasks as ``pyspark.daemon.worker`` does, but quietly where Spark has hung up
+    on it."""
     try:
         return spark_worker(sock, authenticated)
     except _HUNG_UP:
@@ -30,8 +31,8 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 
 
 class QuietDataSource(DataSource):
-    """A source that Spark makes and plans in workers of ``pyspark.daemon``, whose module cannot be
-    chosen (that of tasks' workers can: ``sources.daemon``). Such a worker goes on quietly."""
+    """A source that Spark creates and plans in workers of ``pyspark.daemon``, whose module cannot
+    be chosen (the module of tasks' workers can: ``sources.daemon``). Such a worker stays quiet."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -43,8 +44,8 @@ class QuietDataSource(DataSource):
 
 
 def _quieten() -> None:
-    """In such a worker, and nowhere else: with what manager() prints tracebacks is ours. It is in
-    the worker's task by now, which for a stream lasts until the query ends."""
+    """Replace, in such a worker and nowhere else, the function with which manager() prints
+    tracebacks. The worker runs its task by now, which for a stream lasts until the query ends."""
     main = sys.modules["__main__"]
     name = getattr(main.__spec__, "name", None)
     if name == pyspark.daemon.__name__:

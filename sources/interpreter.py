@@ -1,7 +1,8 @@
-"""Spark's workers run an interpreter of their own, and need this project in it.
+"""Checks that the interpreter of Spark's workers has this project installed.
 
 ``PYSPARK_PYTHON`` names it, and Spark reads that once, when its context starts. Where it is the
-system's Python, a source fails in a worker with pages of other errors; here that is one line.
+system's Python, a source fails in a worker with pages of unrelated errors; this check gives one
+line.
 """
 
 from __future__ import annotations

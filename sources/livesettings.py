@@ -1,15 +1,15 @@
-"""The settings of a store that change while its log is followed, looked at once for a batch.
+"""The settings of a store that change while its log is followed, read once for each batch.
 
-A broker writes a topic to ``config/topics.json`` before it tells clients of it, thus before the
-first message of it. So what stands there after the end of a batch was found is all that the batch
-needs. It may be newer than some of its messages: those are dispatched as RocketMQ dispatches what
-is left in its log when it starts. A batch that is repeated, after a kill, is dispatched by what
-stands there then, for the same reason: nothing of it was below the watermark, and what was written
-is cut first.
+A broker writes a topic to ``config/topics.json`` before it announces it to clients, and thus before
+the topic's first message. The file, read after the end of a batch was found, therefore has all that
+the batch needs. It may be newer than some of the batch's messages: those are dispatched as RocketMQ
+dispatches the rest of its log at a start. A batch that is repeated after a kill is dispatched by
+the file as it is then, for the same reason: none of it was below the watermark, and its units are
+cut first.
 
-A broker reads ``broker.conf`` when it starts: messageDelayLevel counts from the next start on,
-which is seen by the ``abort`` file that a store writes before it takes messages. The consumers'
-filters in ``config/consumerFilter.json`` are what it knew up to ten seconds ago.
+A broker reads ``broker.conf`` when it starts: a changed messageDelayLevel counts from the next
+start on, which the ``abort`` file shows, since a store writes it before it takes messages. The
+consumers' filters in ``config/consumerFilter.json`` are up to ten seconds old.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from store.queue.queuetype import TOPICS_FILE, batch_topics, read_queue_types
 from store.runs.dispatch import BatchSettings
 
 ABORT_FILE = "abort"
-"""Below a store's root while a broker has it open."""
+"""The file below a store's root that exists while a broker has the store open."""
 _TICK_NS = 50_000_000
-"""Two writes so close may leave a file with the same time."""
+"""Two writes within this time may leave a file with the same timestamp."""
 
 T = TypeVar("T")
 
 
 class Watched(Generic[T]):
-    """What follows from a file, read again after it was written to; costs a stat otherwise."""
+    """A value that follows from a file, read again after the file was written; otherwise a stat
+    suffices."""
 
     def __init__(self, path: Path, read: Callable[[], T]) -> None:
         self._path = path
@@ -41,7 +42,8 @@ class Watched(Generic[T]):
         self._seen: object = None
 
     def value(self) -> T:
-        """As of now. Raises what ``read`` raises, and then reads again the next time."""
+        """Return the value as of now. Raises what ``read`` raises, and then reads again the next
+        time."""
         found = _signature(self._path)
         if self._value is None or found != self._seen:
             self._value, self._seen = self._read(), found
@@ -49,7 +51,7 @@ class Watched(Generic[T]):
 
 
 class LiveSettings:
-    """One store's, for one reader of its log; not thread-safe."""
+    """The settings of one store, for one reader of its log; not thread-safe."""
 
     def __init__(
         self,
@@ -57,8 +59,8 @@ class LiveSettings:
         broker_conf: Path | None,
         known_batch_topics: frozenset[bytes] = frozenset(),
     ) -> None:
-        """``settings``: as they were read from ``broker_conf``, None for the store's own file.
-        ``known_batch_topics``: those that have batch queues as far as nothing else is declared."""
+        """``settings`` were read from ``broker_conf``; None for the store's own file.
+        ``known_batch_topics`` have batch queues unless the topic's declaration differs."""
         self._root = settings.root
         self._broker_conf = broker_conf
         self._batch_topics = known_batch_topics
@@ -68,12 +70,12 @@ class LiveSettings:
         self._started = _signature(self._abort)
 
     def poll(self) -> BatchSettings:
-        """What a batch whose end is known is dispatched by. Raises UsageError for a file that
-        cannot be read."""
+        """Return the settings by which a batch whose end is known is dispatched. Raises UsageError
+        for a file that cannot be read."""
         return BatchSettings(self._topics.value(), self.delay_levels_ms())
 
     def delay_levels_ms(self) -> tuple[int, ...]:
-        """Those of the broker that was started last."""
+        """The delay levels of the broker that was started last."""
         started = _signature(self._abort)
         if started is not None and started != self._started:
             settings = read_store_settings(self._root, self._broker_conf)
@@ -87,7 +89,7 @@ class LiveSettings:
 
 
 def _signature(path: Path) -> object:
-    """Another one whenever a file was written to; None where there is none."""
+    """Return a value that changes whenever the file is written; None where there is no file."""
     try:
         found = path.stat()
     except FileNotFoundError:

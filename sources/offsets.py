@@ -1,4 +1,4 @@
-"""From options to positions: starts, ends, and how far a micro-batch may go."""
+"""Turns options into positions: starts, ends, and the extent of a micro-batch."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ Start = TypeVar("Start")
 
 
 def store_id_of(settings: StoreSettings) -> str:
-    """The identity of a store that has no other: the place of its root. 32 hex digits.
+    """Return the identity of a store that has no other, from the place of its root: 32 hex digits.
 
-    Wherever the log's files lie: a stream goes on after the log got a second directory.
+    The places of the log's files do not count: a stream resumes after the log got a second
+    directory.
     """
     place = str((settings.root / COMMIT_LOG_DIRECTORY).resolve())
     return hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
 def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:
-    """Offset of the first record with storeTimestamp >= ``timestamp``; None if none is before
-    ``end``. Files are taken to be in time order; only the file in question is walked."""
+    """Return the offset of the first record with storeTimestamp >= ``timestamp``; None if there is
+    none before ``end``. Files are assumed to be in time order; only the file in question is
+    walked."""
     window = Window(log)
     start = log.min_offset
     for segment in log.segments:
@@ -47,7 +49,7 @@ def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:
 
 
 def resolve_start(options: SourceOptions, settings: StoreSettings, log: CommitLog, end: int) -> int:
-    """Where a query without a checkpoint begins, in the order of Spark's Kafka source.
+    """Return where a query without a checkpoint begins, in the order of Spark's Kafka source.
 
     Raises UsageError for an offset at which no record starts and a time that no record has.
     """
@@ -70,7 +72,7 @@ def resolve_start(options: SourceOptions, settings: StoreSettings, log: CommitLo
 
 
 def resolve_end(options: SourceOptions, log: CommitLog, start: int, sealed_end: int) -> int:
-    """Where a batch read ends, exclusive. Raises UsageError for an end before the start."""
+    """Return where a batch read ends, exclusive. Raises UsageError for an end before the start."""
     timestamp, end = options["endingTimestamp"], options["endingOffsets"]
     if timestamp is not None:
         found = first_at_or_after(log, timestamp, sealed_end)
@@ -97,7 +99,8 @@ def _record_start(key: str, offset: int, log: CommitLog, end: int) -> int:
 
 
 def _smallest_max_physic_offset(settings: StoreSettings, log: CommitLog) -> int:
-    """The smallest maxPhysicOffset of the store's queues: before it every queue is complete."""
+    """Return the smallest maxPhysicOffset of the store's queues: before it every queue is
+    complete."""
     ends = []
     settings = settings_of(settings.root, settings)
     for _, files in open_queues(settings.root, settings.mapped_file_size_consume_queue):
@@ -108,7 +111,7 @@ def _smallest_max_physic_offset(settings: StoreSettings, log: CommitLog) -> int:
 
 
 def check_no_loss(log: CommitLog, start: int, end: int, fail: bool) -> None:
-    """Whether [start, end) can still be what it was. Raises CommitLogDataLossError if ``fail``."""
+    """Check that [start, end) is still in the log. Raises CommitLogDataLossError if ``fail``."""
     if not fail:
         return
     if start < log.min_offset:
@@ -120,10 +123,11 @@ def check_no_loss(log: CommitLog, start: int, end: int, fail: bool) -> None:
 
 
 def limited_end(log: CommitLog, start: int, end: int, limit: ReadLimit) -> int:
-    """How far from ``start`` one micro-batch goes: a record or file start, at most ``end``.
+    """Return where one micro-batch from ``start`` ends: a record or file start, up to ``end``.
 
-    At least one record, whatever the limit. What is left is shared out evenly, so that no batch of
-    a few bytes comes last; the nearest file start is taken within the limit: it costs no walk.
+    It holds at least one record, whatever the limit. The rest of the log is divided evenly, so that
+    the last batch is no longer a few bytes; within the limit the nearest file start is preferred,
+    because it costs no walk.
     """
     window = Window(log)
     start = max(start, min(log.min_offset, end))
@@ -149,12 +153,14 @@ class PinnedStart(Generic[Start]):
     """Keeps the first answer to "where to begin" in the file that ``initialOffsetPath`` names."""
 
     def __init__(self, path: str | None, parse: Callable[[str], Start | None]) -> None:
-        """``parse``: the start of the file's text; None where it is none of the store's."""
+        """``parse`` returns the start that the file's text holds; None where it is not one of the
+        store's."""
         self._path = Path(path) if path else None
         self._parse = parse
 
     def read(self) -> Start | None:
-        """The kept start; None where there is none yet. Raises UsageError for a damaged file."""
+        """Return the kept start; None where there is none yet. Raises UsageError for a damaged
+        file."""
         if self._path is None or not self._path.exists():
             return None
         start = self._parse(self._path.read_text("utf-8"))
@@ -163,6 +169,6 @@ class PinnedStart(Generic[Start]):
         return start
 
     def keep(self, offset: dict[str, Any]) -> None:
-        """Write the start down, as Spark will have it, before Spark learns of it."""
+        """Write the start down in Spark's form, before Spark learns of it."""
         if self._path is not None:
             fsops.replace_file(self._path, json.dumps(offset).encode())

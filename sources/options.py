@@ -1,4 +1,5 @@
-"""What the sources' options share: tables of them, parsers, refusal of what is unknown."""
+"""The common part of the sources' options: their tables, parsers, and the rejection of unknown
+keys."""
 
 from __future__ import annotations
 
@@ -16,36 +17,36 @@ _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``64k``, ``1g``, ``1048576``. Raises ValueError."""
+    """Parse bytes from ``64k``, ``1g``, ``1048576``. Raises ValueError."""
     found = _SIZE.match(text.strip())
     if not found or int(found[1]) < 1:
-        raise ValueError("must be a number of bytes above 0, with k, m, g or t where wanted")
+        raise ValueError("must be a number of bytes above 0, optionally with k, m, g or t")
     return int(found[1]) * _SIZE_UNITS[found[2].lower()]
 
 
 def positive(text: str) -> int:
-    """A whole number above 0. Raises ValueError."""
+    """Parse a whole number above 0. Raises ValueError."""
     if not re.fullmatch(r"[0-9]{1,18}", text.strip(), re.ASCII) or int(text) < 1:
         raise ValueError("must be a whole number above 0")
     return int(text)
 
 
 def timestamp_ms(text: str) -> int:
-    """Milliseconds since the epoch. Raises ValueError."""
+    """Parse milliseconds since the epoch. Raises ValueError."""
     if not re.fullmatch(r"[0-9]{1,15}", text.strip(), re.ASCII):
         raise ValueError("must be milliseconds since the epoch")
     return int(text)
 
 
 def boolean(text: str) -> bool:
-    """``true`` or ``false``. Raises ValueError."""
+    """Parse ``true`` or ``false``. Raises ValueError."""
     if text.strip().lower() not in ("true", "false"):
         raise ValueError("must be true or false")
     return text.strip().lower() == "true"
 
 
 def one_of(*allowed: str) -> Callable[[str], str]:
-    """A parser of one of ``allowed``."""
+    """Return a parser that accepts one of ``allowed``."""
 
     def parse(text: str) -> str:
         if text.strip().lower() not in allowed:
@@ -56,7 +57,7 @@ def one_of(*allowed: str) -> Callable[[str], str]:
 
 
 def offset_or(*words: str) -> Callable[[str], str | int]:
-    """A parser of a physical offset or one of ``words``."""
+    """Return a parser that accepts a physical offset or one of ``words``."""
 
     def parse(text: str) -> str | int:
         stripped = text.strip().lower()
@@ -70,7 +71,7 @@ def offset_or(*words: str) -> Callable[[str], str | int]:
 
 
 def non_empty(text: str) -> str:
-    """Any text but none. Raises ValueError."""
+    """Accept any text that is not empty. Raises ValueError."""
     if not text:
         raise ValueError("must not be empty")
     return text
@@ -89,14 +90,15 @@ class Option:
 
 
 class SourceOptions:
-    """Parsed options of one source: ``options["key"]`` with the key as it is spelt in its table."""
+    """Parsed options of one source: ``options["key"]`` with the key as it is spelled in its
+    table."""
 
     table: ClassVar[tuple[Option, ...]]
     kafka_names: ClassVar[Mapping[str, str]] = {"kafka.bootstrap.servers": "path"}
     """Options of Spark's Kafka source that have another name here, in lower case."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        """Raises UsageError naming the option, the value and what would be right."""
+        """Parse options. Raises UsageError naming the option, its value and the accepted form."""
         self._values: dict[str, Any] = {}
         self._given: set[str] = set()
         by_key = {option.key.lower(): option for option in self.table}
@@ -126,25 +128,25 @@ class SourceOptions:
         return self._values[key]
 
     def check_not_both(self, *keys: str) -> None:
-        """Refuse two options of which one would have to be left alone. Raises UsageError."""
+        """Reject two options that contradict each other. Raises UsageError."""
         given = [key for key in keys if self[key] is not None]
         if len(given) > 1:
             raise UsageError(f"give {' or '.join(given)}, not both")
 
     @property
     def starts_by_time(self) -> bool:
-        """Whether a time says where to begin, whatever offsets do."""
+        """Whether a time decides where to begin, regardless of offsets."""
         return self["startingTimestamp"] is not None
 
     def check_batch(self) -> None:
-        """Refuse starts and ends that make no sense for a batch read. Raises UsageError."""
+        """Reject starts and ends that make no sense for a batch read. Raises UsageError."""
         if self["startingOffsets"] == LATEST and not self.starts_by_time:
             raise UsageError(
                 "startingOffsets is latest; a batch read must begin at or before its end"
             )
 
     def check_stream(self) -> None:
-        """Refuse batch options in a stream. Raises UsageError."""
+        """Reject batch options in a stream. Raises UsageError."""
         for option in self.table:
             if option.scope == "batch" and option.key in self._given:
                 raise UsageError(f"option {option.key} is for batch reads; a stream has no end")

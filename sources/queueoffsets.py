@@ -1,4 +1,5 @@
-"""From options to queue offsets: starts, ends, limits, and whether what is asked for is there."""
+"""Turns options into queue offsets: starts, ends, limits, and checks that the messages still
+exist."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ Queues = Mapping[QueueKey, BuiltQueue]
 
 
 def offsets_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """``{"topic": {"0": 23}}``, always in the same order: Spark compares offsets as text."""
+    """Return ``{"topic": {"0": 23}}``, always in the same order: Spark compares offsets as text."""
     found: dict[str, dict[str, int]] = {}
     for key in sorted(offsets, key=lambda key: (key.topic, key.queue_id)):
         found.setdefault(key.topic, {})[str(key.queue_id)] = offsets[key]
@@ -32,7 +33,7 @@ def offsets_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def read_offsets(text: str) -> Offsets | None:
-    """What ``offsets_json`` wrote; None where it is damaged."""
+    """Parse the text that ``offsets_json`` wrote; return None where it is damaged."""
     try:
         return parse_offsets(text)
     except ValueError:
@@ -40,16 +41,16 @@ def read_offsets(text: str) -> Offsets | None:
 
 
 def latest(queues: Queues) -> Offsets:
-    """Where queues end."""
+    """Return the end of each queue."""
     return {key: queue.max_offset for key, queue in queues.items()}
 
 
 def resolve_starts(
     options: ConsumeQueueOptions, queues: Queues, log: CommitLog, default: str
 ) -> Offsets:
-    """Where a query without a checkpoint begins in each queue, in the order of Spark's Kafka
+    """Return where a query without a checkpoint begins in each queue, in the order of Spark's Kafka
     source. Raises UsageError for a time that no message of a queue has, and for queues that the
-    JSON leaves out or that are not there."""
+    JSON omits or that do not exist."""
     times = _times(options, "starting", queues)
     if times is not None:
         found = {key: queues[key].offset_by_time(log, times[key]) for key in queues}
@@ -67,7 +68,8 @@ def resolve_starts(
 
 
 def resolve_ends(options: ConsumeQueueOptions, queues: Queues, log: CommitLog) -> Offsets:
-    """Where a batch read ends in each queue, exclusive. Raises UsageError as ``resolve_starts``."""
+    """Return where a batch read ends in each queue, exclusive. Raises UsageError as
+    ``resolve_starts``."""
     times = _times(options, "ending", queues)
     if times is not None:
         found = {key: queues[key].offset_by_time(log, times[key]) for key in queues}
@@ -79,7 +81,7 @@ def resolve_ends(options: ConsumeQueueOptions, queues: Queues, log: CommitLog) -
 
 
 def check_order(starts: Offsets, ends: Offsets, queues: Queues) -> None:
-    """Refuse ends before their starts, if those are in the queues. Raises UsageError."""
+    """Reject ends before their starts, if those are in the queues. Raises UsageError."""
     for key, end in ends.items():
         if end < starts[key] <= queues[key].max_offset:
             raise UsageError(
@@ -113,10 +115,10 @@ def _resolved(key: str, wanted: str | Offsets, queues: Queues, log: CommitLog) -
 
 
 def _complete(key: str, given: Offsets, queues: Queues) -> Offsets:
-    """As with Kafka: all queues are named, and no others."""
+    """Check, as Kafka does, that all queues are named and no others."""
     missing, strange = queues.keys() - given.keys(), given.keys() - queues.keys()
     if missing:
-        raise UsageError(f"option {key} says nothing of {_named(missing)}; name every queue")
+        raise UsageError(f"option {key} does not name {_named(missing)}; name every queue")
     if strange:
         raise UsageError(f"option {key} names {_named(strange)}, which is not among the queues")
     return given
@@ -128,8 +130,8 @@ def _named(keys: Any) -> str:
 
 
 def limited_ends(starts: Offsets, ends: Offsets, most: int) -> Offsets:
-    """How far one micro-batch of at most ``most`` messages goes: each queue in proportion to what
-    waits in it, one message at least, as Spark's Kafka source does it."""
+    """Return where one micro-batch of up to ``most`` messages ends: each queue gets a share in
+    proportion to its lag, and at least one message, as in Spark's Kafka source."""
     waiting = {key: end - starts[key] for key, end in ends.items()}
     total = sum(waiting.values())
     if total <= most:
@@ -141,14 +143,14 @@ def limited_ends(starts: Offsets, ends: Offsets, most: int) -> Offsets:
 
 
 class LossCheck:
-    """Says what is gone: an error with ``failOnDataLoss``, otherwise a warning."""
+    """Reports lost messages: as an error with ``failOnDataLoss``, otherwise as a warning."""
 
     def __init__(self, fail: bool) -> None:
         self._fail = fail
         self._said: set[str] = set()
 
     def report(self, case: str, detail: str) -> None:
-        """Raises CommitLogDataLossError, or logs it, once."""
+        """Raises CommitLogDataLossError, or logs the loss once."""
         if self._fail:
             raise CommitLogDataLossError(case, detail)
         if detail in self._said:
@@ -157,8 +159,8 @@ class LossCheck:
         logger.warning("COMMITLOG_DATA_LOSS.%s: %s; going on with what is there", case, detail)
 
     def starts(self, starts: Offsets, queues: Queues, log: CommitLog) -> Offsets:
-        """Where each of ``queues`` is read from: at ``starts`` without what is gone, queues that
-        came since from their beginning."""
+        """Return where each of ``queues`` is read from: ``starts`` without lost messages; new
+        queues start at their beginning."""
         found: Offsets = {}
         for key in starts.keys() - queues.keys():
             self.report("QUEUE_DELETED", f"{_named([key])} is not there any more")
@@ -176,7 +178,7 @@ class LossCheck:
         return found
 
     def ends(self, ends: Offsets, queues: Queues) -> Offsets:
-        """``ends`` without what is not there any more."""
+        """Return ``ends`` without queues and messages that no longer exist."""
         found: Offsets = {}
         for key, end in ends.items():
             if key not in queues:

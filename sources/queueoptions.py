@@ -1,4 +1,5 @@
-"""Options of the consume queue source: one row each, names and rules after Spark's Kafka source."""
+"""Options of the consume queue source, one row each; names and rules follow Spark's Kafka
+source."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ from sources.options import (
 from store.queue.consumequeue import QueueKey
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
-"""In JSON, as with Kafka."""
+"""The numbers for these offsets in JSON, as in Kafka."""
 Offsets = dict[QueueKey, int]
 _FORM = 'must be JSON like {"topic": {"0": 23, "1": 5}}'
 
 
 def parse_offsets(text: str, smallest: int = 0) -> Offsets:
-    """``{"topic": {"0": 23}}``, the form of Spark's Kafka source. Raises ValueError."""
+    """Parse ``{"topic": {"0": 23}}``, the form of Spark's Kafka source. Raises ValueError."""
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -62,14 +63,14 @@ def _offsets_or(*words: str) -> Callable[[str], str | Offsets]:
 def _topics(text: str) -> frozenset[str]:
     found = frozenset(part.strip() for part in text.split(",") if part.strip())
     if not found:
-        raise ValueError("must name topics, with commas between")
+        raise ValueError("must be topics, separated by commas")
     return found
 
 
 def _queue_ids(text: str) -> frozenset[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[0-9]{1,10}", part, re.ASCII) for part in parts):
-        raise ValueError("must be queue ids, with commas between")
+        raise ValueError("must be queue ids, separated by commas")
     return frozenset(map(int, parts))
 
 
@@ -86,52 +87,52 @@ _SHARED = {option.key: option for option in COMMIT_LOG_OPTIONS}
 CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
     _SHARED["path"],
     Option("output", None, non_empty, "both",
-           "where the queues are, if not in `path`: the `--output` of `reput run`"),
-    Option("topics", None, _topics, "both", "topics to read, with commas between; all without it"),
+           "the directory of the queues, if not `path`: the `--output` of `reput run`"),
+    Option("topics", None, _topics, "both", "topics to read, with commas; all if not given"),
     Option("topicPattern", None, _pattern, "both",
-           "a regular expression instead, which matches whole names of topics"),
-    Option("queueIds", None, _queue_ids, "both", "queues to read of each topic, commas between"),
+           "a regular expression that matches whole topic names, in place of `topics`"),
+    Option("queueIds", None, _queue_ids, "both", "queue ids to read in each topic, with commas"),
     Option("tags", None, tags.parse, "both",
            "a consumer's expression, `TagA || TagB`: no other message is read from the log"),
     Option("startingOffsets", None, _offsets_or(EARLIEST, LATEST), "both",
            "where to begin without a checkpoint: `earliest` (batch default), `latest` (stream "
-           "default) or queue offsets of all queues that are read, "
+           "default) or queue offsets for all queues that are read, "
            "`{\"topic\": {\"0\": 23, \"1\": -2}}`; -2 is earliest, -1 latest. A queue that comes "
            "later is read from its beginning"),
     Option("startingTimestamp", None, timestamp_ms, "both",
            "begin in each queue at the first message with this storeTimestamp (ms) or a later one; "
-           "stands above `startingOffsetsByTimestamp`, that above `startingOffsets`"),
+           "overrides `startingOffsetsByTimestamp`, which overrides `startingOffsets`"),
     Option("startingOffsetsByTimestamp", None, parse_offsets, "both",
            "the same by queue: `{\"topic\": {\"0\": 1700000000000}}`"),
     _SHARED["startingOffsetsByTimestampStrategy"],
     Option("endingOffsets", None, _offsets_or(LATEST), "batch",
-           "where to end, exclusive: `latest` or queue offsets of all queues; -1 is latest"),
+           "where to end, exclusive: `latest` or queue offsets for all queues; -1 is latest"),
     Option("endingTimestamp", None, timestamp_ms, "batch",
            "end in each queue before the first message with this storeTimestamp (ms) or a later "
-           "one; stands above `endingOffsetsByTimestamp`, that above `endingOffsets`"),
+           "one; overrides `endingOffsetsByTimestamp`, which overrides `endingOffsets`"),
     Option("endingOffsetsByTimestamp", None, parse_offsets, "batch", "the same by queue"),
     _SHARED["initialOffsetPath"],
     Option("failOnDataLoss", "true", boolean, "both",
-           "whether messages and queues that are gone, and queues that shrank, are errors"),
+           "whether removed messages and queues, and queues that shrank, are errors"),
     _SHARED["maxOffsetsPerTrigger"],
     Option("minPartitions", None, positive, "both",
-           "split queues into at least so many partitions; one for each queue if not given"),
+           "split queues into at least this many partitions; one for each queue if not given"),
     Option("maxRecordsPerPartition", None, positive, "both",
-           "split queues into partitions of at most so many units"),
+           "split queues into partitions of up to this many units"),
     Option("pushFilters", "false", boolean, "batch",
-           "let filters on `topic`, `queueId`, `queueOffset` and `tags` decide what is read; Spark "
-           "wants `spark.sql.python.filterPushdown.enabled` for it"),
+           "read only messages that filters on `topic`, `queueId`, `queueOffset` and `tags` "
+           "select; needs `spark.sql.python.filterPushdown.enabled`"),
     _SHARED["onCorrupt"],
     _SHARED["verifyCrc"],
-    Option("includeBody", "true", boolean, "both", "have the column `body`"),
-    Option("includeProperties", "true", boolean, "both", "have the column `properties`"),
+    Option("includeBody", "true", boolean, "both", "include the column `body`"),
+    Option("includeProperties", "true", boolean, "both", "include the column `properties`"),
     Option("inflateBodies", "false", boolean, "both",
-           "decompress compressed bodies; one that does not inflate stays as stored"),
+           "decompress compressed bodies; one that cannot be inflated stays as stored"),
     _SHARED["maxInflatedBytes"],
     _SHARED["brokerConf"],
     _SHARED["commitLogFileSize"],
     Option("consumeQueueFileSize", None, positive, "both",
-           "mappedFileSizeConsumeQueue, above the property file"),
+           "mappedFileSizeConsumeQueue; overrides the property file"),
 )  # fmt: skip
 
 
@@ -153,12 +154,12 @@ class ConsumeQueueOptions(SourceOptions):
 
     @property
     def starts_by_time(self) -> bool:
-        """By one for all queues, or one for each."""
+        """Whether a time decides the starts: one for all queues, or one for each."""
         return super().starts_by_time or self["startingOffsetsByTimestamp"] is not None
 
     @property
     def names_queues(self) -> bool:
-        """Whether an option names topics or queues that have to be there."""
+        """Whether an option names topics or queues that must exist."""
         keys = ("topics", "startingOffsets", "startingOffsetsByTimestamp",
                 "endingOffsets", "endingOffsetsByTimestamp")  # fmt: skip
         return any(not isinstance(self[key], str | None) for key in keys)

@@ -1,4 +1,4 @@
-"""Messages of one queue as rows: its units first, then the records of those that are wanted."""
+"""Messages of one queue as rows: reads its units first, then the records of the wanted ones."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class QueueRows:
         max_inflated_bytes: int | None,
         verify_crc: bool,
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of ``units`` (indexes) that are selected, in the queue's order.
+        """Return rows of the selected ``units`` (indexes), in the queue's order.
 
         topic, queueId and queueOffset are the queue's, not the record's: the two differ in light
-        queues, and where gaps in queue offsets were closed up. Raises CommitLogDataLossError,
-        CorruptRecordError if told to.
+        queues, and where gaps in queue offsets were closed up. Raises CommitLogDataLossError or
+        CorruptRecordError where the options ask for it.
         """
         kept = self._files.starts[0] // self._files.unit_size if self._files.starts else units.stop
         if kept > units.start:
@@ -74,7 +74,7 @@ class QueueRows:
     def _wanted(
         self, units: NDArray[np.void], first: int, selection: Selection
     ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        """Queue offsets and units that ask for a look at the log; blanks are no messages."""
+        """Return queue offsets and units for which the log must be read; blanks are no messages."""
         positions = np.arange(first, first + len(units), dtype=np.int64)
         if units.dtype == BATCH_UNIT_DTYPE:
             positions = units["msg_base_offset"].astype(np.int64)
@@ -88,7 +88,7 @@ class QueueRows:
         return positions, units
 
     def _matches(self, tags_codes: NDArray[np.int64], selection: Selection) -> NDArray[np.bool_]:
-        """bool[n]; true where the code is the address of an ext unit that is gone."""
+        """Return bool[n]; true also where the code is the address of an ext unit that is gone."""
         unknown = np.zeros(len(tags_codes), np.bool_)
         for index in np.flatnonzero(tags_codes <= MAX_ADDR):
             unit = self._ext.read(int(tags_codes[index]))
@@ -101,7 +101,7 @@ class QueueRows:
         deleted = pc.equal(reasons, Status.SEGMENT_DELETED.name.lower()).fill_null(False)
         lost = offsets.filter(deleted)
         if len(lost):
-            # once for many: there may be millions
+            # many lost files are reported once: there may be millions
             loss.report(
                 "SEGMENT_DELETED",
                 f"the log has no file with {lost[0]} any more, nor with {len(lost) - 1} more of "
@@ -118,7 +118,7 @@ class QueueRows:
     def _placed(
         self, batch: pa.RecordBatch, positions: NDArray[np.int64], selection: Selection
     ) -> pa.RecordBatch:
-        """``batch`` with the queue's own columns; without hash collisions of tags."""
+        """Return ``batch`` with the queue's own columns and without hash collisions of tags."""
         own = {
             "topic": pa.array([self._key.topic] * len(batch), pa.string()),
             "queueId": pa.array(np.full(len(batch), self._key.queue_id, np.int32)),

@@ -1,4 +1,4 @@
-"""The queues that a dispatcher or a broker has built: which there are, where they begin and end."""
+"""The queues that a dispatcher or a broker has built: which exist, where they begin and end."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from store.queue.consumequeue import (
 from store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
 
 POLL_SHARE = 0.1
-"""Of its time that an idle query spends with asking queues without a watermark for their ends."""
+"""Share of its time that an idle query spends on finding the ends of queues without a watermark."""
 
 
 class BuiltQueue:
     """One queue. Positions are queue offsets; units are counted from the queue's byte 0.
 
     Both are the same in a consume queue. In a batch consume queue a unit is a message or an inner
-    batch: it is at the queue offset of its first message.
+    batch, and its position is the queue offset of its first message.
     """
 
     def __init__(self, files: QueueFiles) -> None:
@@ -40,7 +40,7 @@ class BuiltQueue:
         self._end = 0
 
     def follow(self, durable_end: int | None) -> None:
-        """Look for the end again; ``durable_end``: the watermark, None trusts every unit."""
+        """Find the end again; ``durable_end`` is the watermark, and None trusts every unit."""
         self._end = self.files.grown_end(self._end, durable_end)
 
     @property
@@ -55,31 +55,31 @@ class BuiltQueue:
 
     @property
     def end_unit(self) -> int:
-        """Index behind the last unit."""
+        """Index after the last unit, exclusive."""
         return self._end // self.files.unit_size
 
     @property
     def max_offset(self) -> int:
-        """Behind the last message."""
+        """Queue offset after the last message, exclusive."""
         if isinstance(self.files, BatchConsumeQueueFiles):
             return self.files.max_offset_in_queue(self._end)
         return self.end_unit
 
     def min_offset(self, log_min_offset: int) -> int:
-        """That of the first message that is still in the log; the max offset if none is."""
+        """Queue offset of the first message that is still in the log; the max offset if none is."""
         if isinstance(self.files, BatchConsumeQueueFiles):
             return self.files.min_offset_in_queue(self._end, log_min_offset)
         assert isinstance(self.files, ConsumeQueueFiles)
         return self.files.min_queue_offset(self._end, log_min_offset)
 
     def unit_from(self, offset: int) -> int:
-        """Index of the first unit at or behind a queue offset."""
+        """Return the index of the first unit at or after a queue offset."""
         if isinstance(self.files, BatchConsumeQueueFiles):
             return self.files.first_unit_from(offset, self._end)
         return min(max(offset, self.first_unit), self.end_unit)
 
     def unit_start(self, offset: int) -> int:
-        """``offset``, or the queue offset of the inner batch that it lies in."""
+        """Return ``offset``, or the queue offset of the inner batch that contains it."""
         if isinstance(self.files, BatchConsumeQueueFiles):
             holder = self.files.find_unit(offset, self._end)
             if holder is not None:
@@ -89,7 +89,8 @@ class BuiltQueue:
         return offset
 
     def is_gone(self, offset: int, log_min_offset: int) -> bool:
-        """Whether the message at ``offset`` was removed from the log, or its unit with its file."""
+        """Return whether the message at ``offset`` was removed from the log, or its unit with its
+        file."""
         index = self.unit_from(offset)
         if index >= self.end_unit:
             return False
@@ -99,10 +100,11 @@ class BuiltQueue:
         return index == self.first_unit > 0 and self._offset_of(unit, index) > offset
 
     def offset_by_time(self, log: CommitLog, timestamp: int) -> int | None:
-        """Queue offset of the first message that is still in the log and was stored at
-        ``timestamp`` (ms) or later; None without one. Store times are taken to ascend.
+        """Return the queue offset of the first message that is still in the log and was stored at
+        ``timestamp`` (ms) or later; None without one. Store times are assumed to ascend.
 
-        That of RocketMQ, but that LOWER in a batch queue may pass over messages of that time.
+        The result is RocketMQ's, except that RocketMQ's LOWER in a batch queue may skip messages of
+        that time.
         """
         first = self.min_offset(log.min_offset)
         if isinstance(self.files, BatchConsumeQueueFiles):
@@ -113,7 +115,7 @@ class BuiltQueue:
             assert isinstance(self.files, ConsumeQueueFiles)
             index = self.files.offset_in_queue_by_time(
                 timestamp, BoundaryType.LOWER, self._end, first,
-                # a record that is gone was stored before what is there
+                # a record that is gone was stored before the remaining ones
                 lambda offset, _size: max(log.store_time(offset), 0),
             )  # fmt: skip
         index = max(index, self.unit_from(first))
@@ -128,21 +130,21 @@ class BuiltQueue:
 class BuiltQueues:
     """The queues of an output that a selection takes, followed as they grow.
 
-    Only what is at or below a dispatcher's watermark is there. Queues that a broker built have
-    none: their own ends count.
+    Only units at or below a dispatcher's watermark count. Queues that a broker built have no
+    watermark: their own ends count.
     """
 
     def __init__(self, output: Path, settings: StoreSettings, selection: Selection) -> None:
         self._output, self._settings, self._selection = output, settings, selection
         self._opened: dict[QueueKey, BuiltQueue] = {}
         self.found: dict[QueueKey, BuiltQueue] = {}
-        """Those that hold a unit, sorted, as they were last seen."""
+        """The queues that hold a unit, sorted, as they were last seen."""
         self._seen: Watermark | None = None
         self._not_before = 0.0
 
     def poll(self) -> bool:
-        """``refresh`` if the watermark moved; without one from time to time, so that idling costs
-        little. Whether it was done."""
+        """Call ``refresh`` if the watermark moved, or without one from time to time, so that idling
+        costs little. Returns whether it did."""
         watermark = read_watermark(self._output / STATE_DIRECTORY)
         if watermark == self._seen and (watermark or time.monotonic() < self._not_before):
             return False
@@ -150,7 +152,7 @@ class BuiltQueues:
         return True
 
     def refresh(self) -> dict[QueueKey, BuiltQueue]:
-        """``found`` as it is now.
+        """Update ``found`` and return it.
 
         Raises QueueFileError for files of another size, UsageError for a queue of both kinds.
         """
@@ -163,7 +165,7 @@ class BuiltQueues:
             queue.follow(durable_end)
             opened[key] = queue
         self._opened, self._seen = opened, watermark
-        # a directory comes before its first unit, which may have any queue offset
+        # a directory is created before its first unit, which may have any queue offset
         self.found = {
             key: queue for key, queue in opened.items() if queue.end_unit > queue.first_unit
         }
@@ -172,7 +174,7 @@ class BuiltQueues:
         return self.found
 
     def open(self, key: QueueKey, is_batch: bool) -> BuiltQueue:
-        """One queue, its end not looked for. Raises QueueFileError."""
+        """Open one queue without looking for its end. Raises QueueFileError."""
         directory = self.root(is_batch) / key.relative_path
         if is_batch:
             size = self._settings.mapper_file_size_batch_consume_queue
@@ -186,7 +188,7 @@ class BuiltQueues:
         return self._output / name
 
     def _listed(self) -> dict[QueueKey, bool]:
-        """Selected queues, sorted; whether each is a batch queue."""
+        """Return the selected queues, sorted, with whether each is a batch queue."""
         found: dict[QueueKey, bool] = {}
         for is_batch in (False, True):
             for key in list_queues(self.root(is_batch)):
@@ -195,7 +197,7 @@ class BuiltQueues:
                 if key in found:
                     raise UsageError(
                         f"topic {key.topic} has queues of both kinds, in {self.root(False)} and "
-                        f"{self.root(True)}; remove the one that config/topics.json does not say"
+                        f"{self.root(True)}; keep the one that config/topics.json declares"
                     )
                 found[key] = is_batch
         return dict(sorted(found.items(), key=lambda item: (item[0].topic, item[0].queue_id)))

@@ -1,4 +1,4 @@
-"""The packed form as Arrow: a row per run, a row per bad range, a row for what was scanned."""
+"""The packed form in Arrow: a row per run, a row per bad range, and a row for the scanned range."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def read_runs(
     bit_maps: BitMaps | None = None,
     **scan_options: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """[start, end) of the log in the packed form, units by way of the spool if there is one.
+    """Read [start, end) of the log in the packed form, with units in the spool if there is one.
 
-    ``bit_maps``: those of runs whose topic has filters; ``scan_options`` are those of ``scan``.
+    ``bit_maps`` computes those of runs whose topic has filters; ``scan_options`` are passed to
+    ``scan``.
     """
     spool = SpoolWriter(spool_directory)
     if spool_directory is None:
@@ -150,7 +151,8 @@ def _runs_batch(
 
 
 def _columns_of_runs(chunk: PackedChunk, bit_maps: BitMaps | None) -> tuple[Any, Any]:
-    """(int32[runs]: bytes a message, uint8 array): the columns of each run, one after the other."""
+    """Return (int32[runs]: bytes per message, uint8 array): the columns of each run, in
+    sequence."""
     widths = np.full(len(chunk.runs), scankernel.UNIT_SIZE, np.int32)
     if chunk.details is None or not len(chunk.runs):
         return widths, chunk.units
@@ -165,7 +167,8 @@ def _columns_of_runs(chunk: PackedChunk, bit_maps: BitMaps | None) -> tuple[Any,
 
 
 def _binary(bounds: Any, data: Any) -> pa.Array:
-    """A binary column over ``data`` without a copy: value i is ``data[bounds[i]:bounds[i+1]]``."""
+    """Return a binary column over ``data`` without a copy: value i is
+    ``data[bounds[i]:bounds[i+1]]``."""
     offsets = pa.py_buffer(bounds.astype(np.int32))
     return pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(data)])
 

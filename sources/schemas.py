@@ -1,4 +1,4 @@
-"""The schemas of both forms as Spark DDL. Asking for one loads no kernels."""
+"""The schemas of both forms as Spark DDL; reading them loads no kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from store.rows import rowschema
 from store.runs.dispatch import PACKED_COLUMNS
 
 RUNS_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in PACKED_COLUMNS)
-"""The packed form."""
+"""The schema of the packed form."""
 _SPARK_TYPES = {
     pa.int32(): "int",
     pa.int64(): "bigint",
@@ -22,7 +22,7 @@ _SPARK_TYPES = {
 
 
 def ddl(schema: pa.Schema) -> str:
-    """An Arrow schema as Spark DDL."""
+    """Convert an Arrow schema to Spark DDL."""
     return ", ".join(
         f"{field.name} {_SPARK_TYPES[field.type]}{'' if field.nullable else ' not null'}"
         for field in schema
@@ -30,13 +30,13 @@ def ddl(schema: pa.Schema) -> str:
 
 
 def check_schema(source: str, given: StructType, fixed: str) -> None:
-    """Refuse a schema other than the DDL ``fixed``. Raises UsageError."""
+    """Reject a schema other than the DDL ``fixed``. Raises UsageError."""
     if given.names != [part.split()[0] for part in fixed.split(", ")]:
         raise UsageError(f"the schema of {source} is fixed; do not give one")
 
 
 def rows_schema(include_body: bool, include_properties: bool) -> str:
-    """The public form (``store.rows.rowschema``)."""
+    """Return the schema of the public form (``store.rows.rowschema``)."""
     return ddl(
         rowschema.rows_schema(include_body=include_body, include_properties=include_properties)
     )

@@ -1,4 +1,5 @@
-"""What of the queues a query wants, by its options and by filters that Spark pushed down."""
+"""The part of the queues that a query needs, by its options and by filters that Spark pushed
+down."""
 
 from __future__ import annotations
 
@@ -28,18 +29,18 @@ MAX_QUEUE_OFFSET = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Conditions that all hold for a message; None takes all."""
+    """Conditions that all must hold for a message; None accepts all."""
 
     topics: frozenset[str] | None = None
     topic_pattern: str | None = None
     queue_ids: frozenset[int] | None = None
     first_offset: int = 0
     end_offset: int = MAX_QUEUE_OFFSET
-    """Exclusive."""
+    """The end of the queue offsets, exclusive."""
     tag_filters: tuple[TagFilter, ...] = ()
 
     def takes(self, key: QueueKey) -> bool:
-        """Whether messages of a queue may be wanted."""
+        """Return whether messages of a queue may be wanted."""
         pattern = self.topic_pattern
         return (
             (self.topics is None or key.topic in self.topics)
@@ -48,7 +49,7 @@ class Selection:
         )
 
     def matches_codes(self, tags_codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """bool[n]: which tagsCodes of units may be those of wanted tags (int64[n])."""
+        """Return bool[n]: which tagsCodes of units (int64[n]) may belong to wanted tags."""
         matches = np.ones(len(tags_codes), np.bool_)
         low_bits = tags_codes.astype(np.int32)
         for wanted in self.tag_filters:
@@ -57,7 +58,8 @@ class Selection:
         return matches
 
     def narrowed(self, filters: Iterable[Filter]) -> Selection:
-        """What of this may fulfil Spark's filters too; those that do not say are left to Spark."""
+        """Return this selection narrowed by those of Spark's filters that it understands; the rest
+        is left to Spark."""
         selection = self
         for each in filters:
             if isinstance(each, EqualTo | In):
