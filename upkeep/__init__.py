@@ -1,1 +1,1 @@
-"""Looking after an output: verify, compare, rebuild, expire, status, inspect, prepare."""
+"""Upkeep of an output: verify, compare, rebuild, expire, status, inspect, prepare."""

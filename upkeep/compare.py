@@ -1,14 +1,14 @@
-"""Whether two stores hold the same entries, and where each queue and index first differs.
+"""Compares the entries of two stores and finds the first difference in each queue and index.
 
-Files are compared block by block as bytes; only where two differ are the entry's bounds looked up
-and its fields decoded, in RocketMQ's terms. Holes of both files are skipped: a store of 100,000
-queues is 600 GB of mostly empty files. Space that was never written (zeros) equals space that is
-not there; a file or queue that one side lacks is a difference, but for an empty file that RocketMQ
+Files are compared block by block as bytes; only where two differ are the entry's bounds found and
+its fields decoded, in RocketMQ's terms. Holes of both files are skipped: a store of 100,000 queues
+is 600 GB of mostly empty files. Space that was never written (zeros) equals space that does not
+exist; a file or queue that one side lacks is a difference, except an empty file that RocketMQ
 leaves at a queue's end.
 
-Consume queues, ext and batch queues are matched by topic, queue and file name, index files in
-order, since their names are times. Reads only, with ``preadv``: a file that is cut meanwhile is
-shorter, nothing worse.
+Consume queues, ext and batch queues are matched by topic, queue and file name, index files by
+order, since their names are times. The comparison only reads, with ``preadv``: a file that is
+truncated meanwhile merely looks shorter.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ QUEUE_KINDS = (
     BATCH_CONSUME_QUEUE_DIRECTORY,
 )
 DIRECTORY_KINDS = (*QUEUE_KINDS, INDEX_DIRECTORY)
-"""Directories of a store that follow from its log."""
+"""Directories of a store that are derived from its log."""
 CHECKPOINT_KIND = storecheckpoint.FILE_NAME
 KINDS = (*DIRECTORY_KINDS, CHECKPOINT_KIND)
 
@@ -73,25 +73,26 @@ class Difference:
     kind: str
     """One of KINDS."""
     place: str
-    """``TOPIC/QUEUE_ID``; ``NUMBER: NAME | NAME`` of index files; empty for the checkpoint."""
+    """``TOPIC/QUEUE_ID``; ``NUMBER: NAME | NAME`` for index files; empty for the checkpoint."""
     entry: str
-    """What differs, numbered as RocketMQ counts it: ``unit 17``, ``slot 3``, ``file 0000..``."""
+    """The entry that differs, numbered as RocketMQ counts it: ``unit 17``, ``slot 3``, ``file
+    0000..``."""
     left: Fields | None
-    """The entry's fields in the first store; None where it has none."""
+    """The entry's fields in the first store; None where that store lacks it."""
     right: Fields | None
 
 
 @dataclass(slots=True)
 class Comparison:
-    """What was compared and what differed."""
+    """The number of compared files and the differences."""
 
     compared: dict[str, int] = field(default_factory=dict)
-    """Kind -> queues or files; kinds that neither side has are left out."""
+    """Kind -> number of queues or files; kinds that neither side has are left out."""
     differences: list[Difference] = field(default_factory=list)
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing differed."""
+        """Whether there is no difference."""
         return not self.differences
 
 
@@ -102,11 +103,11 @@ def compare_stores(
     topics: Collection[str] | None = None,
     hash_slot_count: int = DEFAULT_MAX_HASH_SLOT_NUM,
 ) -> Comparison:
-    """Compare what stands below two stores' roots, or other outputs'.
+    """Compare the entries below the roots of two stores or other outputs.
 
-    ``topics``: only their queues, and neither index nor checkpoint; None for all.
-    ``hash_slot_count``: maxHashSlotNum of both. Raises StoreError for what cannot be read,
-    UsageError for an index that is too short for its slots.
+    ``topics`` limits the comparison to their queues, without index and checkpoint; None compares
+    everything. ``hash_slot_count`` is maxHashSlotNum of both. Raises StoreError for a file that
+    cannot be read, UsageError for an index that is too short for its slots.
     """
     found, reader = Comparison(), _Reader()
     try:
@@ -118,7 +119,7 @@ def compare_stores(
                     if difference is not None:
                         found.differences.append(difference)
     except OSError as error:
-        # a failed read has no name, only one of two descriptors
+        # a failed read names no file, only one of two descriptors
         place = error.filename or " or ".join(reader.paths)
         raise StoreError(f"cannot read {place}: {error.strerror}") from error
     return found
@@ -132,7 +133,7 @@ def _compare_kind(
     topics: Collection[str] | None,
     hash_slot_count: int,
 ) -> Iterator[Difference | None]:
-    """One item for each pair that is compared."""
+    """Yield one item for each pair that is compared."""
     if kind in QUEUE_KINDS:
         yield from _compare_queues(reader, kind, left / kind, right / kind, topics)
     elif topics is not None:
@@ -144,7 +145,7 @@ def _compare_kind(
 
 
 class _Reader:
-    """Two files at a time, in two buffers that are used again and again."""
+    """Reads two files at a time, into two buffers that are reused."""
 
     def __init__(self) -> None:
         self._buffers = [np.empty(_BLOCK_SIZE, np.uint8) for _ in range(2)]
@@ -163,7 +164,7 @@ class _Reader:
         self._open = ()
 
     def take(self, left: str, right: str) -> int:
-        """Open both files; the length of the longer one."""
+        """Open both files and return the length of the longer one."""
         self._close()
         self.paths = (left, right)
         for path in self.paths:
@@ -171,17 +172,17 @@ class _Reader:
         return max(os.fstat(fd).st_size for fd in self._open)
 
     def data(self, side: int, position: int, count: int) -> bytes:
-        """Bytes of the left (0) or right (1) file, zeros behind its end."""
+        """Return bytes of the left (0) or right (1) file, with zeros after its end."""
         data = os.pread(self._open[side], count, position)
         return data + bytes(count - len(data))
 
     def first_difference(self, start: int, end: int) -> int | None:
-        """Position of the first byte in [start, end) that differs; None without one."""
+        """Return the position of the first byte in [start, end) that differs; None without one."""
         position = start
         while position < end:
             position = min(_seek(fd, position, os.SEEK_DATA, end) for fd in self._open)
             hole = max(_seek(fd, position, os.SEEK_HOLE, end) for fd in self._open)
-            # a hole may have been filled in between
+            # a hole may have been filled meanwhile
             while position < hole:
                 count = min(_BLOCK_SIZE, hole - position)
                 left, right = (self._block(side, position, count) for side in range(2))
@@ -205,20 +206,20 @@ class _Reader:
 
 
 def _seek(fd: int, position: int, what: int, end: int) -> int:
-    """The next data or hole of a file at or behind ``position``, ``end`` at the most."""
+    """Return the next data or hole of a file at or after ``position``, up to ``end``."""
     try:
         return min(os.lseek(fd, position, what), end)
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        # no data is left, or the position is behind the file's end: a hole
+        # no data is left, or the position is past the file's end: a hole
         return end if what == os.SEEK_DATA else position
 
 
 Entry = tuple[str, Fields | None, Fields | None]
-"""The end of a Difference: entry, left, right."""
+"""The last fields of a Difference: entry, left, right."""
 Describe = Callable[[_Reader, int, int], Entry]
-"""(reader, byte at which the file starts, byte in it that differs) -> what is there."""
+"""(reader, byte at which the file starts, byte in it that differs) -> the entry there."""
 
 
 def _compare_queues(
@@ -259,8 +260,8 @@ def _compare_files(reader: _Reader, left: str, right: str, describe: Describe) -
 
 
 def _without_spare(directory: str, names: list[str]) -> list[str]:
-    """Without a last file that RocketMQ made behind a full one for a message that it then dropped,
-    and that nothing was written to (formats.md §5, step b)."""
+    """Return ``names`` without a last file that RocketMQ created after a full one for a message
+    that it then dropped, and that was never written to (formats.md §5, step b)."""
     if len(names) < 2:
         return names
     before, last = (Path(directory, name).read_bytes() for name in names[-2:])
@@ -278,7 +279,7 @@ def _file_names(directory: str, is_ours: Callable[[str], bool]) -> list[str]:
 
 
 def _fields(reader: _Reader, side: int, position: int, dtype: np.dtype[np.void]) -> Fields | None:
-    """The fields at a position; None where nothing was ever written."""
+    """Return the fields at a position; None where nothing was ever written."""
     data = reader.data(side, position, dtype.itemsize)
     if not any(data):
         return None
@@ -309,7 +310,8 @@ def _describe_batch_unit(reader: _Reader, start: int, at: int) -> Entry:
 
 
 def _describe_ext_unit(reader: _Reader, start: int, at: int) -> Entry:
-    """Ext units are found from the file's start on; up to ``at`` both files have the same ones."""
+    """Describe an ext unit; they are found by walking from the file's start, and both files have
+    the same ones up to ``at``."""
     data = reader.data(0, 0, at + MIN_EXT_UNIT_SIZE)
     position = 0
     while (size := _EXT_SIZE.unpack_from(data, position)[0]) > 0 and position + size <= at:
@@ -360,15 +362,15 @@ def _compare_indexes(
 
 
 def _compare_index_files(reader: _Reader, left: str, right: str, slot_count: int) -> Entry | None:
-    """The first entry that differs (they stand in the order of the log), or else the first slot,
-    or else the header. An indexCount of 0 on disk is 1 (formats.md §8)."""
+    """Return the first entry that differs (entries stand in log order), or else the first slot, or
+    else the header. An indexCount of 0 on disk means 1 (formats.md §8)."""
     size = reader.take(left, right)
     slots = _INDEX_HEADER_DTYPE.itemsize
     entries = slots + slot_count * _INDEX_SLOT_DTYPE.itemsize
     if 0 < size < entries:
         raise UsageError(
-            f"{left} and {right} are too short for {slot_count} slots; say maxHashSlotNum in a "
-            "property file and give it with --broker-conf"
+            f"{left} and {right} are too short for {slot_count} slots; set maxHashSlotNum in a "
+            "property file and pass it with --broker-conf"
         )
     for start, end, dtype, name in (
         (entries, size, INDEX_ENTRY_DTYPE, "entry"),
@@ -388,7 +390,7 @@ def _compare_index_files(reader: _Reader, left: str, right: str, slot_count: int
 
 
 def _compare_checkpoints(left: Path, right: Path) -> Iterator[Difference | None]:
-    """Only the fields that differ are given."""
+    """Yield a difference with only the fields that differ."""
     read = [StoreCheckpoint.read(root) for root in (left, right)]
     if read == [None, None]:
         return

@@ -1,4 +1,5 @@
-"""What the log's retention leaves behind in an output: shown, and removed where asked."""
+"""Finds the files of an output whose messages the log's retention removed, and removes them on
+request."""
 
 from __future__ import annotations
 
@@ -27,29 +28,29 @@ from store.state.watermark import Watermark
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What goes, or went."""
+    """The files and queues that are to be removed, or were."""
 
     log_min_offset: int
     files: tuple[ExpiredFile, ...]
     unused_queues: tuple[QueueKey, ...]
-    """Without a message in the log; their last files are not among ``files``."""
+    """Queues without a message in the log; their last files are not among ``files``."""
 
 
 def expire(
     settings: StoreSettings, output: Path, *, apply: bool, remove_unused: bool = False
 ) -> Expiry:
-    """Plan what goes, and remove it if ``apply``; ``remove_unused`` takes unused queues too.
+    """Plan the removal, and carry it out if ``apply``; ``remove_unused`` includes unused queues.
 
-    Without ``apply`` it only reads, also while others write. Raises UsageError where ``output``
-    was not built by reput, OwnershipError while a dispatcher or a broker runs on it,
-    CommitLogError where the log is not its log.
+    Without ``apply`` it only reads, also while others write. Raises UsageError where ``output`` was
+    not built by reput, OwnershipError while a dispatcher or a broker runs on it, CommitLogError
+    where the log is not its log.
     """
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     with ExitStack() as held:
         held.callback(log.close)
         built = Built(output, settings, settings.message_index_enable)
         if apply:
-            _watermark(log, built)  # nothing is made in a place that is no output
+            _watermark(log, built)  # this creates nothing in a directory that is not an output
             held.enter_context(Ownership(output))
         watermark = _watermark(log, built)
         position = output, settings, log.min_offset, watermark.end_offset

@@ -1,4 +1,4 @@
-"""What stands in a store, decoded as far as it can be; never changes a byte."""
+"""Decodes the content of a store as far as possible; it never changes a byte."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ BODY_PREVIEW_BYTES = 64
 
 
 def describe_record(settings: StoreSettings, physical_offset: int) -> dict[str, Any]:
-    """Fields of the record at an offset, or what stands there and where a record starts before.
+    """Return the fields of the record at an offset, or else what lies there and the last record
+    start before it.
 
-    Raises UsageError for an offset outside of the log.
+    Raises UsageError for an offset outside the log.
     """
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     segment = log.segment_at(physical_offset)
@@ -82,8 +83,8 @@ def _record_fields(found: Record, settings: StoreSettings) -> dict[str, Any]:
 def describe_queue(
     settings: StoreSettings, output: Path, topic: str, queue_id: int, first: int, count: int
 ) -> list[dict[str, Any]]:
-    """Units of a queue below ``output``. Raises UsageError where there is none, or it is none of
-    this log's."""
+    """Return units of a queue below ``output``. Raises UsageError where the queue does not exist,
+    or does not belong to this log."""
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     watermark_of_output(output, settings.root, log)
     name = topic_directory(topic.encode("utf-8", "surrogateescape"))
@@ -114,7 +115,8 @@ def describe_queue(
 
 
 def describe_checkpoint(store: Path) -> dict[str, Any]:
-    """Every position that a store or another output keeps, and how it was built; None is unknown.
+    """Return every position that a store or another output keeps, and the settings with which it
+    was built; None is unknown.
 
     Raises UsageError where there is no directory.
     """

@@ -1,5 +1,5 @@
-"""What can be done once for an installation, so that no start has to: kernels compiled, Spark's
-classes archived. A small log is dispatched and read for it, as a run and a reader would."""
+"""Work done once per installation to shorten every start: it compiles kernels and archives Spark's
+classes. For this it dispatches and reads a small log, as a run and a reader would."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from workload.messages import Workload
 MESSAGES = 20_000
 """Enough for two partitions of more than a megabyte."""
 FILE_SIZE = 4 << 20
-"""Several files, so that file ends are walked over too."""
+"""Small enough for several files, so that file ends are walked over too."""
 
 
 def prepare() -> Path | None:
-    """Fill the private cache; the class archive's path, None where this JVM makes none.
+    """Fill the private cache; return the class archive's path, None where this JVM makes none.
 
-    Kept for this Python environment, this Java and this user. Harmless at any time: a run that
-    starts meanwhile starts as before. Raises ReputError.
+    The cache belongs to this Python environment, this Java and this user. Preparing is harmless at
+    any time: a run that starts meanwhile starts as before. Raises ReputError.
     """
     with tempfile.TemporaryDirectory(prefix="reput-prepare-") as place:
         store, output = Path(place) / "store", Path(place) / "output"
@@ -50,7 +50,7 @@ def prepare() -> Path | None:
 
 
 def _read(store: Path) -> None:
-    """Every message as a row, by its place in the log and as a queue's unit points to it."""
+    """Read every message as a row, by its place in the log and through its queue's unit."""
     log = CommitLog([store / "commitlog"])
     levels = DEFAULT_DELAY_LEVELS_MS
     for batch in read_rows(

@@ -1,7 +1,7 @@
-"""All that follows from a log, built anew beside what is there, compared, and put in its place.
+"""Rebuilds everything derived from a log beside the existing files, compares both, and swaps it in.
 
-Guarantee: until every part is built and durable nothing that is there changes; from then on every
-part gets replaced, if need be by the next start (``checkpoints.swap``). What was there is kept.
+Guarantee: no existing file changes until every part is built and durable; from then on every part
+is replaced, if need be by the next start (``checkpoints.swap``). The old parts are kept.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ from upkeep.compare import (
 )
 
 TOGETHER = {*QUEUE_KINDS}
-"""Units hold the addresses of ext units, and a topic has queues of one kind: those that are there
-as the other kind go out of the way."""
+"""Kinds that are rebuilt together: units hold the addresses of ext units, and a topic has queues of
+one kind, so that existing queues of the other kind are moved out of the way."""
 REPLACEABLE = (*DIRECTORY_KINDS, CHECKPOINT_KIND, STATE_DIRECTORY)
-"""Parts of an output that a rebuild puts in place, in the order in which it does."""
+"""Parts of an output that a rebuild puts in place, in this order."""
 BLOCK_SIZE = 512
-"""The unit of st_blocks."""
+"""The unit of st_blocks, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a rebuild did."""
+    """The result of a rebuild."""
 
     progress: Progress
     comparison: Comparison
-    """Left: what was there; right: what was built."""
+    """Left: the old parts; right: the new parts."""
     kept: list[Path]
-    """What was replaced; empty for a dry run, and where nothing was there."""
+    """Paths of the parts that were replaced; empty for a dry run, and where there were none."""
 
 
 def rebuild(
@@ -75,16 +75,16 @@ def rebuild(
     topics: Collection[str] | None = None,
     dry_run: bool = False,
 ) -> Rebuilt:
-    """Build what follows from the log of ``config.store``, put it into ``config.output``.
+    """Build what follows from the log of ``config.store`` and swap it into ``config.output``.
 
-    ``kinds``: of DIRECTORY_KINDS; those that the dispatcher does not write stay as they are.
-    ``topics``: only their queues are replaced. Where everything that was built is put in place,
-    positions and RocketMQ's checkpoint are as well; else they stay, and the next run finds the
-    new units built. Raises ReputError, OwnershipError where a broker or dispatcher runs.
+    ``kinds`` are some of DIRECTORY_KINDS; those that the dispatcher does not write stay unchanged.
+    ``topics`` limits the replacement to their queues. If every new part is put in place, so are the
+    positions and RocketMQ's checkpoint; otherwise these stay, and the next run finds the new units
+    built. Raises ReputError, and OwnershipError where a broker or dispatcher runs.
     """
     chosen, parts = _chosen(kinds, topics)
     output = config.output
-    # a wrong call shall make no directory
+    # a wrong call must not create a directory
     config.check_targets(config.given_settings())
     finish_swap(output)
     settings, built_kinds = _settings(config, chosen if topics is None else [])
@@ -95,7 +95,7 @@ def rebuild(
         built = build_root(output)
         try:
             fsops.make_directories(built, output)
-            # the slowest of all is not built where it would not be swapped in
+            # the index, the slowest part, is not built where it would not be swapped in
             has_index = INDEX_DIRECTORY in built_kinds
             record_build(built, replace(settings, message_index_enable=has_index))
             progress = run_dispatcher(_aside(config, built), stop, show, jvm)
@@ -129,7 +129,8 @@ def rebuild(
 
 
 def drop_old(output: Path) -> list[Path]:
-    """Remove what rebuilds have replaced and kept; returns it. Raises ReputError."""
+    """Remove the parts that rebuilds have replaced and kept; return their paths. Raises
+    ReputError."""
     if not output.is_dir():
         raise UsageError(f"{output} is not a directory; give the output that was rebuilt")
     with Ownership(output):
@@ -138,7 +139,7 @@ def drop_old(output: Path) -> list[Path]:
 
 
 def _chosen(kinds: Collection[str], topics: Collection[str] | None) -> tuple[list[str], list[str]]:
-    """Kinds in their order, and the parts of an output that they and the topics stand for."""
+    """Return the kinds in order, and the parts of an output that they and the topics select."""
     wanted = {*kinds, *(TOGETHER if TOGETHER & {*kinds} else ())}
     chosen = [kind for kind in DIRECTORY_KINDS if kind in wanted]
     if topics is None:
@@ -152,8 +153,8 @@ def _chosen(kinds: Collection[str], topics: Collection[str] | None) -> tuple[lis
 def _settings(
     config: DispatcherConfig, replaced: Sequence[str]
 ) -> tuple[StoreSettings, Sequence[str]]:
-    """How the output is to be built; and what of ``replaced`` is. Raises UsageError where another
-    setting than before would leave a part as it is that it decides."""
+    """Return the settings for the output, and the parts among ``replaced`` that are built. Raises
+    UsageError where a changed setting decides the content of a part that would stay unchanged."""
     given = config.given_settings()
     settings = settings_of(config.output, given, config.flags, replaced)
     if not settings.builds_index:
@@ -163,7 +164,8 @@ def _settings(
 
 
 def _aside(config: DispatcherConfig, built: Path) -> DispatcherConfig:
-    # the identity stays: followers know by it how far they are; how it is built is recorded there
+    # the identity stays, because followers use it to find their positions; the settings are
+    # recorded in the new state directory
     found = read_watermark(config.state_directory)
     return replace(
         config, output=built, once=True, checkpoint=None, adopt=False, replay_from=None,
@@ -173,8 +175,8 @@ def _aside(config: DispatcherConfig, built: Path) -> DispatcherConfig:
 
 
 def _take_over_checkpoint(output: Path, built: Path) -> None:
-    """Have the checkpoint that was built say what only the one that is there can: times of messages
-    that the log has lost since it was written would be wrong."""
+    """Copy from the old checkpoint only what the new one cannot know: the other times of the old
+    one may be of messages that the log has lost since."""
     before, after = StoreCheckpoint.read(output), StoreCheckpoint.read(built)
     if before is None or after is None:
         return
@@ -186,7 +188,8 @@ def _take_over_checkpoint(output: Path, built: Path) -> None:
 
 
 def _comparable(output: Path, settings: StoreSettings, kinds: Sequence[str]) -> Sequence[str]:
-    """Of ``kinds`` what can be compared: entries of index files with other slots are elsewhere."""
+    """Return those of ``kinds`` that can be compared: index files with another number of slots have
+    their entries elsewhere."""
     record = read_build_record(output)
     slots = settings.max_hash_slot_num
     if record is not None and record.settings.get("max_hash_slot_num", slots) != slots:
@@ -195,9 +198,10 @@ def _comparable(output: Path, settings: StoreSettings, kinds: Sequence[str]) -> 
 
 
 def _note_index_begin(config: DispatcherConfig, built: Path) -> None:
-    """Have the watermark that stays say where the new index begins.
+    """Record in the remaining watermark where the new index begins.
 
-    Before the swap: killed between the two, ``verify`` finds missing keys, which is what they are.
+    This comes before the swap: after a kill between the two, ``verify`` finds missing keys,
+    correctly.
     """
     current, begun = read_watermark(config.state_directory), read_watermark(built / STATE_DIRECTORY)
     if current is not None and begun is not None:
@@ -211,17 +215,18 @@ def _note_index_begin(config: DispatcherConfig, built: Path) -> None:
 def _check_built(
     output: Path, built: Path, kinds: Iterable[str], topics: Collection[str] | None
 ) -> None:
-    """Raises UsageError where nothing was built of what was asked for."""
+    """Raises UsageError where none of the requested parts was built."""
     roots = [root / kind for root in (output, built) for kind in kinds]
     if not any((built / kind).is_dir() for kind in kinds):
-        raise UsageError("the log gives nothing of what was asked for: nothing was replaced")
+        raise UsageError("the log has no message for the requested parts: nothing was replaced")
     for topic in topics or ():
         if not any((root / topic).is_dir() for root in roots):
             raise UsageError(f"there is no queue of topic {topic!r}: nothing was replaced")
 
 
 def _check_space(output: Path) -> None:
-    """What is built takes about as much as what is there, if that is whole."""
+    """Check for free space; the new parts take about as much as the old ones, if those are
+    whole."""
     needed = sum(
         os.lstat(Path(directory) / name).st_blocks * BLOCK_SIZE
         for kind in DIRECTORY_KINDS
@@ -232,6 +237,6 @@ def _check_space(output: Path) -> None:
     free = system.f_bavail * system.f_frsize
     if needed > free:
         raise NoSpaceError(
-            f"a rebuild of {output} takes about {needed} bytes beside what is there, {free} are "
+            f"a rebuild of {output} needs about {needed} bytes besides the old files, {free} are "
             "free; make room, or build into another output with --output DIR"
         )

@@ -1,6 +1,7 @@
-"""Where a store and its queues stand, for people: read only, also while others write.
+"""The positions and lag of a store and its queues, for people; it only reads, also while others
+write.
 
-What is not known is None, never 0 (a zero lag looks healthy).
+An unknown value is None, never 0 (a zero lag looks healthy).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from store.state.ledger import QUEUE_OFFSET_GAP, LedgerCount, read_counts
 from store.state.output import watermark_of_output
 
 MAX_COUNTED_LAG = 1 << 30
-"""Bytes of lag up to which the messages in it are counted."""
+"""Bytes of lag up to which its messages are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """One queue; offsets in messages, max exclusive."""
+    """One queue; offsets count messages, max exclusive."""
 
     topic: str
     queue_id: int
@@ -38,10 +39,10 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class FollowerStatus(FollowerState):
-    """One follower as it last said, beside the log as it is."""
+    """One follower's last recorded state, with its lag in the log as it is now."""
 
     lag_bytes: int | None = None
-    """From its position to the log's end."""
+    """Bytes from its position to the log's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +50,25 @@ class Status:
     """One output and the log that it follows."""
 
     broker_conf: str | None
-    """The property file that was read; None where there is none and RocketMQ's defaults hold."""
+    """The property file that was read; None where there is none and RocketMQ's defaults apply."""
     commit_log_directories: tuple[str, ...]
-    """All that were read."""
+    """All directories that were read."""
     log_min: int
     log_end: int
     """The end of the last record that may be dispatched."""
     watermark: int | None
     lag_bytes: int | None
-    """From the watermark to the log's end; None where the log was cut before the watermark, until a
-    dispatcher has seen it."""
+    """Bytes from the watermark to the log's end; None where the log was cut below the watermark,
+    until a dispatcher has seen it."""
     lag_messages: int | None
     lag_seconds: float | None
-    """Since the first message that is not dispatched was stored."""
+    """Seconds since the first message that is not dispatched was stored."""
     writer_pid: int | None
-    """Who holds the output's lock: a dispatcher, a broker or nobody."""
+    """The process that holds the output's lock, a dispatcher or a broker; None if free."""
     quarantine: tuple[LedgerCount, ...]
-    """What got no entry, by reason."""
+    """Ranges that got no entry, by reason."""
     gaps: int
-    """Places where queue offsets jump."""
+    """Number of places where queue offsets jump."""
     queues: tuple[QueueStatus, ...]
     followers: tuple[FollowerStatus, ...]
 
@@ -75,13 +76,13 @@ class Status:
 def read_status(
     settings: StoreSettings, output: Path, topics: Collection[str] | None = None
 ) -> Status:
-    """The status now, with the queues of ``topics``, or of all.
+    """Return the current status, with the queues of ``topics``, or of all.
 
-    Raises UsageError where ``output`` is none of this log's, StoreError where log or queues cannot
-    be read.
+    Raises UsageError where ``output`` does not belong to this log, StoreError where log or queues
+    cannot be read.
     """
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
-    # in this order: a dispatcher may be moving it
+    # the order matters: a dispatcher may be moving the watermark
     found = watermark_of_output(output, settings.root, log)
     log_end = LogTail(log).settled()
     watermark = found.end_offset if found else None

@@ -1,8 +1,8 @@
-"""Built files compared with what the log says, and cut where they are wrong; a module a kind.
+"""Compares built files with the log and cuts them where they are wrong; one module per kind.
 
-The expected bytes come from the dispatchers themselves, so that their rules stand in one place:
-queues are given files that compare what would be written with what they hold, the index is filled
-in memory by its own kernel. Reads in bounded memory, a run of one scanned chunk at a time. What
-lies before the log's first byte cannot be compared: there a unit must only be one. The interface is
-``upkeep.verify.difference.Verifier``.
+The expected bytes come from the index writers themselves, so that their rules stand in one place:
+queue writers get files that compare the bytes to be written with those they hold, and the index is
+filled in memory by its own kernel. Verification runs in bounded memory, one run of a scanned chunk
+at a time. Entries of messages before the log's first byte have nothing to be compared with, so that
+they only have to be well formed. The interface is ``upkeep.verify.difference.Verifier``.
 """

@@ -1,4 +1,5 @@
-"""Mapped files as they are, sizes and names included: nothing is refused, nothing is written."""
+"""Mapped files as they are, sizes and names included; nothing is rejected and nothing is
+written."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class FilesAsFound(MappedFileQueue):
         self.starts = [start for start in sorted(self.sizes) if start % self.file_size == 0]
 
     def bytes_at(self, position: int, size: int) -> NDArray[np.uint8]:
-        """uint8[size] at byte ``position`` of the queue; zeros where no file has any.
-        Raises OutputError."""
+        """Return uint8[size] at byte ``position`` of the queue; zeros where no file has any. Raises
+        OutputError."""
         data = np.zeros(size, np.uint8)
         done = 0
         while done < size:
@@ -47,12 +48,13 @@ class FilesAsFound(MappedFileQueue):
         return data
 
     def used_bytes(self, start: int) -> int:
-        """Bytes of a file before the zeros that the file system knows of at its end."""
+        """Return the bytes of a file before the zeros at its end that the file system reports as a
+        hole."""
         with self.path(start).open("rb", buffering=0) as file:
             return min(data_end(file.fileno()), self.file_size)
 
     def heal_files(self, strays: Iterable[int], wrong_sizes: Iterable[int]) -> None:
-        """Remove files, give others their size. Raises OutputError, SyncError."""
+        """Remove files, and give others their size. Raises OutputError, SyncError."""
         for start in strays:
             fsops.unlink(self.path(start))
         for start in wrong_sizes:

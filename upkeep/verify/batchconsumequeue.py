@@ -1,4 +1,4 @@
-"""Batch consume queues compared: units stand one behind the other, no position follows from a
+"""Compares batch consume queues: units stand one after the other, and no position follows from a
 queue offset."""
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class ComparedBatchQueue(ComparedQueue, BatchConsumeQueueFiles):
     directory_name = BATCH_CONSUME_QUEUE_DIRECTORY
 
     def _find_first(self, first: NDArray[np.void]) -> int | None:
-        """Where its file is gone, that is after the last message before the log."""
+        """Find the first unit; where its file is gone, that is the one after the last message
+        before the log."""
         found = super()._find_first(first)
         for start in reversed(self.starts if found is None and self._log.start else []):
             units = self._units(start)
@@ -38,7 +39,8 @@ class ComparedBatchQueue(ComparedQueue, BatchConsumeQueueFiles):
         return found
 
     def _gone_unit(self, files: QueueFiles, index: int) -> NDArray[np.void]:
-        """Recovery stops at a batch of none; queue offsets must not fall either."""
+        """Return a unit with a count of one: recovery stops at a batch of no messages, and queue
+        offsets must not fall."""
         gone = super()._gone_unit(files, index)
         before = files.read(max(index - 1, 0), 1)
         last = int(before[0]["msg_base_offset"]) if index and len(before) else 0
@@ -56,9 +58,9 @@ class BatchConsumeQueueVerifier(QueueVerifier[ComparedBatchQueue]):
         ledger: Ledger,
         log: LogRange,
     ) -> None:
-        """``ledger`` is read only.
+        """``ledger`` is only read.
 
-        Raises QueueFileError where not one file has ``file_size`` bytes, UsageError where none can.
+        Raises QueueFileError where no file has ``file_size`` bytes, UsageError where none can.
         """
         super().__init__(output, ComparedBatchQueue, checked_file_size(file_size), log)
         self._dispatcher = BatchConsumeQueueDispatcher(

@@ -1,5 +1,5 @@
-"""Consume queues compared, with the ext units that they point to: one cannot be cut without the
-other."""
+"""Compares consume queues together with the ext units that they point to, because neither can be
+cut without the other."""
 
 from __future__ import annotations
 
@@ -45,28 +45,29 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
         *,
         blank_gaps: bool,
     ) -> None:
-        """``first``: the queue's first messages in the log; None without one. ``blank_gaps``: there
-        may be blank units behind a message, not only before the first one."""
+        """``first`` holds the queue's first messages in the log; None without one. With
+        ``blank_gaps``, blank units may also follow a message, not only precede the first one."""
         self.ext = ext
         self._blank_gaps = blank_gaps
         self._first_queue_offset = 0 if first is None else first.first_queue_offset
         super().__init__(directory, file_size, log, None if first is None else first.units)
 
     def _first_index(self, voted: int) -> int:
-        """A message stands at its queue offset, or before it where gaps were closed up; only offset
-        0 is placed anywhere."""
+        """Return the index of the first message: its queue offset, or a lower one where gaps were
+        closed up; only offset 0 is placed anywhere."""
         offset = self._first_queue_offset
         return min(voted, offset) if offset > 0 else voted
 
     @property
     def differences(self) -> list[Difference]:
-        """The ext's among them: an ext unit that is lost is a queue unit to be written anew."""
+        """Return all differences, the ext's among them: for a lost ext unit its queue unit must be
+        written anew."""
         return [*super().differences, *(self.ext.differences if self.ext else ())]
 
     def _are_wrong(
         self, position: int, expected: NDArray[np.void], found: NDArray[np.void]
     ) -> NDArray[np.bool_]:
-        """The address of an ext unit stands for its tagsCode."""
+        """Compare units; the address of an ext unit stands for its tagsCode."""
         if self.ext is None:
             return super()._are_wrong(position, expected, found)
         if position and self._begin is None:
@@ -88,7 +89,7 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
         return is_blank
 
     def finish(self) -> None:
-        """The ext's end too."""
+        """Finish the queue and its ext."""
         super().finish()
         if self.ext is None:
             return
@@ -102,7 +103,8 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
         return super()._has_traces() or bool(self.ext and self.ext.sizes)
 
     def _last_tags_code(self) -> int:
-        """Of the last unit of a queue that has no message in the log; 0 without one."""
+        """Return the tagsCode of the last unit of a queue that has no message in the log; 0 without
+        one."""
         end = self._expired_end()
         if not end:
             return 0
@@ -110,7 +112,7 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
         return int(last.view(UNIT_DTYPE)[0]["tags_code"])
 
     def remove_strays(self, root: Path) -> None:
-        """Of the ext too."""
+        """Remove strays of the queue and its ext."""
         super().remove_strays(root)
         if self.ext is not None:
             self.ext.remove_strays(root)
@@ -131,11 +133,12 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
         ext_is_on: bool = False,
         bit_maps: bool = False,
     ) -> None:
-        """``ledger`` is read only; ``on_queue_gap``: as the queues were built; ``ext_file_size``:
-        None where there is no ext, otherwise runs need details; ``ext_is_on``: it is still built;
-        ``bit_maps``: whether runs have those that ext units must have.
+        """``ledger`` is only read; ``on_queue_gap`` is the setting with which the queues were
+        built; ``ext_file_size`` is None where there is no ext, otherwise runs need details;
+        ``ext_is_on`` says whether the ext is still built; ``bit_maps`` says whether runs have those
+        that ext units must have.
 
-        Raises QueueFileError where not one file has ``file_size`` bytes: that is not damage.
+        Raises QueueFileError where no file has ``file_size`` bytes, which is not damage.
         """
         super().__init__(output, ComparedConsumeQueue, file_size, log)
         self._ext_file_size = ext_file_size
@@ -171,7 +174,8 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
             yield from list_queues(self._output / CONSUME_QUEUE_EXT_DIRECTORY)
 
     def cut(self) -> None:
-        """Cut queues at their first wrong units, and their exts behind what they still point to."""
+        """Cut queues at their first wrong units, and their exts after the last unit that they still
+        point to."""
         super().cut()
         for files in self._by_key():
             has_lost_units = any(found.is_lost for found in files.differences)

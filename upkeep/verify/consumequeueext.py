@@ -1,7 +1,8 @@
-"""The ext units of one queue compared: each address of the queue must lead to its message's unit.
+"""Compares the ext units of one queue: each address in the queue must lead to its message's unit.
 
-Between two of them there may be units that nothing points to, as RocketMQ leaves them when it
-dispatches again (formats.md §13 no. 4); they only have to be units, so that a walk arrives.
+Between two of them there may be units that no address points to, as RocketMQ leaves them when it
+dispatches again (formats.md §13 no. 4); those only have to be well formed, so that a walk over them
+arrives.
 """
 
 from __future__ import annotations
@@ -37,25 +38,25 @@ from upkeep.verify.difference import Damage, Difference, Differences, LogRange
 
 _UNITS_AT_ONCE = 1 << 15
 _REAL_OFFSET = (1 << 63) - 1
-"""An address without its sign bit."""
+"""Mask of an address without its sign bit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """Messages that the dispatcher is about to give units."""
+    """Messages that the writer is about to give units."""
 
     units: NDArray[np.void]
     details: NDArray[np.void]
     bit_maps: NDArray[np.uint8] | None
-    """None where none has one."""
+    """The bit maps; None where no message has one."""
 
     def take(self, at: NDArray[np.intp]) -> _Expected:
-        """Those at these indexes."""
+        """Return the messages at these indexes."""
         maps = None if self.bit_maps is None else self.bit_maps[at]
         return _Expected(self.units[at], self.details[at], maps)
 
     def fields(self, index: int) -> tuple[int | str, ...]:
-        """What the ext unit of one message must hold."""
+        """Return the fields that the ext unit of one message must hold."""
         return _fields(
             ExtUnit(
                 int(self.units["tags_code"][index]),
@@ -66,8 +67,8 @@ class _Expected:
 
 
 class ComparedExt(FilesAsFound):
-    """The ext files of one queue as they are; ``sinks.consumequeueext.ExtUnits`` that never writes,
-    but to heal."""
+    """The ext files of one queue as they are; like ``sinks.consumequeueext.ExtUnits``, but it
+    writes only to heal."""
 
     def __init__(
         self,
@@ -79,8 +80,8 @@ class ComparedExt(FilesAsFound):
         is_on: bool,
         bit_maps: bool,
     ) -> None:
-        """``is_on``: every message behind the first with a unit has one. ``bit_maps``: whether runs
-        have those that ext units must have; otherwise any will do."""
+        """``is_on`` says that every message after the first with a unit has one; ``bit_maps`` says
+        whether runs have those that ext units must have, otherwise any bit map is accepted."""
         super().__init__(output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path, file_size)
         self.key = key
         self._differences = Differences()
@@ -89,30 +90,31 @@ class ComparedExt(FilesAsFound):
         self._has_bit_maps = bit_maps
         self._expected: _Expected | None = None
         self._place: int | None = 0 if log.start == 0 else None
-        """Behind the last unit; None where it is not known."""
+        """Address after the last unit; None where it is not known."""
         self._lost_end = 0
-        """End of the ext units of messages that have lost their queue units, at the least."""
+        """Lower bound for the end of the ext units of messages that have lost their queue units."""
         self._has_units = False
-        """An address has been seen: from there on every message has one."""
+        """An address has been seen; from there on every message has one."""
         self._first_plain: tuple[int, int] | None = None
         """(queue offset, physical offset) of the first message without one."""
         self._before: int | None = None
-        """The last unit of a message that is gone; None where it is not known."""
+        """Address of the last unit of a message that is gone; None where it is not known."""
         self._is_start_checked = False
         self._strays: list[int] = []
         self._wrong_sizes: list[int] = []
         self._missing: set[int] = set()
-        """Starts of files that are not there and must be."""
+        """Starts of files that are missing and must exist."""
         self._broken: list[tuple[int, int]] = []
-        """[from, to) of units of messages that are gone."""
+        """Ranges [from, to) of damaged units of messages that are gone."""
 
     @property
     def differences(self) -> list[Difference]:
-        """All of them so far."""
+        """Return all differences so far."""
         return self._differences.found
 
     def put(self, run: Run, first: int, last: int, unsynced: UnsyncedFiles) -> NDArray[np.void]:  # noqa: ARG002
-        """Remember what the units must hold; their queue units without addresses."""
+        """Remember the content that the units must have; return their queue units without
+        addresses."""
         if run.details is None:
             raise AssertionError("ext units need the details of their messages")
         maps = None if run.bit_maps is None else run.bit_maps[first:last]
@@ -120,28 +122,28 @@ class ComparedExt(FilesAsFound):
         return run.units[first:last]
 
     def advance(self) -> None:
-        """What was put is compared, or has no queue unit."""
+        """Go on: the messages that were put are compared, or have no queue unit."""
         self._expected = None
 
     def begin_behind(self, tags_code: int) -> None:
-        """The unit before the first that can be compared has this tagsCode."""
+        """Record the tagsCode of the last unit before the first that can be compared."""
         self._has_units = is_ext_addr(tags_code)
         self._before = tags_code & _REAL_OFFSET if self._has_units else None
 
     def begin_empty(self) -> None:
-        """There is no queue: no file belongs."""
+        """Record that the queue does not exist, so that no ext file belongs to it."""
         self._place = 0
 
     def check_gone(self, tags_code: int) -> None:
-        """The last unit of a queue without a message in the log has this tagsCode; where that is
-        an address, its ext unit must be one."""
+        """Record the tagsCode of the last unit of a queue without a message in the log; where it is
+        an address, its ext unit must be well formed."""
         self.begin_behind(tags_code)
         self._check_start(-1, is_sound=False)
 
     def resolve(self, codes: NDArray[np.int64], queue_offset: int) -> NDArray[np.bool_]:
-        """bool[n]: which queue units of the messages that were put last have the right tagsCode:
-        their own, or the address where their ext unit belongs, sound or not. The first of them is
-        unit ``queue_offset``."""
+        """Return bool[n]: which queue units of the last put messages have the right tagsCode: their
+        own, or the address at which their ext unit belongs, sound or not. The first of them is unit
+        ``queue_offset``."""
         expected = self._expected
         if expected is None or len(expected.units) != len(codes):
             raise AssertionError("units are compared that were not put")
@@ -157,8 +159,8 @@ class ComparedExt(FilesAsFound):
         return is_right
 
     def check_lost(self, lost: NDArray[np.bool_], queue_offset: int) -> None:
-        """bool[n]: which messages that were put last have no queue unit that says where their ext
-        unit is. They have one all the same, in a file that is there: where it belongs, or later."""
+        """Check the ext units of the last put messages (bool[n]) whose queue units are lost. They
+        still have one, in an existing file: where it belongs, or later."""
         expected, begin = self._expected, self._place
         if expected is None or begin is None or not self._is_on or not lost.any():
             return
@@ -178,7 +180,7 @@ class ComparedExt(FilesAsFound):
                 )
 
     def _fits(self, expected: _Expected) -> bool:
-        """Whether a file can hold their ext units; otherwise units keep their tagsCodes."""
+        """Return whether a file can hold their ext units; otherwise units keep their tagsCodes."""
         width = 0 if expected.bit_maps is None else expected.bit_maps.shape[1]
         size = MIN_EXT_UNIT_SIZE + width
         return size <= min(MAX_EXT_UNIT_SIZE, self.file_size - END_BLANK_DATA_LENGTH)
@@ -191,8 +193,8 @@ class ComparedExt(FilesAsFound):
         is_right: NDArray[np.bool_],
         queue_offset: int,
     ) -> None:
-        """Units without an address can only come before the first one, from when there was no ext:
-        it then begins with that one."""
+        """Check units without an address: they may only precede the first one with an address, from
+        a time without an ext, which then begins with that one."""
         plain = has_own & (codes > MAX_ADDR)
         addresses = np.flatnonzero(has_own & (codes <= MAX_ADDR))
         if self._has_units:
@@ -213,7 +215,8 @@ class ComparedExt(FilesAsFound):
     def _compare(
         self, offsets: NDArray[np.int64], expected: _Expected, entries: NDArray[np.intp]
     ) -> NDArray[np.bool_]:
-        """bool[n]: which offsets are where the ext units belong; what is wrong there is noted."""
+        """Return bool[n]: which offsets are where the ext units belong; wrong units there are
+        noted."""
         self._has_units = True
         sound, sizes = self._read(offsets, expected)
         damaged = np.zeros(len(offsets), np.bool_)
@@ -227,7 +230,7 @@ class ComparedExt(FilesAsFound):
                 place = int(ends[index - 1]) if sound[index - 1] else None
             offset = int(offsets[index])
             if not sound[index]:
-                # elsewhere it is the queue's unit that is wrong
+                # at any other place the queue's unit is the wrong one
                 next_file = None if place is None else place - place % -self.file_size
                 damaged[index] = place is None or offset in (place, next_file)
                 self._check_start(offset, is_sound=False)
@@ -245,7 +248,7 @@ class ComparedExt(FilesAsFound):
     def _read(
         self, offsets: NDArray[np.int64], expected: _Expected
     ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Whether the units at these offsets are as expected, and their sizes."""
+        """Return whether the units at these offsets are as expected, and their sizes."""
         sound, sizes = np.zeros(len(offsets), np.bool_), np.zeros(len(offsets), np.int64)
         starts = offsets - offsets % self.file_size
         for start in np.unique(starts):
@@ -272,7 +275,8 @@ class ComparedExt(FilesAsFound):
         return sound, sizes
 
     def _walk(self, begin: int, target: int) -> int:
-        """From unit to unit to ``target``, over marked ends of files; where it ends."""
+        """Walk from unit to unit up to ``target``, over marked ends of files; return where the walk
+        ends."""
         while begin < target:
             start = begin - begin % self.file_size
             file_end = start + self.file_size
@@ -289,8 +293,9 @@ class ComparedExt(FilesAsFound):
         return begin
 
     def _check_start(self, offset: int, *, is_sound: bool) -> None:
-        """What comes before the first unit that can be compared, which belongs at ``offset`` if it
-        is sound: units, so that a walk arrives, and the one that the queue points to last."""
+        """Check the part before the first unit that can be compared, which belongs at ``offset`` if
+        it is sound: it must consist of well-formed units, so that a walk arrives, and include the
+        unit that the queue points to last."""
         if self._log.start == 0 or self._is_start_checked:
             return
         self._is_start_checked = True
@@ -357,7 +362,7 @@ class ComparedExt(FilesAsFound):
         )  # fmt: skip
 
     def finish(self) -> None:
-        """Look at what no address leads to: files, and what is behind the last unit."""
+        """Check what no address leads to: files, and units after the last one."""
         is_whole = self._log.end == self._log.sealed_end
         is_known = self._place is not None and is_whole
         last = self._last_start() if is_known else None
@@ -379,8 +384,8 @@ class ComparedExt(FilesAsFound):
                 self._note(Damage.STRAY, begin + position, found=(len(rest),))
 
     def _last_start(self) -> int:
-        """The file in which the ext ends: that of the last unit, or of one behind it that nothing
-        points to; -1 where there are none at all."""
+        """Return the start of the file in which the ext ends: that of the last unit, or of a later
+        one that no address points to; -1 where there are no units at all."""
         if not self._has_units or self._place is None:
             return -1
         following = self._place - self._place % -self.file_size
@@ -389,7 +394,7 @@ class ComparedExt(FilesAsFound):
         return following - self.file_size
 
     def remove_strays(self, root: Path) -> None:
-        """Heal what costs no message. Raises OutputError, SyncError."""
+        """Heal damage that costs no message. Raises OutputError, SyncError."""
         self.heal_files(self._strays, self._wrong_sizes)
         files = ConsumeQueueExtFiles(self.directory, self.file_size)
         unsynced = UnsyncedFiles()
@@ -412,7 +417,7 @@ def _fields(unit: ExtUnit) -> tuple[int | str, ...]:
 
 
 def _gone_unit(size: int) -> bytes:
-    """A unit of some message that is gone: nothing of it counts but its size."""
+    """Return a unit for some message that is gone: only its size counts."""
     unit = np.zeros(1, EXT_UNIT_DTYPE)
     unit["size"], unit["bit_map_size"] = size, size - MIN_EXT_UNIT_SIZE
     return unit.tobytes().ljust(size, b"\0")

@@ -1,8 +1,8 @@
-"""Index files compared: each is filled in memory by the dispatcher's own kernel and compared with
-the one that is there, as wholes; their names are times and say nothing.
+"""Compares index files: each is filled in memory by the writer's own kernel and compared as a whole
+with the existing one; names are times and carry no order that could be compared.
 
-Healing removes the files from the first damaged one on; the next run fills them again. Memory: one
-file's slots; of its entries, those that were not compared yet.
+Healing removes the files from the first damaged one on; the next run fills them again. Memory holds
+one file's slots and those of its entries that were not compared yet.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _END = IndexEntries(-1, np.array([-1]), np.array([0], np.int32), np.array([0]))
 
 
 class _Image:
-    """Zeros, as many as a file has bytes; they take memory where something is put."""
+    """Zeros for all bytes of a file; they take memory only where they are overwritten."""
 
     def __init__(self, size: int) -> None:
-        # one byte more: a mapping of none is an error
+        # one more byte, because an empty mapping is an error
         self._mapping = mmap.mmap(-1, size + 1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.data: NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8, size)
 
     def forget(self, start: int, end: int) -> None:
-        """Make the whole pages of bytes [start, end) zeros that take no memory."""
+        """Turn the whole pages of bytes [start, end) back into zeros that take no memory."""
         first, last = start + -start % mmap.PAGESIZE, end - end % mmap.PAGESIZE
         if first < last:
             self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
@@ -56,39 +56,39 @@ class IndexVerifier:
     """Compares the index of an output (``upkeep.verify.difference.Verifier``)."""
 
     def __init__(self, output: Path, layout: IndexLayout, log: LogRange, begin: int | None) -> None:
-        """``begin``: messages from this physical offset on have their keys in the index; None where
-        it is not known: those from the first entry on.
+        """``begin``: the index holds the keys of messages from this physical offset on; None where
+        it is not known, which means from the first entry on.
 
-        Raises IndexFileError where not one file has the layout's size: that is not damage.
+        Raises IndexFileError where no file has the layout's size, which is not damage.
         """
         self.entry_count = 0
-        """Compared with the log."""
+        """Number of entries compared with the log."""
         self.full_end_timestamps: list[int] = []
-        """ms: endTimestamps of the files that have another behind them, as the log says."""
+        """endTimestamps, in ms, of the files that another one follows, by the log."""
         self._root = output / INDEX_DIRECTORY
         self._layout = layout
         self._log = log
         files = IndexFiles(self._root, layout)
         self._paths: list[Path | None] = [*files.named_paths()]
-        """None for a file that is not there and must be."""
+        """Paths of the files; None for a file that is missing and must exist."""
         self._check_file_size()
         self.begin = files.first_phy_offset() if begin is None else begin
-        """Where the keys begin that are compared; None where there is no index."""
+        """Offset from which keys are compared; None where there is no index."""
         self._known_begin = begin
         self._differences = Differences()
         self._image = _Image(0)
-        """The file under way; empty before the first one."""
+        """The current file in memory; empty before the first one."""
         self._compared_count = 0
-        """Of its entries, number 0 among them."""
+        """Number of its entries that were compared, with number 0 among them."""
         self._number = 0
-        """Of the file under way."""
+        """Number of the current file."""
         self._last_message = _part(_END, 0, 0)
         self._firsts: list[int | None] = []
-        """Of each file, the first message in the log with an entry in it."""
+        """For each file, the first message in the log with an entry in it."""
         self._damaged: set[int] = set()
-        """Numbers of files."""
+        """Numbers of damaged files."""
         self._is_live = log.end < log.sealed_end
-        """There are messages behind the watermark."""
+        """There are messages beyond the watermark."""
         self._is_behind_gone = log.start == 0
         """No file from here on has entries of messages that are gone."""
 
@@ -97,7 +97,8 @@ class IndexVerifier:
             IndexFiles(self._root, self._layout).paths()
 
     def _has_layout(self, path: Path) -> bool:
-        """Whether the settings may be this file's; it may have been cut or made longer since."""
+        """Return whether the settings may fit this file, which may have been cut or extended
+        since."""
         size = path.stat().st_size
         header = IndexHeader.decode(self._read(path, 0, INDEX_HEADER_SIZE).tobytes())
         first = self._read(path, self._layout.entry_position(1), INDEX_SIZE)
@@ -144,8 +145,8 @@ class IndexVerifier:
                 self._begin_file(self._end_file(is_last=False))
 
     def _begins_later(self, first_offset: int) -> bool:
-        """Whether the file that is there is a later one: by its header and its first entry it
-        begins after the message at ``first_offset``, with which the file under way begins."""
+        """Return whether the existing file is a later one: by its header and its first entry it
+        begins after the message at ``first_offset``, with which the current file begins."""
         path = self._path
         if path is None or path.stat().st_size != self._layout.file_size:
             return False
@@ -155,12 +156,13 @@ class IndexVerifier:
 
     @property
     def _path(self) -> Path | None:
-        """The file that is there for the one under way."""
+        """Return the existing file for the current one."""
         return self._paths[self._number] if self._number < len(self._paths) else None
 
     def _count_before_repetition(self, entries: IndexEntries) -> int:
-        """How many of the next entries come before the files have the message before them again:
-        RocketMQ's restarts index the newest one twice (formats.md §13 no. 5), ours do not."""
+        """Return how many of the next entries precede a repetition of the previous message in the
+        files: RocketMQ's restarts index the newest message twice (formats.md §13 no. 5), ours do
+        not."""
         found = self._next_entries(len(entries.offsets))
         wrong = np.flatnonzero(found["offset"] != entries.offsets)
         if len(wrong):
@@ -168,14 +170,14 @@ class IndexVerifier:
             message = _last_message(_part(entries, 0, at)) if at else self._last_message
             repeated = found[at : at + len(message.offsets)]
             count = len(repeated)
-            # what was never written is at offset 0
+            # an entry that was never written is at offset 0
             is_repeated = (repeated["offset"] == message.offsets[:count]) & (repeated["offset"] > 0)
             if count and (is_repeated & (repeated["key_hash"] == message.hashes[:count])).all():
                 return at
         return len(entries.offsets)
 
     def _next_entries(self, count: int) -> NDArray[np.void]:
-        """INDEX_ENTRY_DTYPE[count]: what the files have next; zeros behind their end."""
+        """Return INDEX_ENTRY_DTYPE[count], the next entries of the files; zeros after their end."""
         number, first, parts = self._number, self._header().index_count, []
         while count and number < len(self._paths):
             some = min(count, self._layout.max_index_num - first)
@@ -183,7 +185,7 @@ class IndexVerifier:
             parts.append(self._read(self._paths[number], start, some * INDEX_SIZE))
             number, first, count = number + 1, 1, count - some
         parts.append(np.zeros(count * INDEX_SIZE, np.uint8))
-        # as bytes: numpy's concatenate would turn the values around
+        # the concatenation is of bytes: numpy's concatenate would swap the values' byte order
         return np.concatenate(parts).view(INDEX_ENTRY_DTYPE)
 
     def _begin_file(self, header: IndexHeader) -> None:
@@ -196,8 +198,8 @@ class IndexVerifier:
         self._image.data[:INDEX_HEADER_SIZE] = np.frombuffer(header.encode(), np.uint8)
 
     def _take_gone_entries(self, empty: IndexHeader) -> IndexHeader:
-        """Take the entries of messages that are gone for right, as far as they are sound; the
-        header. Nothing but the file knows their times."""
+        """Accept the entries of messages that are gone, as far as they are sound; return the
+        header. Only the file knows their times."""
         layout = self._layout
         slots = np.zeros(layout.max_hash_slot_num, np.int32)
         count, used, last = 1, 0, 0
@@ -222,7 +224,7 @@ class IndexVerifier:
         )
 
     def _read_entries(self, first: int, last: int) -> NDArray[np.void]:
-        """INDEX_ENTRY_DTYPE[last - first], of the file that is there."""
+        """Return INDEX_ENTRY_DTYPE[last - first] of the existing file."""
         start, end = map(self._layout.entry_position, (first, last))
         return self._read(self._path, start, end - start).view(INDEX_ENTRY_DTYPE)
 
@@ -230,21 +232,22 @@ class IndexVerifier:
         return IndexHeader.decode(self._image.data[:INDEX_HEADER_SIZE].tobytes())
 
     def _end_file(self, *, is_last: bool) -> IndexHeader:
-        """Compare the rest of the file under way; the header of an empty one behind it."""
+        """Compare the rest of the current file; return the header of an empty one that follows
+        it."""
         header = self._header()
         self.entry_count += header.index_count - 1
         if not is_last:
             self.full_end_timestamps.append(header.end_timestamp)
         path = self._path
         if path is None:
-            # an empty one comes with the next message
+            # an empty file comes with the next message
             if header.index_count > 1 or not self._is_live:
                 expected = (self._layout.file_size,)
                 self._note(Damage.MISSING, 0, 0, None, expected, self._firsts[-1])
         elif (size := path.stat().st_size) != self._layout.file_size:
             self._note(Damage.FILE_SIZE, 0, 0, (size,), (self._layout.file_size,), self._firsts[-1])
         elif not (is_last and self._is_live):
-            # of the last file only the entries are durable then; a start rebuilds the rest
+            # in the last file only the entries are durable then; a start rebuilds the rest
             self._compare_file(header, path)
         self._number += 1
         return IndexHeader.of_follow_up(header)
@@ -260,7 +263,7 @@ class IndexVerifier:
         self._compared_count = end
 
     def _compare_file(self, header: IndexHeader, path: Path) -> None:
-        """Slots and header follow from the entries, and are compared where these are right."""
+        """Compare slots and header, which follow from the entries, where the entries are right."""
         layout = self._layout
         self._check_tail(path, layout.entry_position(header.index_count))
         if self._number in self._damaged:
@@ -272,7 +275,7 @@ class IndexVerifier:
         self._compare_records(path, INDEX_HEADER_SIZE, layout.entry_position(0), Damage.SLOT)
 
     def _compare_records(self, path: Path, start: int, end: int, damage: Damage) -> None:
-        """Entries, or slots, of the bytes [start, end)."""
+        """Compare entries, or slots, in the bytes [start, end)."""
         is_slot = damage is Damage.SLOT
         dtype = np.dtype(">i4") if is_slot else INDEX_ENTRY_DTYPE
         origin = INDEX_HEADER_SIZE if is_slot else self._layout.entry_position(0)
@@ -287,7 +290,7 @@ class IndexVerifier:
                 position = at + first * dtype.itemsize
                 number = (position - origin) // dtype.itemsize
                 entry = int(wanted[first]) if is_slot else number
-                # entries that slots are compared for are right
+                # slots are compared only where their entries are right
                 message = self._read_entries(entry, entry + 1)[0] if is_slot else wanted[first]
                 self._note(
                     damage, position, number, _values(rows[first]), _values(wanted[first]),
@@ -295,7 +298,7 @@ class IndexVerifier:
                 )  # fmt: skip
 
     def _check_tail(self, path: Path, start: int) -> None:
-        """Nothing but zeros stand behind the last entry; holes are not read."""
+        """Check that only zeros follow the last entry; holes are not read."""
         for low, high in _data_ranges(path, start, self._layout.file_size):
             for at in range(low, high, _BLOCK_SIZE):
                 used = np.flatnonzero(self._read(path, at, min(_BLOCK_SIZE, high - at)))
@@ -306,7 +309,7 @@ class IndexVerifier:
                     return
 
     def _read(self, path: Path | None, start: int, size: int) -> NDArray[np.uint8]:
-        """uint8[size]; zeros past the file's end, and where there is none."""
+        """Return uint8[size]; zeros past the file's end, and where there is no file."""
         data = np.zeros(size, np.uint8)
         if path is None:
             return data
@@ -337,7 +340,7 @@ class IndexVerifier:
         )  # fmt: skip
 
     def _name(self) -> str:
-        """Of the file under way; the time that a missing one was named by is lost."""
+        """Return the name of the current file; a missing one's is a time, which is lost."""
         before, after = self._paths[: self._number], self._paths[self._number :]
         if after and after[0]:
             return after[0].name
@@ -358,7 +361,7 @@ class IndexVerifier:
                 continue
             header = self._header()
             is_full = header.index_count >= self._layout.max_index_num
-            # any message asks for a file that is not full, with or without keys
+            # any message needs a file that is not full, with or without keys
             follows = is_full and last_record_offset > header.end_phy_offset
             following = self._end_file(is_last=not follows)
             self._image = _Image(0)
@@ -375,8 +378,8 @@ class IndexVerifier:
 
     @property
     def replay_from(self) -> int | None:
-        """The first message in the log with an entry in the first damaged file, or behind it; where
-        all goes, where the index began."""
+        """Return the first message in the log with an entry in the first damaged file, or after it;
+        if every file is removed, the offset at which the index began."""
         first = min(self._damaged, default=len(self._firsts))
         if first == 0 and self._known_begin is not None:
             return max(self._known_begin, self._log.start)
@@ -384,7 +387,7 @@ class IndexVerifier:
         return min(offsets, default=None)
 
     def remove_strays(self) -> None:
-        """Remove the files behind the last one that belongs."""
+        """Remove the files after the last one that belongs."""
         self._remove(len(self._firsts))
 
     def cut(self) -> None:
@@ -416,13 +419,13 @@ def _part(entries: IndexEntries, first: int, last: int) -> IndexEntries:
 
 
 def _values(row: np.void | np.int32) -> tuple[int, ...]:
-    """The fields of an entry, or what a slot holds."""
+    """Return the fields of an entry, or the value of a slot."""
     fields = row.item()
     return fields if isinstance(fields, tuple) else (fields,)
 
 
 def _data_ranges(path: Path, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """What is no hole of a file's bytes [start, end)."""
+    """Yield the parts of a file's bytes [start, end) that are not holes."""
     with path.open("rb", buffering=0) as file:
         while start < end:
             try:

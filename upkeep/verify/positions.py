@@ -1,7 +1,7 @@
-"""The positions and the ledger of an output compared with its log, and healed.
+"""Compares the positions and the ledger of an output with its log, and heals them.
 
-What of them cannot be told from the log (which of two times a killed dispatcher wrote last, what a
-broker wrote before) is right as long as the log can have it.
+Some values do not follow from the log (which of two times a killed dispatcher wrote last, what a
+broker wrote before); these count as right as long as they are possible for the log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from store.state.watermark import SLOT_SIZE, USED_SIZE, Watermark
 from upkeep.verify.difference import Damage, Difference, LogRange
 
 _SIZE_BYTES = 4
-"""Of a record's first field."""
+"""Length of a record's first field, its size."""
 
 
 def _difference(
@@ -43,7 +43,7 @@ def _difference(
 
 
 def watermark_differences(state: Path) -> list[Difference]:
-    """What is wrong with the watermark file of a state directory; nothing where there is none."""
+    """Return the damage of a state directory's watermark file; none where there is no file."""
     path = state / WATERMARK
     if not path.exists():
         return []
@@ -66,7 +66,7 @@ def watermark_differences(state: Path) -> list[Difference]:
 
 
 def rewrite_watermark(state: Path, watermark: Watermark) -> None:
-    """Write the file anew, both slots of it. Raises OutputError."""
+    """Write the file anew, both its slots. Raises OutputError."""
     slots = sorted(
         (replace(watermark, sequence=watermark.sequence + step) for step in (1, 2)),
         key=lambda slot: slot.sequence % 2,
@@ -77,21 +77,21 @@ def rewrite_watermark(state: Path, watermark: Watermark) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpointBounds:
-    """What the log and the watermark say of RocketMQ's checkpoint."""
+    """The bounds that the log and the watermark set for RocketMQ's checkpoint."""
 
     watermark: Watermark
     log: LogRange
     newest_store_timestamp: int
-    """Of all messages below the watermark, ms."""
+    """The newest store time of all messages below the watermark, in ms."""
     index_timestamps: Sequence[int] | None
-    """endTimestamps of index files that are full and followed by another, in their order, ms; None
-    where nobody knows them, since the index is switched off."""
+    """endTimestamps of index files that are full and followed by another, in order, in ms; None
+    where they are unknown, since the index is switched off."""
 
 
 def compare_store_checkpoint(
     output: Path, log: CommitLog, bounds: StoreCheckpointBounds
 ) -> tuple[list[Difference], StoreCheckpoint]:
-    """What is wrong with the checkpoint of an output, and what it should hold."""
+    """Return the damage of an output's checkpoint, and the content that it should have."""
     path = output / storecheckpoint.FILE_NAME
     data = path.read_bytes() if path.exists() else None
     found = StoreCheckpoint.read(output)
@@ -117,13 +117,13 @@ def compare_store_checkpoint(
 def _right_checkpoint(
     found: StoreCheckpoint, log: CommitLog, bounds: StoreCheckpointBounds
 ) -> StoreCheckpoint:
-    """``found`` where the log can have it: a killed dispatcher leaves an older one than the
-    watermark's, and a broker may have been further."""
+    """Return ``found`` where it is possible for the log: a killed dispatcher leaves a checkpoint
+    older than the watermark, and a broker may have come further."""
     watermark = bounds.watermark
     is_known = watermark.last_record_offset >= 0
     last, timestamp = max(watermark.last_record_offset, 0), watermark.last_store_timestamp
     newest = max(bounds.newest_store_timestamp, timestamp)
-    # a watermark that was lowered does not say how far the dispatcher has been
+    # a watermark that was lowered does not show how far the dispatcher had come
     end = bounds.log.end if is_known else bounds.log.sealed_end
 
     confirm, logics = found.confirm_phy_offset, found.logics_msg_timestamp
@@ -132,8 +132,8 @@ def _right_checkpoint(
     if not (is_older and _may_be_last(log, confirm, logics)):
         is_older = False
         confirm, logics = last, timestamp
-    # the last file's, though an earlier one ends later where the clock stepped back; RocketMQ's
-    # IndexService.flush does not compare, and leaves what is there where it has none
+    # this is the last file's, though an earlier one ends later where the clock stepped back;
+    # RocketMQ's IndexService.flush does not compare, and keeps the old value where it has none
     index_timestamps = bounds.index_timestamps or ()
     index = next((time for time in reversed(index_timestamps) if time > 0), 0)
     is_off = bounds.index_timestamps is None
@@ -160,8 +160,8 @@ def _record_at(log: CommitLog, offset: int) -> Record | None:
 
 
 def _may_be_last(log: CommitLog, offset: int, logics: int) -> bool:
-    """Whether the last record at some time may have been at ``offset``, the last message that was
-    dispatched of this store timestamp."""
+    """Return whether the last record at some time may have been at ``offset``, the last dispatched
+    message of this store timestamp."""
     if offset < log.min_offset:
         return True
     found = _record_at(log, offset)
@@ -176,7 +176,7 @@ def heal_store_checkpoint(output: Path, right: StoreCheckpoint) -> None:
 
 
 class ComparedLedger(Ledger):
-    """A ledger that remembers what the log says, and writes nothing but to heal."""
+    """A ledger that remembers the entries that follow from the log, and writes only to heal."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -184,16 +184,16 @@ class ComparedLedger(Ledger):
         data = self.path.read_bytes() if self.path.exists() else b""
         self._lines = data.split(b"\n")[:-1]
         self.is_damaged = any(_key(line) is None for line in self._lines)
-        """Lines cannot be read: what they said may seem not to be listed."""
+        """Some lines cannot be read: their entries may seem to be missing."""
 
     def add(self, entry: LedgerEntry) -> bool:
-        """As a ledger does."""
+        """Add an entry as a ledger does."""
         self._expected[entry.key] = entry.to_json()
         return super().add(entry)
 
     def differences(self, log: LogRange) -> list[Difference]:
-        """Lines that cannot be read, say something else than the log or are missing. Where the log
-        has lost its front, what is missing is not known."""
+        """Return the lines that cannot be read, contradict the log or are missing. Where the log
+        has lost its front, missing lines are not known."""
         name = f"{self.path.parent.name}/{LEDGER}"
         differences, position = [], 0
         for number, line in enumerate(self._lines):
@@ -218,8 +218,8 @@ class ComparedLedger(Ledger):
         return [text for key, text in self._expected.items() if key not in listed]
 
     def heal(self) -> None:
-        """Write the ledger anew: what is wrong becomes right, what is missing is added, what cannot
-        be read is kept as the text of an entry. Raises OutputError."""
+        """Write the ledger anew: wrong lines are corrected, missing ones are added, and an
+        unreadable one is kept as the text of an entry. Raises OutputError."""
         lines = []
         for line in self._lines:
             key = _key(line)
@@ -233,7 +233,7 @@ class ComparedLedger(Ledger):
 
 
 def _key(line: bytes) -> tuple[object, ...] | None:
-    """What an entry is listed by; None for a line that cannot be read."""
+    """Return the key by which an entry is listed; None for a line that cannot be read."""
     try:
         return LedgerEntry(**json.loads(line)).key
     except (ValueError, TypeError):

@@ -1,6 +1,6 @@
-"""Queues of units of one size, compared unit by unit: what consume and batch queues share.
+"""Compares queues of units of one size, unit by unit: the common part of consume and batch queues.
 
-Healing cuts a queue at its first wrong unit; a dispatcher that goes on from the first message
+Healing cuts a queue at its first wrong unit; a dispatcher that resumes from the first message
 without a unit (``replay_from``) writes the rest again.
 """
 
@@ -41,20 +41,20 @@ _NOWHERE = 1 << 63
 
 
 class ComparedQueue(FilesAsFound, QueueFiles):
-    """The files of one queue as they are. Never writes, but to heal."""
+    """The files of one queue as they are; it writes only to heal."""
 
     writable: type[QueueFiles]
-    """What heals them."""
+    """The class of files that can write, for healing."""
     directory_name: str
 
     def __init__(
         self, directory: Path, file_size: int, log: LogRange, first: NDArray[np.void] | None
     ) -> None:
-        """``first``: the queue's first units in the log; None without one."""
+        """``first`` holds the queue's first units in the log; None without one."""
         super().__init__(directory, file_size)
         self.key = QueueKey(directory.parent.name, int(directory.name))
         self.compared = 0
-        """Units."""
+        """Number of units compared."""
         self._differences = Differences()
         self._log = log
         self._anchor = None if first is None else self._find_first(first)
@@ -63,18 +63,18 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         self._strays: list[int] = []
         self._wrong_sizes: list[int] = []
         self._missing: set[int] = set()
-        """Starts of files that are not there and must be."""
+        """Starts of files that are missing and must exist."""
         self._is_emptied = False
         """The queue has lost every file, and the log every message of it."""
 
     @property
     def differences(self) -> list[Difference]:
-        """All of them so far."""
+        """Return all differences so far."""
         return self._differences.found
 
     def _find_first(self, first: NDArray[np.void]) -> int | None:
-        """Byte position of the queue's first message in the log, by the units that are there; None
-        where the log is whole, or no unit tells."""
+        """Return the byte position of the queue's first message in the log, by the existing units;
+        None where the log is whole, or no unit shows it."""
         if self._log.start == 0:
             return None
         offsets = first["offset"]
@@ -86,7 +86,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
             votes.update((start // self.unit_size + indexes).tolist())
         if not votes:
             return None
-        # most of them: a single unit may have been moved
+        # the majority decides: a single unit may have been moved
         index = self._first_index(votes.most_common(1)[0][0])
         return index * self.unit_size if index >= 0 else None
 
@@ -94,16 +94,16 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         return voted
 
     def find_end(self, end_offset: int | None) -> int:
-        """Where the first message in the log belongs; the dispatcher begins there."""
+        """Return where the first message in the log belongs, which is where the writer begins."""
         assert end_offset is None
         return self._anchor or 0
 
     def last_unit(self, end: int) -> tuple[int, int] | None:  # noqa: ARG002
-        """Some message before the log's first byte, if there are units of such."""
+        """Return some message before the log's first byte, if such messages have units."""
         return (self._log.start - 1, 1) if self._anchor else None
 
     def write(self, position: int, data: bytes | memoryview, root: Path) -> Unsynced:  # noqa: ARG002
-        """Compare instead."""
+        """Compare instead of writing."""
         expected = np.frombuffer(data, np.uint8)
         found = self.bytes_at(position, len(expected))
         units = expected.view(self.UNIT_DTYPE)
@@ -119,7 +119,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         expected: NDArray[np.void],
         found: NDArray[np.void],
     ) -> NDArray[np.bool_]:
-        """bool[n]: which units are not those that the log says."""
+        """Return bool[n]: which units differ from those that follow from the log."""
         wrong: NDArray[np.bool_] = expected != found
         return wrong
 
@@ -130,7 +130,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         if not len(wrong):
             return
         real = np.flatnonzero(expected["size"] != PRE_BLANK_SIZE)
-        # of the message at or after each wrong unit
+        # offsets of the message at or after each wrong unit
         offsets = expected["offset"][real[np.searchsorted(real, wrong)]]
         starts = (position + wrong * self.unit_size) // self.file_size * self.file_size
         is_missing = ~np.isin(starts, self.starts)
@@ -172,7 +172,8 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         )  # fmt: skip
 
     def finish(self) -> None:
-        """Look at what was not compared: files, expired units, and what is behind the last unit."""
+        """Check the parts that were not compared: files, expired units, and bytes after the last
+        unit."""
         first, begin, end = self._bounds()
         is_whole = self._log.end == self._log.sealed_end
         if not self.sizes and self._begin is None and self._log.start and is_whole:
@@ -201,16 +202,17 @@ class ComparedQueue(FilesAsFound, QueueFiles):
                 self._note_wrong(Damage.STRAY, start, units, is_stray)
 
     def _has_traces(self) -> bool:
-        """Whether a queue without a file had one: a queue keeps its last, and goes as a whole."""
+        """Return whether a queue without a file had one: a queue keeps its last file, or is removed
+        as a whole."""
         return self.directory.is_dir()
 
     def _are_blank(self, units: NDArray[np.void], *, is_first: bool) -> NDArray[np.bool_]:  # noqa: ARG002
         return np.zeros(len(units), np.bool_)
 
     def _goes_on(self, start: int, end: int) -> bool:
-        """Whether a file behind the last unit follows the one before it, and has units of messages
-        behind the watermark; or none at all, where RocketMQ made it for a message that it dropped.
-        """
+        """Return whether a file after the last unit follows the previous one, and has units of
+        messages beyond the watermark, or none at all, where RocketMQ created it for a message that
+        it dropped."""
         before, units = start - self.file_size, self._units(start)
         is_whole = self.sizes[start] == self.file_size
         if start == end and is_whole and before in self.sizes and not units.view(np.uint8).any():
@@ -226,8 +228,9 @@ class ComparedQueue(FilesAsFound, QueueFiles):
             self._note(damage, start + low * self.unit_size, high - low, units[low])
 
     def _bounds(self) -> tuple[int, int, int]:
-        """Byte positions: the first file that belongs, the first unit of a message in the log, and
-        behind the last unit. Without a message in the log the last two are the same."""
+        """Return byte positions: the first file that belongs, the first unit of a message in the
+        log, and the end of the last unit. Without a message in the log the last two are the
+        same."""
         begin, end = self._begin, self._end
         if begin is None:
             begin = end = self._expired_end() if self._log.start else 0
@@ -239,7 +242,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         return first, begin, end
 
     def _expired_end(self) -> int:
-        """Behind the last unit of a queue that has no message in the log."""
+        """Return the end of the last unit of a queue that has no message in the log."""
         for start in reversed(self.starts):
             units = self._units(start)
             used = np.flatnonzero((units != np.zeros(1, self.UNIT_DTYPE)) & ~self._is_live(units))
@@ -248,23 +251,23 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         return 0
 
     def _units(self, start: int, least: int = 0) -> NDArray[np.void]:
-        """Units of a file, ``least`` bytes or more; without the zeros that the file system knows
-        of at its end."""
+        """Return the units of a file, from at least ``least`` bytes; without the zeros at its end
+        that the file system reports as a hole."""
         end = min(max(self.used_bytes(start), least), self.file_size)
         size = -(-end // self.unit_size) * self.unit_size
         return self.bytes_at(start, size).view(self.UNIT_DTYPE)
 
     def _is_live(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Which units are of messages behind the watermark, to be written anew."""
+        """Return which units belong to messages beyond the watermark, and will be written anew."""
         offsets, sizes = units["offset"], units["size"]
         return np.asarray(
             (offsets >= self._log.end) & (sizes > 0) & (offsets <= self._log.sealed_end - sizes)
         )
 
     def remove_strays(self, root: Path) -> None:
-        """Heal what costs no message: give files their size, remove what does not belong, put units
-        of some message that is gone where they cannot be known, forget a queue that has lost all.
-        Raises OutputError, SyncError."""
+        """Heal damage that costs no message: restore file sizes, remove files that do not belong,
+        write units of some gone message where the real ones are unknown, and drop a queue that has
+        lost everything. Raises OutputError, SyncError."""
         self.heal_files(self._strays, self._wrong_sizes)
         files = self.writable(self.directory, self.file_size)
         unsynced = UnsyncedFiles()
@@ -280,8 +283,8 @@ class ComparedQueue(FilesAsFound, QueueFiles):
             fsops.remove_directory(self.directory.parent)
 
     def _gone_unit(self, files: QueueFiles, index: int) -> NDArray[np.void]:
-        """A unit of the message before: offsets must not fall, nor may blanks stand there, behind
-        which a queue that is cut would be taken to end before them."""
+        """Return a unit of the previous message: offsets must not fall, and blanks must not stand
+        there, because a truncated queue would then be taken to end before them."""
         before = files.read(max(index - 1, 0), 1)
         last = int(before[0]["offset"]) if index and len(before) else 0
         gone = np.zeros(1, self.UNIT_DTYPE)
@@ -289,16 +292,16 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         return gone
 
     def cut(self) -> None:
-        """Cut the queue at its first wrong unit, which the log can give again. Raises OutputError,
+        """Cut the queue at its first wrong unit that the log can provide again. Raises OutputError,
         SyncError."""
         positions = self._positions(self._lost_entries())
         if positions:
             files = self.writable(self.directory, self.file_size)
-            # without a message left, what remains is blank: the queue begins anew
+            # without a message left, the rest is blank and the queue begins anew
             files.clear_from(min(positions) if files.last_unit(min(positions)) else 0)
 
     def _lost_entries(self) -> list[int]:
-        """Units that the log can give again, the first of each stretch."""
+        """Return the units that the log can provide again, the first of each stretch."""
         return [found.entry for found in self.differences if found.is_lost]
 
     def _positions(self, entries: Iterable[int]) -> list[int]:
@@ -314,7 +317,7 @@ class QueueVerifier(ABC, Generic[Compared]):
     def __init__(
         self, output: Path, compared: type[Compared], file_size: int, log: LogRange
     ) -> None:
-        """Raises QueueFileError where not one file has ``file_size`` bytes: that is not damage."""
+        """Raises QueueFileError where no file has ``file_size`` bytes, which is not damage."""
         self._output = output
         self._root = output / compared.directory_name
         self._file_size = file_size
@@ -337,17 +340,17 @@ class QueueVerifier(ABC, Generic[Compared]):
 
     @abstractmethod
     def _open(self, directory: Path, first: Run | None) -> Compared:
-        """The queue in ``directory``, to be compared from its ``first`` run on."""
+        """Open the queue in ``directory``, to be compared from its ``first`` run on."""
 
     def _take(self, directory: Path, file_size: int) -> Compared:
-        """For the dispatcher: a queue that is compared."""
+        """Give the writer a queue that compares."""
         assert file_size == self._file_size
         key = QueueKey(directory.parent.name, int(directory.name))
         files = self._queues[key] = self._open(directory, self._first.get(key))
         return files
 
     def compare(self, batch: DispatchBatch) -> None:
-        """Compare what the next batch of the log says. Raises QueueGapError."""
+        """Compare the next batch of the log. Raises QueueGapError."""
         self._first = {}
         for run in batch.runs:
             name = topic_directory(run.topic)
@@ -356,7 +359,7 @@ class QueueVerifier(ABC, Generic[Compared]):
         self._dispatcher.dispatch(batch)
 
     def finish(self, last_record_offset: int) -> list[Difference]:  # noqa: ARG002
-        """Look at what no batch says anything about; every difference, by queue."""
+        """Check everything that no batch covers, and return every difference, by queue."""
         self._first = {}
         for key in self._keys():
             if key not in self._queues:
@@ -377,21 +380,21 @@ class QueueVerifier(ABC, Generic[Compared]):
 
     @property
     def queue_count(self) -> int:
-        """Queues looked at."""
+        """Number of queues that were checked."""
         return len(self._queues)
 
     @property
     def unit_count(self) -> int:
-        """Units compared with the log."""
+        """Number of units that were compared with the log."""
         return sum(files.compared for files in self._queues.values())
 
     @property
     def replay_from(self) -> int | None:
-        """Start of the first message that lacks a unit."""
+        """Return the start of the first message that lacks a unit."""
         return first_offset(self._differences())
 
     def remove_strays(self) -> None:
-        """Heal what costs no message."""
+        """Heal damage that costs no message."""
         for files in self._by_key():
             if files.differences:
                 files.remove_strays(self._output)

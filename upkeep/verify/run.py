@@ -1,9 +1,9 @@
-"""All that was derived from a log compared with it, and healed. No Spark, no JVM.
+"""Compares everything derived from a log with it, and heals it, without Spark or a JVM.
 
 A repair removes what no message needs, lowers the watermark to the first message that lacks a unit
-or an entry, then cuts what is damaged: the next run dispatches from there and finds all built in
-files that are whole. In this order, so that whatever stops it, what is lacking is behind the
-watermark, and what is behind the watermark and not written over is gone.
+or an entry, then cuts damaged files: the next run dispatches from there and finds everything else
+in whole files. This order keeps every state safe: whenever the repair stops, all missing entries
+lie beyond the watermark, and every entry beyond the watermark that is not written over is gone.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was compared and what was found."""
+    """The extent of a comparison and its findings."""
 
     log_start: int
     log_end: int
-    """Exclusive: the watermark, or the log's end where there is none."""
+    """End of the compared log, exclusive: the watermark, or the log's end where there is none."""
     queues: int
     units: int
-    """Of consume and batch queues, compared with the log."""
+    """Number of units of consume and batch queues compared with the log."""
     index_entries: int
-    """Compared with the log."""
+    """Number of index entries compared with the log."""
     differences: tuple[Difference, ...]
     replay_from: int | None
-    """Where the watermark goes, or went, for a repair; None where no message lacks anything."""
+    """The offset to which a repair lowers the watermark; None where no message lacks an entry."""
 
 
 def verify(
@@ -77,13 +77,14 @@ def verify(
     *,
     repair: bool = False,
 ) -> Verification:
-    """Compare, and repair where asked; ``settings``: those that ``output`` was built with
-    (``store.state.built.settings_of``).
+    """Compare an output with its log, and repair it on request; ``settings`` are those with which
+    it was built (``store.state.built.settings_of``).
 
     Without ``repair`` it only reads. Raises CommitLogError where the log is not the one that was
     dispatched or was damaged since, QueueFileError or IndexFileError where the file size is wrong
-    everywhere, UsageError for no output, for topics declared otherwise than they are built; with
-    ``repair`` UsageError for queues that reput did not build, OwnershipError while others write.
+    everywhere, UsageError for a directory that is not an output and for topics declared otherwise
+    than they are built; with ``repair`` UsageError for queues that reput did not build,
+    OwnershipError while others write.
     """
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     with ExitStack() as held:
@@ -106,14 +107,14 @@ def verify(
         pass_.compare()
         found = pass_.result()
         if repair:
-            # what shows it in the files may be cut
+            # the bytes that show it in the files may be cut
             record_build(output, settings)
             pass_.heal()
     return found
 
 
 class _Pass:
-    """One pass over the log, and what it found."""
+    """One pass over the log, and its findings."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class _Pass:
         self._newest_store_timestamp = 0
         self._last_record_offset = -1
         self._store_checkpoint: StoreCheckpoint | None = None
-        """What is to be written where it is wrong."""
+        """The content to write where the checkpoint is wrong."""
 
     @property
     def _verifiers(self) -> Sequence[Verifier]:
@@ -162,11 +163,11 @@ class _Pass:
         return [self._queues, *batch_queues, *([] if self._index is None else [self._index])]
 
     def compare(self) -> None:
-        """Read the log once, then look at what it says nothing about."""
+        """Read the log once, then check everything that it does not cover."""
         settings, scope = self._settings, self._scope
         bit_maps = None
         if self._bit_maps:
-            # most stores have none, and need no Arrow
+            # most stores have no filters, and need no Arrow
             from sources.bitmaps import BitMaps  # noqa: PLC0415
 
             bit_maps = BitMaps(self._log, settings)
@@ -213,11 +214,11 @@ class _Pass:
         is_new = self._ledger.add(LedgerEntry(bad.start, bad.end, reason))
         is_damage = bad.status is not Status.BAD_MULTI_DISPATCH
         if is_new and is_damage and not self._ledger.is_damaged:
-            # a message that had a unit may have been in it: what follows would seem misplaced
+            # a message that had a unit may have been in it: all later units would seem misplaced
             raise CommitLogError(
-                f"the log at [{bad.start}, {bad.end}) is damaged ({reason}), which was not "
-                "so when it was dispatched: restore it from a copy, then verify again (if it is "
-                f"{self._ledger.path} that was lost, reput run --replay-from earliest lists it)"
+                f"the log at [{bad.start}, {bad.end}) is damaged ({reason}) and was sound "
+                "when it was dispatched: restore it from a copy, then verify again (if instead "
+                f"{self._ledger.path} was lost, reput run --replay-from earliest lists it again)"
             )
 
     def _compare_store_checkpoint(self) -> None:
@@ -233,7 +234,7 @@ class _Pass:
         self._store_checkpoint = right if differences else None
 
     def result(self) -> Verification:
-        """What was found."""
+        """Return the findings."""
         queues: list[ConsumeQueueVerifier | BatchConsumeQueueVerifier] = [self._queues]
         if self._batch_queues is not None:
             queues.append(self._batch_queues)
@@ -253,7 +254,7 @@ class _Pass:
         return min((offset for offset in offsets if offset is not None), default=None)
 
     def heal(self) -> None:
-        """Heal what was found."""
+        """Heal the findings."""
         for verifier in self._verifiers:
             verifier.remove_strays()
         kinds = {found.kind for found in self._differences}
@@ -263,7 +264,7 @@ class _Pass:
             self._ledger.heal()
         watermark, lowered = self._watermark, self._replay_from
         if watermark is None:
-            # it was lost: the files hold what was compared
+            # the watermark was lost: the files hold the entries that were compared
             begin = -1 if self._index is None or self._index.begin is None else self._index.begin
             last = self._last_record_offset
             watermark = Watermark(
@@ -275,7 +276,8 @@ class _Pass:
             watermark = replace(
                 watermark, end_offset=lowered, last_record_offset=-1, last_record_crc=0
             )
-        # killed before all is cut, the next start has to clear what is behind the lower watermark
+        # if a kill comes before everything is cut, the next start must clear what lies beyond the
+        # lower watermark
         abort = self._state / ABORT_FILE
         was_cut_short = abort.exists()
         if lowered is not None:
@@ -289,7 +291,8 @@ class _Pass:
 
 
 def _batch(runs: Sequence[Run], chunk: PackedChunk) -> DispatchBatch:
-    """A chunk as a batch of its own; only positions that tell it from others matter."""
+    """Return a chunk as a batch of its own; only positions that distinguish it from others
+    matter."""
     entries = chunk.index_entries
     firsts = [run.first_physical_offset for run in runs]
     lasts = [int(run.units[-1]["offset"]) for run in runs]
