@@ -1,4 +1,4 @@
 """Benchmarks against RocketMQ and against the hardware: ``python -m bench``, never run by tests.
 
-What is timed is the product as it ships: nothing here switches off a sync or a check.
+They time the product as it ships: nothing here switches off a sync or a check.
 """

@@ -1,4 +1,4 @@
-"""``python -m bench``: measure, print, write, remove what was generated."""
+"""``python -m bench``: measure, print and write the results, then remove the generated data."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ QUICK_IDLE_SECONDS = 10
 BUSY_SAMPLE_SECONDS = 2.0
 BUSY_PERCENT = 10.0
 SPACE_FACTOR = 3.0
-"""Free space wanted, in sizes of the main log: the largest log is 1.5 of it, a live one 15 GiB."""
+"""Free space needed, in sizes of the main log: the largest log is 1.5 of it, a live one 15 GiB."""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line. Exits where it is wrong."""
+    """Parse the command line; exit where it is wrong."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true",
         help=f"logs of {QUICK_GIB:g} GiB and the rows {', '.join(suite.QUICK_ROWS)}",
     )  # fmt: skip
-    parser.add_argument("--rows", help=f"separated by commas; of {', '.join(suite.ROW_NAMES)}")
+    parser.add_argument("--rows", help=f"separated by commas; any of {', '.join(suite.ROW_NAMES)}")
     parser.add_argument("--gib", type=float, help=f"size of the main logs ({FULL_GIB:g})")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--live-seconds", type=int, help=f"({FULL_LIVE_SECONDS})")
     parser.add_argument(
         "--json", type=Path,
-        help="result file, written after every row; rows that it has of other runs stay",
+        help="result file, written after every row; its rows of other runs stay",
     )  # fmt: skip
     parser.add_argument("--plot", type=Path, help="picture, .svg or .png; needs matplotlib")
     chosen = parser.parse_args(arguments)
@@ -64,7 +64,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def make_context(chosen: argparse.Namespace) -> Context:
-    """Sizes by what was chosen; the data directory is this process's own."""
+    """Return the context for the chosen sizes; the data directory belongs to this process alone."""
     quick = chosen.quick
     return Context(
         data=DATA / str(os.getpid()),
@@ -78,18 +78,18 @@ def make_context(chosen: argparse.Namespace) -> Context:
 
 
 def remove_leftovers() -> None:
-    """What killed runs left behind; a running one keeps its own."""
+    """Remove the data of killed runs; a running one keeps its own."""
     for path in DATA.glob("*"):
         if not (path.name.isdigit() and psutil.pid_exists(int(path.name))):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def check_space(context: Context) -> None:
-    """Exits where the disk is too small for what will be generated."""
+    """Exit where the disk is too small for the data that will be generated."""
     free = shutil.disk_usage(DATA.parent).free
     needed = SPACE_FACTOR * context.gib * GIB
     if free < needed:
-        sys.exit(f"needs {needed / GIB:.0f} GiB of free space, there are {free / GIB:.0f}")
+        sys.exit(f"needs {needed / GIB:.0f} GiB of free space, has {free / GIB:.0f}")
 
 
 def _ended_by_signal(number: int, _frame: FrameType | None) -> NoReturn:
@@ -97,7 +97,7 @@ def _ended_by_signal(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def run(context: Context, chosen: argparse.Namespace, console: Console) -> list[Row]:
-    """Measure; results so far survive an error or Ctrl-C."""
+    """Measure; the results so far survive an error or Ctrl-C."""
     rows: list[Row] = []
     busy = psutil.cpu_percent(BUSY_SAMPLE_SECONDS)
     if busy > BUSY_PERCENT:
@@ -114,12 +114,13 @@ def run(context: Context, chosen: argparse.Namespace, console: Console) -> list[
             report.show(rows, console)
     drawn = report.read_rows(chosen.json) if chosen.json else rows
     if chosen.plot and not picture.plot(chosen.plot, machine, drawn):
-        console.print("no plot: it draws catch-up and latency rows")
+        console.print("no plot: it draws only catch-up and latency rows")
     return rows
 
 
 def main() -> None:
-    """Exit codes: 0 measured, goals met or not, 1 a measured process failed, 2 wrong arguments."""
+    """Run the benchmarks. Exit codes: 0 measured, goals met or not; 1 a measured process failed; 2
+    wrong arguments."""
     chosen = parse(sys.argv[1:])
     context = make_context(chosen)
     remove_leftovers()

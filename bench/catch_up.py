@@ -1,4 +1,5 @@
-"""Catching up with a backlog: warm, from a cold page cache, as a whole process, and the limits."""
+"""Measures of catching up with a backlog: warm, from a cold page cache, as a whole process, and the
+limits."""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ from bench.logs import GIB, Log
 from bench.measures import Figures, Row
 
 WARM_GOALS = {300: 10.0, 1200: 10.0}
-"""Times RocketMQ's rate, by body size."""
+"""Multiples of RocketMQ's rate, by body size."""
 LIMIT_GOALS = {300: 0.30, 1200: 0.50}
-"""Share of the parse limit."""
+"""Shares of the parse limit, by body size."""
 COLD_CACHE_GOAL = 0.90
 WHOLE_GOAL = 4.0
 ALL_DISPATCHERS_GOAL = 5.0
 ALL_DISPATCHERS_SHARE = 0.5
-"""Of the log: RocketMQ takes minutes for the whole."""
+"""Share of the log: RocketMQ takes minutes for the whole."""
 
 
 def measure(context: Context, body_size: int) -> Iterator[Row]:
-    """The rows of one log, those that are wanted."""
+    """Yield the wanted rows of one log."""
     names = {
         name: f"{name}-{body_size}"
         for name in ("catch-up", "parse-limit", "cold-cache", "whole-process")
@@ -44,7 +45,8 @@ def measure(context: Context, body_size: int) -> Iterator[Row]:
 
 
 def _warm(context: Context, directory: Path, log: Log, names: dict[str, str]) -> Iterator[Row]:
-    """Session up, page cache warm: this project, RocketMQ and the kernels take turns."""
+    """Measure with the session up and the page cache warm: this project, RocketMQ and the kernels
+    take turns."""
     wants_rocketmq = names["catch-up"] in context.wanted
     details: dict[str, Any] = {"reput": []}
     flushed: list[float] = []
@@ -116,7 +118,8 @@ def _share_of_limit(
 
 
 def _cold_cache(context: Context, directory: Path, log: Log, name: str) -> Row:
-    """Session up, nothing of the log in the page cache. No JVM of RocketMQ may map the files."""
+    """Measure with the session up and nothing of the log in the page cache. No JVM of RocketMQ may
+    map the files."""
     first_batches: list[float] = []
     with reput.open_session(directory) as session:
 
@@ -130,7 +133,7 @@ def _cold_cache(context: Context, directory: Path, log: Log, name: str) -> Row:
             logs.evict(log)
             return logs.dd_seconds(log)
 
-        # whatever caches below the page cache keep, neither of the two is the first to read
+        # each runs once beforehand, so that caches below the page cache favour neither
         disk()
         session.catch_up(log)
         systems: dict[str, Callable[[], float]] = {"reput": ours, "dd": disk}
@@ -149,7 +152,7 @@ def _cold_cache(context: Context, directory: Path, log: Log, name: str) -> Row:
 
 
 def _whole_process(context: Context, directory: Path, log: Log, name: str) -> Row:
-    """From exec to exit, page cache warm, nothing of either system running before."""
+    """Measure from exec to exit, with a warm page cache and neither system running before."""
 
     def ours() -> float:
         return reput.whole_process(log, directory / "whole")
@@ -162,7 +165,7 @@ def _whole_process(context: Context, directory: Path, log: Log, name: str) -> Ro
     logs.warm(log)
     systems: dict[str, Callable[[], float]] = {"RocketMQ": theirs, "reput": ours}
     seconds = measures.alternate(context.rounds, systems, context.say)
-    # of seconds: how many times RocketMQ's ours would fit
+    # the values are seconds, so RocketMQ's are divided by ours
     times = measures.ratios(seconds["RocketMQ"], seconds["reput"])
     return Row(
         name=name,
@@ -181,7 +184,7 @@ def _rate(log: Log, seconds: Figures) -> Figures:
 
 
 def measure_all_dispatchers(context: Context) -> Iterator[Row]:
-    """Consume queues and the index of two keys a message, both systems' default."""
+    """Measure consume queues and the index of two keys per message, both systems' default."""
     name = "all-dispatchers-300"
     with context.directory(name) as directory:
         with logs.log_writer(directory / "store", 300) as writer:

@@ -1,4 +1,4 @@
-"""What every measure is given: sizes, a place for its data, and whom to tell."""
+"""The context of every measure: sizes, a place for its data, and the output for progress."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class Context:
     wanted: frozenset[str]
     """Names of the rows to measure."""
     gib: float = FULL_GIB
-    """Size of the logs that are caught up with; the other logs' sizes follow from it."""
+    """Size in GiB of the logs that are caught up with; the other logs' sizes follow from it."""
     rounds: int = 3
     live_seconds: int = FULL_LIVE_SECONDS
-    """How long a live log is followed."""
+    """Seconds for which a live log is followed."""
     idle_seconds: int = FULL_IDLE_SECONDS
     started: float = 0.0
-    """By ``time.monotonic``."""
+    """Start of the run, by ``time.monotonic``."""
 
     def say(self, text: str) -> None:
-        """Progress, with the time since the start."""
+        """Print progress, with the time since the start."""
         print(f"[{time.monotonic() - self.started:6.0f} s] {text}", flush=True)
 
     def judged(self, met: bool) -> bool | None:
-        """``met``, if the logs have the size that the goals are about."""
+        """Return ``met``, if the logs have the size for which the goals are set."""
         return met if self.gib >= FULL_GIB else None
 
     @contextmanager
     def directory(self, name: str) -> Iterator[Path]:
-        """A fresh directory below ``data``, for the block."""
+        """Make a fresh directory below ``data`` for the block."""
         path = self.data / name
         path.mkdir(parents=True)
         try:

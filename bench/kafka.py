@@ -1,7 +1,7 @@
-"""The mirror to Kafka beside what kafka-python's producer alone reaches on the same messages.
+"""The mirror to Kafka, compared with kafka-python's producer alone on the same messages.
 
-The broker is the one of the interop tests, on this machine. Nothing here is about Kafka's speed:
-what bounds both sides is the Python that puts records together.
+The broker is that of the interop tests, on this machine. This does not measure Kafka's speed: both
+sides are bound by the Python that assembles records.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 NAME = "kafka-mirror"
 LOG_SHARE = 1 / 32
-"""Of the main log's size: a hundredth of its rate is what kafka-python does."""
+"""Share of the main log's size, because kafka-python does a hundredth of the log's rate."""
 RATE_UNIT = "messages/s"
 
 
 def measure(context: Context) -> Iterator[Row]:
-    """A whole log into Kafka, read, encoded, sent and committed, by one thread."""
+    """Measure a whole log into Kafka: read, encoded, sent and committed by one thread."""
     with context.directory(NAME) as directory:
         with logs.log_writer(directory / "store", 300) as writer:
             log = writer.grow(int(context.gib * LOG_SHARE * GIB))
@@ -75,8 +75,8 @@ def _rows(log: Log) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def running_broker(home: Path, *jvm_options: str) -> Iterator[Kafka]:
-    """The broker of the interop tests, in the block."""
-    # with pytest and kafka-python, which other rows do without
+    """Run the broker of the interop tests in the block."""
+    # imported here, because other rows do without pytest and kafka-python
     from tests.interop.kafka import STARTS_FAST, Kafka  # noqa: PLC0415
 
     home.mkdir()
@@ -89,7 +89,7 @@ def running_broker(home: Path, *jvm_options: str) -> Iterator[Kafka]:
 
 
 def mirror(log: Log, bootstrap: str, identity: str, topics: str) -> float:
-    """Seconds for a whole log into Kafka, to topics of these names, all committed."""
+    """Return the seconds to mirror a whole log to topics of these names, all committed."""
     target = KafkaMirrorTarget(
         KafkaSettings(bootstrap, identity), TopicSelection(), TopicNames(topics)
     )

@@ -1,9 +1,9 @@
 """A resident child that only parses: ``python -m bench.kernel_worker STORE START END``.
 
-The limit that a dispatcher on this machine could reach if nothing but reading the page cache,
-parsing and grouping cost anything: the kernels by ``store.runs.scan``, compiled beforehand, results
-dropped. One such process for each core, each with its part of the log. Answers each line with a
-line of JSON.
+It shows the limit of a dispatcher on this machine for which only reading the page cache, parsing
+and grouping cost time: it runs the kernels by ``store.runs.scan``, compiled beforehand, and drops
+the results. There is one such process for each core, each with its part of the log. It answers each
+line with a line of JSON.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def one_pass(log: CommitLog, start: int, end: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer requests until stdin ends."""
     store, start, end = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     settings = read_store_settings(store)
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
-    # compiles, or loads what is compiled
+    # the first pass compiles the kernels, or loads compiled ones
     one_pass(log, start, end)
     print(json.dumps({"ready": True}), flush=True)
     for _ in sys.stdin:

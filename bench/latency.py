@@ -1,4 +1,4 @@
-"""From two traces, what was appended when and what was durable when, to latencies and lag."""
+"""Computes latencies and lag from two traces: the times of appends and of durable watermarks."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ _LAG_GROWTH = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Of one run, its warm-up left out unless said otherwise."""
+    """Latencies of one run, without its warm-up unless a field says otherwise."""
 
     message_count: int
     p50_ms: float
     p99_ms: float
     max_ms: float
     warm_up_max_ms: float
-    """The worst of the warm-up: a session's first batches."""
+    """The highest latency of the warm-up, which is a session's first batches."""
     lag_max_messages: int
-    """The most that was appended but not durable at one moment."""
+    """The highest number of messages that were appended but not durable at one moment."""
     lag_bounded: bool
-    """Whether the last third's worst lag is like the first's."""
+    """Whether the last third's highest lag is like the first's."""
 
 
 def evaluate(
     appends: NDArray[np.int64], watermarks: NDArray[np.int64], rate: int, warm_up_seconds: float
 ) -> Latencies:
-    """``appends``: int64[n, 3], see ``bench.producer.TRACE_FIELDS``, in order of appending.
-    ``watermarks``: int64[m, 2], (ns, physical offset) as each was first seen, both ascending.
+    """Compute the latencies of a run.
 
-    The latency of a message: from when its append returned to when a watermark was seen that lies
-    at or behind its end. Raises BenchError if messages were never covered.
+    ``appends`` is int64[n, 3], see ``bench.producer.TRACE_FIELDS``, in order of appending.
+    ``watermarks`` is int64[m, 2], (ns, physical offset) as each was first seen, both ascending.
+
+    The latency of a message is the time from the return of its append to the sight of a watermark
+    at or beyond its end. Raises BenchError if messages were never covered.
     """
     returned, ends, counts = appends.T
     covering = np.searchsorted(watermarks[:, 1], ends, side="left")
@@ -54,13 +56,14 @@ def evaluate(
         max_ms=float(milliseconds[steady].max()),
         warm_up_max_ms=float(milliseconds[~steady].max(initial=0.0)),
         lag_max_messages=max(worst),
-        # a second's worth is within any reading of "bounded", however still the first third was
+        # a second's worth of messages counts as bounded, however low the lag of the first third was
         lag_bounded=worst[2] <= max(rate, _LAG_GROWTH * worst[0]),
     )
 
 
 def _lags(appends: NDArray[np.int64], watermarks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Messages not covered, just before each watermark came: there the lag is at its highest."""
+    """Return the messages not covered just before each watermark, where the lag is at its
+    highest."""
     returned, ends, counts = appends.T
     totals = np.concatenate(([0], np.cumsum(counts)))
     appended = totals[np.searchsorted(returned, watermarks[:, 0], side="right")]

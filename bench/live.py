@@ -1,4 +1,4 @@
-"""Following a live log, and having nothing to do: ``reput run`` as it is deployed."""
+"""Following a live log, and idling: ``reput run`` as it is deployed."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ WARM_UP_SECONDS = 10.0
 WARM_UP_SHARE_MAX = 0.5
 IDLE_SETTLE_SHARE = 0.25
 RATE_SHARE = 0.99
-"""What the producer must reach of its rate for the run to count."""
+"""Share of its rate that the producer must reach for the run to count."""
 IDLE_CPU_GOAL = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Latency from append to durable entry."""
+    """A goal for the latency from append to durable entry."""
 
     p50_ms: float
     p99_ms: float
@@ -62,7 +62,7 @@ LATENCY_ROWS = {
 
 
 class Follower:
-    """A running ``reput run``, seen from outside by its watermark file."""
+    """A running ``reput run``, observed from outside by its watermark file."""
 
     def __init__(self, running: Child, output: Path) -> None:
         self.pid = running.process.pid
@@ -74,10 +74,11 @@ class Follower:
         self._seen = -1
 
     def poll(self) -> int:
-        """The watermark's physical offset; -1 where there is none yet.
+        """Return the watermark's physical offset; -1 where there is none yet.
 
-        A look costs one read of an open file; only what changed is parsed. A watermark is written
-        after the sync of what it covers, so what lies before one that is seen is durable.
+        A poll costs one read of an open file, and parses it only after a change. A watermark is
+        written after the sync of the entries below it, so everything before an observed watermark
+        is durable.
         """
         if self._fd < 0:
             try:
@@ -93,7 +94,8 @@ class Follower:
         return self._seen
 
     def wait_for(self, end_offset: int, seconds: float) -> None:
-        """Return once the watermark is there. Raises BenchError where it takes too long."""
+        """Return once the watermark is at ``end_offset``. Raises BenchError where it takes too
+        long."""
         deadline = time.monotonic() + seconds
         while self.poll() < end_offset:
             self.check()
@@ -102,13 +104,13 @@ class Follower:
             time.sleep(0.05)
 
     def check(self) -> None:
-        """Raises BenchError where it does not run any more."""
+        """Raises BenchError where the process has ended."""
         code = self._child.process.poll()
         if code is not None:
             raise BenchError(f"reput run ended with {code}\n{self._child.last_words()}")
 
     def state_size(self) -> tuple[int, int]:
-        """(files, bytes) of the state directory, Spark's checkpoint in it included."""
+        """Return (files, bytes) of the state directory, Spark's checkpoint included."""
         sizes = []
         for path in self._state.rglob("*"):
             with contextlib.suppress(FileNotFoundError):
@@ -123,7 +125,7 @@ class Follower:
 
 @contextmanager
 def following(store: Path, output: Path) -> Iterator[Follower]:
-    """``reput run`` with its defaults, stopped at the end of the block."""
+    """Start ``reput run`` with its defaults, and stop it at the end of the block."""
     with child(run_command(store, output), silent=True) as running:
         follower = Follower(running, output)
         try:
@@ -134,7 +136,7 @@ def following(store: Path, output: Path) -> Iterator[Follower]:
 
 @contextmanager
 def _live(context: Context, rate: int) -> Iterator[tuple[LineProcess, Follower, Path]]:
-    """A producer that waits, and a dispatcher that has caught up with what it began with."""
+    """Start a producer that waits, and a dispatcher that has caught up with the initial log."""
     with context.directory(f"live-{rate}") as directory:
         store, trace = directory / "store", directory / "trace.npy"
         command = python_command(
@@ -148,7 +150,7 @@ def _live(context: Context, rate: int) -> Iterator[tuple[LineProcess, Follower, 
 
 
 def measure_latency(context: Context) -> Iterator[Row]:
-    """Append at a steady rate for a while, watch the watermark."""
+    """Append at a steady rate for a while, and watch the watermark."""
     for name in LATENCY_ROWS:
         if name in context.wanted:
             yield _measure_latency(context, name)
@@ -175,7 +177,8 @@ def _measure_latency(context: Context, name: str) -> Row:
 def _watch(
     follower: Follower, producer: LineProcess
 ) -> tuple[list[tuple[int, int]], dict[str, Any]]:
-    """(ns, offset) of every watermark until all that was produced is covered; what was told."""
+    """Return (ns, offset) of every watermark until all produced messages are covered, and the
+    producer's answer."""
     seen: list[tuple[int, int]] = []
     told: dict[str, Any] = {}
     deadline, looks = math.inf, 0
@@ -209,7 +212,7 @@ def _latency_row(
         goal=str(goal),
         result=(
             f"p50 {latencies.p50_ms:.0f} ms, p99 {latencies.p99_ms:.0f} ms, lag {bounded}, "
-            f"{latencies.lag_max_messages:,} messages at the most"
+            f"up to {latencies.lag_max_messages:,} messages"
         ),
         met=met,
         figures={
@@ -230,7 +233,7 @@ def _latency_row(
 
 
 def measure_idle(context: Context) -> Iterator[Row]:
-    """``reput run`` that has caught up with a log to which nothing is appended."""
+    """Measure ``reput run`` that has caught up with a log to which nothing is appended."""
     context.say(f"idle: {context.idle_seconds} s")
     with _live(context, 1_000) as (_, follower, _trace):
         time.sleep(IDLE_SETTLE_SHARE * context.idle_seconds)

@@ -1,4 +1,4 @@
-"""Logs to measure on, and what the page cache holds of them."""
+"""Logs to measure on, and their presence in the page cache."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from workload.messages import MessageBatch, Workload
 
 GIB = 1 << 30
 KEYS_PER_MESSAGE = 2
-"""Of a Workload: its unique key and one of KEYS."""
+"""Number of keys of a Workload's message: its unique key and one of KEYS."""
 RARE_TAG = "TagR"
-"""As long as a Workload's own, of which it is none."""
+"""A tag that no Workload uses, as long as a Workload's own."""
 _BATCH = 10_000
 _READ_SIZE = 1 << 20
 _DIGEST_SIZE = 1 << 20
@@ -46,20 +46,21 @@ class Log:
 
     @property
     def files(self) -> list[Path]:
-        """The files that hold messages; not the one that is kept ready."""
+        """The files that hold messages, without the one that is preallocated."""
         paths = sorted((self.store / "commitlog").iterdir())
         return [path for path in paths if int(path.name) < self.end_offset]
 
     @property
     def title(self) -> str:
-        """For people."""
+        """A description for people."""
         return (
             f"{self.message_count:,} messages, {self.end_offset / GIB:.2f} GiB, "
             f"bodies of {self.body_size} bytes"
         )
 
     def parts(self, count: int) -> list[tuple[int, int]]:
-        """[start, end) of ``count`` parts of about equal size, each from record to record."""
+        """Return [start, end) of ``count`` parts of about equal size, each from record to
+        record."""
         cuts = [
             min(self.marks, key=lambda mark: abs(mark - self.end_offset * part // count))
             for part in range(1, count)
@@ -69,7 +70,7 @@ class Log:
 
 
 class LogWriter:
-    """Holds a store's appender, so that a log can be measured, made longer, measured again."""
+    """Holds a store's appender, so that a log can be measured, extended, and measured again."""
 
     def __init__(
         self,
@@ -88,7 +89,8 @@ class LogWriter:
         self._marks: list[int] = []
 
     def grow(self, size: int) -> Log:
-        """Append until the log has ``size`` bytes; on disk, not only in memory, on return."""
+        """Append until the log has ``size`` bytes; they are on disk, not only in memory, on
+        return."""
         while self._appender.end_offset < size:
             born = time.time_ns() // 1_000_000
             batch = self._workload.batch(self._message_count, self._batch, born)
@@ -108,7 +110,8 @@ class LogWriter:
         )
 
     def _set_rare_tags(self, batch: MessageBatch, every: int) -> None:
-        """On the first of so many messages of each queue; a tag ends the properties."""
+        """Set the tag on the first of ``every`` messages of each queue; a tag ends the
+        properties."""
         queue_count = len(batch.topics) * self._workload.queue_count
         sequence = np.arange(self._message_count, self._message_count + len(batch))
         rare = np.flatnonzero(sequence // queue_count % every == 0)
@@ -126,20 +129,21 @@ def log_writer(
     file_size: int = DEFAULT_FILE_SIZE,
     rare_tag_every: int | None = None,
 ) -> Iterator[LogWriter]:
-    """A new log in ``store``; ``queue_count`` is per topic, sizes are bytes. With
-    ``rare_tag_every`` one of so many messages of each queue has RARE_TAG, from the first on."""
+    """Open a new log in ``store``; ``queue_count`` is per topic, sizes are bytes. With
+    ``rare_tag_every``, one of so many messages of each queue has RARE_TAG, beginning with the
+    first."""
     workload = Workload(topic_count, queue_count, body_size, seed=1)
-    # the appender looks at every queue of a batch, so that many queues want larger batches
+    # the appender visits every queue of a batch, so many queues need larger batches
     batch = max(_BATCH, topic_count * queue_count)
     with Appender(store, file_size=file_size) as appender:
         yield LogWriter(appender, workload, batch, file_size, rare_tag_every)
 
 
 def link_view(log: Log, root: Path) -> Path:
-    """A store of the same log for another system: hard links, no copies, no consume queues.
+    """Make a store of the same log for another system: hard links, no copies, no consume queues.
 
     RocketMQ maps the files and writes nothing into them while nothing is appended; ``digest``
-    proves it. That it deletes the file kept ready removes its own name of it only.
+    proves it. When it deletes the preallocated file, only its own name for the file is removed.
     """
     directory = root / "commitlog"
     directory.mkdir(parents=True)
@@ -149,7 +153,8 @@ def link_view(log: Log, root: Path) -> Path:
 
 
 def digest(log: Log) -> str:
-    """SHA-256 over name, length and both ends of every file: unchanged if nobody wrote."""
+    """Return the SHA-256 over name, length and both ends of every file, which changes if anyone
+    writes."""
     total = hashlib.sha256()
     for path in log.files:
         with path.open("rb") as file:
@@ -170,15 +175,16 @@ def check_index(root: Path, log: Log) -> None:
 
 
 def check_queues(root: Path, log: Log) -> None:
-    """Raises BenchError where the consume queues below ``root`` lack entries, or have too many:
-    read from the files, not taken from what their writer says."""
+    """Raises BenchError where the consume queues below ``root`` lack entries or have too many,
+    counted in the files and not by their writer."""
     found = sum(_entries(path) for path in (root / CONSUME_QUEUE_DIRECTORY).glob("*/*/*"))
     if found != log.message_count:
         raise BenchError(f"{root} has {found:,} queue entries of {log.message_count:,} messages")
 
 
 def _entries(path: Path) -> int:
-    """Units of a queue file that have a size; the holes of a sparse file are not read."""
+    """Return the number of units with a size in a queue file; the holes of a sparse file are not
+    read."""
     with path.open("rb") as file:
         end = data_end(file.fileno())
         file.seek(0)
@@ -197,7 +203,8 @@ def warm(log: Log) -> None:
 
 
 def evict(log: Log) -> None:
-    """Drop the log from the page cache. Raises BenchError where it stays, by a mapping, say."""
+    """Drop the log from the page cache. Raises BenchError where it stays, for example because it is
+    mapped."""
     os.sync()
     for path in log.files:
         fd = os.open(path, os.O_RDONLY)
@@ -213,14 +220,15 @@ def evict(log: Log) -> None:
 
 
 def resident_bytes(log: Log) -> int:
-    """How much of the log is in the page cache, by ``fincore`` of util-linux."""
+    """Return how many bytes of the log are in the page cache, by ``fincore`` of util-linux."""
     command = ["fincore", "--bytes", "--noheadings", "--output", "RES", *map(str, log.files)]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return sum(map(int, told.split()))
 
 
 def dd_seconds(log: Log) -> float:
-    """How long ``dd bs=1M`` takes to read the log from first byte to last, file after file."""
+    """Return the seconds in which ``dd bs=1M`` reads the log from first byte to last, file after
+    file."""
     began = time.monotonic()
     for path in log.files:
         count = min(log.file_size, log.end_offset - int(path.name))

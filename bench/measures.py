@@ -1,4 +1,5 @@
-"""What a benchmark says: figures of several rounds, and a row that holds them to a goal."""
+"""The results of a benchmark: figures of several rounds, and a row that compares them with a
+goal."""
 
 from __future__ import annotations
 
@@ -15,32 +16,32 @@ RATE_UNIT = "M messages/s"
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One quantity of one system, a value a round."""
+    """One quantity of one system, with one value per round."""
 
     unit: str
     values: tuple[float, ...]
 
     @property
     def minimum(self) -> float:
-        """The least of the rounds."""
+        """The lowest value of the rounds."""
         return min(self.values)
 
     @property
     def median(self) -> float:
-        """The middle of the rounds."""
+        """The median of the rounds."""
         return statistics.median(self.values)
 
     @property
     def maximum(self) -> float:
-        """The most of the rounds."""
+        """The highest value of the rounds."""
         return max(self.values)
 
     def as_rate(self, count: float, unit: str) -> Figures:
-        """``count`` per second, where the values are seconds."""
+        """Return ``count`` per second, where the values are seconds."""
         return Figures(unit, tuple(count / seconds for seconds in self.values))
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for the result file."""
+        """Return everything for the result file."""
         return {
             "unit": self.unit,
             "min": self.minimum,
@@ -57,18 +58,19 @@ class Row:
     name: str
     title: str
     goal: str
-    """What was asked for, in words and figures."""
+    """The goal, in words and figures."""
     result: str
     """The figure that the goal is about."""
     met: bool | None
-    """None where there is nothing to be held to, or the sizes are not those of the goal."""
+    """Whether the goal is met; None where there is no goal, or the sizes are not those of the
+    goal."""
     figures: dict[str, Figures] = field(default_factory=dict)
-    """By system."""
+    """Figures by system."""
     details: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for the result file."""
+        """Return everything for the result file."""
         return {
             "name": self.name,
             "title": self.title,
@@ -82,7 +84,7 @@ class Row:
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Row:
-        """The row that ``as_json`` told."""
+        """Return the row from which ``as_json`` made ``told``."""
         figures = {
             name: Figures(one["unit"], tuple(one["values"]))
             for name, one in told["figures"].items()
@@ -91,26 +93,27 @@ class Row:
 
 
 def ratios(ours: Figures, other: Figures) -> Figures:
-    """How many times the other's rate ours is, round by round of one ``alternate``: a machine that
-    changes its speed between rounds does not change these."""
+    """Return our rate as a multiple of the other's, round by round of one ``alternate``; a machine
+    that changes its speed between rounds does not change these ratios."""
     pairs = zip(ours.values, other.values, strict=True)
     return Figures("x", tuple(mine / theirs for mine, theirs in pairs))
 
 
 def ratio_text(found: Figures) -> str:
-    """The median of the rounds' ratios, and their range."""
+    """Return the median of the rounds' ratios, and their range."""
     return f"{found.median:.2f}x ({found.minimum:.2f} to {found.maximum:.2f})"
 
 
 def share_text(found: Figures) -> str:
-    """The same in percent."""
+    """Return the same in percent."""
     return f"{found.median:.1%} ({found.minimum:.1%} to {found.maximum:.1%})"
 
 
 def alternate(
     rounds: int, systems: Mapping[str, Callable[[], float]], say: Callable[[str], None]
 ) -> dict[str, Figures]:
-    """Seconds by system: every round runs each system once, so that a slow minute hits them all."""
+    """Return seconds by system; every round runs each system once, so that a slow minute affects
+    all."""
     seconds: dict[str, list[float]] = {name: [] for name in systems}
     for number in range(1, rounds + 1):
         for name, run in systems.items():
@@ -120,7 +123,7 @@ def alternate(
 
 
 def percentile(values: NDArray[np.float64], weights: NDArray[np.int64], share: float) -> float:
-    """The least value that ``share`` of the weight does not exceed."""
+    """Return the lowest value up to which at least ``share`` of the weight lies."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(reached, share * reached[-1], side="left")])

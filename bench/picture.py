@@ -1,7 +1,8 @@
-"""The results as a picture for the README: what a reader asks first, a panel a unit.
+"""The results as a picture for the README: the first questions of a reader, one panel per unit.
 
-Beside RocketMQ: how fast reput catches up, with small and with large messages. By itself: how long
-a message takes from the append to its durable entry. All other rows are in the result file.
+One panel shows how fast reput catches up beside RocketMQ, with small and with large messages.
+Another shows how long a message takes from the append to its durable entry. All other rows are in
+the result file.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ class Panel:
 
     title: str
     unit: str
-    """With its factor: what the axis says."""
+    """The unit with its factor, which labels the axis."""
     groups: Mapping[str, str]
-    """Name of a row -> what it is called."""
+    """Name of a row -> its label."""
     series: Mapping[str, str]
-    """Name of figures -> what they are called."""
+    """Name of figures -> their label."""
     digits: int
 
 
@@ -49,9 +50,9 @@ _INK = "#333333"
 
 
 def plot(path: Path, machine: Mapping[str, Any], rows: Sequence[Row]) -> bool:
-    """Draw the panels for which there are rows; bars are medians, whiskers go over all rounds.
+    """Draw the panels for which there are rows; bars are medians, whiskers span all rounds.
 
-    Needs matplotlib. False where there is nothing to draw.
+    It needs matplotlib, and returns False where there is nothing to draw.
     """
     from matplotlib import pyplot, rc_context  # noqa: PLC0415 - an extra
 
@@ -63,7 +64,7 @@ def plot(path: Path, machine: Mapping[str, Any], rows: Sequence[Row]) -> bool:
     ]
     if not panels:
         return False
-    # text stays text: it can be searched, and is drawn in the reader's own fonts
+    # text stays text, so that it can be searched and is drawn in the reader's own fonts
     with rc_context({"svg.fonttype": "none", "font.size": 9, "text.color": _INK}):
         figure, axes = pyplot.subplots(
             1, len(panels), figsize=(4.8 * len(panels), 3.4), layout="constrained", squeeze=False

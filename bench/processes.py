@@ -1,4 +1,4 @@
-"""Child processes: ended by their own id whatever happens, and watched while they run."""
+"""Child processes: ended by their own id in every case, and watched while they run."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ ERROR_TAIL_LINES = 15
 
 
 class BenchError(RuntimeError):
-    """A measured process failed, or gave what must not be timed; says what it said last."""
+    """A measured process failed, or gave a result that must not be timed; the text ends with its
+    last output."""
 
 
 def python_command(*arguments: str) -> list[str]:
-    """A child that is this interpreter."""
+    """Return the command of a child that runs this interpreter."""
     return [sys.executable, *arguments]
 
 
 def environment() -> dict[str, str]:
-    """A child imports this tree, also in Spark's workers, wherever the bench was started."""
+    """Return an environment in which a child, and Spark's workers in it, import this tree from any
+    directory."""
     return {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"}
 
 
 def tree(root: psutil.Process) -> list[psutil.Process]:
-    """A process and everything below it; empty once it ended."""
+    """Return a process and all its descendants; nothing once it has ended."""
     try:
         return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -54,21 +56,21 @@ class Child:
 
     process: subprocess.Popen[str]
     errors: IO[str]
-    """What it writes to stderr; an unnamed file."""
+    """Its stderr, an unnamed file."""
 
     def last_words(self) -> str:
-        """The end of what it wrote to stderr."""
+        """Return the end of its stderr."""
         self.errors.seek(0)
         return "\n".join(self.errors.read().splitlines()[-ERROR_TAIL_LINES:])
 
 
 @contextmanager
 def child(command: Sequence[str], *, silent: bool = False) -> Iterator[Child]:
-    """Run a process in the block; afterwards it and everything below it are gone.
+    """Run a process in the block; afterwards it and all its descendants are gone.
 
-    ``silent``: what it writes to stdout is dropped; a pipe that nobody reads would stop it.
-    It is asked to stop, by the end of its stdin and SIGTERM, and has a minute to do so. A session
-    of its own keeps Ctrl-C from it, so that it is ended once and in order.
+    With ``silent`` its stdout is dropped; a pipe that nobody reads would stop it. It is asked to
+    stop, by the end of its stdin and SIGTERM, and has a minute to do so. A session of its own keeps
+    Ctrl-C from it, so that it is ended once and in order.
     """
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -117,7 +119,7 @@ class LineProcess:
         self._lines.put(None)
 
     def send(self, line: str) -> None:
-        """Write a line; ``answer`` waits for what comes back."""
+        """Write a line; ``answer`` waits for the reply."""
         stdin = cast(IO[str], self.process.stdin)
         try:
             stdin.write(f"{line}\n")
@@ -126,7 +128,7 @@ class LineProcess:
             raise self._error("ended") from None
 
     def answer(self, timeout: float) -> dict[str, Any]:
-        """The next line. Raises BenchError where none comes in ``timeout`` seconds."""
+        """Return the next line. Raises BenchError where none comes in ``timeout`` seconds."""
         try:
             line = self._lines.get(timeout=timeout)
         except queue.Empty:
@@ -140,11 +142,11 @@ class LineProcess:
             raise self._error(f"said {line!r}") from None
 
     def answered(self) -> bool:
-        """Whether ``answer`` would return at once."""
+        """Return whether ``answer`` would return at once."""
         return not self._lines.empty()
 
     def ask(self, line: str, timeout: float) -> dict[str, Any]:
-        """``send``, then ``answer``."""
+        """Call ``send``, then ``answer``."""
         self.send(line)
         return self.answer(timeout)
 
@@ -154,13 +156,14 @@ class LineProcess:
 
 @contextmanager
 def line_process(command: Sequence[str], name: str) -> Iterator[LineProcess]:
-    """A resident child in the block."""
+    """Run a resident child in the block."""
     with child(command) as running:
         yield LineProcess(running, name)
 
 
 def run_to_exit(command: Sequence[str], name: str, timeout: float) -> tuple[float, dict[str, Any]]:
-    """(seconds from exec to exit, the JSON of its last line). Raises BenchError for a failure."""
+    """Return (seconds from exec to exit, the JSON of its last line). Raises BenchError for a
+    failure."""
     began = time.monotonic()
     with child(command) as running:
         process = running.process
@@ -176,11 +179,11 @@ def run_to_exit(command: Sequence[str], name: str, timeout: float) -> tuple[floa
 
 
 class PeakUse:
-    """Peaks over a process and everything below it, sampled while in a ``with`` block."""
+    """Peak use of a process and all its descendants, sampled while in a ``with`` block."""
 
     def __init__(self, pid: int) -> None:
         self.memory_bytes = 0
-        """Proportional set size; the page cache is not in it."""
+        """Proportional set size in bytes, without the page cache."""
         self.open_files = 0
         self._root = psutil.Process(pid)
         self._ended = threading.Event()
@@ -206,7 +209,7 @@ class PeakUse:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process and everything below it have used of the cores, the ended ones included."""
+    """Return the CPU seconds of a process and all its descendants, ended ones included."""
     total = 0.0
     for process in tree(psutil.Process(pid)):
         with contextlib.suppress(psutil.Error):

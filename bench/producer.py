@@ -1,11 +1,11 @@
-"""A live log: ``python -m bench.producer STORE TRACE RATE SIZE``, paced, its appends noted.
+"""A live log: ``python -m bench.producer STORE TRACE RATE SIZE`` appends at a rate and traces it.
 
-Appends ``RATE`` messages/s in ticks of 5 ms: the messages of a tick are one call, so they share the
-moment at which it returned. Messages are made beforehand and appended again and again; what they
-say does not matter to a dispatcher. On the line ``SECONDS`` it appends for so long, writes the
-trace and answers; it says beforehand where the log ends, which is not empty then. Meanwhile the log
-is flushed as often as a broker's FlushRealTimeService does: seconds of unwritten log would be a
-load on the disk that no broker makes.
+It appends ``RATE`` messages/s in ticks of 5 ms; the messages of a tick are one call, so they share
+the moment at which it returned. Messages are made beforehand and appended again and again, because
+their content does not matter to a dispatcher. It first reports where the log ends, which is not
+empty then. On the line ``SECONDS`` it appends for so long, writes the trace and answers. Meanwhile
+the log is flushed as often as a broker's FlushRealTimeService does: seconds of unwritten log would
+be a load on the disk that no broker makes.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from workload.messages import Workload
 
 TICK_SECONDS = 0.005
 FLUSH_SECONDS = 0.5
-"""RocketMQ's flushIntervalCommitLog."""
+"""RocketMQ's flushIntervalCommitLog, in seconds."""
 _BATCHES = 16
 TRACE_FIELDS = ("returned_ns", "end_offset", "messages")
 
 
 def produce(appender: Appender, workload: Workload, rate: int, seconds: float) -> Any:
-    """int64[ticks, 3]: TRACE_FIELDS of every tick; ``returned_ns`` is CLOCK_MONOTONIC.
+    """Return int64[ticks, 3]: TRACE_FIELDS of every tick; ``returned_ns`` is CLOCK_MONOTONIC.
 
-    A tick that comes late appends no more than its own messages, and the next ones follow at once.
+    A late tick appends no more than its own messages, and the next ones follow at once.
     """
     size = max(1, round(rate * TICK_SECONDS))
     interval = size / rate
@@ -59,13 +59,13 @@ def produce(appender: Appender, workload: Workload, rate: int, seconds: float) -
 
 @contextmanager
 def flushed(store: Path) -> Iterator[None]:
-    """While in the block, the newest files of the log are synced every ``FLUSH_SECONDS``."""
+    """Sync the newest files of the log every ``FLUSH_SECONDS`` while in the block."""
     stop = threading.Event()
 
     def flush() -> None:
         while not stop.wait(FLUSH_SECONDS):
             log = CommitLog([store / COMMIT_LOG_DIRECTORY])
-            for segment in log.segments[-2:]:  # the last one is allocated ahead
+            for segment in log.segments[-2:]:  # the last one is preallocated
                 fd = os.open(segment.path, os.O_RDONLY)
                 os.fdatasync(fd)
                 os.close(fd)
@@ -80,7 +80,7 @@ def flushed(store: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    """Be ready, wait for the line, produce, answer; once."""
+    """Get ready, wait for the line, produce and answer, once."""
     store, trace_path = Path(sys.argv[1]), Path(sys.argv[2])
     rate, size = int(sys.argv[3]), int(sys.argv[4])
     workload = Workload(8, 4, size, seed=1)

@@ -1,6 +1,6 @@
 """A resident child that reads one queue: ``python -m bench.read_worker STORE OUTPUT TOPIC QUEUE``.
 
-On all cores that it is given. Each line on stdin is a request ``{"columns": [NAME, ...] or
+It reads on all cores that it may use. Each line on stdin is a request ``{"columns": [NAME, ...] or
 null for all, "tag": TAG or null}``; the answer is one line of JSON, with the bytes that were read
 from files meanwhile, and the CPU seconds.
 """
@@ -22,7 +22,7 @@ from store.rows.rowschema import ROWS_SCHEMA
 
 
 def read_bytes() -> int:
-    """What this process has read by system calls, from the page cache too."""
+    """Return the bytes that this process has read by system calls, also from the page cache."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["rchar"])
 
@@ -51,10 +51,10 @@ def one_pass(
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer requests until stdin ends."""
     root, output, topic, queue_id = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
     with MessageStore(root, output=output) as store:
-        # compiles, or loads what is compiled
+        # the first pass compiles the kernels, or loads compiled ones
         one_pass(store, topic, int(queue_id), None, None)
         print(json.dumps({"ready": True}), flush=True)
         for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Reading queues: one from end to end, and those messages of it that have a rare tag."""
+"""Measures of reading queues: one queue from end to end, and its messages with a rare tag."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.queue.consumequeue import CQ_STORE_UNIT_SIZE
 from store.rows.rowschema import rows_schema
 
 LOG_SHARE = 0.25
-"""Of the main log."""
+"""Share of the main log's size."""
 RARE_TAG_EVERY = 100
 TOPIC, QUEUE_ID = "Topic_000", 0
 UNITS = ("queueOffset", "physicalOffset", "storeSize", "tagsCode")
@@ -23,12 +23,12 @@ UNIT = "M messages/s"
 BODILESS_GOAL = 1.0
 BODIES_GOAL = 0.3
 READ_GOAL = 2.0
-"""Times the bytes of the records that are wanted."""
+"""Bytes read, as a multiple of the bytes of the wanted records."""
 ANSWER_SECONDS = 600.0
 
 
 def measure(context: Context) -> Iterator[Row]:
-    """Both rows, those that are wanted."""
+    """Yield the wanted ones of both rows."""
     with context.directory("reading") as directory:
         with logs.log_writer(directory / "store", 300, rare_tag_every=RARE_TAG_EVERY) as writer:
             log = writer.grow(int(context.gib * LOG_SHARE * GIB))
@@ -50,7 +50,7 @@ def measure(context: Context) -> Iterator[Row]:
 def _asking(
     reader: LineProcess, columns: list[str] | None, tag: str | None, told: list[dict[str, Any]]
 ) -> Callable[[], float]:
-    """A pass; what it says goes to ``told``."""
+    """Return a pass whose answer is stored in ``told``."""
 
     def ask() -> float:
         request = json.dumps({"columns": columns, "tag": tag})
@@ -61,7 +61,8 @@ def _asking(
 
 
 def checked(told: dict[str, Any], tag: str | None) -> dict[str, Any]:
-    """A pass that did not find what was appended is an error, never a time."""
+    """Check that a pass found the messages that were appended: otherwise it is an error, never a
+    time."""
     every = 1 if tag is None else RARE_TAG_EVERY
     expected = -(-told["looked_at"] // every)
     if told["messages"] != expected:
@@ -106,7 +107,7 @@ def _filtered(context: Context, reader: LineProcess, log: Log) -> Row:
         met=context.judged(read <= READ_GOAL * wanted),
         figures={name: _rate(told[0], values) for name, values in seconds.items()},
         details={"log": log.title, "passes": told},
-        notes=["messages/s are those looked at, not those that have the tag"],
+        notes=["messages/s count the messages examined, not those with the tag"],
     )
 
 

@@ -26,7 +26,7 @@ from streaming.jvm import find_java
 
 
 def about(context: Context) -> dict[str, Any]:
-    """The machine and what was run on it; nothing that names either."""
+    """Describe the machine and the software, without anything that names the machine."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cores": core_count(),
@@ -48,9 +48,9 @@ def about(context: Context) -> dict[str, Any]:
 
 
 def write_json(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> None:
-    """Add a run to the result file, or what it has measured since; paths are the project's own.
+    """Add a run to the result file, or add its latest rows; paths are the project's own.
 
-    A row stands once, under the run that measured it last.
+    A row appears once, under the run that measured it last.
     """
     names = {row.name for row in rows}
     runs = []
@@ -64,7 +64,7 @@ def write_json(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> None
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a result file, of older runs first."""
+    """Return all rows of a result file, those of older runs first."""
     return [Row.from_json(row) for run in _read_runs(path) for row in run["rows"]]
 
 
@@ -76,7 +76,7 @@ def _read_runs(path: Path) -> list[dict[str, Any]]:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """The table, and below it what does not fit: notes, and what was missed."""
+    """Print the table, and below it the notes and missed goals that do not fit."""
     table = Table(show_lines=True)
     for heading in ("measure", "system", "min", "median", "max", "result", "goal", "met"):
         table.add_column(
@@ -94,7 +94,9 @@ def show(rows: Sequence[Row], console: Console) -> None:
     if missed:
         console.print(f"[bold red]missed: {', '.join(missed)}[/]")
     if any(row.met is None for row in rows):
-        console.print("met is '-' where there is no goal, or the sizes are not those of the goals")
+        console.print(
+            "met is '-' where there is no goal, or the sizes differ from those of the goals"
+        )
 
 
 def _cells(item: tuple[str, Figures]) -> tuple[str, str, str, str]:
@@ -111,7 +113,7 @@ def _met(row: Row) -> str:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    """How to repeat it; where the results went is nobody's business."""
+    """Return the command that repeats the run, without the paths of its results."""
     kept, skip = ["python", "-m", "bench"], False
     for argument in arguments:
         option, equals, _ = argument.partition("=")

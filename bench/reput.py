@@ -26,11 +26,11 @@ from bench.processes import (
 
 READY_SECONDS = 180.0
 SLOWEST_RATE = 20_000
-"""Messages/s; what is slower has come to a halt."""
+"""Messages/s; a slower system counts as halted."""
 
 
 def core_count() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -43,15 +43,15 @@ class Session:
         self.pid = process.process.pid
 
     def catch_up(self, log: Log, patience: float = 0.0, *, index: bool = False) -> dict[str, Any]:
-        """One pass over the log into a fresh output, as ``bench.worker`` tells it.
+        """Make one pass over the log into a fresh output; return the answer of ``bench.worker``.
 
-        ``patience``: seconds that it may take beyond what the number of messages allows it;
-        ``index``: with the index of keys, as a store is by default, beside the consume queue.
-        Raises BenchError where not every message got its entry. The output stays: ext4 takes
-        half a millisecond for a new inode while thousands were just freed.
+        ``patience`` is the number of seconds that it may take beyond those that the number of
+        messages allows; with ``index`` it builds the index of keys beside the consume queue, as a
+        store does by default. Raises BenchError where a message has no entry. The output stays,
+        because ext4 takes half a millisecond for a new inode after thousands were just freed.
         """
         output = Path(tempfile.mkdtemp(prefix="session-", dir=self._outputs))
-        os.sync()  # what earlier passes left to be written is not this one's
+        os.sync()  # writes that earlier passes left pending must not count in this one
         request = json.dumps({"store": str(log.store), "output": str(output), "index": index})
         told = self._process.ask(request, _limit(log) + patience)
         logs.check_queues(output, log)
@@ -60,27 +60,27 @@ class Session:
         return _checked(told, log)
 
     def peaks(self) -> PeakUse:
-        """Samples the session's processes."""
+        """Sample the session's processes."""
         return PeakUse(self.pid)
 
 
 @contextmanager
 def open_session(outputs: Path) -> Iterator[Session]:
-    """Start one; on entry it is up, but nothing has run in it."""
+    """Start a session; on entry it is up, but nothing has run in it."""
     with line_process(python_command("-m", "bench.worker"), "the reput session") as process:
         process.answer(READY_SECONDS)
         yield Session(process, outputs)
 
 
 def run_command(store: Path, output: Path, *options: str) -> list[str]:
-    """``reput run`` of this tree."""
+    """Return the command of this tree's ``reput run``."""
     return python_command(
         "-m", "reput", "run", str(store), "--output", str(output), "--no-index", "--json", *options
     )
 
 
 def whole_process(log: Log, output: Path) -> float:
-    """Seconds of ``reput run --once`` from exec to exit, into a fresh output."""
+    """Return the seconds of ``reput run --once`` from exec to exit, into a fresh output."""
     os.sync()
     try:
         return build(log, output)
@@ -89,7 +89,7 @@ def whole_process(log: Log, output: Path) -> float:
 
 
 def build(log: Log, output: Path) -> float:
-    """Dispatch the whole log into ``output``, where the queues stay; seconds."""
+    """Dispatch the whole log into ``output``, where the queues stay; return the seconds."""
     command = run_command(log.store, output, "--once")
     seconds, told = run_to_exit(command, "reput run", _limit(log))
     _checked(told, log)
@@ -98,7 +98,7 @@ def build(log: Log, output: Path) -> float:
 
 
 def peak_memory(log: Log, output: Path) -> int:
-    """Bytes that all processes of a ``reput run --once`` have at the most (PSS)."""
+    """Return the peak memory (PSS), in bytes, of all processes of a ``reput run --once``."""
     try:
         with child(run_command(log.store, output, "--once")) as running:
             with PeakUse(running.process.pid) as peak:
@@ -119,7 +119,7 @@ class Kernels:
         self._log = log
 
     def scan(self) -> float:
-        """Seconds until the slowest has scanned its part of the log."""
+        """Return the seconds until the slowest process has scanned its part of the log."""
         began = time.monotonic()
         for process in self._processes:
             process.send("pass")
@@ -133,7 +133,7 @@ class Kernels:
 
 @contextmanager
 def open_kernels(log: Log) -> Iterator[Kernels]:
-    """Start them on equal parts of the log."""
+    """Start the processes on equal parts of the log."""
     with ExitStack() as held:
         processes = []
         for start, end in log.parts(core_count()):
@@ -147,7 +147,7 @@ def open_kernels(log: Log) -> Iterator[Kernels]:
 
 
 def _checked(told: dict[str, Any], log: Log) -> dict[str, Any]:
-    """An incomplete pass is an error, never a time."""
+    """Check that a pass is complete: otherwise it is an error, never a time."""
     if (told["messages"], told["end_offset"]) != (log.message_count, log.end_offset):
         raise BenchError(
             f"reput dispatched {told['messages']:,} of {log.message_count:,} messages, "

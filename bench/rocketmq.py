@@ -1,8 +1,8 @@
 """RocketMQ's own reput on a log, timed by the Maven project in ``harness/``.
 
-Its settings are named there. The JVM gets the collector and flags of RocketMQ's ``runbroker.sh``
-with a heap that leaves this machine its page cache. What is timed is dispatch alone: flushing the
-queues, which this project does within its time, is told apart and left out.
+The harness names its settings. The JVM gets the collector and flags of RocketMQ's ``runbroker.sh``,
+with a heap that leaves this machine its page cache. Only dispatch is timed: flushing the queues,
+which this project does within its time, is reported separately.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JVM_OPTIONS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m")
 BUILD_SECONDS = 900.0
 START_SECONDS = 60.0
 SLOWEST_RATE = 50_000
-"""Messages/s; RocketMQ does over ten times that, so what is slower has come to a halt."""
+"""Messages/s; RocketMQ does over ten times that, so a slower one counts as halted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ class Rebuild:
 
     @property
     def flushed_seconds(self) -> float:
-        """Until its queues are on disk, as this project's are at the end of its time."""
+        """Seconds until its queues are on disk, as this project's are at the end of its time."""
         return self.dispatch_seconds + self.flush_seconds
 
 
 def available() -> bool:
-    """Whether Java and Maven are there."""
+    """Return whether Java and Maven are installed."""
     return all(shutil.which(tool) for tool in ("java", "mvn"))
 
 
 def build() -> Path:
-    """The harness's jar, built where a source is newer."""
+    """Return the harness's jar, built anew where a source is newer."""
     jar = HARNESS / "target" / "harness.jar"
     sources = [HARNESS / "pom.xml", *(HARNESS / "src").rglob("*.*")]
     if jar.is_file() and jar.stat().st_mtime > max(path.stat().st_mtime for path in sources):
@@ -76,7 +76,7 @@ class Warm:
         self.view = view
 
     def rebuild(self) -> Rebuild:
-        """One pass from the log's start. Raises BenchError for an incomplete one."""
+        """Make one pass from the log's start. Raises BenchError for an incomplete one."""
         return _checked(self._ask("pass"), self._log)
 
     def _ask(self, line: str | None) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Warm:
 
 @contextmanager
 def warm(log: Log, view: Path, settings: Sequence[str] = ()) -> Iterator[Warm]:
-    """RocketMQ on a view of the log, loaded, its first rebuild done; the log is unchanged after.
+    """Run RocketMQ on a view of the log, loaded and rebuilt once; the log is unchanged afterwards.
 
     ``settings`` are RocketMQ's, ``key=value``.
     """
@@ -107,7 +107,7 @@ def warm(log: Log, view: Path, settings: Sequence[str] = ()) -> Iterator[Warm]:
 
 
 def cold(log: Log, view: Path, settings: Sequence[str] = ()) -> float:
-    """Seconds from exec to exit of a JVM that loads the log and dispatches all of it."""
+    """Return the seconds from exec to exit of a JVM that loads the log and dispatches all of it."""
     with _home() as home, _unchanged(log):
         logs.link_view(log, view)
         try:
@@ -130,7 +130,7 @@ def _command(mode: str, log: Log, view: Path, home: Path, settings: Sequence[str
 
 
 def _checked(told: dict[str, Any], log: Log) -> Rebuild:
-    """An incomplete rebuild is an error, never a time."""
+    """Check that a rebuild is complete: otherwise it is an error, never a time."""
     if told["entries"] != log.message_count:
         raise BenchError(
             f"RocketMQ built {told['entries']:,} entries of {log.message_count:,} messages"
@@ -144,14 +144,14 @@ def _limit(log: Log) -> float:
 
 @contextmanager
 def _home() -> Iterator[Path]:
-    """Where the JVM writes what is no store."""
+    """Make a directory for the JVM's files outside the store."""
     with tempfile.TemporaryDirectory(prefix="reput-bench-", ignore_cleanup_errors=True) as home:
         yield Path(home)
 
 
 @contextmanager
 def _unchanged(log: Log) -> Iterator[None]:
-    """RocketMQ works on the very files: hold it to not writing them."""
+    """Check that RocketMQ, which works on the very files, does not write to them."""
     before = logs.digest(log)
     yield
     if logs.digest(log) != before:
@@ -159,7 +159,8 @@ def _unchanged(log: Log) -> Iterator[None]:
 
 
 def _logged_errors(home: Path) -> str:
-    """Three different complaints of RocketMQ's log: it logs and retries what others raise."""
+    """Return three different complaints in RocketMQ's log: it logs and retries where others
+    raise."""
     path = home / "rocketmq.log"
     if not path.is_file():
         return ""

@@ -1,4 +1,4 @@
-"""How time, memory and open files follow the size of the log and the number of queues."""
+"""Measures of how time, memory and open files grow with the log and the number of queues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.processes import BenchError
 
 BODY_SIZE = 300
 SIZE_SHARES = (0.125, 0.5, 1.5)
-"""Of the main log's size: 1, 4 and 12 GiB of 8."""
+"""Shares of the main log's size: 1, 4 and 12 GiB of 8."""
 LINEAR_GOAL = 1.10
 FIRST_BATCH_GOAL_SECONDS = 1.0
 MEMORY_GOAL_BYTES = 2.5 * GIB
@@ -29,14 +29,15 @@ QUEUE_LOG_SHARE = 0.25
 MANY_QUEUES = 10_000
 MANY_QUEUES_GOAL = 2.0
 PATIENCE_SECONDS = 3600.0
-"""How long a pass may take for its many queues."""
+"""Seconds that a pass may take additionally for its many queues."""
 LONG_PASS_SECONDS = 120.0
 OPEN_FILES_GOAL = 1024
-"""Of all processes together: the usual limit of a single one."""
+"""Open files of all processes together: the usual limit of a single one."""
 
 
 def measure_sizes(context: Context) -> Iterator[Row]:
-    """One log that grows: at each size passes in a session, and whole processes for their memory.
+    """Measure one log that grows: at each size passes in a session, and whole processes for their
+    memory.
 
     The page cache is warm as far as memory allows.
     """
@@ -55,7 +56,7 @@ def measure_sizes(context: Context) -> Iterator[Row]:
             logs.warm(log)
             if "log-size" in context.wanted:
                 passes[gib] = _passes(context, directory, log, context.rounds)
-            # the smallest log is less than a batch: it says nothing about growing
+            # the smallest log is less than a batch, so it shows nothing about growth
             if "peak-memory" in context.wanted and share != SIZE_SHARES[0]:
                 memory[gib] = reput.peak_memory(log, directory / "memory")
                 context.say(f"{gib:.2f} GiB, peak memory: {memory[gib] / (1 << 20):,.0f} MiB")
@@ -66,7 +67,7 @@ def measure_sizes(context: Context) -> Iterator[Row]:
 
 
 def _passes(context: Context, directory: Path, log: Log, rounds: int) -> list[dict[str, Any]]:
-    """A session of its own, its first pass not counted."""
+    """Run passes in a session of their own; the first one is not counted."""
     with reput.open_session(directory) as session:
         session.catch_up(log, PATIENCE_SECONDS)
         told = []
@@ -81,7 +82,8 @@ def _figures(passes: list[dict[str, Any]], key: str = "seconds") -> Figures:
 
 
 def steepness(seconds: dict[float, float]) -> float:
-    """By how much time grows faster than size, at the worst pair; 1 is linear, less is better."""
+    """Return how much faster than size time grows, at the worst pair; 1 is linear, less is
+    better."""
     sizes = sorted(seconds)
     return max(
         (seconds[large] / seconds[small]) / (large / small)
@@ -125,9 +127,9 @@ def _memory_row(context: Context, memory: dict[float, int]) -> Row:
 
 
 def measure_queues(context: Context) -> Iterator[Row]:
-    """The same bytes over more and more queues.
+    """Measure the same bytes over more and more queues.
 
-    Nothing is removed before the end: see ``reput.Session.catch_up``.
+    Nothing is removed before the end, for the reason in ``reput.Session.catch_up``.
     """
     with ExitStack() as kept:
         if "queues-10000" in context.wanted:
@@ -155,7 +157,8 @@ def _queue_log(context: Context, count: int) -> Iterator[tuple[Path, Log]]:
 
 
 def _rocketmq(context: Context, directory: Path, log: Log) -> dict[str, Figures] | str:
-    """Seconds of its rebuilds, without flush and with, or why there are none.
+    """Return the seconds of RocketMQ's rebuilds, without flush and with it, or the reason why there
+    are none.
 
     It keeps every queue mapped and open, so that the machine's limits may stop it.
     """
@@ -178,7 +181,8 @@ def _rocketmq(context: Context, directory: Path, log: Log) -> dict[str, Figures]
 
 
 def _many_queues_row(context: Context, queue_logs: dict[int, tuple[Path, Log]]) -> Row:
-    """All of it in turns: ours over each log in one session, RocketMQ over that of most queues."""
+    """Measure in turns: ours over each log in one session, RocketMQ over the log with the most
+    queues."""
     notes: list[str] = []
     flushed: list[float] = []
     directory, log = queue_logs[MANY_QUEUES]
@@ -190,7 +194,7 @@ def _many_queues_row(context: Context, queue_logs: dict[int, tuple[Path, Log]]) 
 
         systems = {f"reput, {count:,} queues": ours(one) for count, (_, one) in queue_logs.items()}
         for run in systems.values():
-            run()  # starts workers and compiles plans
+            run()  # the first pass starts workers and compiles plans
         try:
             resident = held.enter_context(rocketmq.warm(log, directory / "rocketmq"))
         except BenchError as error:
@@ -228,7 +232,7 @@ def _most_queues_row(context: Context, directory: Path, log: Log) -> Row:
         with session.peaks() as peak:
             first = session.catch_up(log, PATIENCE_SECONDS)
         context.say(f"first pass: {first['seconds']:.1f} s, {peak.open_files} open files")
-        # what takes minutes does not depend on a warm session
+        # a pass of minutes does not depend on a warm session
         rounds = context.rounds if first["seconds"] < LONG_PASS_SECONDS else 0
         passes = [session.catch_up(log, PATIENCE_SECONDS) for _ in range(rounds)] or [first]
     ours, theirs = _figures(passes), _rocketmq(context, directory, log)
@@ -254,6 +258,6 @@ def _most_queues_row(context: Context, directory: Path, log: Log) -> Row:
 
 
 def _limits() -> str:
-    """What bounds a process that keeps every queue mapped and open."""
+    """Describe the limits of a process that keeps every queue mapped and open."""
     maps = Path("/proc/sys/vm/max_map_count").read_text().strip()
     return f"{resource.getrlimit(resource.RLIMIT_NOFILE)[1]} open files, {maps} mappings"

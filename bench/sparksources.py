@@ -1,7 +1,7 @@
 """The source ``rocketmq-consumequeue`` beside Spark's own Kafka source, on the same messages.
 
-Kafka gets them from the mirror: bodies as values, the rest as headers. Both are then read by one
-Spark session, in turn, into a sink that drops the rows; what is missing or doubled is an error.
+Kafka gets them from the mirror: bodies as values, the rest as headers. One Spark session then reads
+both in turn into a sink that drops the rows; missing or duplicate rows are an error.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from bench.processes import BenchError, LineProcess, line_process, python_comman
 BATCH_ROW, STREAM_ROW = "consumequeue-source", "consumequeue-stream"
 ROW_NAMES = (BATCH_ROW, STREAM_ROW)
 LOG_SHARE = 1 / 16
-"""Of the main log's size: it goes through Kafka's producer first."""
+"""Share of the main log's size, because it goes through Kafka's producer first."""
 PREFIX = "bench."
-"""Of the Kafka topics."""
+"""Prefix of the Kafka topics."""
 PROJECT = Path(__file__).parent / "kafkasource"
 UNIT = "M rows/s"
 BROKER_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
-"""Kafka's own of ``kafka-server-start.sh``."""
+"""The options of ``kafka-server-start.sh``."""
 ANSWER_SECONDS = 900.0
 FETCH_WAIT_MS = 10
-"""Of 500: at each partition's end Spark's consumer waits that long for more, several times, which
-at 32 partitions takes longer than reading them."""
+"""Milliseconds instead of 500: Spark's consumer waits that long for more at each partition's end,
+several times, which at 32 partitions takes longer than reading them."""
 OURS, OURS_LIGHT = "reput, all columns", "reput, without body and properties"
 KAFKA, KAFKA_LIGHT = "Spark's Kafka source, with headers", "Spark's Kafka source, without headers"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a system reads, and the rows that it must find."""
+    """The input of a system, and the rows that it must find."""
 
     name: str
     options: dict[str, str]
@@ -46,7 +46,7 @@ class Source:
 
 
 def measure(context: Context) -> Iterator[Row]:
-    """Both rows, those that are wanted."""
+    """Yield the wanted ones of both rows."""
     jars = ",".join(map(str, _jars()))
     with context.directory("sparksources") as directory:
         with logs.log_writer(directory / "store", 300) as writer:
@@ -68,8 +68,8 @@ def measure(context: Context) -> Iterator[Row]:
 
 
 def _jars() -> list[Path]:
-    """Spark's Kafka source and what it needs, fetched by Maven where they are not there."""
-    # with filelock and pytest, which other rows do without
+    """Return Spark's Kafka source and its dependencies, fetched by Maven where they are missing."""
+    # imported here, because other rows do without filelock and pytest
     from tests.interop import maven  # noqa: PLC0415
 
     return sorted((maven.build(PROJECT) / "lib").iterdir())
@@ -105,7 +105,7 @@ def _row(
     is_stream = name == STREAM_ROW
     systems = {key: _reading(session, source, is_stream) for key, source in sources.items()}
     for read in systems.values():
-        read()  # loads kernels and classes, compiles
+        read()  # the first read loads kernels and classes, and compiles
     seconds = measures.alternate(context.rounds, systems, context.say)
     rates = {key: _rate(sources[key], values) for key, values in seconds.items()}
     whole = measures.ratio_text(measures.ratios(rates[OURS], rates[KAFKA]))
@@ -121,7 +121,7 @@ def _row(
         details={"log": log.title, "jars": [path.name for path in _jars()]},
         notes=[
             "Kafka's rows have the values (bodies) always",
-            f"Kafka's consumer with fetch.max.wait.ms={FETCH_WAIT_MS}, else as it comes",
+            f"Kafka's consumer with fetch.max.wait.ms={FETCH_WAIT_MS}, otherwise its defaults",
         ],
     )
 
@@ -135,7 +135,8 @@ def _reading(session: LineProcess, source: Source, is_stream: bool) -> Callable[
 
 
 def checked(told: dict[str, Any], source: Source) -> float:
-    """Seconds of a pass; one that did not find what is there is an error, never a time."""
+    """Return the seconds of a pass; one that did not find every message is an error, never a
+    time."""
     if told["rows"] != source.row_count:
         raise BenchError(
             f"the source {source.name} gave {told['rows']:,} rows instead of {source.row_count:,}"

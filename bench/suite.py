@@ -1,4 +1,4 @@
-"""The rows that there are, in the order in which they are measured."""
+"""All rows, in the order in which they are measured."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     (live.measure_idle, ("idle",)),
     (kafka.measure, (kafka.NAME,)),
 )
-"""Rows that share a log are of one group; a group yields those that are wanted."""
+"""Groups of rows that share a log; a group yields those of its rows that are wanted."""
 
 ROW_NAMES = tuple(name for _, names in GROUPS for name in names)
 QUICK_ROWS = ("catch-up-300", "parse-limit-300", "catch-up-1200", "parse-limit-1200")
@@ -44,10 +44,10 @@ NEED_MAVEN = (
 
 
 def measure(context: Context) -> Iterator[Row]:
-    """All wanted rows, each as soon as it is there.
+    """Yield all wanted rows, each as soon as it is measured.
 
-    A measured process that fails takes its group's other rows with it, not the suite: they are
-    missed goals, and say why.
+    When a measured process fails, its group's remaining rows fail with it, but not the suite: they
+    are missed goals, with the reason.
     """
     for group, names in GROUPS:
         missing = [name for name in names if name in context.wanted]

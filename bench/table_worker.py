@@ -1,8 +1,8 @@
 """A resident child that reads tables with Spark: ``python -m bench.table_worker [KEY=VALUE ...]``.
 
-A Spark session as it comes, with the settings that are given. Each line on stdin is a request
+It runs a default Spark session with the given settings. Each line on stdin is a request
 ``{"format": NAME, "options": {...}, "stream": BOOL}``; the answer is one line of JSON. Rows go to
-Spark's ``noop`` sink, and are counted on their way; a stream takes all that is there, then ends.
+Spark's ``noop`` sink, and are counted on their way; a stream reads everything available, then ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def read_table(spark: SparkSession, name: str, options: dict[str, str]) -> int:
-    """Rows of a batch read."""
+    """Return the number of rows of a batch read."""
     found = Observation()
     frame = spark.read.format(name).options(**options).load()
     counted = frame.observe(found, count(lit(1)).alias("rows"))
@@ -39,7 +39,7 @@ def read_table(spark: SparkSession, name: str, options: dict[str, str]) -> int:
 
 
 def read_stream(spark: SparkSession, name: str, options: dict[str, str]) -> int:
-    """Rows of a stream from its beginning to what is there as it starts."""
+    """Return the number of rows of a stream, from its beginning to the end as it starts."""
     frame = spark.readStream.format(name).options(**options).load()
     with tempfile.TemporaryDirectory(prefix="reput-bench-") as checkpoint:
         writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
@@ -49,7 +49,7 @@ def read_stream(spark: SparkSession, name: str, options: dict[str, str]) -> int:
 
 
 def one_pass(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
-    """From the call to its return, planning included."""
+    """Time a read from the call to its return, planning included."""
     read = read_stream if request["stream"] else read_table
     began = time.monotonic()
     rows = read(spark, request["format"], request["options"])
@@ -57,11 +57,11 @@ def one_pass(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer requests until stdin ends."""
     find_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings: dict[str, Any] = SETTINGS | dict(argument.split("=", 1) for argument in sys.argv[1:])
-    # only answers may stand on stdout, whatever Spark or its JVM prints
+    # only answers may appear on stdout, whatever Spark or its JVM prints
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         with SparkSession.builder.config(map=settings).getOrCreate() as spark:

@@ -1,4 +1,4 @@
-"""How fast the messages of a log become rows of a table."""
+"""Measures how fast the messages of a log become rows of a table."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from streaming.followers import Followers
 
 BODY_SIZE = 300
 SIZE_SHARE = 0.125
-"""Of the main log's size: 1 GiB of 8."""
+"""Share of the main log's size: 1 GiB of 8."""
 
 
 def measure_delta(context: Context) -> Iterator[Row]:
-    """A follower alone, without the queues in front of it: from an empty table to the log's end.
+    """Measure a follower alone, without queues, from an empty table to the log's end.
 
     The page cache is warm; the first pass, which loads kernels, is not counted.
     """
@@ -49,7 +49,7 @@ def measure_delta(context: Context) -> Iterator[Row]:
 
 
 def _seconds(log: Log, directory: Path) -> float:
-    """One pass into a table of its own, all rows committed."""
+    """Return the seconds of one pass into a table of its own, with all rows committed."""
     output = directory / "output"
     config = DispatcherConfig(log.store, output, followers=(DeltaTarget(str(directory / "rows")),))
     fsops.make_directories(config.state_directory, directory)

@@ -1,9 +1,9 @@
 """A resident child: the dispatcher in one open session, ``python -m bench.worker``.
 
 Each line on stdin is a request ``{"store": DIR, "output": DIR, "index": BOOL}``; the answer is one
-line of JSON.
-A pass begins with the query (the session is up) and ends with the watermark at the log's end, which
-is durable then. ``seconds`` is that; ``returned_seconds`` counts on until the call returned.
+line of JSON. A pass begins with the query (the session is up) and ends when the watermark, which is
+durable then, reaches the log's end: ``seconds``. ``returned_seconds`` counts on until the call
+returns.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def one_pass(store: Path, output: Path, index: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until stdin ends."""
-    # only answers may stand on stdout, whatever Spark or its JVM prints
+    """Answer requests until stdin ends."""
+    # only answers may appear on stdout, whatever Spark or its JVM prints
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         with session({}):

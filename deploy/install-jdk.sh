@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs a JDK (and Maven, if asked for by the word "maven") where they are missing and may be
-# installed: a Debian-like machine and either root or password-less sudo. Says what to do otherwise.
+# Installs a JDK (and Maven, if the argument is "maven") where they are missing and can be
+# installed: on a Debian-like machine with root or password-less sudo. Otherwise prints what to do.
 set -eu
 wanted=""
 java_ok() { "${JAVA_HOME:+$JAVA_HOME/bin/}java" -version >/dev/null 2>&1; }

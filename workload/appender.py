@@ -1,7 +1,7 @@
 """Writes a commitlog as a broker does: preallocated files, BLANK and roll, queue offsets, CRCs.
 
-The embedded stand-in for a broker: feeds the demo, tests and benchmarks. It holds the store's lock
-as a broker does, and like a broker it never syncs what it appends.
+It stands in for a broker in the demo, tests and benchmarks. It holds the store's lock as a broker
+does, and its appends do not sync, like those of a broker with asynchronous flush.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _BUFFER_SIZE = 4 << 20
 
 
 class Appender:
-    """The one writer of a store's log, while in a ``with`` block. Goes on where a log ends."""
+    """The only writer of a store's log, while in a ``with`` block; it continues where a log
+    ends."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Appender:
         born_host: tuple[str, int] = ("127.0.0.1", 50000),
         store_host: tuple[str, int] = ("127.0.0.1", 10911),
     ) -> None:
-        """``file_size``: mappedFileSizeCommitLog in bytes; a log that exists keeps its own."""
+        """``file_size`` is mappedFileSizeCommitLog in bytes; an existing log keeps its own."""
         self.root = root
         self.end_offset = 0
         self._directory = root / COMMIT_LOG_DIRECTORY
@@ -59,9 +60,9 @@ class Appender:
         self._held = ExitStack()
 
     def __enter__(self) -> Appender:
-        """Raises OwnershipError where a broker runs on the store, OutputError for a bad disk,
-        UsageError where the store has another kind of log, has it elsewhere, or lies among the
-        data of another one."""
+        """Open the log. Raises OwnershipError where a broker runs on the store, OutputError for a
+        bad disk, UsageError where the store has another kind of log, has it elsewhere, or lies
+        among the data of another one."""
         check_target(self.root)
         read_properties(self.root)
         fsops.make_directories(self._directory, self.root)
@@ -81,8 +82,8 @@ class Appender:
         stated = read_store_settings(self.root).commit_log_directories
         if len(stated) > 1 or not self._directory.samefile(stated[0]):
             raise UsageError(
-                f"{self.root / FILE_NAME} has the log in {', '.join(map(str, stated))}; an "
-                f"appender writes to {self._directory} alone, give a store that has its log there"
+                f"{self.root / FILE_NAME} has the log in {', '.join(map(str, stated))}, and an "
+                f"appender writes only to {self._directory}; give a store that has its log there"
             )
 
     def __exit__(self, *_error: object) -> None:
@@ -98,10 +99,10 @@ class Appender:
                 self._queue_offsets[found.topic, found.queue_id] = found.queue_offset + 1
 
     def append(self, message: Record) -> Record:
-        """Append one message of any kind (the plain way); returns it as it was stored.
+        """Append one message of any kind without the kernel; return it as it was stored.
 
-        Offsets, hosts and (where it is 0) storeTimestamp are the appender's, the rest is the
-        caller's; PREPARED and ROLLBACK get queue offset 0. Raises StoreError for one larger than
+        The appender sets offsets, hosts and (where it is 0) storeTimestamp; the caller sets the
+        rest. PREPARED and ROLLBACK get queue offset 0. Raises StoreError for a message larger than
         a file.
         """
         queue_offset = 0
@@ -168,7 +169,7 @@ class Appender:
         return self._file_size - self.end_offset % self._file_size
 
     def _roll(self) -> None:
-        """End the file with a BLANK; the next one begins."""
+        """End the file with a BLANK and begin the next one."""
         room = self._room()
         self._write(record.encode_blank(room), advance=room)
 
@@ -179,7 +180,8 @@ class Appender:
         self.end_offset += len(data) if advance is None else advance
 
     def _descriptor(self, start: int) -> int:
-        """The file at ``start``, made together with the next one, as a broker allocates ahead."""
+        """Return the file at ``start``, created together with the next one, as a broker
+        preallocates."""
         if start not in self._descriptors:
             for old in [old for old in self._descriptors if old < start]:
                 os.close(self._descriptors.pop(old))
@@ -196,6 +198,6 @@ def _now_ms() -> int:
 
 def _too_large(size: int, file_size: int) -> str:
     return (
-        f"a message of {size} bytes fits into no commitlog file of {file_size} bytes; "
+        f"a message of {size} bytes does not fit into a commitlog file of {file_size} bytes; "
         "make the files larger (--commitlog-file-size)"
     )

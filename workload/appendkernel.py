@@ -49,10 +49,10 @@ def append_records(
 ):  # fmt: skip
     """Write messages [first, last) to the start of ``out``, which stands at log offset ``base``.
 
-    ``topics``, ``bodies`` and ``props`` are uint8 arenas, value i at ``bounds[i]:bounds[i + 1]``;
-    ``queue_offsets`` is int64[topic, queue id], the next offsets, and is advanced. Stops where
-    ``out`` is full or the file has no room for the next record and a BLANK.
-    Returns (messages written, bytes written, whether the file is full).
+    ``topics``, ``bodies`` and ``props`` are uint8 arenas, value i at ``bounds[i]:bounds[i + 1]``.
+    ``queue_offsets`` is int64[topic, queue id], the next offsets, and is advanced. The kernel stops
+    where ``out`` is full or the file has no room for the next record and a BLANK. Returns (messages
+    written, bytes written, whether the file is full).
     """
     pos = np.int64(0)
     extra = _PROPERTY_CRC_SIZE if property_crc else 0

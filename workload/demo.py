@@ -1,7 +1,7 @@
 """The demo: an appender writes a live log, the dispatcher follows it, and every message is checked.
 
-Two processes, as in real life: the appender plays the broker and holds its store; the dispatcher
-tails that store into an output of its own.
+It uses two processes, as in production: the appender plays the broker and holds its store; the
+dispatcher follows that store's log and writes to an output of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CHECK_BATCH = 4096
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """What the demo appends."""
+    """The settings of the appended messages."""
 
     topics: int
     queues: int
@@ -54,7 +54,7 @@ class DemoPlan:
 
 @dataclass(frozen=True, slots=True)
 class CheckedQueue:
-    """One queue, read back: every message was the one that was appended at its place."""
+    """One queue that was read back and whose every message is the one appended at its place."""
 
     topic: str
     queue_id: int
@@ -64,8 +64,8 @@ class CheckedQueue:
 def run_demo(
     plan: DemoPlan, directory: Path, stop: threading.Event, show: Callable[[Progress], None]
 ) -> tuple[list[CheckedQueue], Progress]:
-    """Append, follow, check. Raises StoreError naming the first message that is not right,
-    UsageError for a directory in which a store has its data."""
+    """Append, follow and check. Raises StoreError naming the first wrong message, and UsageError
+    for a directory in which a store has its data."""
     check_target(directory)
     store, output = directory / "store", directory / "output"
     fsops.make_directories(store / "commitlog", directory)
@@ -77,7 +77,7 @@ def run_demo(
     ]  # fmt: skip
     ended = threading.Event()
     appended: list[int] = []
-    # its notes are not for the terminal that shows this process's progress
+    # its log lines do not belong on the terminal that shows this process's progress
     with (
         tempfile.TemporaryFile("w+") as told,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True) as producer,
@@ -109,7 +109,8 @@ def run_demo(
 def check_queues(
     workload: Workload, config: DispatcherConfig, message_count: int
 ) -> list[CheckedQueue]:
-    """Read every queue back and hold every message to what the workload says stands there."""
+    """Read every queue back and compare every message with the one that the workload expects
+    there."""
     settings = read_store_settings(config.store)
     log = CommitLog(settings.commit_log_directories)
     checked = []

@@ -1,7 +1,7 @@
 """Made-up messages whose every byte follows from a seed and a sequence number.
 
-What a demo, a test or a benchmark appends, and how it checks afterwards that a queue holds exactly
-what was appended: nothing has to be remembered but how many there were.
+A demo, test or benchmark appends them and checks afterwards that a queue holds exactly the appended
+messages; it only has to remember how many there were.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MessageBatch:
     sys_flags: NDArray[np.int32]
     flags: NDArray[np.int32]
     born_timestamps: NDArray[np.int64]
-    """ms"""
+    """The born timestamps, in ms."""
     bodies: NDArray[np.uint8]
     body_bounds: NDArray[np.int64]
     properties: NDArray[np.uint8]
@@ -40,10 +40,11 @@ class MessageBatch:
 
 
 class Workload:
-    """Message n goes to topic n % topics, queue n / topics % queues; sizes are all the same."""
+    """A made-up workload: message n goes to topic n % topics, queue n / topics % queues; all sizes
+    are equal."""
 
     def __init__(self, topic_count: int, queue_count: int, body_size: int, seed: int) -> None:
-        """``body_size`` in bytes, 12 at least: a body begins with its sequence number."""
+        """``body_size`` is in bytes and at least 12: a body begins with its sequence number."""
         self.topics = tuple(f"Topic_{index:03d}".encode() for index in range(topic_count))
         self.queue_count = queue_count
         self.body_size = max(body_size, _MIN_BODY)
@@ -68,11 +69,12 @@ class Workload:
         self._tag_at = len(text) - 2
 
     def batch(self, first: int, count: int, born_timestamp: int) -> MessageBatch:
-        """Messages ``first`` .. ``first + count``."""
+        """Return messages [``first``, ``first + count``)."""
         return self._columns(np.arange(first, first + count, dtype=np.int64), born_timestamp)
 
     def queue_slice(self, topic_id: int, queue_id: int, first: int, count: int) -> MessageBatch:
-        """What positions ``first`` .. ``first + count`` of one queue must hold."""
+        """Return the messages that positions [``first``, ``first + count``) of one queue must
+        hold."""
         positions = np.arange(first, first + count, dtype=np.int64)
         return self._columns(
             (positions * self.queue_count + queue_id) * len(self.topics) + topic_id
@@ -103,7 +105,7 @@ class Workload:
         )
 
     def queue_length(self, topic_id: int, queue_id: int, count: int) -> int:
-        """How many of the first ``count`` messages go to one queue."""
+        """Return how many of the first ``count`` messages go to one queue."""
         period = len(self.topics) * self.queue_count
         first = queue_id * len(self.topics) + topic_id
         return max(0, -(-(count - first) // period))

@@ -1,9 +1,9 @@
-"""``reput`` as a spark-submit application: everything behind the file name is the command line.
+"""``reput`` as a spark-submit application: everything after the file name is the command line.
 
     spark-submit --properties-file spark-defaults.conf --master spark://HOST:7077 \\
         reput_job.py run /shared/store --output /shared/output --once --json
 
-Spark is the submitter's: master, memory, the Python of the executors. See docs/operations.md.
+The submitter sets up Spark: master, memory, the Python of the executors. See docs/operations.md.
 """
 
 from reput.cli import main

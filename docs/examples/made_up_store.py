@@ -1,4 +1,4 @@
-"""A store with an hour of made-up traffic, for the chart in the README: STORE."""
+"""Writes a store with an hour of made-up traffic, for the chart in the README. Argument: STORE."""
 
 import math
 import random
@@ -10,11 +10,11 @@ from workload.appender import Appender
 
 BEGIN_MS = 1_760_000_400_000
 TOPICS = {b"Orders": 60, b"Payments": 45, b"Shipments": 25, b"Refunds": 4}
-"""Topic -> messages a minute, about."""
+"""Topic -> approximate messages per minute."""
 
 
 def write_store(root: Path) -> None:
-    """An hour with a lunch rush, in which refunds break out for ten minutes."""
+    """Write an hour with a lunch rush, in which refunds rise for ten minutes."""
     chance = random.Random(7)
     with Appender(root, file_size=4 << 20) as appender:
         for minute in range(60):

@@ -1,4 +1,4 @@
-"""From a broker's directory to a chart of messages per minute by topic: STORE PICTURE."""
+"""Draws messages per minute by topic from a broker's directory. Arguments: STORE PICTURE."""
 
 import sys
 

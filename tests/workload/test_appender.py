@@ -108,7 +108,7 @@ def test_a_file_ahead_is_there_as_with_a_broker(tmp_path: Path) -> None:
 def test_a_message_larger_than_a_file_is_refused(tmp_path: Path) -> None:
     """By both ways, with the size in the line; nothing is appended."""
     with Appender(tmp_path, file_size=4096) as appender:
-        with pytest.raises(StoreError, match="fits into no commitlog file of 4096 bytes"):
+        with pytest.raises(StoreError, match="does not fit into a commitlog file of 4096 bytes"):
             appender.append(Record(topic=b"T", body=bytes(5000)))
         assert appender.end_offset == 0
 

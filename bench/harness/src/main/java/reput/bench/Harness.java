@@ -23,20 +23,20 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 /**
  * Times RocketMQ's {@code ReputMessageService} on a store whose consume queues are missing.
  *
- * <p>{@code cold} loads and starts the store, waits until all is dispatched, tells the entries and
- * ends: loading itself dispatches, as recovery. {@code warm} goes on: for each line {@code pass} on
- * stdin it drops the queues, sends the reput service back to the log's start and times it; it ends
- * with stdin. Every answer is one line of JSON on stdout. Whether the entries are complete is for
- * the caller to judge, who knows the messages.
+ * <p>{@code cold} loads and starts the store, waits until all is dispatched, reports the entries
+ * and ends: loading itself dispatches, as recovery. {@code warm} goes on: for each line
+ * {@code pass} on stdin it drops the queues, sends the reput service back to the log's start and
+ * times it; it ends with stdin. Every answer is one line of JSON on stdout. The caller, who knows
+ * the messages, must check that the entries are complete.
  *
- * <p>The process ends without a shutdown of the store: that would wait for seconds, and nothing of
+ * <p>The process ends without a shutdown of the store, which would wait for seconds: nothing of
  * this store is kept.
  */
 public final class Harness {
     private static final String USAGE = "usage: Harness cold|warm STORE_DIR [key=value...]";
     private static final long POLL_MILLIS = 1;
 
-    /** What a lone store needs, and no dispatcher but the consume queue; {@code key=value} wins. */
+    /** A store without a broker that builds only consume queues; {@code key=value} overrides. */
     private static final Map<String, String> DEFAULTS = Map.of(
         "haListenPort", "0",
         "timerWheelEnable", "false",
