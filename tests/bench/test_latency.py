@@ -49,7 +49,7 @@ def test_the_warm_up_is_told_apart() -> None:
 
 @pytest.mark.parametrize(("share", "bounded"), [(1.0, True), (0.5, False)])
 def test_lag_that_grows_is_seen(share: float, bounded: bool) -> None:
-    """A dispatcher at half the producer's rate falls behind by more than a second's worth."""
+    """A dispatcher at half the producer's rate lags by more than a second's worth of messages."""
     trace = appends(10_000)
     marks = [(float(ms), int(ms * share) * 100) for ms in range(10, 10_001, 10)]
     found = evaluate(trace, watermarks(*marks, (20_000.0, 1_000_000)), RATE, 0)

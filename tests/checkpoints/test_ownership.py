@@ -48,7 +48,7 @@ def test_a_second_one_in_the_same_process_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_killed_owner_leaves_the_output_free(tmp_path: Path) -> None:
-    """kill -9: the kernel drops the locks, the files that stay behind mean nothing."""
+    """After kill -9 the kernel drops the locks, and the files that remain mean nothing."""
     with holder(lambda: Ownership(tmp_path).__enter__()) as pid:
         os.kill(pid, 9)
     assert (tmp_path / "reput" / LOCK_NAME).exists()
@@ -69,7 +69,7 @@ def test_a_store_whose_broker_runs_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_broker_does_not_start_while_we_own_its_store(tmp_path: Path) -> None:
-    """RocketMQ's lock is held inside the block and free behind it."""
+    """RocketMQ's lock is held inside the block and free after it."""
 
     def broker_is_refused() -> None:
         with pytest.raises(BlockingIOError):

@@ -111,22 +111,22 @@ def test_a_first_start_begins_at_the_logs_first_byte(scene: Scene) -> None:
 
 @dataclass(frozen=True)
 class SparkCase:
-    """What Spark's directory says relative to a watermark behind record 12, and the decision."""
+    """The content of Spark's directory for a watermark after record 12, and the decision."""
 
     name: str
     start: int | None
-    """Record index behind which Spark's batch begins; None for no directory."""
+    """Index of the record after which Spark's batch begins; None for no directory."""
     end: int
     committed: bool
     kept_at: int | None
-    """Record index behind which the query goes on with Spark's checkpoint; None: moved aside."""
+    """Index of the record after which the query resumes; None if the checkpoint is moved aside."""
     store: str = STORE
 
 
 SPARK_CASES = (
     SparkCase("no directory", None, 0, False, None),
     SparkCase("at the watermark", 4, 12, True, 12),
-    SparkCase("behind, committed", 4, 9, True, 9),
+    SparkCase("before the watermark, committed", 4, 9, True, 9),
     SparkCase("unfinished batch over the watermark", 9, 15, False, 9),
     SparkCase("unfinished batch from the watermark", 12, 15, False, 12),
     SparkCase("ahead, committed: that batch is repeated", 4, 13, True, 4),
@@ -304,7 +304,7 @@ def test_what_retention_took_before_dispatch_is_lost_and_said(scene: Scene) -> N
 
 
 def test_what_retention_took_after_dispatch_is_no_loss(scene: Scene) -> None:
-    """The log now begins before, at or behind the last record that we saw; all is dispatched."""
+    """The log now begins before, at or after the last record that we saw; all is dispatched."""
     for count in (1, 2):
         first = remove_first_files(scene, 1)
         last = next(i for i, span in enumerate(scene.plain.spans) if span[0] >= first + 300)

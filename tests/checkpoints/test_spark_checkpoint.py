@@ -106,7 +106,7 @@ def test_the_position_is_where_the_query_goes_on(case: Case, tmp_path: Path) -> 
 
 
 def test_a_rewound_directory_stands_where_it_was_brought_to(case: Case, tmp_path: Path) -> None:
-    """Every position, newest first, and each step back at once; what is behind it is gone."""
+    """Every position, newest first, and each step back at once; later batches are gone."""
     directory = case.make(tmp_path / "spark")
     steps = read_positions(directory, STORE)
     assert steps[0] == case.expected
@@ -181,7 +181,7 @@ def test_a_file_of_zeros_is_damage(case: Case, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_never_skips_data(case: Case, tmp_path: Path) -> None:
-    """Each file removed: damage, or a position that is not behind the true one."""
+    """Each removed file gives damage, or a position that is not beyond the true one."""
     directory = case.make(tmp_path / "spark")
     for path in files_of(directory):
         whole = path.read_bytes()

@@ -210,7 +210,7 @@ def test_query_by_key(golden: Callable[[str], Path], call: Call) -> None:
 
 
 def test_search_time(golden: Callable[[str], Path], call: Call) -> None:
-    """The first at or behind a time, the last at or before it; ms and ISO 8601 are the same."""
+    """The first at or after a time, the last at or before it; ms and ISO 8601 are the same."""
     store = golden("plain")
     stored = [m for m in messages_of(store, "Topic_3") if m.record.queue_id == 0]
     times = [message.record.store_timestamp for message in stored]

@@ -98,7 +98,7 @@ Members = dict[tuple[str, int], list[int]]
 
 def uneven_log(rng: random.Random, *, light: bool) -> tuple[PlainLog, Members]:
     """The last message of each queue gets a unit: where one that is dropped meets a full last file,
-    RocketMQ has made an empty one behind it, and then cannot load its own store."""
+    RocketMQ has made an empty one after it, and then cannot load its own store."""
     log, offsets, members = PlainLog(LOG_FILE_SIZE), UnevenOffsets(rng), Members()
     last_of_each = [(topic, queue_id) for topic in TOPICS for queue_id in range(QUEUES)]
     for index in range(MESSAGES):
@@ -314,8 +314,8 @@ def test_units_of_messages_that_the_log_has_lost(
 
 
 def old_log(rng: random.Random) -> PlainLog:
-    """As RocketMQ 4 wrote: half messages and rollbacks in their own topic, without a queue offset,
-    and (4.9.1 to 5.1.4) no separator behind the last property."""
+    """A log as RocketMQ 4 wrote it: half messages and rollbacks in their own topic, without a queue
+    offset, and (4.9.1 to 5.1.4) no separator after the last property."""
     log, next_offsets = PlainLog(LOG_FILE_SIZE), Counter[tuple[str, int]]()
     half: list[tuple[str, int, int]] = []
     for index in range(MESSAGES):

@@ -329,7 +329,7 @@ def test_rows_before_what_cannot_be_read_are_given(tmp_path: Path) -> None:
 
 
 def given_before(opened: MessageStore, error: type[StoreError], match: str) -> list[int]:
-    """Queue offsets that came before an error; nothing comes behind it."""
+    """Queue offsets that came before an error; nothing comes after it."""
     batches, found = iterate(opened, "Topic", 0), []
     with pytest.raises(error, match=match):
         for batch in batches:

@@ -72,7 +72,7 @@ def test_no_more_is_taken_than_there_are_threads(cores: int) -> None:
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize("place", [0, 1, 2, 7, COUNT - 1])
 def test_errors_come_in_their_place(place: int) -> None:
-    """Of the work, and of what gives the items: all before it was given, nothing comes behind."""
+    """Errors of the work and of the items' source: all items before it come, none after it."""
 
     def work(item: int) -> int:
         if item == place:

@@ -126,7 +126,7 @@ def test_one_batch_builds_the_golden_tree(batch_store: tuple[Path, Work]) -> Non
 
 def test_random_batches_build_the_golden_tree(batch_store: tuple[Path, Work], seed: int) -> None:
     """Overlapping pieces, given twice or over again, chunks cut anywhere, restarts at an older
-    watermark with pages lost behind it or not."""
+    watermark, whether pages beyond it are lost or not."""
     root, work = batch_store
     rng = random.Random(seed)
     for case in range(6):
@@ -153,7 +153,7 @@ def test_random_batches_build_the_golden_tree(batch_store: tuple[Path, Work], se
 
 
 def spoil_behind(rng: random.Random, work: Work) -> None:
-    """Units behind the watermark lose pages, or are zeroed one by one, or stay."""
+    """Units beyond the watermark lose pages, or are zeroed one by one, or stay."""
     how = rng.randrange(3)
     for path in (work.root / BATCH_CONSUME_QUEUE_DIRECTORY).glob("*/*/*"):
         written = path.read_bytes()

@@ -131,7 +131,7 @@ def test_queue_offsets_that_jump_and_repeat_are_placed_as_rocketmq_does(
 
 
 def test_restarts_and_power_cuts_change_nothing(ram_path: Path, seed: int) -> None:
-    """The same with restarts at the last watermark, units behind it lost or not."""
+    """The same with restarts at the last watermark, whether units beyond it are lost or not."""
     for case in range(100):
         check_against_model(ram_path, seed, case, gap=OnQueueGap.ROCKETMQ, restarts=True)
 

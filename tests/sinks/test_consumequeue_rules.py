@@ -54,7 +54,7 @@ def test_a_gap_that_is_too_large_to_blank_stops(tmp_path: Path) -> None:
 
 
 def test_a_gap_stops_where_asked(tmp_path: Path) -> None:
-    """What is before it is written, nothing behind it; each try stops there; then another rule."""
+    """Units before it are written, none after it; each try stops there; then another rule."""
     log = made((3, 4, 9, 10))
     setup = log.setup(tmp_path, 100, OnQueueGap.FAIL)
     output = Output(setup)
@@ -192,7 +192,7 @@ CUT_CASES = (
 
 
 def check_cut(directory: Path, queue_offsets: tuple[int, ...], keep: int, gap: OnQueueGap) -> None:
-    """A queue cut behind message ``keep`` is the queue of the messages up to it, and goes on so."""
+    """A queue cut after message ``keep`` is the queue of the messages up to it, and goes on so."""
     blank_gaps = gap is OnQueueGap.BLANK
     log = made(queue_offsets, blank_gaps=blank_gaps)
     setup = log.setup(directory, 100, gap)

@@ -98,7 +98,7 @@ def test_random_batches_build_the_golden_trees(
 def test_what_is_behind_the_watermark_is_put_again(
     store: tuple[Path, Setup, list[int]], seed: int
 ) -> None:
-    """Killed with anything written behind the watermark, power lost or not."""
+    """A kill with anything written beyond the watermark, whether power is lost or not."""
     root, setup, borders = store
     rng = random.Random(seed)
     for end in [*sorted(rng.sample(borders[1:-1], 5)), borders[-1]]:
@@ -147,7 +147,7 @@ class Case:
         assert (self.setup.queues(), self.setup.exts()) == self.model.trees(), place
 
     def scribble(self) -> None:
-        """Write anything behind the ends that the model has."""
+        """Write anything past the ends that the model has."""
         rng, file_size = self.rng, self.setup.ext_file_size
         assert file_size is not None
         for (topic, queue_id), ext in self.model.exts.items():
@@ -180,7 +180,7 @@ def test_units_are_put_as_the_model_puts_them(ram_path: Path, seed: int) -> None
 
 
 def test_restarts_put_every_unit_where_it_was(ram_path: Path, seed: int) -> None:
-    """Killed before the watermark moved, with anything behind it: the model's restart."""
+    """A kill before the watermark moved, with anything beyond it, gives the model's restart."""
     for case in range(60):
         rng = random.Random(f"{seed}:{case}")
         made = Case(rng, ram_path / str(case), rng.choice((5, 20, 80)))

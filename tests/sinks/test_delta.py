@@ -185,7 +185,7 @@ def test_log_that_was_cut_takes_its_rows_back(tmp_path: Path) -> None:
     starts = [start for start, _ in log.spans]
     for name in ("a", "b"):
         assert [row["physicalOffset"] for row in found if row["storeId"] == name] == starts
-    # nothing was delivered behind the cut
+    # nothing was delivered past the cut
     ours.truncate(log.end)
     ours.write(log.end, log.end + 8, iter(()))
     ours.truncate(log.end)

@@ -89,8 +89,8 @@ def test_one_batch_builds_the_golden_files(store: Store) -> None:
 def test_random_batches_kills_and_power_cuts_build_the_golden_files(
     store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches over again, wholly or in part; runs that end without a sync; pages behind the
-    watermark that hold anything."""
+    """Batches repeat, wholly or in part; runs end without a sync; pages beyond the watermark
+    hold anything."""
     root, output = store
     build(output, Disk(monkeypatch), random.Random(seed), 40)
     assert output.contents() == golden_contents(root, output.layout)
@@ -154,7 +154,7 @@ def test_any_messages_are_indexed_as_rocketmq_does(
 
 
 def test_a_cut_log_is_cut_in_the_index(ram_path: Path, seed: int) -> None:
-    """Entries behind the cut are gone, those before it stay; the rest is dispatched anew."""
+    """Entries past the cut are gone, those before it stay; the rest is dispatched anew."""
     for case in range(50):
         rng = random.Random(f"{seed}:{case}")
         layout = IndexLayout(rng.choice((1, 7)), rng.choice((2, 10, 60)))
@@ -175,7 +175,7 @@ def test_a_cut_log_is_cut_in_the_index(ram_path: Path, seed: int) -> None:
 
 
 def test_messages_without_keys_ask_for_files(tmp_path: Path) -> None:
-    """The first message makes the first file; one behind a full file makes the next."""
+    """The first message makes the first file; one after a full file makes the next."""
     log = write_log(tmp_path / "log", [(5000, ()), (6000, (7,)), (7000, ())])
     output = IndexOutput(tmp_path / "output", IndexLayout(3, 2), log)
     messages = log.messages
@@ -194,7 +194,7 @@ def test_messages_without_keys_ask_for_files(tmp_path: Path) -> None:
 
 
 def test_a_torn_entry_that_the_log_confirms_is_none(tmp_path: Path) -> None:
-    """In a file behind the watermark, half of an entry makes it the first message's."""
+    """In a file beyond the watermark, half of an entry makes it the first message's."""
     log = write_log(tmp_path / "log", [(1, (5,)), (1, (7,)), (1, (9,)), (1, (5,))])
     output = IndexOutput(tmp_path / "output", IndexLayout(3, 2), log)
     dispatcher = output.dispatcher(0)

@@ -145,7 +145,7 @@ def test_a_version_begins_when_those_before_it_are_on_disk(
     follower = DeltaTarget(url).open(STORE_ID, ANY_SETTINGS)
     with pytest.raises(SyncError):
         follower.position()
-    fail(3)  # behind those of two questions for the position
+    fail(3)  # after those of two requests for the position
     follower = DeltaTarget(url).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() == second
     with pytest.raises(SyncError):

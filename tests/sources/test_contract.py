@@ -192,7 +192,7 @@ def test_first_file_removed_by_retention(golden: Callable[[str], Path]) -> None:
 
 
 def test_log_that_shrank(golden: Callable[[str], Path]) -> None:
-    """An offset behind the log's end is an error, never an empty range backwards."""
+    """An offset past the log's end is an error, never an empty range backwards."""
     store = golden("plain")
     offset = stream_reader(store, startingOffsets="latest").initialOffset()
     for file in sorted((store / "commitlog").iterdir())[3:]:

@@ -178,7 +178,7 @@ def test_offsets_by_queue_and_words(golden: Callable[[str], Path]) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "batch", "broker"])
 def test_times_are_looked_up_in_each_queue(golden: Callable[[str], Path], name: str) -> None:
-    """From the first message at or behind one time to the first one at or behind another."""
+    """From the first message at or after one time to the first one at or after another."""
     store = golden(name)
     times = {found.physical_offset: found.store_timestamp for found in reference(store)}
     ordered = sorted(times.values())
@@ -357,7 +357,7 @@ def test_queues_that_are_gone_or_shrank(golden: Callable[[str], Path]) -> None:
 
 
 def test_a_missing_file_between_others_is_named(golden: Callable[[str], Path]) -> None:
-    """Positions behind it would not be what they seem."""
+    """Positions after it would not be what they seem."""
     store = golden("broker")
     queue = store / "consumequeue" / "Orders" / "0"
     shutil.copy(queue / f"{20000:020d}", queue / f"{60000:020d}")

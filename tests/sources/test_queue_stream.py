@@ -127,7 +127,7 @@ def test_expired_files_stop_a_stream_or_are_passed_over(
 def test_only_what_is_below_the_watermark_is_there(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Units behind it may have holes; and the end that a query was promised stays."""
+    """Units beyond it may have holes; and the end that a query was promised stays."""
     growing = Growing(golden("plain"), tmp_path / "output")
     growing.build(300)
     reader = stream_reader(growing.store, output=growing.output, startingOffsets="earliest")

@@ -81,7 +81,7 @@ def test_damaged_record_is_quarantined_alone(
 def test_zeros_in_mid_log_are_a_hole_not_the_end(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Three records zeroed: one range, and the log goes on behind it."""
+    """Three zeroed records are one bad range, and dispatch goes on after it."""
     store, output = golden("plain"), tmp_path / "output"
     found = reference(store)
     first, last = found[700], found[702]

@@ -1,4 +1,4 @@
-"""Followers behind a real run: at their own pace, whatever happens to their targets."""
+"""Followers of a real run go at their own pace, whatever happens to their targets."""
 
 from __future__ import annotations
 

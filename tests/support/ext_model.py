@@ -71,7 +71,7 @@ class ModelExt:
         file[self.end - start : self.end - start + len(data)] = data
 
     def cut(self, address: int | None) -> None:
-        """Everything behind the unit at an address goes; all without one."""
+        """Drop everything after the unit at an address, or everything without an address."""
         self.end = 0
         if address is not None:
             offset = address - MIN_LONG
@@ -104,7 +104,7 @@ class ModelQueuesWithExt:
         queue.put(message.offset, message.size, tags_code, message.queue_offset)
 
     def restart(self) -> None:
-        """``ConsumeQueue.recover``: what is behind a queue's last address goes."""
+        """``ConsumeQueue.recover``: drop everything after a queue's last address."""
         for key, ext in self.exts.items():
             units = b"".join(bytes(data) for _, data in sorted(self._queues[key].files.items()))
             codes = [code for _, _, code in UNIT.iter_unpack(units) if code <= MAX_ADDRESS]

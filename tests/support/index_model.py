@@ -119,7 +119,7 @@ class ModelIndex:
 
 
 def key_with_hash(key_hash: int, prefix: bytes = b"T#") -> bytes:
-    """Seven characters (none is a space) behind ``prefix`` that make its hash this one."""
+    """Seven characters (none is a space) after ``prefix`` that make its hash this one."""
     start = 0
     for byte in prefix + b"!" * 7:
         start = 31 * start + byte

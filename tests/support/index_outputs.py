@@ -157,8 +157,8 @@ class IndexOutput:
     def lose_power(self, rng: random.Random, disk: Disk, durable_count: int) -> None:
         """Anything may stand where it was not synced: random bytes, zeros, or what was written.
 
-        The entries of the first ``durable_count`` messages must have been, and all of a file
-        behind which such an entry stands.
+        The entries of the first ``durable_count`` messages must have been synced, and every
+        file that precedes such an entry.
         """
         durable = sum(len(message.hashes) for message in self.messages[:durable_count])
         capacity = self.layout.max_index_num - 1

@@ -45,6 +45,6 @@ class LiveStore:
         )
 
     def dispatch(self) -> None:
-        """Everything that was appended is in the queues, and the watermark behind it."""
+        """Everything that was appended is in the queues and below the watermark."""
         self._setup.log.refresh()
         self._dispatcher.run(self._appender.end_offset)

@@ -174,7 +174,7 @@ def random_queue_offsets(
 
 
 def lose_power(rng: random.Random, root: Path, durable_end: int) -> None:
-    """Zero some of the units behind the watermark: what a power cut may do to unsynced pages."""
+    """Zero some of the units beyond the watermark, as a power cut may do to unsynced pages."""
     for path in (root / "consumequeue").glob("*/*/*"):
         data = bytearray(path.read_bytes())
         for at in range(0, len(data), 20):

@@ -50,7 +50,7 @@ class PlainWalk:
         return isinstance(found, Record) or found in (Status.BLANK, Status.BAD_PROPERTY)
 
     def resync(self, offset: int) -> int:
-        """Where the damaged record's own length leads, or the first boundary behind ``offset``."""
+        """Where the damaged record's own length leads, or the first boundary past ``offset``."""
         file_end = self.file_end(offset)
         head = self._image[offset - self._start :][:4]
         stated = int.from_bytes(head, "big", signed=True)

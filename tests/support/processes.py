@@ -53,7 +53,8 @@ def wait_status_of(work: Callable[[], object]) -> int:
 def is_killed_at(ordinal: int, work: Callable[[], object], failpoints: str = "") -> bool:
     """Run ``work`` in a child that is killed with SIGKILL before its operation ``ordinal``.
 
-    False where it ended before, with success; ``failpoints`` are further ones, comma behind each.
+    Returns False where it ended before, with success. ``failpoints`` are further points, each
+    followed by a comma.
     """
 
     def child() -> None:

@@ -74,11 +74,11 @@ def _extend(rng: random.Random, path: Path) -> None:
 
 
 def _another_file(rng: random.Random, path: Path) -> None:
-    """Zeros, noise or a copy, behind the queue, in it at an odd place, or far away."""
+    """Add zeros, noise or a copy: after the queue, in it at an odd place, or far away."""
     size = path.stat().st_size
     last = max(int(file.name) for file in path.parent.iterdir())
     start = rng.choice((last + size, last + 3 * size, last + 20, 7, 10**18))
-    # RocketMQ itself leaves a file of zeros behind a full one: that is no damage
+    # RocketMQ itself leaves a file of zeros after a full one: that is no damage
     nothing = b"" if start == last + size else bytes(size)
     data = rng.choice((nothing, rng.randbytes(size), path.read_bytes(), b""))
     (path.parent / file_name(start)).write_bytes(data)

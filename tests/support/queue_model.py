@@ -89,5 +89,5 @@ class ModelQueues:
         return sorted(offset for queue in self.queues.values() for offset in queue.dropped)
 
     def gaps(self) -> list[int]:
-        """Physical offsets of all messages behind a jump."""
+        """Physical offsets of all messages after a jump."""
         return sorted(offset for queue in self.queues.values() for offset in queue.gaps)

@@ -72,7 +72,7 @@ class PlainLog:
     file_size: int
     start: int = 0
     image: bytearray = field(default_factory=bytearray)
-    """Whole files, zeros behind the end."""
+    """Return whole files, with zeros past the end."""
     spans: list[tuple[int, int]] = field(default_factory=list)
     """[start, end) log offsets of every record."""
     end: int = -1

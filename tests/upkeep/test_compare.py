@@ -211,7 +211,7 @@ def test_what_one_side_lacks_is_a_difference(pair: Callable[[str], tuple[Path, P
 def test_space_that_was_never_written_is_no_difference(
     pair: Callable[[str], tuple[Path, Path]],
 ) -> None:
-    """Files cut behind their last unit; an index whose indexCount is 0 on disk, or 1."""
+    """Files cut after their last unit; an index whose indexCount is 0 on disk, or 1."""
     store, copy = pair("plain")
     for path in queue_files(copy, "consumequeue"):
         data = path.read_bytes().rstrip(b"\0")
@@ -231,7 +231,7 @@ def test_index_files_are_matched_in_order(pair: Callable[[str], tuple[Path, Path
 
 
 def test_holes_and_blocks(tmp_path: Path, seed: int) -> None:
-    """Large sparse files: one unit far behind, with holes, zeros or the same bytes before it."""
+    """Large sparse files: one unit far along, with holes, zeros or the same bytes before it."""
     rng = random.Random(seed)
     size = 20 * 300_000
     roots = [tmp_path / "left", tmp_path / "right"]

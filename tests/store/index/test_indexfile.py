@@ -88,7 +88,7 @@ def test_hashes_are_javas(key: bytes, expected: int) -> None:
 
 
 def test_names_count_up_where_the_clock_does_not(tmp_path: Path) -> None:
-    """17 digits of local time; behind a file from the future comes the next number."""
+    """17 digits of local time; a file from the future is followed by the next number."""
     name = new_index_file_name(None)
     assert len(name) == 17
     assert name >= NAME

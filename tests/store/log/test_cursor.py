@@ -139,7 +139,7 @@ def test_a_forged_record_is_not_taken_before_an_undispatchable_one(tmp_path: Pat
 def test_an_undispatchable_record_ends_damage_in_any_window(
     tmp_path: Path, window_size: int
 ) -> None:
-    """The range behind which scanning resumes does not depend on the buffer's size."""
+    """The range after which scanning resumes does not depend on the buffer's size."""
     plain = wire.PlainLog(FILE_SIZE)
     victim = plain.append(body=bytes(200))
     end = plain.end
@@ -157,7 +157,7 @@ def test_an_undispatchable_record_ends_damage_in_any_window(
 
 @pytest.mark.parametrize("hidden", [0, 1, 2, 3])
 def test_holes_of_sparse_files_hide_no_record(tmp_path: Path, hidden: int) -> None:
-    """A record whose first, zero bytes lie in the hole before it is found behind 256 MiB."""
+    """A record whose first, zero bytes lie in the hole before it is found after 256 MiB."""
     file_size, start = 1 << 28, (1 << 28) - (1 << 20) - hidden
     first, last = wire.message(0), wire.message(start)
     assert last[:3] == bytes(3)
@@ -277,7 +277,7 @@ def test_a_walk_steps_over_a_missing_file(sound: Sound) -> None:
 
 
 def test_splits_fall_on_records(sound: Sound) -> None:
-    """record_starts: at or behind each asked offset, a start that the walk from the left meets."""
+    """record_starts: at or after each given offset, a start that the walk from the left meets."""
     plain, log = sound
     walked = {start for start, _ in plain.spans}
     file_ends = {plain.start + index * FILE_SIZE for index in (1, 2, 3)}

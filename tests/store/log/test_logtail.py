@@ -26,7 +26,7 @@ NEVER = 1e9
 
 
 class LiveLog:
-    """Files of a running broker: full length from creation, one more ready behind the last."""
+    """Files of a running broker: full length from creation, one more ready after the last."""
 
     def __init__(self, directory: Path, plain: wire.PlainLog) -> None:
         self.plain = plain

@@ -257,7 +257,7 @@ def test_zeros_are_empty_and_other_starts_are_bad_magic() -> None:
 
 
 def test_a_size_outside_of_what_a_file_can_hold_is_bad() -> None:
-    """91 bytes at least, room for a BLANK behind it, 64 MiB at most (formats.md §2)."""
+    """At least 91 bytes, room for a BLANK after it, up to 64 MiB (formats.md §2)."""
     data = wire.message(POSITION, topic=b"", body=b"")
     assert len(data) == 91
     assert status_of(data) is Status.OK
@@ -289,7 +289,7 @@ def test_inner_lengths_must_add_up() -> None:
                 assert status_of(patched(data, at, kind, wrong)) is Status.BAD_LENGTH, (at, wrong)
         for size in (len(data) - 1, len(data) + 1, 91):
             assert status_of(patched(data, 0, ">i", size) + b"\0") is Status.BAD_LENGTH
-    # the host bits move everything behind them
+    # the host bits move everything after them
     assert status_of(patched(v1, 36, ">i", 0x10)) is Status.BAD_LENGTH
     assert status_of(patched(v1, 36, ">i", 0x30)) is Status.BAD_LENGTH
 

@@ -149,7 +149,7 @@ def test_lost_pages_do_not_move_a_queues_end(
     tmp_path: Path, seed: int, kind: type[QueueFiles]
 ) -> None:
     """A power cut keeps some of the pages that were written since the last sync: the end is still
-    behind the last durable unit, also where half of a unit is left behind it."""
+    after the last durable unit, also where half of a unit is left after it."""
     rng, unit_size = random.Random(seed), kind.UNIT_DTYPE.itemsize
     file_size = unit_size * 1000
     for case in range(300):
@@ -171,7 +171,7 @@ def test_lost_pages_do_not_move_a_queues_end(
 
 
 def test_a_queue_begins_at_its_first_message_in_the_log(tmp_path: Path, seed: int) -> None:
-    """RocketMQ's rule: behind the last message that is gone; -1 without a unit."""
+    """RocketMQ's rule: after the last message that is gone; -1 without a unit."""
     rng = random.Random(seed)
     for case in range(30):
         units = random_units(rng, rng.randrange(1, 23))
@@ -199,8 +199,8 @@ def in_files(units: list[BatchMessage]) -> list[list[BatchMessage]]:
 
 
 def unit_by_offset(units: list[BatchMessage], queue_offset: int) -> int | None:
-    """``getBatchMsgIndexBuffer``: the newest file whose first base is not behind, in it the
-    greatest base that is not."""
+    """``getBatchMsgIndexBuffer``: find the newest file whose first base is not past the
+    offset, and in it the greatest base that is not."""
     if queue_offset >= units[-1].base + units[-1].batch_size:
         return None
     for file in reversed(in_files(units)):
@@ -220,7 +220,7 @@ def lower_by_time(units: list[BatchMessage], timestamp: int) -> int:
 
 def test_searches_find_what_a_plain_scan_finds(tmp_path: Path, seed: int) -> None:
     """Every queue offset and every time, around all units, in queues of several files, also with
-    units behind the end."""
+    units past the end."""
     rng = random.Random(seed)
     for case in range(15):
         units = random_units(rng, rng.randrange(1, 23))
@@ -243,7 +243,7 @@ def test_searches_find_what_a_plain_scan_finds(tmp_path: Path, seed: int) -> Non
 
 def test_bytes_searches_and_cuts_are_those_of_rocketmq(tmp_path: Path, seed: int) -> None:
     """RocketMQ's own BatchConsumeQueue, given the same units over many files: what it answers and
-    leaves. Not compared: UPPER, and stale bytes behind a cut, which it leaves and we clear."""
+    leaves. Not compared: UPPER, and stale bytes past a cut, which it leaves and we clear."""
     rocketmq.require_maven()
     units = random_units(random.Random(seed), 83)
     ours = tmp_path / "ours" / BATCH_CONSUME_QUEUE_DIRECTORY
@@ -291,7 +291,7 @@ def test_an_upper_search_is_right_where_rocketmqs_is_not(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("number", [1, 5, 13])
 def test_a_cut_queue_holds_nothing_behind_the_cut(tmp_path: Path, seed: int, number: int) -> None:
-    """clear_from at every unit, also where half a unit is left behind the last one."""
+    """clear_from at every unit, also where half a unit is left after the last one."""
     units = random_units(random.Random(seed), number)
     whole = b"".join(unit.unit for unit in units)
     for keep in range(number + 1):
@@ -307,7 +307,7 @@ def test_a_cut_queue_holds_nothing_behind_the_cut(tmp_path: Path, seed: int, num
 
 
 def test_written_units_are_found_again(tmp_path: Path, seed: int) -> None:
-    """Random pieces, over file ends: full-length files, zeros behind the end."""
+    """Random pieces, over file ends: full-length files, zeros past the end."""
     rng = random.Random(seed)
     units = random_units(rng, 60)
     files, done = BatchConsumeQueueFiles(tmp_path / "T" / "0", FILE_SIZE), 0

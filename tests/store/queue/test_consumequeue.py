@@ -222,7 +222,7 @@ def test_blanked_gaps_do_not_hide_where_a_queue_begins(tmp_path: Path, seed: int
 
 @pytest.mark.parametrize("file_size", [20, 100, 6000])
 def test_written_units_are_found_again(tmp_path: Path, file_size: int, seed: int) -> None:
-    """Random pieces, over file ends: full-length files, zeros behind the end, bytes as given."""
+    """Random pieces, over file ends: full-length files, zeros past the end, bytes as given."""
     rng = random.Random(seed)
     first = rng.choice((0, 300))
     directory = tmp_path / "consumequeue" / "T" / "0"

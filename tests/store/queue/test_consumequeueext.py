@@ -212,7 +212,7 @@ def test_units_are_placed_as_rocketmq_places_them(
 def test_recovery_and_truncations_are_those_of_rocketmq(
     tmp_path: Path, seed: int, file_size: int
 ) -> None:
-    """Restarts, cuts behind an address, removal before one, appends after each: the same ends,
+    """Restarts, cuts after an address, removal before one, appends after each: the same ends,
     addresses, units and files. Not compared: stale bytes, which RocketMQ leaves and we clear."""
     rocketmq.require_maven()
     rng = random.Random(seed)
@@ -297,7 +297,7 @@ def test_damage_ends_a_file_without_an_error(tmp_path: Path, seed: int) -> None:
 
 
 def test_a_cut_leaves_zeros(tmp_path: Path) -> None:
-    """At every unit over several files: earlier bytes stay, nothing is behind."""
+    """At every unit over several files: earlier bytes stay, none remain past it."""
     units = [ExtUnit(index, index, bytes((index,)) * 7) for index in range(1, 20)]
     for keep in range(len(units)):
         files = ConsumeQueueExtFiles(tmp_path / str(keep), 100)

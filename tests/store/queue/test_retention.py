@@ -1,7 +1,7 @@
 """Which derived files go with the log's front, against RocketMQ's rule written plainly.
 
 The model below is ``deleteExpiredFile`` and ``correctMinOffset`` of formats.md §5, on file contents
-alone. Axes: random queues, file sizes, where the log begins, blanked gaps, units behind the
+alone. Axes: random queues, file sizes, where the log begins, blanked gaps, units beyond the
 watermark. Golden queues are in ``tests/checkpoints/test_expiry``.
 """
 
@@ -55,7 +55,7 @@ def model_expired(files: dict[int, bytes], log_min: int) -> list[int]:
 
 
 def model_min_offset(files: dict[int, bytes], log_min: int) -> int:
-    """First unit of a message that is still there, or behind the last unit; blanks are none."""
+    """First unit of a message that is still there, or the units' end; blanks are none."""
     end = 0
     for start in sorted(files):
         for index, (offset, size, _) in enumerate(UNIT.iter_unpack(files[start])):

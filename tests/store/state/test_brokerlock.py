@@ -77,7 +77,7 @@ def test_a_held_lock_is_refused_with_the_holders_process(tmp_path: Path) -> None
 
 
 def test_our_lock_is_seen_by_others(tmp_path: Path) -> None:
-    """Another process of ours is refused while the block runs, not behind it."""
+    """Another process of ours is refused while the block runs, not after it."""
 
     def other_is_refused() -> None:
         assert broker_pid(tmp_path) == os.getppid()

@@ -53,7 +53,7 @@ def heal(output: DerivedOutput) -> None:
 
 
 def test_ext_units_that_nothing_points_to_are_rocketmqs(golden: Golden) -> None:
-    """A crash and the dispatch behind it leave copies, in between and at the end
+    """A crash and the dispatch after it leave copies, in between and at the end
     (formats.md §13 no. 4)."""
     store = golden("ext")
     queue = store / "consumequeue" / "Topic_0" / "0" / "0".zfill(20)
@@ -172,7 +172,7 @@ def test_files_of_another_layout_are_no_damage(ram_path: Path) -> None:
 
 
 def test_messages_behind_the_watermark_are_let_be(ram_path: Path) -> None:
-    """After a crash anything may stand behind it; entries and units below count, of every kind."""
+    """After a crash anything may stand beyond it; entries and units below count, of every kind."""
     for name in ("ext", "batch", "mixed"):
         output = DerivedOutput.build(name, ram_path / name)
         file = WatermarkFile(output.state)
@@ -336,13 +336,13 @@ def test_the_ledger_is_compared_and_healed(ram_path: Path, seed: int) -> None:
         damage = damage_file(rng, path)
         place = f"{seed=} {case=} {damage}"
         data = path.read_bytes() if path.exists() else b""
-        # what is behind the last line is a torn one, which the next writer cuts
+        # bytes after the last newline are a torn line, which the next writer cuts
         is_damaged = data[: data.rfind(b"\n") + 1] != whole
         found = verify(settings, setup.root, repair=True).differences
         said = {(d.kind, d.damage) for d in found}
         assert said == ({("quarantine.jsonl", Damage.LINE)} if is_damaged else set()), place
         assert verify(settings, setup.root).differences == (), place
-        lines = path.read_bytes().split(b"\n")[:-1]  # what is behind the last one is torn
+        lines = path.read_bytes().split(b"\n")[:-1]  # the part after the last newline is torn
         after = [json.loads(line) for line in lines]
         assert [entry for entry in listed if entry not in after] == [], place
 

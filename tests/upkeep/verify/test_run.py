@@ -2,7 +2,7 @@
 repair with the dispatch that follows gives the same tree again.
 
 Axes: golden stores, file sizes, kinds of damage, several at once, a log that lost its front. The
-watermark is the log's end, so that no byte of a queue is one that does not count. What is behind a
+watermark is the log's end, so that no byte of a queue is one that does not count. Bytes beyond a
 watermark, and damage to the log itself, have tests of their own.
 """
 

@@ -26,7 +26,7 @@ public final class Harness {
     private Harness() {
     }
 
-    /** Runs one subcommand and ends the process, daemon threads or not: RocketMQ leaves some behind. */
+    /** Runs one subcommand and ends the process, daemon threads or not: RocketMQ leaves some running. */
     public static void main(String[] args) {
         PrintStream errors = System.err;
         int exitCode;

@@ -40,7 +40,7 @@ record OpenStore(
     Queue<Arrival> arrivals) {
     private static final Duration DISPATCH_LIMIT = Duration.ofSeconds(120);
 
-    /** One call of a {@code MessageArrivingListener}; the offset is the one behind the message. */
+    /** One call of a {@code MessageArrivingListener}; the offset is the message's end. */
     record Arrival(
         String topic, int queueId, long maxOffset, Long tagsCode, long storeTimestamp) { }
 
