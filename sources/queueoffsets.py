@@ -156,23 +156,30 @@ class LossCheck:
         if detail in self._said:
             return
         self._said.add(detail)
-        logger.warning("COMMITLOG_DATA_LOSS.%s: %s; going on with what is there", case, detail)
+        logger.warning(
+            "COMMITLOG_DATA_LOSS.%s: %s; going on with the remaining messages", case, detail
+        )
 
     def starts(self, starts: Offsets, queues: Queues, log: CommitLog) -> Offsets:
         """Return where each of ``queues`` is read from: ``starts`` without lost messages; new
         queues start at their beginning."""
         found: Offsets = {}
         for key in starts.keys() - queues.keys():
-            self.report("QUEUE_DELETED", f"{_named([key])} is not there any more")
+            self.report("QUEUE_DELETED", f"{_named([key])} no longer exists")
         for key, queue in queues.items():
             start = starts.get(key)
             if start is None:
                 start = queue.min_offset(log.min_offset)
             elif start > (end := queue.max_offset):
-                self.report("START_ABOVE_MAX", f"{_named([key])} from {start}, it ends at {end}")
+                self.report(
+                    "START_ABOVE_MAX", f"{_named([key])} was asked from {start}, but ends at {end}"
+                )
             elif queue.is_gone(start, log.min_offset):
                 first = queue.min_offset(log.min_offset)
-                self.report("START_BELOW_MIN", f"{_named([key])} from {start}, it has {first} on")
+                self.report(
+                    "START_BELOW_MIN",
+                    f"{_named([key])} was asked from {start}, but begins at {first}",
+                )
                 start = first
             found[key] = start
         return found
@@ -182,11 +189,12 @@ class LossCheck:
         found: Offsets = {}
         for key, end in ends.items():
             if key not in queues:
-                self.report("QUEUE_DELETED", f"{_named([key])} is not there any more")
+                self.report("QUEUE_DELETED", f"{_named([key])} no longer exists")
                 continue
             found[key] = min(end, queues[key].max_offset)
             if found[key] < end:
                 self.report(
-                    "END_ABOVE_MAX", f"{_named([key])} up to {end}, it ends at {found[key]}"
+                    "END_ABOVE_MAX",
+                    f"{_named([key])} was asked up to {end}, but ends at {found[key]}",
                 )
         return found
