@@ -104,8 +104,8 @@ class QueueRows:
             # many lost files are reported once: there may be millions
             loss.report(
                 "SEGMENT_DELETED",
-                f"the log no longer has the record at {lost[0]}, nor {len(lost) - 1} more records of "
-                f"messages in {self._files.directory}",
+                f"the log no longer has the record at {lost[0]}, nor those of "
+                f"{len(lost) - 1} more messages in {self._files.directory}",
             )
         broken = np.flatnonzero(pc.and_not(reasons.is_valid(), deleted))
         if fail_on_corrupt and len(broken):
