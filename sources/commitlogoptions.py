@@ -35,7 +35,7 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
            "begin at the first record with this storeTimestamp (ms) or a later one; overrides "
            "`startingOffsets`"),
     Option("startingOffsetsByTimestampStrategy", "error", one_of("error", LATEST), "both",
-           "what to do if no record has that storeTimestamp or a later one"),
+           "if no record has that storeTimestamp or a later one: `error`, or begin at `latest`"),
     Option("endingOffsets", None, offset_or(LATEST), "batch",
            "where to end, exclusive: `latest` or a physical offset at which a record starts"),
     Option("endingTimestamp", None, timestamp_ms, "batch",
@@ -55,7 +55,7 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
     Option("minPartitions", "1", positive, "both",
            "split a batch into at least this many partitions, at record starts"),
     Option("onCorrupt", "quarantine", one_of("quarantine", "fail"), "both",
-           "at damaged bytes: return a row that says where and why, or stop"),
+           "at damaged bytes `quarantine` returns a row that says where and why, and `fail` stops"),
     Option("verifyCrc", "false", boolean, "both", "check the CRC of every body"),
     Option("includeBody", "true", boolean, "both", "`rows`: include the column `body`"),
     Option("includeProperties", "true", boolean, "both", "`rows`: include the column `properties`"),
