@@ -135,7 +135,7 @@ def _batches(directory: Path) -> dict[int, Path]:
         if _BATCH_NAME.match(path.name):
             found[int(path.name)] = path
         elif not path.name.startswith("."):
-            raise DamagedCheckpointError(f"{path.parent.name}/{path.name} is no batch")
+            raise DamagedCheckpointError(f"{path.parent.name}/{path.name} is not a batch")
     return found
 
 

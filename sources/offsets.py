@@ -116,10 +116,12 @@ def check_no_loss(log: CommitLog, start: int, end: int, fail: bool) -> None:
         return
     if start < log.min_offset:
         raise CommitLogDataLossError(
-            "START_BELOW_MIN", f"asked from {start}, but the log begins at {log.min_offset}"
+            "START_BELOW_MIN", f"requested from {start}, but the log begins at {log.min_offset}"
         )
     if end < start:
-        raise CommitLogDataLossError("LOG_SHRANK", f"asked from {start}, but the log ends at {end}")
+        raise CommitLogDataLossError(
+            "LOG_SHRANK", f"requested from {start}, but the log ends at {end}"
+        )
 
 
 def limited_end(log: CommitLog, start: int, end: int, limit: ReadLimit) -> int:

@@ -172,13 +172,14 @@ class LossCheck:
                 start = queue.min_offset(log.min_offset)
             elif start > (end := queue.max_offset):
                 self.report(
-                    "START_ABOVE_MAX", f"{_named([key])} was asked from {start}, but ends at {end}"
+                    "START_ABOVE_MAX",
+                    f"{_named([key])} was requested from {start}, but ends at {end}",
                 )
             elif queue.is_gone(start, log.min_offset):
                 first = queue.min_offset(log.min_offset)
                 self.report(
                     "START_BELOW_MIN",
-                    f"{_named([key])} was asked from {start}, but begins at {first}",
+                    f"{_named([key])} was requested from {start}, but begins at {first}",
                 )
                 start = first
             found[key] = start
@@ -195,6 +196,6 @@ class LossCheck:
             if found[key] < end:
                 self.report(
                     "END_ABOVE_MAX",
-                    f"{_named([key])} was asked up to {end}, but ends at {found[key]}",
+                    f"{_named([key])} was requested up to {end}, but ends at {found[key]}",
                 )
         return found

@@ -137,7 +137,7 @@ class BatchWriter:
             self._note_bad(BadRange(*plan.lost, Status.SEGMENT_DELETED), DispatchCounts())
             self._ledger.sync()
         if self._derived.index:
-            # a known first message stays known where files have disappeared since: their entries
+            # a known beginning stays, even where its files have disappeared since: their entries
             # then count as missing
             first_indexed = self._derived.first_indexed(self._config)
             first = plan.start if first_indexed is None else first_indexed

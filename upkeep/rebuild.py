@@ -146,7 +146,7 @@ def _chosen(kinds: Collection[str], topics: Collection[str] | None) -> tuple[lis
         return chosen, list(chosen)
     for topic in topics:
         if topic_directory(topic.encode("utf-8", "surrogateescape")) != topic:
-            raise UsageError(f"--topic is {topic!r}, which has no queues: it is no plain name")
+            raise UsageError(f"--topic is {topic!r}, which has no queues: it is not a plain name")
     return chosen, [f"{kind}/{topic}" for kind in chosen for topic in topics]
 
 

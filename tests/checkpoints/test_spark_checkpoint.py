@@ -222,7 +222,7 @@ def test_what_spark_would_trip_over_is_refused(tmp_path: Path, name: str) -> Non
     (directory / "offsets" / ".1.0a1b.tmp").write_bytes(b"")
     assert read_position(directory, STORE) == CASES[2].expected
     (directory / name).write_text("v1\n{}")
-    with pytest.raises(DamagedCheckpointError, match="is no batch"):
+    with pytest.raises(DamagedCheckpointError, match="is not a batch"):
         read_position(directory, STORE)
 
 

@@ -92,9 +92,9 @@ def test_wrong_option_is_named(tmp_path: Path, options: dict[str, str], message:
         ({"topics": "Topic_0", "queueIds": 1, "startingOffsets": '{"Topic_0": {"1": 9}}',
           "endingOffsets": '{"Topic_0": {"1": 8}}'}, "would end at 8, before its start at 9"),
         ({"topics": "Topic_0", "queueIds": 1, "startingOffsets": '{"Topic_0": {"1": 999}}'},
-         "START_ABOVE_MAX: topic Topic_0 queue 1 was asked from 999, but ends at 138"),
+         "START_ABOVE_MAX: topic Topic_0 queue 1 was requested from 999, but ends at 138"),
         ({"topics": "Topic_0", "queueIds": 1, "endingOffsets": '{"Topic_0": {"1": 999}}'},
-         "END_ABOVE_MAX: topic Topic_0 queue 1 was asked up to 999, but ends at 138"),
+         "END_ABOVE_MAX: topic Topic_0 queue 1 was requested up to 999, but ends at 138"),
     ],
 )  # fmt: skip
 def test_wrong_range_of_a_batch_read_is_named(
