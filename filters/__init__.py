@@ -1,6 +1,6 @@
-"""Which messages a consumer wants: tag expressions, SQL92 expressions, Bloom bit maps.
+"""Message filters: tag expressions, SQL92 expressions and Bloom bit maps.
 
-Sinks compute bit maps with it, readers evaluate filters. A leaf: it imports lark, mmh3 and the
-standard library only, and takes properties as decoded strings; who has bytes decodes them with
-``store.log.java.decode`` first.
+Sinks compute bit maps with this package, and readers evaluate filters. It is a leaf: it imports
+only lark, mmh3 and the standard library. It takes properties as decoded strings; a caller with
+bytes decodes them first with ``store.log.java.decode``.
 """

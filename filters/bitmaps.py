@@ -1,6 +1,6 @@
-"""Bit maps of many messages: ``ConsumerFilters.bit_map``, its answers remembered.
+"""Bit maps of many messages: ``ConsumerFilters.bit_map`` with a cache.
 
-A bit map depends on nothing but the properties that the topic's expressions read, whose values
+A bit map depends only on the properties that the topic's expressions read, and their values
 repeat. Source: RocketMQ 5.3.3 ``CommitLogDispatcherCalcBitMap``; formats.md §10.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from filters.consumers import ConsumerFilters
 
 MAX_REMEMBERED = 1 << 16
-"""Answers of one topic; then they are forgotten, all at once."""
+"""The cache of a topic is cleared when it holds this many bit maps."""
 
 
 class BitMapCalculator:
-    """Bit maps by the consumer filters of one store; not thread-safe.
+    """Computes bit maps from the consumer filters of one store; it is not thread-safe.
 
-    The filters should be read with the broker's own Bloom settings (``consumers.from_json``): where
-    they do not agree RocketMQ uses none.
+    The filters should be read with the broker's own Bloom settings (``consumers.from_json``):
+    where the two disagree, RocketMQ uses no filter.
     """
 
     def __init__(self, consumer_filters: ConsumerFilters) -> None:
@@ -31,11 +31,11 @@ class BitMapCalculator:
         }
 
     def names(self, topic: str) -> frozenset[str]:
-        """Properties that the topic's filters read: ``bit_map`` needs no others."""
+        """Properties that the topic's filters read; ``bit_map`` needs no others."""
         return frozenset(self._names.get(topic, ()))
 
     def bit_map(self, topic: str, properties: Mapping[str, str]) -> bytes | None:
-        """A message's bit map; None where the topic has no filter."""
+        """Bit map of a message; None if the topic has no filter."""
         names = self._names.get(topic)
         if names is None:
             return None

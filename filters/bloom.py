@@ -1,9 +1,9 @@
-"""Bloom bit maps: which bits of an ext unit say that a consumer's filter is true of a message.
+"""Bloom bit maps: the bits of an ext unit that state which consumers' filters match a message.
 
-A consumer owns ``hash_count`` bit positions, by the hash of ``group#topic``. A message's bit map
-has the bits of every consumer whose SQL92 expression is true; bit p is byte p/8, mask 1 << p%8. A
-consumer that lacks one of its bits does not want the message; one that has all may want it.
-Source: RocketMQ 5.3.3 ``BloomFilter``, ``BitsArray``; formats.md §10.
+Each consumer owns ``hash_count`` bit positions, given by the hash of ``group#topic``. A message's
+bit map has the bits of every consumer whose SQL92 expression is true; bit p is byte p/8, mask
+1 << p%8. If one of a consumer's bits is missing, the consumer does not want the message; if all are
+set, it may want it. Source: RocketMQ 5.3.3 ``BloomFilter``, ``BitsArray``; formats.md §10.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ DEFAULT_EXPECTED_CONSUMERS = 32
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """The shape that all consumers of a broker share."""
+    """The filter size and hash count that all consumers of a broker share."""
 
     bit_count: int
     """m, a multiple of 8."""
     hash_count: int
-    """k, positions of one consumer."""
+    """k, the number of positions of one consumer."""
 
     @classmethod
     def create_by_fn(
@@ -35,25 +35,25 @@ class BloomFilter:
         error_rate: int = DEFAULT_ERROR_RATE,
         expected_consumers: int = DEFAULT_EXPECTED_CONSUMERS,
     ) -> Self:
-        """``error_rate`` in percent, 1..99; raises ValueError outside."""
+        """Size a filter for an ``error_rate`` in percent, 1..99; raises ValueError outside."""
         if not 1 <= error_rate < 100 or expected_consumers < 1:
             raise ValueError(
-                f"a Bloom filter of {error_rate} % for {expected_consumers} consumers does not "
-                "exist: 1 to 99 percent, at least one consumer"
+                f"a Bloom filter of {error_rate} % for {expected_consumers} consumers is "
+                "impossible; give 1 to 99 percent and at least one consumer"
             )
         rate = error_rate / 100.0
         bits = math.ceil(expected_consumers * _log(2, 1 / rate) * _log(2, math.e))
         return cls(8 * math.ceil(bits / 8), math.ceil(_log(0.5, rate)))
 
     def positions(self, group: str, topic: str) -> tuple[int, ...]:
-        """Bits of a consumer group on a topic, int[hash_count], each below ``bit_count``."""
+        """Bits of a consumer group on a topic, int[hash_count], each less than ``bit_count``."""
         key = f"{group}#{topic}".encode()
         digest = mmh3.hash64(key, 0, True, signed=False)[0]
         low, high = digest & 0xFFFFFFFF, digest >> 32
         return tuple(self._position(low + i * high) for i in range(1, self.hash_count + 1))
 
     def _position(self, combined: int) -> int:
-        # Java's int wraps; a negative one has all its bits flipped
+        # Java's int wraps, and a negative sum has all its bits flipped
         combined &= 0xFFFFFFFF
         return (combined ^ 0xFFFFFFFF if combined >> 31 else combined) % self.bit_count
 

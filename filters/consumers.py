@@ -1,10 +1,10 @@
-"""The SQL92 consumers of a store: ``config/consumerFilter.json``, and what follows from it.
+"""The SQL92 consumers of a store, read from ``config/consumerFilter.json``.
 
-A broker writes there which expression each consumer group has on which topic. From it come the
-bit map that a message gets when it is dispatched (``CommitLogDispatcherCalcBitMap``), and both
-tests that a message passes before a consumer gets it (``ExpressionMessageFilter``): the cheap one
-of the bit map, the true one of the expression. Source: RocketMQ 5.3.3 ``ConsumerFilterManager``,
-``ConsumerFilterData``; formats.md §10.
+A broker records there the expression that each consumer group has on each topic. The expressions
+determine the bit map that a message gets when it is dispatched (``CommitLogDispatcherCalcBitMap``)
+and both tests that a message passes before a consumer gets it (``ExpressionMessageFilter``): the
+cheap test of the bit map and the exact test of the expression. Source: RocketMQ 5.3.3
+``ConsumerFilterManager``, ``ConsumerFilterData``; formats.md §10.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from filters.bloom import BloomFilter, has_bits, set_bits
 
 SQL92 = "SQL92"
 CONSUMER_FILTER_FILE = "config/consumerFilter.json"
-"""Below a store's root."""
+"""Path relative to the store's root."""
 
 
 class FilterDataError(ValueError):
-    """The file holds something that no broker writes; the text says where."""
+    """The file holds something that no broker writes; the text names the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,48 +34,48 @@ class ConsumerFilter:
     expression_type: str | None
     bit_count: int
     positions: tuple[int, ...]
-    """The group's bits, each below ``bit_count``."""
+    """The group's bits, each less than ``bit_count``."""
     born_time: int
-    """ms; bit maps of messages stored up to then know nothing of this consumer."""
+    """ms; bit maps of messages stored up to this time do not include this consumer."""
     dead_time: int
-    """ms, 0 while the consumer is registered; dead ones get bits too."""
+    """ms, 0 while the consumer is registered; dead consumers get bits too."""
     selector: sql92.Selector | None = None
     problem: str = ""
-    """Why there is no selector; such a filter sets no bit and stops no message."""
+    """Why there is no selector; without one a filter sets no bit and stops no message."""
 
     def may_match(self, bit_map: bytes | None, store_time: int) -> bool:
-        """The test by a message's ext unit (``isMatchedByConsumeQueue``): false is certain.
+        """Test a message by its ext unit (``isMatchedByConsumeQueue``); only false is certain.
 
-        ``store_time`` in ms as in the unit; a message without a unit may always match.
+        ``store_time`` is in ms, as in the unit; a message without a unit may always match.
         """
         if self.selector is None or bit_map is None or store_time <= self.born_time:
             return True
         return len(bit_map) * 8 != self.bit_count or has_bits(bit_map, self.positions)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """The test by a message's properties (``isMatchedByCommitLog``)."""
+        """Test a message by its properties (``isMatchedByCommitLog``)."""
         return self.selector is None or self.selector.matches(properties)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFilters:
-    """Every filter of a store."""
+    """All filters of a store."""
 
     topics: Mapping[str, tuple[ConsumerFilter, ...]] = field(default_factory=dict)
     problem: str = ""
-    """Why the file's filters are not used, as RocketMQ then uses none."""
+    """Why the filters are not used; RocketMQ then uses none of them."""
 
     def find(self, topic: str, group: str) -> ConsumerFilter | None:
         """The filter of a consumer group on a topic."""
         return next((found for found in self.topics.get(topic, ()) if found.group == group), None)
 
     def names(self, topic: str) -> frozenset[str]:
-        """Properties that the topic's filters read: no others need to be decoded."""
+        """Properties that the topic's filters read; no others need decoding."""
         selectors = (found.selector for found in self.topics.get(topic, ()))
         return frozenset[str]().union(*(found.names for found in selectors if found))
 
     def bit_map(self, topic: str, properties: Mapping[str, str]) -> bytes | None:
-        """A message's bit map, ``bit_count / 8`` bytes; None where the topic has no filter."""
+        """Bit map of a message, ``bit_count / 8`` bytes; None if the topic has no filter."""
         consumers = self.topics.get(topic)
         if not consumers:
             return None
@@ -87,10 +87,10 @@ class ConsumerFilters:
 
 
 def from_json(document: object, bloom: BloomFilter | None = None) -> ConsumerFilters:
-    """The filters of a parsed ``consumerFilter.json`` (``ConsumerFilterManager.decode``).
+    """Read the filters of a parsed ``consumerFilter.json`` (``ConsumerFilterManager.decode``).
 
-    ``bloom``: the broker's own settings; one filter that is of another shape makes RocketMQ drop
-    all of them. None takes the shape of the first filter found. Raises FilterDataError.
+    ``bloom`` gives the broker's own settings; None takes the shape of the first filter found. If
+    any filter has another shape, RocketMQ drops all of them. Raises FilterDataError.
     """
     topics: dict[str, tuple[ConsumerFilter, ...]] = {}
     for topic, data in _mapping(_mapping(document, "", "filterDataByTopic"), "").items():
@@ -139,7 +139,7 @@ def _consumer(topic: str, group: str, entry: Mapping[str, object], place: str) -
 
 
 def _mapping(value: object, place: str, key: str | None = None) -> Mapping[str, object]:
-    """An object, or the one under its ``key``; an absent or null one is empty."""
+    """Return an object, or the one under its ``key``; an absent or null one is empty."""
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -1,8 +1,9 @@
 """Java's rules for the strings that a filter meets: trim, hash, numbers.
 
-RocketMQ converts property values with ``Integer.valueOf``, ``Long.valueOf`` and ``Double.valueOf``
-of the JDK, which take other texts than Python's ``int`` and ``float`` do; whether a filter matches
-hangs on it. Source: JDK 17 ``Integer.parseInt``, ``FloatingDecimal.readJavaFormatString``.
+RocketMQ converts property values with the JDK's ``Integer.valueOf``, ``Long.valueOf`` and
+``Double.valueOf``. They accept other texts than Python's ``int`` and ``float``, and the difference
+decides whether a filter matches. Source: JDK 17 ``Integer.parseInt``,
+``FloatingDecimal.readJavaFormatString``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NAN_BITS = 0x7FF8000000000000
 
 
 def trim(text: str) -> str:
-    """``String.trim``: everything up to U+0020 goes from both ends."""
+    """``String.trim``: strip every character up to U+0020 from both ends."""
     return text.strip(_WHITE)
 
 
@@ -43,7 +44,7 @@ def hash_code(text: str) -> int:
 def parse_integer(text: str, bits: int) -> int | None:
     """``Integer.valueOf`` (32) or ``Long.valueOf`` (64); None where Java would throw.
 
-    Digits of every script count, but by UTF-16 unit: those beyond U+FFFF are none.
+    Digits of every script are accepted, but Java reads UTF-16 units, so not those beyond U+FFFF.
     """
     if _USUAL_INTEGER.match(text):
         value = int(text)
@@ -58,7 +59,7 @@ def parse_integer(text: str, bits: int) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """``Double.valueOf``: trimmed, with f and d suffixes and hexadecimal; None where it throws."""
+    """``Double.valueOf``: trims, takes f and d suffixes and hexadecimal; None if it throws."""
     text = trim(text)
     if _DECIMAL.match(text):
         return float(text if text[-1:] in "Ny" else text.rstrip("fFdD"))
@@ -72,7 +73,7 @@ def parse_double(text: str) -> float | None:
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """``Double.compare``: -0.0 is below 0.0, NaN equals itself and is above everything."""
+    """``Double.compare``: -0.0 is less than 0.0; NaN equals itself and exceeds all else."""
     if left < right:
         return -1
     if left > right:

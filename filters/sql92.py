@@ -1,16 +1,20 @@
 """SQL92 expressions over message properties, as RocketMQ's filter module understands them.
 
-Why not plain SQL: which messages a consumer gets is what RocketMQ's parser and evaluator say, with
-their oddities. The ones to know: logic has three values, and unknown or an error is no match; a
-property is a string, converted to the type of what it is compared with, and one that is no number
-is an error; ordering two strings compares them as doubles; ``a = b`` is true where both are
-missing; a literal 0.0 is refused, as are a BETWEEN whose bounds are turned around and an IN of
-numbers; ``!=`` does not exist; text behind a complete expression is ignored (``a = 0x10`` is
-``a = 0``).
+A standard SQL parser would not do: RocketMQ's own parser and evaluator, oddities included, decide
+which messages a consumer gets. The main oddities:
+
+- Logic has three values; unknown, or an error, does not match.
+- A property is a string. It is converted to the type of the value that it is compared with, and a
+  string that is not a number is an error.
+- Two strings are ordered as doubles.
+- ``a = b`` is true if both are missing.
+- A literal 0.0, a BETWEEN with reversed bounds and an IN of numbers are refused; ``!=`` does not
+  exist.
+- Text after a complete expression is ignored (``a = 0x10`` is ``a = 0``).
 
 Source: RocketMQ 5.3.3 ``SelectorParser`` and the ``expression`` package around it,
 ``ExpressionMessageFilter``; formats.md §10. Values are str (every property), bool, None, float
-(Double), int (Integer) and _Long. Not done here: conversion of bytes to properties.
+(Double), int (Integer) and _Long. Callers convert bytes to properties.
 """
 
 from __future__ import annotations
@@ -27,24 +31,24 @@ from filters.java import compare_doubles, parse_double, parse_integer
 
 GRAMMAR = Path(__file__).with_name("sql92.lark")
 MAX_DEPTH = 400
-"""Levels of an expression, AND and OR chains counted once; RocketMQ's bound is the JVM's stack."""
+"""Nesting limit, AND and OR chains counted once; RocketMQ's limit is the JVM's stack."""
 
 
 class ExpressionError(ValueError):
     """RocketMQ refuses the expression (``MQFilterException``)."""
 
     def __init__(self, reason: str, position: int) -> None:
-        """``position``: of the offending character, from 0."""
+        """``position`` is the index of the offending character, from 0."""
         self.position = position
         super().__init__(f"SQL92 expression: {reason} at character {position + 1}")
 
 
 class EvaluationError(Exception):
-    """RocketMQ throws while it evaluates; a message for which that happens does not match."""
+    """RocketMQ throws while it evaluates; the message then does not match."""
 
 
 class _Long(int):
-    """Java's Long: an integer literal outside of int, or the negation of one."""
+    """Java's Long: an integer literal outside the range of int, or its negation."""
 
 
 Value = str | bool | int | float | None
@@ -54,20 +58,20 @@ Evaluate = Callable[[Properties], Value]
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """One compiled expression; evaluating changes nothing, so threads may share it."""
+    """One compiled expression; evaluation has no side effects, so threads may share it."""
 
     expression: str
     names: frozenset[str]
-    """Properties that it reads, ASCII all of them."""
+    """Properties that it reads, all ASCII."""
     _evaluate: Evaluate
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """True, false or unknown; raises EvaluationError where RocketMQ throws."""
+        """Return true, false or unknown (None); raises EvaluationError where RocketMQ throws."""
         value = self._evaluate(properties)
         return value if isinstance(value, bool) else None
 
     def matches(self, properties: Properties) -> bool:
-        """Whether a consumer gets the message: only true does."""
+        """Whether a consumer gets the message; only a true result counts."""
         try:
             return self.evaluate(properties) is True
         except EvaluationError:
@@ -104,18 +108,18 @@ def _parse_tree(expression: str) -> _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A part of an expression, as far as RocketMQ's checks tell parts apart."""
+    """One node of an expression, with the kinds that RocketMQ's checks distinguish."""
 
     evaluate: Evaluate
     position: int
-    """Of its first character."""
+    """Index of its first character."""
     names: frozenset[str] = frozenset()
     depth: int = 1
     is_property: bool = False
     is_constant: bool = False
     is_boolean: bool = False
     value: Value = None
-    """Of a constant."""
+    """Value of a constant."""
 
 
 def _constant(value: Value, position: int) -> _Node:
@@ -132,14 +136,14 @@ def _composed(evaluate: Evaluate, *parts: _Node, is_boolean: bool = True) -> _No
 
 
 def _boolean(node: _Node) -> _Node:
-    """``SelectorParser.asBooleanExpression``: a property is its boolean cast."""
+    """``SelectorParser.asBooleanExpression``: a property is cast to boolean."""
     if node.is_boolean:
         return node
     if not node.is_property:
-        raise ExpressionError("a value stands where a condition is expected", node.position)
+        raise ExpressionError("a condition is expected, not a value", node.position)
 
     def cast(properties: Properties) -> Value:
-        # properties are strings, and a string is not true
+        # properties are strings, and RocketMQ casts a string to false
         return None if node.evaluate(properties) is None else False
 
     return _composed(cast, node)
@@ -153,7 +157,7 @@ def _check_ordered(node: _Node) -> _Node:
 
 
 def _text(token: Token) -> str:
-    """The value of a string literal: '' is one quote."""
+    """Value of a string literal; '' stands for one quote."""
     return token[1:-1].replace("''", "'")
 
 
@@ -162,7 +166,7 @@ def _start(token: Token) -> int:
 
 
 class _Compiler(Transformer[Token, _Node]):
-    """Grammar rules to nodes, called as the parser reduces; raises ExpressionError."""
+    """Turn grammar rules into nodes, called as the parser reduces; raises ExpressionError."""
 
     def any_true(self, parts: list[_Node]) -> _Node:
         return _chain(parts, True)
@@ -174,7 +178,7 @@ class _Compiler(Transformer[Token, _Node]):
     def equal(self, left: _Node, _: Token, right: _Node) -> _Node:
         for node in (left, right):
             if node.is_constant and node.value is None:
-                raise ExpressionError("NULL cannot be compared; say IS NULL", node.position)
+                raise ExpressionError("NULL cannot be compared; write IS NULL", node.position)
         if left.is_constant and left.is_boolean and right.is_constant and not right.is_boolean:
             raise ExpressionError("TRUE and FALSE compare with no such value", right.position)
         return _equality(left, right)
@@ -276,7 +280,7 @@ class _Compiler(Transformer[Token, _Node]):
 
 @cache
 def _parser() -> Lark:
-    """Built at first use: it takes some tens of milliseconds."""
+    """Built at first use, because it takes some tens of milliseconds."""
     return Lark(
         GRAMMAR.read_text("ascii"),
         parser="lalr",
@@ -315,7 +319,7 @@ def _inverted(node: _Node) -> _Node:
 
 
 def _negated(node: _Node) -> _Node:
-    """``UnaryExpression.createNegate``: of anything but a number it is unknown."""
+    """``UnaryExpression.createNegate``: unknown for anything but a number."""
     inner = node.evaluate
 
     def evaluate(properties: Properties) -> Value:
@@ -374,7 +378,7 @@ _SEARCHES: dict[str, Callable[[str, str], bool]] = {
 
 
 def _search(node: _Node, operator: str, text: str, wanted: bool) -> _Node:
-    """CONTAINS and its like: what is no string, or an empty text, gives false, NOT or no NOT."""
+    """CONTAINS and its like: a non-string or an empty text gives false, with or without NOT."""
     inner, found = node.evaluate, _SEARCHES[operator]
 
     def evaluate(properties: Properties) -> Value:
@@ -399,10 +403,10 @@ def _membership(node: _Node, texts: frozenset[str], wanted: bool) -> _Node:
 
 
 def _compare(left: Value, right: Value) -> int:
-    """``ComparisonExpression.__compare``: below 0, 0 or above; -1 also where types do not meet.
+    """``ComparisonExpression.__compare``: negative, 0 or positive; -1 also if types differ.
 
-    Raises EvaluationError for a string that is no number, and for a boolean with a string on its
-    right, which RocketMQ casts wrongly.
+    Raises EvaluationError for a string that is not a number, and for a boolean with a string on
+    its right, which RocketMQ casts wrongly.
     """
     if isinstance(left, str):
         if isinstance(right, str):
@@ -422,11 +426,11 @@ def _compare(left: Value, right: Value) -> int:
 
 
 def _number(text: str, like: int | float | None) -> int | float:
-    """A string as the type of the number that it is compared with."""
+    """Convert a string to the type of the number that it is compared with."""
     if isinstance(like, float):
         value: int | float | None = parse_double(text)
     else:
         value = parse_integer(text, 64 if isinstance(like, _Long) else 32)
     if value is None:
-        raise EvaluationError(f"{text!r} is no number of the type that it is compared with")
+        raise EvaluationError(f"{text!r} is not a number of the type it is compared with")
     return value

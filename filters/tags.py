@@ -1,9 +1,9 @@
-"""Tag expressions: ``*`` or nothing for all, else ``TagA || TagB``.
+"""Tag expressions: ``*`` or an empty one for all messages, else ``TagA || TagB``.
 
-The broker compares hashes of whole TAGS values (a consume queue unit holds nothing else), the
-client then the texts, which removes collisions; a reader that does both gives what a consumer
-gets. Source: RocketMQ 5.3.3 ``FilterAPI.buildSubscriptionData``, ``DefaultMessageFilter``,
-``PullAPIWrapper.processPullResult``; formats.md §10.
+The broker compares hashes of whole TAGS values, because a consume queue unit holds nothing else.
+The client then compares the texts, which removes collisions. A reader that does both gives the
+messages that a consumer gets. Source: RocketMQ 5.3.3 ``FilterAPI.buildSubscriptionData``,
+``DefaultMessageFilter``, ``PullAPIWrapper.processPullResult``; formats.md §10.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ class TagFilter:
     """Signed 32-bit hashes of ``tags``."""
 
     def matches_code(self, tags_code: int | None) -> bool:
-        """The broker's test of a unit's i64 tagsCode, its low 32 bits; None (an ext address whose
-        unit is gone) matches."""
+        """The broker's test of the low 32 bits of a unit's i64 tagsCode.
+
+        None (the address of an ext unit that is gone) matches.
+        """
         if self.takes_all or tags_code is None:
             return True
         return ((tags_code + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) in self.codes
 
     def matches_tags(self, tags: str | None) -> bool:
-        """The client's test of a message's TAGS; None: it has none."""
+        """The client's test of a message's TAGS; None if the message has none."""
         return not self.tags or tags in self.tags
 
 
 def parse(expression: str | None) -> TagFilter:
-    """The subscription that an expression states.
+    """Parse a tag expression into a subscription.
 
-    Raises ValueError for one of separators only, as RocketMQ refuses it. One of blanks only is
-    accepted, as there, and its codes match nothing.
+    Raises ValueError for an expression of separators only, which RocketMQ refuses too. Like
+    RocketMQ, it accepts an expression of blanks only, whose codes match nothing.
     """
     if not expression or expression == SUB_ALL:
         return TagFilter(True, frozenset(), frozenset())
