@@ -1,1 +1,1 @@
-"""The consuming side without Spark and without a broker: queues, searches, filters."""
+"""The consuming side, without Spark and without a broker: queues, searches and filters."""

@@ -1,9 +1,9 @@
-"""The raw log as an Arrow dataset: a row per message, read when it is asked for and no further.
+"""The raw log as an Arrow dataset with a row per message, read only on demand.
 
-``pyarrow.dataset`` is what DuckDB, Polars and others scan with columns and filters pushed down. The
+DuckDB, Polars and others scan a ``pyarrow.dataset`` and push columns and filters down to it. The
 log is pruned twice. Files that cannot hold a wanted physical offset or store time are not opened.
-And where bodies or properties are wanted, the columns that the filter speaks of are decoded first,
-and all others for the rows that passed.
+When bodies or properties are selected, the columns that the filter reads are decoded first, and
+the others only for rows that passed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from store.rows.rows import read_rows, rows_at
 from store.rows.rowschema import ROWS_SCHEMA
 
 CLOCK_STEP_US = 60_000_000
-"""A broker's clock that was set back by more than this may hide rows from a filter on time."""
+"""If a broker's clock was set back by more than this, a time filter may miss rows."""
 _LARGE = {"body", "properties"}
-"""Columns that cost more than to read the rest of a record twice."""
+"""Columns that cost more to decode than reading the rest of a record twice."""
 _PLACE = ("physicalOffset", "storeSize")
-"""Always read: they cost nothing, and say how far a scan is."""
+"""Always read: they cost nothing, and they show the progress of a scan."""
 
 Passed = Callable[[int, int], None]
-"""Told (bytes of log that a scan has gone through, bytes that it will go through)."""
+"""Receives (bytes of the log scanned so far, bytes to scan in all)."""
 
 
 def _tell_nobody(_done: int, _total: int) -> None:
@@ -39,13 +39,13 @@ def _tell_nobody(_done: int, _total: int) -> None:
 
 
 class MessageDataset(dataset.Dataset):  # type: ignore[misc]
-    """The log of one store, up to where it is sealed when the dataset is made.
+    """The log of one store, up to its sealed end when the dataset is made.
 
-    Rows and columns: ``store.rows.rowschema``. Compressed bodies are inflated up to 64 MiB.
+    Rows and columns follow ``store.rows.rowschema``. Bodies are inflated up to 64 MiB.
     """
 
     def __init__(self, settings: StoreSettings) -> None:
-        """Raises UsageError where there is no log, CommitLogError where a file does not fit."""
+        """Raises UsageError if there is no log, CommitLogError if a file has a wrong size."""
         self._settings = settings
         self._log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
         self._end = LogTail(self._log).settled()
@@ -61,9 +61,9 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         filter: dataset.Expression | None = None,
         **options: Any,
     ) -> dataset.Scanner:
-        """Rows for which ``filter`` is true, as Arrow's own datasets give them.
+        """Return the rows for which ``filter`` is true, as Arrow's own datasets do.
 
-        ``options`` are of Arrow's Scanner (batch_size, ...), and left to it.
+        ``options`` (batch_size, ...) are passed to Arrow's Scanner.
         """
         wanted = ROWS_SCHEMA.names if columns is None else list(columns)
         schema = _project([*wanted, *_named_columns(filter), *_PLACE])
@@ -78,8 +78,10 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         filter: dataset.Expression | None = None,
         passed: Passed = _tell_nobody,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of ``scanner``, none of them read before it is asked for: a Scanner reads ahead
-        as fast as it can. ``passed`` is told how far it is, also where no row is found."""
+        """Yield the rows of ``scanner`` lazily; a Scanner reads ahead as fast as it can.
+
+        ``passed`` receives the progress, also while no row is found.
+        """
         wanted = ROWS_SCHEMA.names if columns is None else list(columns)
         schema = _project([*wanted, *_named_columns(filter), *_PLACE])
         for batch in self._batches(schema, filter, passed):
@@ -90,7 +92,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
     def _batches(
         self, schema: pa.Schema, wanted: dataset.Expression | None, passed: Passed
     ) -> Iterator[pa.RecordBatch]:
-        """Rows among which are all that are wanted; ``schema`` has _PLACE."""
+        """A superset of the wanted rows; ``schema`` includes _PLACE."""
         named = _named_columns(wanted)
         late = bool(named) and bool(_LARGE & (set(schema.names) - set(named)))
         looked_at = _project([*named, *_PLACE, "corruptReason"]) if late else schema
@@ -104,7 +106,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
                 else:
                     found = batch.filter(wanted)
                     if found.column("corruptReason").null_count < found.num_rows:
-                        # a damaged range is no record: all of the batch is read again
+                        # damaged ranges are not records, so the whole batch is read again
                         yield from self._read(first, last, schema)
                     elif found.num_rows:
                         yield from self._rows_at(found, schema)
@@ -129,7 +131,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         )  # fmt: skip
 
     def _ranges(self, wanted: dataset.Expression | None) -> Iterator[tuple[int, int]]:
-        """[start, end) of the log that may hold rows of a filter, joined where they touch."""
+        """[start, end) ranges of the log that may hold matching rows; adjacent ones are joined."""
         segments = [segment for segment in self._log.segments if segment.start < self._end]
         if wanted is not None:
             segments = self._candidates(segments, wanted)
@@ -142,9 +144,9 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
             yield start, end
 
     def _candidates(self, segments: Sequence[Segment], wanted: dataset.Expression) -> list[Segment]:
-        """Files that a filter does not rule out: Arrow compares it with what is known of each."""
+        """Files that a filter does not rule out; Arrow checks it against each file's bounds."""
         field = dataset.field
-        format_ = dataset.ParquetFileFormat()  # never opened: it carries what is known
+        format_ = dataset.ParquetFileFormat()  # never opened: it only carries the bounds
         fragments = []
         times = [self._first_store_time(segment) for segment in segments]
         for segment, first, last in itertools.zip_longest(segments, times, times[1:]):
@@ -167,7 +169,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         return [segment for segment in segments if str(segment.path) in kept]
 
     def _first_store_time(self, segment: Segment) -> int | None:
-        """storeTimestamp of a file's first record in us; None where that is damaged."""
+        """storeTimestamp of a file's first record in us; None if that record is damaged."""
         size = int.from_bytes(self._log.read(segment.start, 4), "big")
         found = self._log.record_at(segment.start, size)
         return found.store_timestamp * 1000 if isinstance(found, Record) else None
@@ -184,12 +186,14 @@ def _range_of(batch: pa.RecordBatch) -> tuple[int, int]:
 
 
 def _named_columns(wanted: dataset.Expression | None) -> list[str]:
-    """Columns that a filter speaks of, by its text, which is all that Arrow tells: a word in it
-    that only looks like a column costs time and changes nothing."""
+    """Columns that a filter names, found in its text, which is all that Arrow exposes.
+
+    A word that merely looks like a column costs time but changes no result.
+    """
     text = "" if wanted is None else str(wanted)
     return [name for name in ROWS_SCHEMA.names if name in text]
 
 
 def timestamp(microseconds: int) -> pa.Scalar:
-    """What a filter compares storeTimestamp with."""
+    """Scalar that a filter compares storeTimestamp with."""
     return pa.scalar(microseconds, ROWS_SCHEMA.field("storeTimestamp").type)

@@ -1,11 +1,12 @@
-"""A range of the log as Parquet files, for those who have neither broker nor Spark.
+"""Export of a range of the log to Parquet files, for use without a broker or Spark.
 
-Rows and columns: ``store.rows.rowschema``, in the log's order within a file. Files are named
-OUT/part-N.parquet or, partitioned, OUT/topic=T/date=D/part-N.parquet, as Hive does: what such a
-directory says is no column of its files, and ``__HIVE_DEFAULT_PARTITION__`` is null or empty.
+Rows and columns follow ``store.rows.rowschema``; within a file they keep the log's order. Files
+are named OUT/part-N.parquet or, partitioned as in Hive, OUT/topic=T/date=D/part-N.parquet. A
+partition column is not repeated in the files, and ``__HIVE_DEFAULT_PARTITION__`` stands for null
+or empty.
 
-All is written as OUT.incomplete and gets its name when it is whole and durable: a killed export
-leaves no OUT, and the next one to it begins anew.
+The files are written to OUT.incomplete, which is renamed once it is complete and durable. A killed
+export leaves no OUT, and the next export to it starts afresh.
 """
 
 from __future__ import annotations
@@ -34,36 +35,36 @@ from store.errors import OutputError, OwnershipError, StoreError, UsageError
 from store.rows.rowschema import ROWS_SCHEMA
 
 PARTITIONS = {"topic": "topic", "date": "storeTimestamp"}
-"""What files can be partitioned by, and the column that it follows from; a date is UTC's."""
+"""Each partition column and the column that it is derived from; dates are in UTC."""
 ROW_GROUP_BYTES = 64 << 20
-"""Arrow data that is gathered before each partition in it gets a row group."""
+"""Arrow data that is buffered before each partition in it gets a row group."""
 ROW_GROUPS_PER_FILE = 256
 MAX_OPEN_FILES = 256
-"""With more partitions, files are closed and others begun in the same directory."""
+"""With more partitions, open files are closed and new ones begun in the same directory."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 INCOMPLETE_SUFFIX = ".incomplete"
 
 Show = Callable[[int, int, int], None]
-"""Told (rows so far, bytes of log gone through, bytes that there are to go through)."""
+"""Receives (rows so far, bytes of the log scanned so far, bytes to scan in all)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows: all that fulfil each condition. A damaged range has neither topic nor time."""
+    """Rows that meet every condition; a damaged range has neither topic nor time."""
 
     topics: Sequence[str] = ()
-    """Names, or patterns with ``*`` and ``?``; none is all."""
+    """Names, or patterns with ``*`` and ``?``; empty selects all."""
     from_ms: int | None = None
-    """Stored then or later."""
+    """Store time, inclusive."""
     to_ms: int | None = None
-    """Stored before."""
+    """Store time, exclusive."""
     from_offset: int | None = None
-    """Physical."""
+    """Physical offset, inclusive."""
     to_offset: int | None = None
-    """Physical, exclusive."""
+    """Physical offset, exclusive."""
 
     def condition(self) -> dataset.Expression | None:
-        """For a dataset of ROWS_SCHEMA; None for all rows."""
+        """The filter for a dataset of ROWS_SCHEMA; None selects all rows."""
         offset, time = dataset.field("physicalOffset"), dataset.field("storeTimestamp")
         conditions = []
         if self.topics:
@@ -86,7 +87,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export has written."""
+    """Counts of an export's output."""
 
     rows: int
     files: int
@@ -102,11 +103,11 @@ def export(
     stop: threading.Event,
     show: Show,
 ) -> Exported:
-    """Write the rows of a selection to ``out``, which must not be there or be an empty directory.
+    """Write the rows of a selection to ``out``, which must be absent or an empty directory.
 
-    ``columns``: of ROWS_SCHEMA; ``partition_by``: of PARTITIONS. Raises UsageError for others, for
-    an ``out`` with something in it and for one among a store's data; OwnershipError while another
-    export writes there; StoreError where ``stop`` was set; OutputError.
+    ``columns`` are names of ROWS_SCHEMA, ``partition_by`` names of PARTITIONS. Raises UsageError
+    for other names, for an ``out`` that is not empty and for one inside a store's data;
+    OwnershipError while another export writes there; StoreError if ``stop`` was set; OutputError.
     """
     _check_names("--columns", columns, ROWS_SCHEMA.names)
     _check_names("--partition-by", partition_by, PARTITIONS)
@@ -118,7 +119,7 @@ def export(
 
     def passed(done: int, total: int) -> None:
         if stop.is_set():
-            raise StoreError(f"stopped before everything was written: there is no {out}")
+            raise StoreError(f"the export was stopped and {out} not written; run it again")
         show(rows, done, total)
 
     check_target(out, settings)
@@ -139,7 +140,7 @@ def export(
 def _check_names(option: str, names: Sequence[str], known: Sequence[str] | dict[str, str]) -> None:
     for name in names:
         if name not in known:
-            raise UsageError(f"{option} names {name!r}; it must be of {', '.join(known)}")
+            raise UsageError(f"{option} names {name!r}; choose from {', '.join(known)}")
 
 
 def _pattern(topic: str) -> str:
@@ -149,7 +150,7 @@ def _pattern(topic: str) -> str:
 
 @contextmanager
 def _written_aside(out: Path) -> Iterator[Path]:
-    """A directory that becomes ``out``, durably, when the block ends well; otherwise it goes."""
+    """Yield a directory that is renamed to ``out``, durably, on success and removed on failure."""
     out = out.resolve()
     aside = out.with_name(out.name + INCOMPLETE_SUFFIX)
     _check_is_free(out)
@@ -162,7 +163,7 @@ def _written_aside(out: Path) -> Iterator[Path]:
             raise OwnershipError(
                 f"another export is writing {aside}; wait for it, or choose another directory"
             ) from None
-        _check_is_free(out)  # another one may just have ended
+        _check_is_free(out)  # another export may have just finished
         for left in aside.iterdir():
             fsops.remove_tree(left)
         try:
@@ -183,11 +184,11 @@ def _check_is_free(out: Path) -> None:
     except OSError as error:
         raise UsageError(f"cannot export to {out}: {error.strerror}") from error
     if is_used:
-        raise UsageError(f"{out} holds something already; give a directory that is not there yet")
+        raise UsageError(f"{out} is not empty; give a directory that does not exist yet")
 
 
 class _Output(io.RawIOBase):
-    """A new file for Parquet's writer; every write can fail as others do."""
+    """A new file for Parquet's writer; its write failures are reported like all others."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -226,7 +227,7 @@ class _ParquetFile:
 
 
 class _Files:
-    """The files of one export: a directory a partition, one without any."""
+    """The files of one export: a directory per partition, or one if unpartitioned."""
 
     def __init__(self, root: Path, columns: Sequence[str], partition_by: Sequence[str]) -> None:
         self._root = root
@@ -235,18 +236,18 @@ class _Files:
         self._gathered: dict[str, list[pa.RecordBatch]] = {}
         self._gathered_bytes = 0
         self._begun: dict[str, int] = {}
-        """Files of each directory."""
+        """Number of files of each directory."""
         self._open: dict[str, _ParquetFile] = {}
-        """By directory; who was written to last is last."""
+        """Open files by directory, the most recently written one last."""
         self.bytes = 0
 
     @property
     def count(self) -> int:
-        """Files so far."""
+        """Number of files so far."""
         return sum(self._begun.values())
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Some rows, with the columns that the partitions follow from."""
+        """Add rows, including the columns that partitions are derived from."""
         for directory, part in self._partitioned(rows):
             self._gathered.setdefault(directory, []).append(part.select(self._schema.names))
         self._gathered_bytes += rows.nbytes
@@ -254,7 +255,7 @@ class _Files:
             self._write_gathered()
 
     def finish(self) -> None:
-        """No more rows. Unpartitioned, there is a file even without one: it tells the columns."""
+        """Finish all files; an unpartitioned export has one even without rows, for its schema."""
         self._write_gathered()
         if not self._partition_by and not self._begun:
             self._write("", [])
@@ -262,7 +263,7 @@ class _Files:
             self._close(directory)
 
     def abandon(self) -> None:
-        """Close what is open; the files are no good."""
+        """Close open files, which are then discarded."""
         for file in self._open.values():
             file.output.close()
 

@@ -1,9 +1,9 @@
-"""Pulling messages from a queue: which status, which ones, where to go on.
+"""Pulling messages from a queue: the status, the messages and the next offset.
 
-Source: RocketMQ 5.3.3 ``DefaultMessageStore.getMessage``, of a master with its default
-``travelCqFileNumWhenGetMessage`` (a pull never leaves the file of its first unit), and what the
-client does with it, ``PullAPIWrapper.processPullResult``; formats.md §10. Not done here: compacted
-topics, whose messages RocketMQ keeps in files of their own.
+Source: RocketMQ 5.3.3 ``DefaultMessageStore.getMessage`` of a master with its default
+``travelCqFileNumWhenGetMessage`` (a pull never leaves the file of its first unit), and the client's
+part of it, ``PullAPIWrapper.processPullResult``; formats.md §10. Compacted topics are not
+supported, because RocketMQ keeps their messages in separate files.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ class GetMessageStatus(StrEnum):
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    """The filter wants none of those looked at; go on at the next offset."""
+    """The filter matches none of the units that were read; continue at the next offset."""
     MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-    """Those looked at are gone from the log, or damaged there."""
+    """The messages of these units were removed from the log or are damaged there."""
     OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
     """A file of the queue is missing."""
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    """All was read; ask again later."""
+    """All messages were read; ask again later."""
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     """No store can have such a queue."""
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-    """It is empty, or there is none."""
+    """The queue is empty or absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """What bounds one pull besides the caller's limits (``MessageStoreConfig``)."""
+    """Limits of one pull besides the caller's (``MessageStoreConfig``)."""
 
     max_transfer_bytes_in_memory: int
     max_transfer_count_in_memory: int
     max_transfer_bytes_on_disk: int
     max_transfer_count_on_disk: int
     max_filter_message_size: int
-    """Bytes of units that are looked at."""
+    """Bytes of units that one pull reads."""
     in_memory_bytes: int
-    """Messages so near to the log's end have the limits of memory."""
+    """Messages within this distance of the log's end have the in-memory limits."""
 
     @classmethod
     def of(cls, settings: StoreSettings) -> Self:
-        """Those of a store, on this machine."""
+        """The limits of a store on this machine."""
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return cls(
             settings.max_transfer_bytes_on_message_in_memory,
@@ -75,27 +75,27 @@ class PullLimits:
 
 @dataclass(frozen=True, slots=True)
 class GetMessageResult:
-    """What a pull gave."""
+    """The result of a pull."""
 
     status: GetMessageStatus
     next_begin_offset: int
-    """Queue offset to go on at."""
+    """Queue offset to continue at."""
     min_offset: int
     max_offset: int
     messages: tuple[Message, ...] = ()
-    """What a client hands to its listener: inner batches taken apart, tags compared by text. May be
-    empty though the status is FOUND."""
+    """Messages that a client hands to its listener: inner batches are unwrapped and tags compared
+    as text. May be empty although the status is FOUND."""
     found: tuple[Message, ...] = ()
-    """What a broker sends, a message for each record."""
+    """Messages that a broker sends, one for each record."""
     queue_offsets: tuple[int, ...] = ()
-    """Places of ``found`` in this queue."""
+    """Offsets of ``found`` in this queue."""
     damaged: tuple[int, ...] = ()
-    """Physical offsets at which the queue has a message and the log none that is sound."""
+    """Physical offsets of units whose record in the log is missing or damaged."""
 
 
 @dataclass(slots=True)
 class _Pull:
-    """One pull under way."""
+    """State of one running pull."""
 
     max_count: int
     max_bytes: int
@@ -107,10 +107,10 @@ class _Pull:
     byte_count: int = 0
     message_count: int = 0
     lost_before: int = 0
-    """Physical offset up to which the log is known to be gone."""
+    """Physical offset up to which the log is known to be removed."""
 
     def is_full(self, unit: CqUnit, is_in_memory: bool) -> bool:
-        """Whether ``unit`` is too much (``isTheBatchFull``); the first one never is."""
+        """Whether ``unit`` exceeds the limits (``isTheBatchFull``); the first one never does."""
         if not self.found:
             return False
         limits, byte_count = self.limits, self.byte_count + unit.size
@@ -129,7 +129,7 @@ class _Pull:
         message_filter: MessageFilter | None,
         max_body_bytes: int,
     ) -> None:
-        """Take a unit's message if it is there and wanted."""
+        """Add a unit's message if the log has it and the filter matches."""
         if unit.physical_offset < self.lost_before:
             return
         if message_filter and not message_filter.is_matched_by_consume_queue(
@@ -174,13 +174,13 @@ def get_message(
     limits: PullLimits,
     max_body_bytes: int,
 ) -> GetMessageResult:
-    """Pull from queue offset ``offset`` on; ``MessageStore.get_message`` says what each means."""
+    """Pull from queue offset ``offset`` on; ``MessageStore.get_message`` has the parameters."""
     low, high = queue.min_offset, queue.max_offset
     outside = _outside(offset, low, high)
     if outside is not None:
         return GetMessageResult(*outside, low, high)
     looked_at = max(limits.max_filter_message_size, max_count * queue.unit_size)
-    # one more: the first of a batch queue may begin before the offset
+    # one more, because the first unit of a batch queue may begin before the offset
     units = queue.units_from(offset, -(-looked_at // queue.unit_size) + 1)
     if units is None:
         next_offset = queue.roll_next_file(offset)
@@ -207,7 +207,7 @@ def get_message(
 
 
 def _outside(offset: int, low: int, high: int) -> tuple[GetMessageStatus, int] | None:
-    """Status and next offset for an offset at which the queue has no message."""
+    """Status and next offset for an offset at which the queue has no message; else None."""
     if high == 0:
         return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0
     if offset < low:
@@ -220,12 +220,12 @@ def _outside(offset: int, low: int, high: int) -> tuple[GetMessageStatus, int] |
 
 
 def delivered(found: Iterable[Message], message_filter: MessageFilter | None) -> Iterator[Message]:
-    """What a client hands to its listener of what a broker sent."""
+    """Yield the messages that a client hands to its listener, given those a broker sent."""
     for outer in found:
         try:
             inner = outer.unwrap()
         except MessageBodyError:
-            # as RocketMQ's client, which hands over the batch as it is
+            # RocketMQ's client hands over the whole batch too
             inner = [outer]
         for message in inner:
             if message_filter is None or message_filter.is_delivered(message.properties):

@@ -1,9 +1,9 @@
-"""One queue as Arrow batches, for those who want many messages at once.
+"""One queue as Arrow batches, for callers that read many messages at once.
 
-Columns of the unit come from the queue alone; the log is read only where a column of the record or
-a filter wants it, and only at the units that a tag or a bit map lets through. What a filter gives
-is what a client hands to its listener. The plain twin is ``MessageStore.get_message``, but for
-inner batches, which are not taken apart here: a row is a record.
+Columns of the unit come from the queue alone. The log is read only if a column of the record or
+the filter needs it, and only at units that a tag or a bit map lets through. The rows that pass a
+filter are the messages that a client hands to its listener. The plain twin is
+``MessageStore.get_message``; unlike it, this module keeps inner batches whole: a row is a record.
 """
 
 from __future__ import annotations
@@ -47,14 +47,16 @@ def iterate(
     message_filter: MessageFilter | None = None,
     max_inflated_bytes: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages at [start, end) of a queue, in its order; an ``end`` of None or behind the
-    queue's max offset is that. What comes later is there for the next call, after a ``refresh``.
+    """Yield the messages at [start, end) of a queue, in queue order.
 
-    ``schema``: columns of ROWS_SCHEMA. queueOffset and tagsCode are the queue's: where a message
-    stands in it, and null where an ext unit is gone. ``max_inflated_bytes``: bodies are inflated up
-    to that size. Blank units and messages that the log has lost are left out; a damaged record is
-    a row with its corruptReason, whatever a filter would say. Raises StoreError where files are
-    missing or cannot be read.
+    An ``end`` of None, or past the queue's max offset, means the max offset. Messages that arrive
+    later are read by the next call, after a ``refresh``.
+
+    ``schema`` has columns of ROWS_SCHEMA. queueOffset is the position in this queue, and tagsCode
+    is the queue's, null if its ext unit is gone. Bodies are inflated up to
+    ``max_inflated_bytes``. Blank units and messages that the log has lost are left out; a damaged
+    record is a row with its corruptReason, which no filter drops. Raises StoreError if files are
+    missing or unreadable.
     """
     rows = _Rows(store, schema, message_filter, max_inflated_bytes)
     yield from rows.of(_units(store, topic, queue_id, start, end))
@@ -69,18 +71,18 @@ def _units(
         found = store.unit_columns(topic, queue_id, start, min(UNITS_PER_READ, end - start))
         if found is None:
             raise QueueFileError(
-                f"queue {queue_id} of topic {topic} has no file with offset {start}; build it "
-                "again with reput rebuild, or read from a later offset"
+                f"queue {queue_id} of topic {topic} has no file with offset {start}; rebuild it "
+                "with reput rebuild, or read from a later offset"
             )
         units, start = found
         if start > end:
-            # inner batches have more than one offset each
+            # an inner batch has more than one offset
             units = units.taken(units.queue_offsets < end)
         yield units
 
 
 class _Rows:
-    """Makes batches of units, for one iteration."""
+    """Makes batches from units, for one iteration."""
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class _Rows:
         self._answers: dict[tuple[str | None, ...], bool] = {}
 
     def of(self, found: Iterator[UnitColumns]) -> Iterator[pa.RecordBatch]:
-        """The rows of a queue's units, in as many batches as it takes; none is empty."""
+        """The rows of a queue's units, in as many batches as needed, none of them empty."""
         if self._filter is not None:
             wanted = self._filter
             found = (units.taken(_may_match(units, wanted)) for units in found)
@@ -118,13 +120,16 @@ class _Rows:
                 done += len(rows)
 
     def _begun(self, part: UnitColumns) -> tuple[UnitColumns, Iterator[pa.RecordBatch]]:
-        """What the log says at a part's units. The first batch, mostly the only one, is made at
-        once; where inflated bodies are large others follow, when they are wanted."""
+        """Read a part's records from the log.
+
+        The first batch, usually the only one, is made at once. If inflated bodies are large, more
+        batches follow on demand.
+        """
         batches = self._store.rows_at(part, self._log_schema, self._max_inflated_bytes)
         return part, chain([next(batches)], batches)
 
     def _batch(self, units: UnitColumns, columns: dict[str, pa.Array]) -> Iterator[pa.RecordBatch]:
-        """Units and what the log says at them, without what the filter drops."""
+        """Join units with their rows from the log, and drop rows that the filter rejects."""
         columns |= {
             "queueOffset": pa.array(units.queue_offsets),
             "physicalOffset": pa.array(units.physical_offsets),
@@ -142,7 +147,7 @@ class _Rows:
     def _matches(
         self, wanted: MessageFilter, count: int, columns: dict[str, pa.Array]
     ) -> NDArray[np.bool_]:
-        """bool[n]: damaged records, and what the filter's later questions let through."""
+        """bool[n]: damaged records, and rows that pass the filter's later tests."""
         values = [_property(columns, name).to_pylist() for name in self._names]
         rows: Iterable[tuple[str | None, ...]] = zip(*values, strict=True)
         if not values:
@@ -153,7 +158,7 @@ class _Rows:
         return matches
 
     def _answer(self, wanted: MessageFilter, values: tuple[str | None, ...]) -> bool:
-        """Depends on nothing but these values, which repeat."""
+        """The answer depends only on these values, which repeat, so it is cached."""
         answer = self._answers.get(values)
         if answer is None:
             named = zip(self._names, values, strict=True)
@@ -171,7 +176,7 @@ def _property(columns: dict[str, pa.Array], name: str) -> pa.Array:
 
 
 def _may_match(units: UnitColumns, wanted: MessageFilter) -> NDArray[np.bool_]:
-    """bool[n]: the filter's first question, asked once of each tags code where that is all."""
+    """bool[n]: the filter's first test, run once per distinct tags code if that suffices."""
     asked = wanted.is_matched_by_consume_queue
     if units.ext is None:
         codes, places = np.unique(units.tags_codes, return_inverse=True)
@@ -181,7 +186,7 @@ def _may_match(units: UnitColumns, wanted: MessageFilter) -> NDArray[np.bool_]:
 
 
 def _parts(units: UnitColumns) -> Iterator[UnitColumns]:
-    """Pieces for one batch each, by rows and by bytes of the log."""
+    """Split units into pieces for one batch each, by rows and by bytes of the log."""
     ends = np.cumsum(units.sizes)
     low = 0
     while low < len(units):

@@ -1,7 +1,7 @@
-"""What a consumer wants, asked three times: of the queue, of the log, and of what arrived.
+"""A consumer's filter, applied three times: to the queue, to the log, and to what arrived.
 
-The first two are a broker's: by what stands in the queue it rules messages out without reading
-them. The third is the client's, which compares the texts whose hashes the broker compared. Source:
+A broker applies the first two; the queue's units let it rule messages out without reading them. The
+client applies the third and compares the texts whose hashes the broker compared. Source:
 RocketMQ 5.3.3 ``ExpressionMessageFilter``, ``PullAPIWrapper.processPullResult``; formats.md §10.
 """
 
@@ -18,38 +18,38 @@ from store.queue.consumequeueext import ExtUnit
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """One consumer's wish: tags, or an expression over properties."""
+    """One consumer's filter: tags, or an expression over properties."""
 
     tags: tags.TagFilter | None = None
     selector: sql92.Selector | None = None
     consumer: ConsumerFilter | None = None
-    """Who registered the expression: bit maps in the queue say something about him."""
+    """The consumer that registered the expression; bit maps in the queue may cover it."""
 
     @classmethod
     def by_tags(cls, expression: str) -> MessageFilter:
-        """Tags joined by ``||``, or ``*``. Raises ValueError where RocketMQ refuses it."""
+        """Filter by tags joined by ``||``, or ``*``. Raises ValueError if RocketMQ refuses them."""
         return cls(tags=tags.parse(expression))
 
     @classmethod
     def by_sql(cls, expression: str) -> MessageFilter:
-        """An SQL92 expression. Raises ``sql92.ExpressionError``, a ValueError."""
+        """Filter by an SQL92 expression. Raises ``sql92.ExpressionError``, a ValueError."""
         return cls(selector=sql92.parse(expression))
 
     @classmethod
     def of_consumer(cls, consumer: ConsumerFilter) -> MessageFilter:
-        """A registered SQL92 expression; one that RocketMQ cannot use stops no message."""
+        """Filter by a registered SQL92 expression; one that RocketMQ cannot use matches all."""
         return cls(selector=consumer.selector, consumer=consumer)
 
     @property
     def names(self) -> frozenset[str]:
-        """Properties that the last two questions look at."""
+        """Properties that the last two tests read."""
         names = self.selector.names if self.selector else frozenset()
         return names | {properties.TAGS.decode()} if self.tags and self.tags.tags else names
 
     def is_matched_by_consume_queue(self, tags_code: int | None, ext: ExtUnit | None) -> bool:
-        """Whether a message may be wanted, by its unit; false is certain.
+        """Whether a message may match, judged by its unit; only false is certain.
 
-        ``tags_code`` is None where the unit has the address of an ext unit that is gone.
+        ``tags_code`` is None if the unit holds the address of an ext unit that is gone.
         """
         if self.tags is not None and not self.tags.matches_code(tags_code):
             return False

@@ -1,6 +1,6 @@
 """A message as a consumer sees it: decoded names, a plain body, the messages of an inner batch.
 
-A body is inflated or taken apart on demand only.
+Bodies are inflated and inner batches unwrapped only on demand.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _MESSAGE_ID = struct.Struct(">q")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; what is not decoded here is in ``record``."""
+    """One message; fields that are not decoded here are in ``record``."""
 
     record: Record
-    """As stored. Of a message out of an inner batch: the batch's, with its own flag, queue offset,
-    properties and body."""
+    """The record as stored. A message from an inner batch has the batch's record, but its own flag,
+    queue offset, properties and body."""
     topic: str
     properties: dict[str, str]
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
-    """No body is inflated beyond."""
+    """Upper limit of an inflated body."""
 
     @classmethod
     def of(cls, found: Record, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> Message:
@@ -39,17 +39,17 @@ class Message:
 
     @property
     def queue_id(self) -> int:
-        """Of the message's own queue, also where a light queue led to it."""
+        """Id of the message's own queue, also if a light queue led to it."""
         return self.record.queue_id
 
     @property
     def queue_offset(self) -> int:
-        """As stored: behind a jump of queue offsets it is not the place in the queue."""
+        """Queue offset as stored; after a jump of queue offsets it is not the queue's index."""
         return self.record.queue_offset
 
     @property
     def physical_offset(self) -> int:
-        """Of the record in the log; messages of one inner batch share it."""
+        """Physical offset of the record; messages of one inner batch share it."""
         return self.record.physical_offset
 
     @property
@@ -85,13 +85,15 @@ class Message:
 
     @property
     def offset_message_id(self) -> str:
-        """Store host and physical offset: the id that a broker gives."""
+        """Store host and physical offset: the id that a broker assigns."""
         host = record.encode_host(self.record.store_host)
         return (host + _MESSAGE_ID.pack(self.physical_offset)).hex().upper()
 
     def body(self) -> bytes:
-        """The body, inflated. Raises MessageBodyError where that fails, or takes more than
-        ``max_body_bytes``."""
+        """The inflated body.
+
+        Raises MessageBodyError if inflating fails or needs more than ``max_body_bytes``.
+        """
         codec = compression(self.record.sys_flag)
         if codec is None:
             return self.record.body
@@ -99,20 +101,20 @@ class Message:
         if plain is None:
             raise MessageBodyError(
                 f"the body of the message at physical offset {self.physical_offset} ({codec}, "
-                f"{len(self.record.body)} bytes) does not inflate to at most "
+                f"{len(self.record.body)} bytes) cannot be inflated within "
                 f"{self.max_body_bytes} bytes; raise the limit, or take the body as stored"
             )
         return plain
 
     def unwrap(self) -> list[Message]:
-        """The messages of an inner batch; any other message is alone. Raises MessageBodyError."""
+        """The messages of an inner batch, or just this message. Raises MessageBodyError."""
         if not is_inner_batch(self.record.sys_flag):
             return [self]
         inner = inner_messages(self.body())
         if inner is None:
             raise MessageBodyError(
-                f"the body of the message at physical offset {self.physical_offset} is no inner "
-                "batch, though its sysFlag says so; take the body as stored"
+                f"the body of the message at physical offset {self.physical_offset} is not an "
+                "inner batch, though its sysFlag marks one; take the body as stored"
             )
         return [self._inner(index, *parts) for index, parts in enumerate(inner)]
 

@@ -1,10 +1,10 @@
-"""A store as its consumers see it: messages by queue, by time, by key, by id, without a broker.
+"""A store as its consumers see it: messages by queue, time, key or id, without a broker.
 
-What may be read ends at the watermark of our dispatcher. A store that RocketMQ built has none:
-there it ends with the log's last whole record, and the queues with the units up to it. Nothing is
-written, so that a broker and a dispatcher may be at work meanwhile; ``refresh`` looks how far they
-are. Source: RocketMQ 5.3.3 ``DefaultMessageStore``, ``ConsumeQueueStore``, and for queries by key
-its client's ``MQAdminImpl``; formats.md §10.
+Reads end at the watermark of our dispatcher. A store that RocketMQ built has no watermark; there,
+reads end with the log's last whole record, and the queues with the units up to it. Nothing is
+written, so a broker and a dispatcher may run meanwhile; ``refresh`` picks up their progress.
+Source: RocketMQ 5.3.3 ``DefaultMessageStore``, ``ConsumeQueueStore``, and for queries by key its
+client's ``MQAdminImpl``; formats.md §10.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from store.state.output import watermark_of_output
 from store.state.watermark import STATE_DIRECTORY, read_watermark
 
 UNIQUE_KEY_MAX_COUNT = 32
-"""What a broker looks at for a unique key."""
+"""Number of messages that a broker examines for a unique key."""
 MAX_TIMESTAMP_MS = (1 << 63) - 1
 
 _T = TypeVar("_T")
@@ -74,11 +74,11 @@ _NO_QUEUE = GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
 
 
 class MessageStore:
-    """One store, or a store's log and another output's indexes; a context manager.
+    """One store, or a store's log with another output's indexes; a context manager.
 
-    Offsets in queues and in the log are exclusive ends; times are ms. A queue that is not there is
-    an empty one, as with RocketMQ, which makes it when it is asked. Not thread-safe. Any question
-    raises a StoreError where a file is not what the store's settings say.
+    Upper bounds of offsets in queues and in the log are exclusive; times are ms. An absent queue
+    reads as empty, as in RocketMQ, which creates it on demand. Not thread-safe. Every read raises a
+    StoreError if a file contradicts the store's settings.
     """
 
     def __init__(
@@ -90,13 +90,12 @@ class MessageStore:
         limits: PullLimits | None = None,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
     ) -> None:
-        """``output``: where the indexes are, if not in the store at ``root``.
+        """Open the store at ``root``, with its indexes in ``output`` if they are elsewhere.
 
-        ``settings``: instead of those that ``root`` states and the indexes were built with
-        (``store.state.built``). ``limits``: of a pull, instead of
-        those of the settings.
-        ``max_body_bytes``: of no message will more be inflated. Raises UsageError where ``root`` is
-        no store, its settings cannot be read, or ``output`` is none of its log's.
+        ``settings`` replace those that ``root`` states and the indexes were built with
+        (``store.state.built``); ``limits`` replace a pull's limits from the settings. Bodies are
+        inflated up to ``max_body_bytes``. Raises UsageError if ``root`` is not a store, if its
+        settings cannot be read, or if ``output`` belongs to another log.
         """
         self._output = output or root
         settings = settings or settings_of(self._output, read_store_settings(root))
@@ -114,8 +113,11 @@ class MessageStore:
         self._view = LogView(log, end)
 
     def refresh(self) -> None:
-        """See what was dispatched, and what was removed, since. Where nothing was it costs two
-        small reads. Without a watermark the log's last record may take one refresh more."""
+        """Pick up what was dispatched and removed since the last call.
+
+        Without changes it costs two small reads. Without a watermark, the log's last record may
+        need one more refresh.
+        """
         log = self._view.log
         before = (self._watermark, self._view.end, log.min_offset)
         log.refresh()
@@ -137,12 +139,12 @@ class MessageStore:
 
     @property
     def min_physical_offset(self) -> int:
-        """Of the log."""
+        """Min offset of the log."""
         return self._view.log.min_offset
 
     @property
     def max_physical_offset(self) -> int:
-        """Up to which the log may be read."""
+        """Physical offset up to which the log may be read."""
         return self._view.end
 
     def topics(self) -> list[str]:
@@ -158,12 +160,14 @@ class MessageStore:
         return list_queue_ids(self._output / self._directory_kind(name) / name)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Of the first message that is still in the log, the max offset without one; 0 without a
-        queue, -1 without a batch queue."""
+        """Offset of the first message that is still in the log.
+
+        It is the max offset if there is none, 0 without a queue and -1 without a batch queue.
+        """
         return self._ask(topic, queue_id, lambda queue: queue.min_offset, 0)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Behind the last message; 0 without a queue."""
+        """Offset after the last message; 0 without a queue."""
         return self._ask(topic, queue_id, lambda queue: queue.max_offset, 0)
 
     def get_message(
@@ -176,10 +180,10 @@ class MessageStore:
         max_bytes: int = MAX_PULL_MSG_SIZE,
         message_filter: MessageFilter | None = None,
     ) -> GetMessageResult:
-        """Messages from ``offset`` on, at most ``max_count`` of at most ``max_bytes`` in all.
+        """Pull from ``offset`` on up to ``max_count`` messages of up to ``max_bytes`` in all.
 
-        The first one comes whatever its size. How many units are looked at is bounded too, so that
-        a filter that wants none of them gives NO_MATCHED_MESSAGE, and where to go on.
+        The first message is returned whatever its size. The number of units read is limited too, so
+        a filter that matches none of them gives NO_MATCHED_MESSAGE and the next offset.
         """
 
         def ask(queue: QueueReader) -> GetMessageResult:
@@ -194,15 +198,17 @@ class MessageStore:
     def unit_columns(
         self, topic: str, queue_id: int, offset: int, count: int
     ) -> tuple[UnitColumns, int] | None:
-        """At most ``count`` units from ``offset`` on and the offset behind them; None where no
-        file of the queue holds it."""
+        """Up to ``count`` units from ``offset`` on, and the offset after them.
+
+        None if no file of the queue holds ``offset``.
+        """
         return self._ask(topic, queue_id, lambda queue: queue.columns_from(offset, count), None)
 
     def rows_at(
         self, units: UnitColumns, schema: pa.Schema, max_inflated_bytes: int | None
     ) -> Iterator[pa.RecordBatch]:
-        """What the log says at units (``store.rows.rows.rows_at``)."""
-        # numba takes half a second to import: who reads single messages goes without
+        """Rows of the log at the given units (``store.rows.rows.rows_at``)."""
+        # numba takes half a second to import, which readers of single messages avoid
         from store.rows.rows import rows_at  # noqa: PLC0415
 
         return rows_at(
@@ -242,7 +248,7 @@ class MessageStore:
         return self._ask(topic, queue_id, ask, 0)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Of the message at ``offset``; -1 without one."""
+        """Store time of the message at ``offset``; -1 without one."""
 
         def ask(queue: QueueReader) -> int:
             for unit in queue.units_from(offset, 1) or ():
@@ -260,7 +266,7 @@ class MessageStore:
         return self._view.store_time(self.min_physical_offset, record.MIN_RECORD_LENGTH)
 
     def message_at(self, physical_offset: int) -> Message | None:
-        """The message whose record begins there; None where none does."""
+        """The message whose record begins at ``physical_offset``; None if none does."""
         log = self._view.log
         if not log.min_offset <= physical_offset < self._view.end:
             return None
@@ -271,15 +277,15 @@ class MessageStore:
         return Message.of(found, self._max_body_bytes) if isinstance(found, Record) else None
 
     def message_by_id(self, offset_message_id: str) -> Message | None:
-        """The message with the id that a broker gave it; None for another broker's.
+        """The message with the id that a broker assigned; None for another broker's id.
 
-        Raises UsageError for what is no such id.
+        Raises UsageError if the text is not such an id.
         """
         decoded = decode_message_id(offset_message_id)
         if decoded is None:
             raise UsageError(
-                f"{offset_message_id!r} is no offset message id, which has 32 or 56 hexadecimal "
-                "digits; for an id that a client made query by unique key"
+                f"{offset_message_id!r} is not an offset message id, which has 32 or 56 "
+                "hexadecimal digits; query an id that a client made by unique key"
             )
         host, physical_offset = decoded
         found = self.message_at(physical_offset)
@@ -296,8 +302,8 @@ class MessageStore:
     ) -> list[Message]:
         """Messages of a topic with ``key`` among their keys, by physical offset.
 
-        Of the newest ``max_count`` (at most the store's maxMsgsNumBatch) with the key's hash and a
-        store time of [begin, end], to the second.
+        Only the newest ``max_count`` entries (up to the store's maxMsgsNumBatch) with the key's
+        hash and a store time in [begin, end], to the second, are examined.
         """
         found = self._indexed(topic, key, max_count, begin_ms, end_ms)
         return [message for message in found if message.topic == topic and key in message.keys]
@@ -311,8 +317,8 @@ class MessageStore:
         begin_ms: int = 0,
         end_ms: int = MAX_TIMESTAMP_MS,
     ) -> list[Message]:
-        """Messages of a topic with a unique key, by physical offset: a message that was sent again
-        has the same one."""
+        """Messages of a topic with a unique key, by physical offset; a message that was sent again
+        has the same key."""
         found = self._indexed(topic, unique_key, max_count, begin_ms, end_ms)
         return [m for m in found if m.topic == topic and m.unique_key == unique_key]
 
@@ -330,7 +336,7 @@ class MessageStore:
     def _ask(
         self, topic: str, queue_id: int, question: Callable[[QueueReader], _T], without: _T
     ) -> _T:
-        """A queue's answer; ``without`` where no store can have such a queue."""
+        """A queue's answer, or ``without`` if no store can have such a queue."""
         name = topic_directory(topic.encode())
         if name is None or queue_id < 0:
             return without
@@ -338,7 +344,7 @@ class MessageStore:
         try:
             return question(self._queue(key))
         except FileNotFoundError:
-            # removed with its messages since it was opened
+            # the queue and its messages were removed since it was opened
             self._view.log.refresh()
             self._queues.clear()
             return question(self._queue(key))
@@ -364,8 +370,7 @@ class MessageStore:
         return ConsumeQueueReader(files, ext, self._view)
 
     def _directory_kind(self, topic: str) -> str:
-        """Below which directory a topic's queues are: what the disk has, then what the broker
-        declares."""
+        """Directory kind of a topic's queues, as found on disk or else as the broker declares."""
         if (self._output / BATCH_CONSUME_QUEUE_DIRECTORY / topic).is_dir():
             return BATCH_CONSUME_QUEUE_DIRECTORY
         is_batch = self._queue_types.get(topic.encode()) == BATCH_CQ

@@ -1,8 +1,8 @@
-"""One queue as it stands at one moment: bounds, units from an offset on, search by time.
+"""One queue at one moment: its bounds, units from an offset on, search by time.
 
-Both kinds of queue answer the same questions. Offsets are queue offsets, ends exclusive; times are
-ms. What lies behind ``end``, the byte position that the log's trusted end gives, is not there. A
-queue whose files are removed meanwhile raises FileNotFoundError: it must be opened again. Source:
+Both kinds of queue have the same interface. Offsets are queue offsets, ends are exclusive, times
+are ms. Units past ``end``, the byte position that follows from the log's trusted end, are ignored.
+If a queue's files are removed meanwhile, it raises FileNotFoundError and must be reopened. Source:
 RocketMQ 5.3.3 ``ConsumeQueue``, ``BatchConsumeQueue``, ``MappedFileQueue``; formats.md §5 and §7.
 """
 
@@ -28,34 +28,34 @@ from store.queue.consumequeueext import MAX_ADDR, ConsumeQueueExtFiles, ExtUnit,
 
 @dataclass(frozen=True, slots=True)
 class CqUnit:
-    """What a queue says of one message, or of one inner batch (``CqUnit``)."""
+    """A queue's unit for one message or one inner batch (``CqUnit``)."""
 
     queue_offset: int
     physical_offset: int
     size: int
     tags_code: int | None
-    """None where the queue holds the address of an ext unit that is gone."""
+    """None if the queue holds the address of an ext unit that is gone."""
     ext: ExtUnit | None = None
     batch_num: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class UnitColumns:
-    """Many units, a column for each field of CqUnit; without blanks."""
+    """Many units, with a column for each field of CqUnit; blanks are left out."""
 
     queue_offsets: NDArray[np.int64]
     physical_offsets: NDArray[np.int64]
     sizes: NDArray[np.int32]
     tags_codes: NDArray[np.int64]
-    """The address, which no tags code is, where the ext unit is gone."""
+    """The raw ext address, which is never a tags code, if the ext unit is gone."""
     ext: NDArray[np.object_] | None = None
-    """ExtUnit or None of each; None where the queue has no ext."""
+    """ExtUnit or None of each; None if the queue has no ext."""
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def taken(self, which: NDArray[np.bool_] | slice) -> UnitColumns:
-        """Some of them."""
+        """The selected units."""
         return UnitColumns(
             self.queue_offsets[which],
             self.physical_offsets[which],
@@ -71,16 +71,16 @@ class LogView:
 
     log: CommitLog
     end: int
-    """Exclusive; physical offset."""
+    """Physical offset, exclusive."""
 
     def store_time(self, offset: int, size: int) -> int:
-        """storeTimestamp of the record at ``offset``, NO_TIME where there is none
+        """storeTimestamp of the record at ``offset``, NO_TIME if there is none
         (``CommitLog.pickupStoreTimestamp``)."""
         return NO_TIME if offset + size > self.end else self.log.store_time(offset)
 
 
 class QueueReader(Protocol):
-    """What both kinds of queue answer."""
+    """The interface of both kinds of queue."""
 
     unit_size: int
     """Bytes."""
@@ -88,20 +88,22 @@ class QueueReader(Protocol):
     max_offset: int
 
     def units_from(self, offset: int, count: int) -> Iterator[CqUnit] | None:
-        """Units from the one that holds ``offset`` on, at most ``count`` and to the end of its
-        file; None where no file holds it."""
+        """Up to ``count`` units, from the one that holds ``offset`` to the end of its file.
+
+        None if no file holds it.
+        """
         ...
 
     def columns_from(self, offset: int, count: int) -> tuple[UnitColumns, int] | None:
-        """What ``units_from`` gives, and the offset behind the last of them."""
+        """The units of ``units_from`` as columns, and the offset after the last of them."""
         ...
 
     def roll_next_file(self, offset: int, /) -> int:
-        """The first offset of the file behind the one of ``offset``."""
+        """The first offset of the file after the one that holds ``offset``."""
         ...
 
     def offset_by_time(self, timestamp: int, boundary: BoundaryType) -> int:
-        """Where a search by store time ends, not yet clamped to the queue's bounds."""
+        """Result of a search by store time, not yet clamped to the queue's bounds."""
         ...
 
 
@@ -119,14 +121,14 @@ class ConsumeQueueReader:
         self.min_offset = files.min_queue_offset(self._end, view.log.min_offset)
 
     def units_from(self, offset: int, count: int) -> Iterator[CqUnit] | None:
-        """As the protocol says."""
+        """See QueueReader."""
         units = self._stored(offset, count)
         if units is None:
             return None
         return (self._unit(offset + index, *unit) for index, unit in enumerate(units.tolist()))
 
     def columns_from(self, offset: int, count: int) -> tuple[UnitColumns, int] | None:
-        """As the protocol says."""
+        """See QueueReader."""
         units = self._stored(offset, count)
         if units is None:
             return None
@@ -156,7 +158,7 @@ class ConsumeQueueReader:
         return self._files.units(start, first, min(count, self._count(start) - first))
 
     def _count(self, start: int) -> int:
-        """Units of the file that starts at byte ``start``."""
+        """Number of units in the file that starts at byte ``start``."""
         return min(self._end - start, self._files.file_size) // CQ_STORE_UNIT_SIZE
 
     def _unit(self, queue_offset: int, offset: int, size: int, tags_code: int) -> CqUnit:
@@ -166,7 +168,7 @@ class ConsumeQueueReader:
         return CqUnit(queue_offset, offset, size, ext.tags_code if ext else None, ext)
 
     def roll_next_file(self, offset: int, /) -> int:
-        """As the protocol says."""
+        """See QueueReader."""
         per_file = self._files.file_size // CQ_STORE_UNIT_SIZE
         return offset + per_file - offset % per_file
 
@@ -189,15 +191,15 @@ class BatchConsumeQueueReader:
         self.min_offset = files.min_offset_in_queue(self._end, view.log.min_offset)
 
     def units_from(self, offset: int, count: int) -> Iterator[CqUnit] | None:
-        """As the protocol says; the first may begin before ``offset``, and where offsets jump also
-        end before it."""
+        """See QueueReader; the first unit may begin before ``offset``, and after a jump of offsets
+        also end before it."""
         index = self._files.find_unit(offset, self._end)
         if index is None:
             return None
         return map(_batch_unit, self._stored(index, count).tolist())
 
     def columns_from(self, offset: int, count: int) -> tuple[UnitColumns, int] | None:
-        """As the protocol says, but for a first unit that ends before ``offset``."""
+        """See QueueReader, except that a first unit that ends before ``offset`` is left out."""
         index = self._files.find_unit(offset, self._end)
         if index is None:
             return None
@@ -215,14 +217,14 @@ class BatchConsumeQueueReader:
         return columns, _offset_behind(units[-1])
 
     def _stored(self, index: int, count: int) -> NDArray[np.void]:
-        """At most ``count`` units from one on, to the end of its file; none where that is gone."""
+        """Up to ``count`` units from ``index`` on, within its file; empty if the file is gone."""
         position = index * BATCH_CQ_STORE_UNIT_SIZE
         file_end = position - position % self._files.file_size + self._files.file_size
         left = (min(self._end, file_end) - position) // BATCH_CQ_STORE_UNIT_SIZE
         return self._files.read(index, min(count, left))
 
     def roll_next_file(self, _offset: int, /) -> int:
-        """Always 0, as RocketMQ's."""
+        """Always 0, as in RocketMQ."""
         return 0
 
     def offset_by_time(self, timestamp: int, boundary: BoundaryType) -> int:

@@ -1,4 +1,4 @@
-"""Work done by threads before it is asked for: neither reads nor kernels hold Python's lock."""
+"""Work done ahead by threads; neither reads nor kernels hold Python's lock."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 MAX_THREADS = 4
-"""Each holds a batch and the buffers that it is made from."""
+"""Each thread holds a batch and the buffers that it is made from."""
 
 _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
 
 
 def map_ahead(work: Callable[[_Item], _Done], items: Iterable[_Item]) -> Iterator[_Done]:
-    """``map(work, items)``, done ahead on as many cores as this process may use.
+    """``map(work, items)``, computed ahead on as many cores as this process may use.
 
-    The first is done by the caller: who takes no more starts no thread. ``items`` are taken by the
-    caller's thread too, one more than there are threads ahead of what was given. Errors come where
-    ``map`` has them. To close the iterator is to wait for what is being done.
+    The caller's thread computes the first result, so no thread starts if no more is wanted. It also
+    takes ``items``, one more than there are threads ahead of the results. Errors come where ``map``
+    raises them. Closing the iterator waits for running work.
     """
     source = iter(items)
     for item in source:
@@ -46,7 +46,7 @@ def map_ahead(work: Callable[[_Item], _Done], items: Iterable[_Item]) -> Iterato
 def _submitted(
     pool: ThreadPoolExecutor, work: Callable[[_Item], _Done], source: Iterator[_Item]
 ) -> Iterator[Future[_Done]]:
-    """Every item's work; last, where ``source`` fails, its error."""
+    """Submit every item's work and, if ``source`` fails, its error as the last result."""
     try:
         for item in source:
             yield pool.submit(work, item)

@@ -16,10 +16,10 @@ TABLE = "messages"
 
 @contextmanager
 def answer(settings: StoreSettings, query: str) -> Iterator[pa.RecordBatchReader]:
-    """The rows that a query gives; read while the block lasts.
+    """Run a query; its rows can be read while the block lasts.
 
-    Raises UsageError where DuckDB is not installed or does not understand the query, StoreError
-    where it fails later on.
+    Raises UsageError if DuckDB is not installed or rejects the query, StoreError if the query fails
+    later.
     """
     try:
         import duckdb  # noqa: PLC0415 - an extra
@@ -32,7 +32,7 @@ def answer(settings: StoreSettings, query: str) -> Iterator[pa.RecordBatchReader
         try:
             relation = connection.sql(query)
             if relation is None:
-                raise UsageError(f"the query is empty; ask of the table {TABLE}")
+                raise UsageError(f"the query is empty; select from the table {TABLE}")
             yield relation.to_arrow_reader()
         except duckdb.ProgrammingError as error:
             raise UsageError(f"the query cannot be run: {error}") from error

@@ -1,5 +1,5 @@
-"""A topic's messages in the order in which they were stored, its queues merged: the last ones,
-those since a time, and what comes after them."""
+"""A topic's messages in store order, its queues merged: the last ones, those since a time, and
+those that arrive later."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _LONGEST_STEP = 1 << 20
 
 
 class QueueMessage(NamedTuple):
-    """What stands at one place of a queue."""
+    """A message and its position in a queue."""
 
     physical_offset: int
     queue_id: int
     queue_offset: int
-    """Place in the queue."""
+    """Offset in the queue."""
     message: Message | None
-    """None where the record is damaged."""
+    """None if the record is damaged."""
 
 
 class TopicTail:
-    """Follows one topic of a store that may be written to. Not thread-safe.
+    """Follows one topic of a store that may be written meanwhile. Not thread-safe.
 
-    Each method's iterator must be read to its end before the next call.
+    Each method's iterator must be exhausted before the next call.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class TopicTail:
         self._topic = topic
         self._filter = message_filter
         self._next_offsets: dict[int, int] = {}
-        """By queue: what was given ends there."""
+        """The next queue offset to return, by queue."""
 
     def last(self, count: int) -> Iterator[QueueMessage]:
-        """The last messages, at most ``count``."""
+        """The last messages, up to ``count``."""
         places: list[tuple[int, int, int]] = []
         for queue_id in self._store.queue_ids(self._topic):
             self._next_offsets[queue_id] = self._store.max_offset(self._topic, queue_id)
@@ -57,14 +57,14 @@ class TopicTail:
         yield from deque(self._messages(deque(sorted(places), count)), count)
 
     def since(self, time_ms: int) -> Iterator[QueueMessage]:
-        """Those stored at or after a time, ms since the epoch."""
+        """Messages stored at or after a time, ms since the epoch."""
         for queue_id in self._store.queue_ids(self._topic):
             offset = self._store.offset_by_time(self._topic, queue_id, time_ms)
             self._next_offsets[queue_id] = offset
         return self._go_on()
 
     def new(self) -> Iterator[QueueMessage]:
-        """What came since the call before; new queues too."""
+        """Messages since the previous call, including those of new queues."""
         self._store.refresh()
         return self._go_on()
 
@@ -90,7 +90,7 @@ class TopicTail:
         return found
 
     def _places(self, queue_id: int, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """(physical offset, queue id, queue offset): they sort as messages were stored."""
+        """(physical offset, queue id, queue offset) tuples, which sort in store order."""
         for batch in iterate(
             self._store, self._topic, queue_id, start, end, schema=_PLACE,
             message_filter=self._filter,

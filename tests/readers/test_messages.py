@@ -75,7 +75,7 @@ def test_what_is_no_inner_batch_comes_as_it_is(tmp_path: Path, cut: int) -> None
     with MessageStore(small.write()) as store:
         pulled = store.get_message("Topic", 0, 0)
         assert pulled.messages == pulled.found
-        with pytest.raises(MessageBodyError, match="is no inner batch"):
+        with pytest.raises(MessageBodyError, match="is not an inner batch"):
             pulled.messages[0].unwrap()
         assert pulled.messages[1].unwrap() == [pulled.messages[1]]
 
