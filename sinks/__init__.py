@@ -1,5 +1,6 @@
-"""Writers of what RocketMQ derives from its log, one file for each kind, behind one interface.
+"""Dispatchers that write RocketMQ's derived files, one module per kind, with one interface.
 
-The interface is ``store.runs.dispatch.CommitLogDispatcher``; a new kind of index is a new file here
-and an entry in ``streaming.dispatchers``. The driver calls them in turn for every batch.
+The interface is ``store.runs.dispatch.CommitLogDispatcher``. A new kind of index needs a new module
+here and an entry in ``streaming.dispatchers``. The driver calls the dispatchers in turn for every
+batch.
 """

@@ -1,12 +1,12 @@
 """The batch queue dispatcher: RocketMQ's ``BatchConsumeQueue.putBatchMessagePositionInfo``.
 
-Delivery: exactly once in the files, under at-least-once calls: what a queue file holds already
-says which messages are built. Unit of work: one queue of one batch, which is written and counted
-as a whole; queues are independent of each other.
+Delivery: exactly once in the files, although calls may repeat, because a queue file itself shows
+which messages already have units. Unit of work: one queue of one batch, written and counted as a
+whole; queues are independent of each other.
 
-Only a batch's batch topics (``store.queue.queuetype``) come here, and none of their messages goes
-to the consume queue. RocketMQ's rules are kept byte for byte (formats.md §7); what it ignores with
-a warning goes to the ledger.
+Only messages of batch topics (``store.queue.queuetype``) come here, and none of them goes to the
+consume queue. The output is byte-identical to RocketMQ's (formats.md §7); messages that RocketMQ
+drops with a warning are listed in the ledger.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from store.state.ledger import Ledger, LedgerEntry, escaped
 
 @dataclass(slots=True)
 class _Queue:
-    """One queue as its files say; moves only after a successful write."""
+    """One queue as its files show it; it advances only after a successful write."""
 
     files: BatchConsumeQueueFiles
     end: int
-    """Byte position behind the last unit."""
+    """Byte position after the last unit."""
     max_msg_phy_offset: int
-    """Where the last message with a unit starts; -1 without one."""
+    """Physical offset of the last message with a unit; -1 without one."""
 
 
 class BatchConsumeQueueDispatcher:
-    """Appends batch units per queue; not thread-safe, one per output."""
+    """Appends batch units per queue; not thread-safe, one instance per output."""
 
     name = "batchconsumequeue"
     index_msg_timestamp = 0
@@ -58,10 +58,13 @@ class BatchConsumeQueueDispatcher:
         durable_end: int | None,
         open_files: Callable[[Path, int], BatchConsumeQueueFiles] = BatchConsumeQueueFiles,
     ) -> None:
-        """``file_size``: bytes of a queue file, whole units (UsageError otherwise, once there is a
-        queue). ``durable_end``: the watermark; units of messages past it are written anew, None
-        trusts every unit. ``open_files`` opens a queue's directory; ``upkeep.verify`` compares
-        instead."""
+        """Set up the dispatcher; no file is opened yet.
+
+        ``file_size`` is the bytes of a queue file, a multiple of the unit size (else UsageError,
+        once there is a queue). ``durable_end`` is the watermark; units of messages past it are
+        rewritten, and None trusts every unit. ``open_files`` opens a queue's directory;
+        ``upkeep.verify`` passes one that compares instead of writing.
+        """
         self.root = output / BATCH_CONSUME_QUEUE_DIRECTORY
         self._output = output
         self._file_size = file_size
@@ -72,15 +75,15 @@ class BatchConsumeQueueDispatcher:
         self._topics: set[bytes] = set()
         self._unsynced = UnsyncedFiles()
         self._batch: tuple[int, int] | None = None
-        """[start, end) of the batch that is being written; a second try goes on with it."""
+        """[start, end) of the batch that is being written; a second try resumes it."""
         self._done: set[tuple[bytes, int]] = set()
         self._counts = DispatchCounts()
 
     def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
-        """Write the units of a batch (``CommitLogDispatcher.dispatch``); the runs of its batch
-        topics must have details.
+        """Write the units of a batch (``CommitLogDispatcher.dispatch``).
 
-        Raises NoSpaceError with what was written kept: the same batch may be given again.
+        The runs of its batch topics must have details. Raises NoSpaceError and keeps what was
+        written, so the same batch may be dispatched again.
         """
         if self._batch != (batch.start, batch.end):
             self._batch = (batch.start, batch.end)
@@ -95,7 +98,7 @@ class BatchConsumeQueueDispatcher:
     def _dispatch_queue(
         self, topic: bytes, queue_id: int, units: NDArray[np.void]
     ) -> DispatchCounts:
-        """All of a batch's messages of one queue, in log order: written, built before or listed."""
+        """Write, skip or list all messages of one queue in a batch, in log order."""
         counts = DispatchCounts(messages=len(units))
         queue = self._queue(topic, queue_id)
         if queue is None:
@@ -104,7 +107,7 @@ class BatchConsumeQueueDispatcher:
         else:
             out_of_range = (units["msg_base_offset"] < 0) | (units["batch_size"] < 0)
             sound = units[~out_of_range]
-            # the idempotence rule: offset <= maxMsgPhyOffset is built already
+            # the idempotence rule: offset <= maxMsgPhyOffset already has a unit
             counts.duplicates = int(
                 np.searchsorted(sound["offset"], queue.max_msg_phy_offset, side="right")
             )
@@ -117,7 +120,7 @@ class BatchConsumeQueueDispatcher:
         return counts
 
     def _queue(self, topic: bytes, queue_id: int) -> _Queue | None:
-        """The queue as its files say, read at first use; None where its name is unusable."""
+        """The queue, read from its files at first use; None if its name is unusable."""
         identity = (topic, queue_id)
         if identity not in self._queues:
             name = topic_directory(topic)
@@ -162,11 +165,11 @@ class BatchConsumeQueueDispatcher:
         self._unsynced.sync()
 
     def close(self) -> None:
-        """Let go of what a batch that failed has left open; otherwise there is nothing."""
+        """Close files that a failed batch has left open."""
         self._unsynced.close()
 
     def truncate(self, end_offset: int) -> None:
-        """Cut every queue behind the last message that ends at or before ``end_offset``."""
+        """Cut every queue after the last message that ends at or before ``end_offset``."""
         for _, files in open_batch_queues(self._output, self._file_size):
             if not files.ends_by(end_offset):
                 files.clear_from(files.find_end(end_offset))
@@ -174,7 +177,7 @@ class BatchConsumeQueueDispatcher:
 
 
 def _batch_units(runs: Sequence[Run]) -> NDArray[np.void]:
-    """BATCH_UNIT_DTYPE[n]: the runs of a queue, without the units of light queues."""
+    """BATCH_UNIT_DTYPE[n]: the units of a queue's runs, without those of light queues."""
     parts = []
     for run in runs:
         if run.details is None:
@@ -189,5 +192,5 @@ def _batch_units(runs: Sequence[Run]) -> NDArray[np.void]:
         part["batch_size"] = details["batch_size"]
         part["compacted_offset"] = INVALID_POS
         parts.append(part.view(np.uint8))
-    # as bytes: numpy's concatenate would turn the values around
+    # joined as bytes, because numpy's concatenate would convert the byte order
     return np.concatenate(parts).view(BATCH_UNIT_DTYPE)

@@ -1,11 +1,12 @@
 """The consume queue dispatcher: RocketMQ's ``ConsumeQueue.putMessagePositionInfo``, in batches.
 
-Delivery: exactly once in the files, under at-least-once calls. Where a unit goes and what it holds
-is a function of the log and of what the queue file holds already; a unit is placed by position,
-never appended blindly. Unit of work: one queue; queues are independent of each other.
+Delivery: exactly once in the files, although calls may repeat. A unit's position and content
+depend only on the log and on the queue file's existing content; a unit is placed by position, never
+appended blindly. Unit of work: one queue; queues are independent of each other.
 
-RocketMQ's rules are kept byte for byte (formats.md §5), two of its faults are not: maxPhysicOffset
-moves only after a successful write, and what RocketMQ drops without a word goes to the ledger.
+The output is byte-identical to RocketMQ's (formats.md §5), except for two of its faults:
+maxPhysicOffset advances only after a successful write, and messages that RocketMQ drops silently
+are listed in the ledger.
 """
 
 from __future__ import annotations
@@ -45,21 +46,21 @@ MAX_QUEUE_OFFSET = ((1 << 63) - 1) // CQ_STORE_UNIT_SIZE - (1 << 32)
 
 @dataclass(slots=True)
 class _Queue:
-    """One queue as its files say; moves only after a successful write."""
+    """One queue as its files show it; it advances only after a successful write."""
 
     files: ConsumeQueueFiles
     end: int
-    """Byte position behind the last unit; where there is none, nothing is known yet."""
+    """Byte position after the last unit; if there is none, nothing is known yet."""
     max_physic_offset: int
     """End of the last message with a unit; -1 without one."""
     ext: ExtUnits | None
     next_queue_offset: int | None = None
-    """Follows that of the last message with a unit; None: not known yet."""
+    """Queue offset after that of the last message with a unit; None if not known yet."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a batch got, so that a second try counts nothing twice."""
+    """Progress within a batch, so that a second try counts nothing twice."""
 
     start: int
     end: int
@@ -67,12 +68,12 @@ class _Progress:
     current: tuple[bytes, int] | None = None
     """The queue that is being written."""
     handled: int = 0
-    """Messages of that queue which are written, found built, or listed."""
+    """Messages of that queue that are written, already built, or listed in the ledger."""
     counts: DispatchCounts = field(default_factory=DispatchCounts)
 
 
 class ConsumeQueueDispatcher:
-    """Appends units per queue; not thread-safe, one per output."""
+    """Appends units per queue; not thread-safe, one instance per output."""
 
     name = "consumequeue"
     index_msg_timestamp = 0
@@ -90,12 +91,15 @@ class ConsumeQueueDispatcher:
         open_files: Callable[[Path, int], ConsumeQueueFiles] = open_whole_queue,
         open_ext: OpenExt = open_ext,
     ) -> None:
-        """``file_size``: bytes of a queue file, whole units. ``durable_end``: the watermark; units
-        of messages behind it are written anew, None trusts every unit. ``queue_offset_at`` reads
-        the queue offset of the record at a (physical offset, size). ``ext_file_size``: bytes of
-        an ext file; None builds none, else runs need details. ``open_files`` opens a queue's
-        directory, ``open_ext`` its ext, raising QueueFileError; ``upkeep.verify`` compares
-        instead of writing."""
+        """Set up the dispatcher; no file is opened yet.
+
+        ``file_size`` is the bytes of a queue file, a multiple of the unit size. ``durable_end`` is
+        the watermark; units of messages past it are rewritten, and None trusts every unit.
+        ``queue_offset_at`` reads the queue offset of the record at a (physical offset, size).
+        ``ext_file_size`` is the bytes of an ext file; with None no ext is built, otherwise runs
+        need details. ``open_files`` opens a queue's directory and ``open_ext`` its ext, raising
+        QueueFileError; ``upkeep.verify`` passes ones that compare instead of writing.
+        """
         self.root = output / CONSUME_QUEUE_DIRECTORY
         self._output = output
         self._file_size = file_size
@@ -114,7 +118,7 @@ class ConsumeQueueDispatcher:
     def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
         """Write the units of a batch (``CommitLogDispatcher.dispatch``).
 
-        Raises NoSpaceError with what was written kept: the same batch may be given again.
+        Raises NoSpaceError and keeps what was written, so the same batch may be dispatched again.
         """
         if (self._progress.start, self._progress.end) != (batch.start, batch.end):
             self._progress = _Progress(batch.start, batch.end)
@@ -145,7 +149,7 @@ class ConsumeQueueDispatcher:
                 reason = "queue_id" if queue_id < 0 else "topic_name"
                 self._quarantine(run, first, len(run), reason, progress)
                 continue
-            # the idempotence rule: offset + size <= maxPhysicOffset is built already
+            # the idempotence rule: offset + size <= maxPhysicOffset already has a unit
             built = _count_built(run.units, queue.max_physic_offset)
             if built > first:
                 counts.duplicates += built - first
@@ -155,7 +159,7 @@ class ConsumeQueueDispatcher:
                 self._place(queue, run, low, high, progress)
 
     def _queue(self, topic: bytes, queue_id: int) -> _Queue | None:
-        """The queue as its files say, read at first use; None where its name is unusable."""
+        """The queue, read from its files at first use; None if its name is unusable."""
         identity = (topic, queue_id)
         if identity not in self._queues:
             name = topic_directory(topic)
@@ -171,10 +175,10 @@ class ConsumeQueueDispatcher:
         return self._queues[identity]
 
     def _place(self, queue: _Queue, run: Run, first: int, last: int, progress: _Progress) -> None:
-        """Units [first, last) of a run, whose queue offsets count up by one.
+        """Place units [first, last) of a run, whose queue offsets increase by one.
 
-        Cases, in RocketMQ's order: an empty queue starts where the first offset says; offset 0 is
-        appended unchecked; a position that is taken drops the message; a jump is a gap.
+        Cases, in RocketMQ's order: an empty queue starts at the first queue offset; offset 0 is
+        appended unchecked; a message whose position is taken is dropped; a jump leaves a gap.
         """
         while first < last:
             queue_offset = _queue_offset(run, first)
@@ -203,7 +207,7 @@ class ConsumeQueueDispatcher:
             first = stop
 
     def _gap(self, queue: _Queue, run: Run, index: int, queue_offset: int) -> int:
-        """List a jump of queue offsets; the number of blank units to put in."""
+        """List a jump of queue offsets; return the number of blank units to insert."""
         position = queue.end // CQ_STORE_UNIT_SIZE
         missing = queue_offset - position
         offset, size = int(run.units[index]["offset"]), int(run.units[index]["size"])
@@ -228,7 +232,7 @@ class ConsumeQueueDispatcher:
         return missing if self._on_queue_gap is OnQueueGap.BLANK else 0
 
     def _next_queue_offset(self, queue: _Queue) -> int | None:
-        """What would follow the queue's last message; after a restart its record tells."""
+        """Queue offset after the queue's last message, read from its record after a restart."""
         if queue.next_queue_offset is None:
             last = queue.files.last_unit(queue.end)
             queue_offset = self._queue_offset_at(*last) if last else None
@@ -251,7 +255,7 @@ class ConsumeQueueDispatcher:
     def _drop(
         self, queue: _Queue, run: Run, first: int, last: int, reason: str, progress: _Progress
     ) -> None:
-        """List messages that get no unit; RocketMQ put their ext units before it looked."""
+        """List messages that get no unit; RocketMQ writes their ext units before it checks."""
         if queue.ext is not None:
             queue.ext.put(run, first, last, self._unsynced)
             queue.ext.advance()
@@ -277,15 +281,15 @@ class ConsumeQueueDispatcher:
         self._unsynced.sync()
 
     def close(self) -> None:
-        """Let go of what a batch that failed has left open; otherwise there is nothing."""
+        """Close files that a failed batch has left open."""
         self._unsynced.close()
 
     def truncate(self, end_offset: int) -> None:
-        """Cut every queue behind the last message that ends at or before ``end_offset``."""
+        """Cut every queue after the last message that ends at or before ``end_offset``."""
         for _, files in open_queues(self._output, self._file_size):
             if not files.ends_by(end_offset):
                 end = files.find_end(end_offset)
-                # without a message left, what remains is blank: the queue may begin elsewhere
+                # if no message is left, only blanks remain: the queue may start elsewhere
                 files.clear_from(end if files.last_unit(end) else 0)
         self._queues.clear()
         if self._ext_file_size is not None:
@@ -299,7 +303,7 @@ def _queue_offset(run: Run, index: int) -> int:
 
 
 def _count_built(units: NDArray[np.void], max_physic_offset: int) -> int:
-    """How many of a run's first units end at or before ``max_physic_offset``."""
+    """Count a run's first units that end at or before ``max_physic_offset``."""
     if int(units[0]["offset"]) + int(units[0]["size"]) > max_physic_offset:
         return 0
     ends = units["offset"] + units["size"]
@@ -307,7 +311,7 @@ def _count_built(units: NDArray[np.void], max_physic_offset: int) -> int:
 
 
 def _joined(runs: list[Run]) -> list[Run]:
-    """The runs of a queue as one where their queue offsets count on: one write, one sync."""
+    """Join a queue's runs if their queue offsets are consecutive: one write, one sync."""
     for before, after in pairwise(runs):
         follows = before.first_queue_offset + len(before) == after.first_queue_offset
         if before.queue_offsets is not None or after.queue_offsets is not None or not follows:
@@ -316,7 +320,7 @@ def _joined(runs: list[Run]) -> list[Run]:
             return runs
     if len(runs) == 1:
         return runs
-    # as bytes: numpy's concatenate would turn the values around
+    # joined as bytes, because numpy's concatenate would convert the byte order
     joined = np.frombuffer(b"".join([run.units.tobytes() for run in runs]), UNIT_DTYPE)
     return [
         replace(
@@ -339,7 +343,7 @@ def _stacked(arrays: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
 
 
 def _stretches(run: Run, first: int) -> Iterator[tuple[int, int]]:
-    """[first, last) pairs from unit ``first`` on; within each, queue offsets count up by one."""
+    """[first, last) pairs from unit ``first`` on, each with consecutive queue offsets."""
     if run.queue_offsets is None:
         if first < len(run):
             yield first, len(run)

@@ -1,11 +1,12 @@
-"""The ext units of one queue, put while its units are dispatched (``ConsumeQueueExt.put``).
+"""The ext units of one queue, written while its units are dispatched (``ConsumeQueueExt.put``).
 
-Every message gets one, in log order, and its queue unit the address, except in light queues. As in
-RocketMQ it comes first: a message that the queue then drops leaves a unit which nothing points to.
-Unlike there, a message that is dispatched again gets no second one.
+Every message gets an ext unit, in log order, and its queue unit holds the address; light queues
+have none. As in RocketMQ, the ext unit is written first, so a message that the queue then drops
+leaves an ext unit without a reference. Unlike RocketMQ, a message that is dispatched again gets no
+second one.
 
-A restart cuts behind the unit of the queue's last address, as RocketMQ's does: units of messages
-that were dropped behind it go, everything else is put again to where it was.
+Like RocketMQ's, a restart cuts after the unit of the queue's last address: units of messages
+dropped after it are removed, and all others are written again at the same place.
 """
 
 from __future__ import annotations
@@ -40,31 +41,34 @@ UNITS_AT_ONCE = 1024
 
 
 class ExtUnits(Protocol):
-    """The ext units of one queue, as its dispatcher puts them (``QueueExt``)."""
+    """The ext units of one queue, as its dispatcher writes them (``QueueExt``)."""
 
     def put(self, run: Run, first: int, last: int, unsynced: UnsyncedFiles) -> NDArray[np.void]:
-        """Put those of messages [first, last) of a run; their queue units."""
+        """Write the ext units of messages [first, last) of a run; return their queue units."""
 
     def advance(self) -> None:
-        """What was put last is in the queue, or never will be."""
+        """The units of the last ``put`` are in the queue, or never will be."""
 
 
 OpenExt = Callable[[Path, QueueKey, int | None, ConsumeQueueFiles, int], ExtUnits | None]
-"""As ``open_ext``."""
+"""Signature of ``open_ext``."""
 
 
 class QueueExt:
-    """The ext files of one queue, cut where the queue ends; not thread-safe."""
+    """The ext files of one queue, cut at the queue's end; not thread-safe."""
 
     def __init__(
         self, output: Path, key: QueueKey, file_size: int, queue: ConsumeQueueFiles, end: int
     ) -> None:
-        """``file_size``: bytes of an ext file. ``end``: byte position behind the queue's last
-        unit. Raises QueueFileError where a unit is gone that the queue points to."""
+        """Open the ext files and cut them at the queue's end.
+
+        ``file_size`` is the bytes of an ext file, ``end`` the byte position after the queue's last
+        unit. Raises QueueFileError if a unit that the queue points to is missing.
+        """
         self._output = output
         directory = output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path
         self._files = ConsumeQueueExtFiles(directory, file_size)
-        # a queue that never had an ext, a light one say, is not searched to its start
+        # a queue that never had an ext (a light queue) is not searched to its start
         address = _last_address(queue, end, all_units=bool(self._files.starts))
         if address is None:
             self._end = 0
@@ -82,9 +86,10 @@ class QueueExt:
         self._next = (self._end, self._physical_end)
 
     def put(self, run: Run, first: int, last: int, unsynced: UnsyncedFiles) -> NDArray[np.void]:
-        """Write the ext units of messages [first, last) of a run; their queue units with addresses.
+        """Write the ext units of messages [first, last) of a run; return queue units with
+        addresses.
 
-        Until ``advance`` the same messages go to the same place. Raises OutputError.
+        Until ``advance``, the same messages go to the same place. Raises OutputError.
         """
         if run.details is None:
             raise AssertionError("ext units need the details of their messages")
@@ -110,20 +115,19 @@ class QueueExt:
         return addressed
 
     def advance(self) -> None:
-        """What was put last is in the queue, or never will be."""
+        """The units of the last ``put`` are in the queue, or never will be."""
         self._end, self._physical_end = self._next
 
 
 def open_ext(
     output: Path, key: QueueKey, file_size: int | None, queue: ConsumeQueueFiles, end: int
 ) -> QueueExt | None:
-    """A queue's ext (``QueueExt``); None where no size says that there are any."""
+    """Open a queue's ext (``QueueExt``); None if no file size is set, so that there is none."""
     return None if file_size is None else QueueExt(output, key, file_size, queue, end)
 
 
 def cut_exts(output: Path, file_size: int, queue_file_size: int, end_offset: int) -> None:
-    """Cut every ext of an output behind the last unit that its queue points to; the queues are cut
-    at ``end_offset``."""
+    """Cut every ext after the last unit that its queue, cut at ``end_offset``, points to."""
     for key in list_queues(output / CONSUME_QUEUE_EXT_DIRECTORY):
         directory = output / CONSUME_QUEUE_DIRECTORY / key.relative_path
         queue = ConsumeQueueFiles(directory, queue_file_size)
@@ -131,7 +135,7 @@ def cut_exts(output: Path, file_size: int, queue_file_size: int, end_offset: int
 
 
 def _last_address(queue: ConsumeQueueFiles, end: int, *, all_units: bool) -> int | None:
-    """The last ext address among a queue's units before byte ``end``, or among the last of them."""
+    """The last ext address among all units before byte ``end``, or among only the last of them."""
     seen = 0
     for codes in _tags_codes_backwards(queue, end):
         addresses = codes[codes <= MAX_ADDR]

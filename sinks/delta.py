@@ -1,25 +1,26 @@
 """A Delta table of all messages: public rows (``store.rows.rowschema``), partitioned by topic and
 date.
 
-Delivery: exactly once. A commit holds the messages of one range of the log and, as an application
-transaction of Delta's protocol, the range's end: both or neither, and durably (on a local path
-``sinks.localtable`` sees to that). The application is the store's identity, so that neither Spark's
-checkpoint nor ours says where to go on, but the table itself; of two writers with one identity the
-table refuses the second one's commit.
+Delivery: exactly once. A commit holds the messages of one range of the log together with the
+range's end, stored as an application transaction of Delta's protocol. Both are written or neither
+is, durably (on a local path ``sinks.localtable`` ensures that). The application id is the store's
+identity. Hence the table itself, not Spark's checkpoint or ours, states where to resume. If two
+writers share an identity, the table refuses the second one's commit.
 
 Columns besides the public ones:
 
-| column | type | what |
+| column | type | content |
 |---|---|---|
 | storeId | string | identity of the store; with physicalOffset it names one row |
-| date | date | of storeTimestamp, UTC; null where that is |
-| fullTopic | string | the topic's name where it can name no partition, else null |
-| json | struct | columns of a JSON body, where declared for the topic (``sinks.jsonbody``) |
+| date | date | of storeTimestamp, UTC; null if that is |
+| fullTopic | string | the topic's name if it cannot name a partition, else null |
+| json | struct | columns of a JSON body, if declared for the topic (``sinks.jsonbody``) |
 | badBody | boolean | whether the body did not fit the declaration; null without one |
 
 A damaged or lost range is a row too, with corruptReason, in the partition without topic and date.
-A topic whose name is too long for a directory has its beginning and a digest in topic, an empty one
-(Delta reads an empty partition value as null) has null there; fullTopic has the name.
+If a topic's name is too long for a directory, its topic column has the beginning and a digest. An
+empty name has null there, because Delta reads an empty partition value as null. In both cases
+fullTopic has the name.
 """
 
 from __future__ import annotations
@@ -47,24 +48,24 @@ if TYPE_CHECKING:
 DEFAULT_INTERVAL_SECONDS = 10.0
 PARTITION_COLUMNS = ["topic", "date"]
 LONGEST_DIRECTORY = 255 - len("topic=")
-"""Bytes of a topic's name as a directory: what local file systems take."""
+"""Bytes of a topic's name as a directory, the limit of local file systems."""
 _STORE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z", re.ASCII)
 _PASSWORD = re.compile(r"//[^/@]*:[^/@]*@")
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaTarget:
-    """One table; ``store.follower.FollowerTarget``. Raises UsageError without deltalake."""
+    """One table, a ``store.follower.FollowerTarget``. Raises UsageError without deltalake."""
 
     url: str
-    """A local path, or what deltalake takes: s3://, gs://, az://, ...; their settings come from
+    """A local path or another URL of deltalake: s3://, gs://, az://, ...; their settings come from
     the environment."""
     json_columns: JsonColumns | None = None
     store_id: str | None = None
-    """The store's identity in the table; None: the output's, for a table of its own."""
+    """The store's identity in the table; None takes the output's, for a table of its own."""
     interval_seconds: float = DEFAULT_INTERVAL_SECONDS
-    """A commit is a file a partition and one more: a live log is not worth them ten times a
-    second."""
+    """Each commit writes a file per partition and one more, so a live log is committed at this
+    interval and not ten times a second."""
     name: str = "delta"
 
     def __post_init__(self) -> None:
@@ -87,17 +88,17 @@ class DeltaTarget:
 
     @property
     def local_path(self) -> Path | None:
-        """The table's directory, where it is on this machine."""
+        """The table's directory, if it is on this machine."""
         table = LocalTable.of(self.url)
         return None if table is None else table.root
 
     def open(self, store_id: str, settings: StoreSettings) -> DeltaFollower:  # noqa: ARG002
-        """The follower."""
+        """Return the follower of this table."""
         return DeltaFollower(self, store_id)
 
 
 class DeltaFollower:
-    """Appends to one table; ``store.follower.LogFollower``."""
+    """Appends to one table; a ``store.follower.LogFollower``."""
 
     def __init__(self, target: DeltaTarget, store_id: str) -> None:
         self._url = target.url
@@ -118,8 +119,10 @@ class DeltaFollower:
         self._schema = pa.schema([*ROWS_SCHEMA, *fields])
 
     def position(self) -> int | None:
-        """What the table's newest version says. Raises UsageError for a table that others fill,
-        StoreError for a version that was torn."""
+        """Position in the table's newest version.
+
+        Raises UsageError for a table that other writers fill, StoreError for a torn version.
+        """
         from deltalake import DeltaTable  # noqa: PLC0415
         from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
 
@@ -133,13 +136,13 @@ class DeltaFollower:
         position = self._table.transaction_version(self._app_id)
         if position is None and not self._shared and self._table.file_uris():
             raise UsageError(
-                "the table holds rows, none of them of this output: give a table of its own, or "
+                "the table holds only rows of other writers: give this output its own table, or "
                 "the identity that the store has, or shall have, in this one (--delta-store-id)"
             )
         return position
 
     def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
-        """One commit."""
+        """Write [start, end) as one commit."""
         from deltalake import DeltaTable  # noqa: PLC0415
 
         table = self._table
@@ -162,7 +165,7 @@ class DeltaFollower:
             self._table = DeltaTable(self._url)
 
     def truncate(self, end: int) -> None:
-        """Delete the rows behind ``end``."""
+        """Delete the rows at and after ``end``."""
         position = self.position()
         if self._table is None or position is None or position <= end:
             return
@@ -172,19 +175,21 @@ class DeltaFollower:
                 commit_properties=self._commit(end),
             )
         if self.position() != end:
-            # a deletion of no row is no commit
+            # deleting no rows makes no commit
             self._append(self._table, end, iter(()))
 
     def counts(self) -> Mapping[str, int]:
-        """Bad bodies, where columns are declared."""
+        """Number of bad bodies, if columns are declared."""
         return {} if self._json is None else {"bad bodies": self._bad_bodies}
 
     def close(self) -> None:
-        """Nothing is open between writes."""
+        """Do nothing: no file or connection is open between writes."""
 
     def _append(self, table: DeltaTable | None, end: int, rows: Iterator[pa.RecordBatch]) -> None:
-        """Rows and the position, to the version that the last position was read from: where that
-        was committed to by the same application meanwhile, this fails."""
+        """Commit rows and the position on top of the version that the last position was read from.
+
+        This fails if the same application has committed to the table meanwhile.
+        """
         from deltalake import write_deltalake  # noqa: PLC0415
 
         with self._synced():
@@ -222,7 +227,7 @@ class DeltaFollower:
 
 
 def _partition_topics(topics: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """(what the partitions are named by, the names that these are not)."""
+    """(partition values, full names that differ from them)."""
     full_topics = pa.nulls(len(topics), pa.string())
     for name in pc.unique(topics).to_pylist():
         if name is None or 0 < _directory_length(name) <= LONGEST_DIRECTORY:
@@ -236,5 +241,5 @@ def _partition_topics(topics: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _directory_length(name: str) -> int:
-    """At the most: what is neither letter nor digit is written as %XX."""
+    """Upper bound: every byte other than a letter or digit is written as %XX."""
     return sum(1 if chr(byte).isalnum() and byte < 128 else 3 for byte in name.encode())

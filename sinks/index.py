@@ -1,12 +1,12 @@
 """The index dispatcher: RocketMQ's ``IndexService.buildIndex``, in batches.
 
-Delivery: exactly once in the files, under at-least-once calls. Entries have no place of their own
-as units have, only an order: so what is in is read from the files, by the offset of their last
-entry. Unit of work: the whole index; its files are filled one after the other.
+Delivery: exactly once in the files, although calls may repeat. Unlike units, entries have no fixed
+position, only an order. The offset of the files' last entry therefore shows which messages are
+indexed. Unit of work: the whole index; its files are filled one after the other.
 
-RocketMQ's rules are kept in content (formats.md §8), two of its faults are not: a message that is
-dispatched again is not indexed again, and a partly filled file is completed after a crash where
-RocketMQ deletes it with the keys in it.
+The content equals RocketMQ's (formats.md §8), except for two of its faults: a message that is
+dispatched again is not indexed twice, and a partly filled file is completed after a crash, whereas
+RocketMQ deletes it together with its keys.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexEntries
 
 
 class IndexDispatcher:
-    """Appends entries to the newest index file; not thread-safe, one per output."""
+    """Appends entries to the newest index file; not thread-safe, one instance per output."""
 
     name = "index"
 
@@ -48,46 +48,47 @@ class IndexDispatcher:
         *,
         durable_end: int | None,
     ) -> None:
-        """``durable_end``: the watermark; entries of messages behind it are cut, since a crash may
-        have left anything there. None trusts the files as they are.
+        """Open the index, cut at ``durable_end``.
 
-        Raises IndexFileError for files of another size, OutputError.
+        ``durable_end`` is the watermark. Entries of messages past it are cut, because a crash may
+        have left anything there; None trusts the files as they are. Raises IndexFileError for files
+        of another size, OutputError.
         """
         self.root = output / INDEX_DIRECTORY
         self.index_msg_timestamp = 0
-        """For StoreCheckpoint: endTimestamp in ms of the newest file that is full, followed by
-        another, and durable; 0 without one."""
+        """For StoreCheckpoint: endTimestamp in ms of the newest file that is full, durable and
+        followed by another; 0 without one."""
         self._output = output
         self._layout = layout
         self._log = log
         self._last: MappedIndexFile | None = None
         self._cut_at: int | None = None
-        """Nothing was put since the files were cut there; None where something may have been."""
+        """Offset at which the files were cut, if nothing was added since; None otherwise."""
         self._next_offset = 0
-        """All messages before it have their entries."""
+        """All messages before this offset have their entries."""
         self._next_entries = 0
-        """Entries that the message at ``_next_offset`` has: more than 0 where no file could be
-        made for the others."""
+        """Entries that the message at ``_next_offset`` already has; more than 0 if no file could be
+        created for the rest."""
         self._open(durable_end)
 
     def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
-        """Put the entries of a batch (``CommitLogDispatcher.dispatch``); counts nothing.
+        """Add the entries of a batch (``CommitLogDispatcher.dispatch``); counts nothing.
 
-        Raises NoSpaceError with what was put kept: the same batch may be given again.
+        Raises NoSpaceError and keeps what was added, so the same batch may be dispatched again.
         """
         self._cut_at = None
         if batch.message_count and self._last is None:
             self._roll()
         for entries in batch.index_entries:
             self._put(entries)
-        # any message asks for a file that is not full, with or without keys
+        # every message, with or without keys, makes RocketMQ ask for a file that is not full
         last = self._last
         if last and last.is_full and batch.last_record_offset > last.header.end_phy_offset:
             self._roll()
         return DispatchCounts()
 
     def _put(self, entries: IndexEntries) -> None:
-        """Put those entries of a chunk that are not in."""
+        """Add those entries of a chunk that the index does not have yet."""
         offsets = entries.offsets
         first = int(np.searchsorted(offsets, self._next_offset))
         if first < len(offsets) and offsets[first] == self._next_offset:
@@ -106,7 +107,7 @@ class IndexDispatcher:
                 self._roll()
 
     def _roll(self) -> None:
-        """Make the next file; the one before it is then durable as a whole."""
+        """Create the next file; the previous one is then durable as a whole."""
         full = self._last
         previous = full.header if full else None
         if full:
@@ -116,26 +117,27 @@ class IndexDispatcher:
         self._last = MappedIndexFile.create(path, self._layout, previous)
         if full and previous:
             full.close()
-            # as IndexService.flush: the clock may have stepped back since the file before
+            # as in IndexService.flush: the clock may have stepped back since the previous file
             if previous.end_timestamp > 0:
                 self.index_msg_timestamp = previous.end_timestamp
 
     def sync(self) -> None:
-        """Make all that was put durable. Raises SyncError.
+        """Make all added entries durable. Raises SyncError.
 
-        Of the last file only the entries: slots are dirty all over, and follow from them.
+        Only the entries of the last file are synced: its slots are dirty everywhere, and they can
+        be rebuilt from the entries.
         """
         if self._last:
             self._last.sync_entries()
 
     def truncate(self, end_offset: int) -> None:
-        """Cut the entries of messages at and behind ``end_offset``."""
+        """Cut the entries of messages at and after ``end_offset``."""
         if end_offset != self._cut_at:
             self._let_go()
             self._open(end_offset)
 
     def close(self) -> None:
-        """Make all of the last file durable and let go of it. Raises SyncError."""
+        """Make the whole last file durable and close it. Raises SyncError."""
         if self._last:
             self._last.sync()
         self._let_go()
@@ -146,7 +148,7 @@ class IndexDispatcher:
             self._last = None
 
     def _open(self, end_offset: int | None) -> None:
-        """Take up what is there, cut at ``end_offset``; None: as it is."""
+        """Open the existing files, cut at ``end_offset`` unless it is None."""
         files = IndexFiles(self.root, self._layout)
         for path in files.unfinished_paths():
             fsops.unlink(path)
@@ -165,11 +167,11 @@ class IndexDispatcher:
                 self._next_offset = header.end_phy_offset + 1
 
     def _cut(self, paths: list[Path], end_offset: int) -> list[Path]:
-        """Keep the leading entries of messages before ``end_offset``; the files that are left.
+        """Keep the leading entries of messages before ``end_offset``; return the files that remain.
 
-        The newest file that keeps an entry is the last, as a rule. An empty one stays where it is
-        the first, or behind a full one: a message without keys may have asked for it. It is as new
-        then. All others go, the newest first.
+        Normally the newest file that keeps an entry becomes the last. An empty file stays only if
+        it is the first or follows a full one, because a message without keys may have asked for it;
+        it is reset to a new file. All other files are removed, the newest first.
         """
         begun = self._begun_count(paths, end_offset)
         paths, gone = paths[:begun], paths[begun:]
@@ -202,8 +204,11 @@ class IndexDispatcher:
         return paths + empty
 
     def _begun_count(self, paths: Sequence[Path], end_offset: int) -> int:
-        """How many leading files begin before ``end_offset``, each behind the end of the one
-        before; the first always does."""
+        """Count the leading files that begin before ``end_offset`` and after the previous file's
+        end.
+
+        The first file always counts.
+        """
         last_offset = 0
         for number, path in enumerate(paths):
             first_offset = read_entry(path, self._layout, 1).phy_offset
@@ -217,21 +222,21 @@ class IndexDispatcher:
     def _confirmed_count(
         self, file: MappedIndexFile, index_count: int, before: Sequence[Path]
     ) -> int:
-        """``index_count`` without entries at the end that are none: torn in a crash, they may look
-        right, but the log has no such message, or not with such keys.
+        """Reduce ``index_count`` by trailing entries that are not real.
 
-        ``before``: the files before this one, in which a message's entries may begin.
+        An entry torn in a crash may look valid, but the log has no such message, or not with such
+        keys. A message's entries may begin in the files ``before`` this one.
         """
         while index_count > 1:
             first = index_count - 1
             entry = file.entry(first)
             offset = entry.phy_offset
             if offset < self._log.min_offset and entry != NEVER_WRITTEN:
-                return index_count  # the log has forgotten it
+                return index_count  # the message was removed from the log
             while first > 1 and file.entry(first - 1).phy_offset == offset:
                 first -= 1
             in_files_before = self._count_at_end(before, offset) if first == 1 else 0
-            # tags may have been indexed or not when the message was dispatched
+            # it is unknown whether tags were indexed when the message was dispatched
             for index_tags in (True, False):
                 hashes = self._hashes_at(offset, index_tags)[in_files_before:]
                 end = min(first + len(hashes), index_count)
@@ -246,7 +251,7 @@ class IndexDispatcher:
         return [index_key_hash(key) for key in keys]
 
     def _count_at_end(self, paths: Sequence[Path], offset: int) -> int:
-        """How many entries at the end of full files are of the message at ``offset``."""
+        """Count the entries of the message at ``offset`` at the end of full files."""
         count = 0
         for path in reversed(paths):
             for index in reversed(range(1, self._layout.max_index_num)):

@@ -1,4 +1,4 @@
-"""Inner batches as the messages in them, for targets that have no batches of batches."""
+"""Splits inner batches into their messages, for targets without nested batches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from store.log.innerbatch import inner_messages, inner_sys_flag, is_inner_batch
 
 
 def unwrapped(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Rows of sound messages (ROWS_SCHEMA), in their order, each inner batch as its messages.
+    """Rows of sound messages (ROWS_SCHEMA), in order, with each inner batch split into its
+    messages.
 
-    These share the batch's place in the log and what else they do not have of their own. One that
-    cannot be taken apart stays a row. No more than one is inflated at a time.
+    The messages take from the batch its offset in the log and every column that they do not have
+    themselves. A batch that cannot be split stays one row. Only one is inflated at a time.
     """
     start = 0
     for index, sys_flag in enumerate(rows["sysFlag"].to_pylist()):
@@ -30,7 +31,7 @@ def unwrapped(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _between(rows: pa.RecordBatch, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Copied where they are not all: what is in a map of a slice is found by going through all."""
+    """Copy a part of the rows: reading a map column of a slice would scan all of the rows."""
     if end - start == rows.num_rows:
         yield rows
     elif start < end:
@@ -38,7 +39,7 @@ def _between(rows: pa.RecordBatch, start: int, end: int) -> Iterator[pa.RecordBa
 
 
 def _messages(batch: pa.RecordBatch) -> pa.RecordBatch | None:
-    """The messages of an inner batch, which is a row; None where it is none after all."""
+    """The messages of an inner batch in one row; None if the body is not an inner batch."""
     (row,) = batch.to_pylist()
     body, codec = row["body"], row["bodyCompression"]
     plain = body if codec is None else inflate(body, codec, MAX_INFLATED_BYTES)

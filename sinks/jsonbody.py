@@ -1,14 +1,14 @@
-"""Columns of JSON bodies, as a file declares them per topic.
+"""Columns of JSON bodies, declared per topic in a file.
 
-The file is TOML, or JSON where its name ends so: topic -> column -> type, for example::
+The file is TOML, or JSON if its name ends so: topic -> column -> type, for example::
 
     [Orders]
     orderId = "long"
     note = "string"
 
-A column is the body's key of that name. A key that is missing or null gives null; a body that is
-no JSON object, or holds a value of another type, is bad: all its columns are null. Types: string,
-integer (32 bits), long, double, boolean, and timestamp (ISO 8601; without a zone it is UTC).
+A column reads the body's key of the same name. A missing or null key gives null. A body that is not
+a JSON object, or that holds a value of another type, is bad, and all its columns are null. Types:
+string, integer (32 bits), long, double, boolean, and timestamp (ISO 8601; UTC if it has no zone).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z", re.ASCII)
 def _string(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
-    value.encode()  # half of a surrogate pair is no text
+    value.encode()  # raises for a lone surrogate
     return value
 
 
@@ -73,10 +73,10 @@ _TYPES: dict[str, tuple[pa.DataType, Callable[[object], object]]] = {
 
 
 class JsonColumns:
-    """Columns declared per topic: one struct, in which every topic has its own or shared fields."""
+    """Columns declared per topic, as one struct; topics may share its fields."""
 
     def __init__(self, declared: Mapping[str, Mapping[str, str]]) -> None:
-        """``declared``: topic -> column -> type. Raises UsageError for what is no declaration."""
+        """``declared`` maps topic -> column -> type. Raises UsageError if it is malformed."""
         types: dict[str, str] = {}
         spelled: dict[str, str] = {}
         for topic, columns in declared.items():
@@ -84,9 +84,11 @@ class JsonColumns:
                 raise UsageError(f"topic {topic!r} must have columns: name = type")
             for name, kind in columns.items():
                 _check_column(topic, name, kind)
-                # engines that read tables take names for equal that differ in case
+                # engines that read tables treat names that differ only in case as equal
                 if (known := spelled.setdefault(name.lower(), name)) != name:
-                    raise UsageError(f"columns {known!r} and {name!r} differ in nothing but case")
+                    raise UsageError(
+                        f"columns {known!r} and {name!r} differ only in case; rename one"
+                    )
                 if types.setdefault(name, kind) != kind:
                     raise UsageError(
                         f"column {name!r} is {types[name]} in one topic and {kind} in {topic!r}; "
@@ -101,7 +103,7 @@ class JsonColumns:
 
     @classmethod
     def read(cls, path: Path) -> JsonColumns:
-        """The declaration in a file. Raises UsageError."""
+        """Read the declaration from a file. Raises UsageError."""
         try:
             text = path.read_text("utf-8")
             declared = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -112,8 +114,10 @@ class JsonColumns:
             raise UsageError(f"cannot take columns from {path}: {error}") from error
 
     def of(self, rows: pa.RecordBatch) -> tuple[pa.StructArray, pa.BooleanArray]:
-        """(columns, whether the body is bad) of public rows: null where none are declared for the
-        topic; the columns of a bad body are null too."""
+        """(columns, whether the body is bad) of public rows.
+
+        Both are null if the topic declares no columns; the columns of a bad body are null too.
+        """
         topics = rows.column("topic").to_pylist()
         bodies, compressions = rows.column("body"), rows.column("bodyCompression")
         values: list[dict[str, object] | None] = [None] * len(topics)
@@ -131,7 +135,7 @@ class JsonColumns:
         body: bytes,
         compression: str | None,
     ) -> dict[str, object] | None:
-        """The columns of one body; None where it is bad."""
+        """The columns of one body; None if it is bad."""
         plain = body if compression is None else inflate(body, compression, MAX_INFLATED_BYTES)
         try:
             found: Any = json.loads(plain or b"", parse_constant=_refuse)
@@ -152,10 +156,10 @@ def _check_column(topic: str, name: str, kind: object) -> None:
         )
     if not isinstance(kind, str) or kind not in _TYPES:
         raise UsageError(
-            f"column {name!r} of topic {topic!r} is {kind!r}; it must be of {', '.join(_TYPES)}"
+            f"column {name!r} of topic {topic!r} is {kind!r}; it must be one of {', '.join(_TYPES)}"
         )
 
 
 def _refuse(constant: str) -> NoReturn:
-    """NaN and Infinity, which Python reads, are no JSON."""
+    """Refuse NaN and Infinity, which Python reads although JSON has neither."""
     raise ValueError(constant)

@@ -1,8 +1,8 @@
-"""Followers whose target is Kafka: the mirror of messages, and notices of their arrival.
+"""Followers that write to Kafka: a mirror of the messages, and notices of their arrival.
 
-Exactly once: ``sinks.kafkatransactions``. Only what consumers of RocketMQ get is sent: no PREPARED
-and ROLLBACK, which are no messages, no damaged ranges, which the ledger lists, and, unless chosen,
-no topics of RocketMQ's own.
+Delivery: exactly once, by ``sinks.kafkatransactions``. Only messages that consumers of RocketMQ get
+are sent. Left out are PREPARED and ROLLBACK records, damaged ranges, which the ledger lists, and
+RocketMQ's own topics unless they are selected.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from store.log.lightqueues import listed_queues
 
 DEFAULT_ARRIVALS_TOPIC = f"{OWN_PREFIX}arrivals"
 MAX_PARTITIONS = 1024
-"""Of a topic: a damaged queue id must not make a billion of them."""
+"""Limit per topic, so that a damaged queue id does not create a billion partitions."""
 HEADER_PREFIX = "rocketmq."
 PROPERTY_PREFIX = f"{HEADER_PREFIX}property."
-"""In front of a property whose own name begins with HEADER_PREFIX."""
+"""Put before a property whose own name begins with HEADER_PREFIX."""
 _DELIVERED = pa.array(["none", "commit"])
 _UNIQ_KEY = properties.UNIQ_KEY.decode()
 _LIGHT_LISTS = tuple(
@@ -56,7 +56,7 @@ logger = logging.getLogger("reput")
 
 @dataclass(frozen=True, slots=True)
 class KafkaMirrorTarget:
-    """Every message in the Kafka topic and partition of its own topic and queue, in their order."""
+    """Copies every message to the Kafka topic and partition of its topic and queue, in order."""
 
     settings: KafkaSettings
     chosen: TopicSelection = field(default_factory=TopicSelection)
@@ -67,19 +67,19 @@ class KafkaMirrorTarget:
 
     @property
     def description(self) -> str:
-        """Where to, for people."""
+        """Address and topic names for log lines and messages."""
         return f"{self.settings.bootstrap} {self.names.template}"
 
     def open(self, store_id: str, settings: StoreSettings) -> KafkaMirror:  # noqa: ARG002
-        """The follower, not connected yet."""
+        """Create the follower, not connected yet."""
         transactions = KafkaTransactions(self.settings, store_id, self.name)
         return KafkaMirror(transactions, self.chosen, self.names)
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaArrivalsTarget:
-    """A small record for every message in every queue that it goes into, its light ones included,
-    as RocketMQ tells its message-arriving listener."""
+    """Publishes a small record per message and queue that it goes into, light queues included, like
+    the calls of RocketMQ's message-arriving listener."""
 
     settings: KafkaSettings
     chosen: TopicSelection = field(default_factory=TopicSelection)
@@ -93,31 +93,36 @@ class KafkaArrivalsTarget:
 
     @property
     def description(self) -> str:
-        """Where to, for people."""
+        """Address and topic for log lines and messages."""
         return f"{self.settings.bootstrap} {self.topic}"
 
     def open(self, store_id: str, settings: StoreSettings) -> KafkaArrivals:
-        """The follower, not connected yet."""
+        """Create the follower, not connected yet."""
         transactions = KafkaTransactions(self.settings, store_id, self.name)
         enable_lmq = settings.enable_lmq if settings.enable_multi_dispatch else None
         return KafkaArrivals(transactions, self.chosen, self.topic, enable_lmq)
 
 
 class KafkaFollower(ABC):
-    """A LogFollower; a large write takes several transactions, each of which moves the position."""
+    """A LogFollower; a large write takes several transactions, and each moves the position."""
 
     def __init__(self, transactions: KafkaTransactions, chosen: TopicSelection) -> None:
         self._transactions = transactions
         self._chosen = chosen
 
     def position(self) -> int | None:
-        """End of what is committed in Kafka. Fences whoever wrote under this name before; raises
-        OwnershipError where another has done so to this one."""
+        """End of the log range committed in Kafka.
+
+        This fences any older writer under the same name. Raises OwnershipError if another writer
+        has fenced this one.
+        """
         return self._transactions.recover()
 
     def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:  # noqa: ARG002
-        """Send [start, end). Raises StoreError for a message that Kafka refuses, kafka-python's
-        errors otherwise."""
+        """Send [start, end).
+
+        Raises StoreError for a message that Kafka refuses, kafka-python's errors otherwise.
+        """
         sending: KafkaRecord | None = None
         sent_offset = -1
         to = self._transactions
@@ -130,7 +135,7 @@ class KafkaFollower(ABC):
                         to.commit(batch["physicalOffset"][0].as_py())
                     to.add_partitions(partitions)
                 for sending in self._records(messages):
-                    # a position does not lie between the messages of an inner batch
+                    # a position cannot lie between the messages of an inner batch
                     if to.commit_is_due and sending.physical_offset != sent_offset:
                         to.commit(sending.physical_offset)
                     to.send(sending)
@@ -145,45 +150,45 @@ class KafkaFollower(ABC):
             raise explained from error
 
     def truncate(self, end: int) -> None:
-        """Have the position at ``end`` at the most. Messages behind it stay in Kafka, which takes
-        nothing back."""
+        """Move the position back to ``end`` if it is past it; messages after it stay in Kafka,
+        which cannot remove them."""
         held = self._transactions.recover()
         if held is not None and held > end:
             logger.warning(
-                "the log was cut at %d, Kafka keeps the messages up to %d (%s)",
+                "the log was cut at %d, but Kafka keeps the messages up to %d (%s)",
                 end, held, self._transactions.position_topic,
             )  # fmt: skip
             self._transactions.commit(end)
 
     def counts(self) -> Mapping[str, int]:
-        """What was sent and committed."""
+        """Number of messages sent and committed."""
         return {"messages": self._transactions.messages}
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._transactions.close()
 
     def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What may be sent of a batch."""
+        """The rows of a batch that may be sent."""
         delivered = pc.is_in(batch["transactionType"], _DELIVERED)
         return batch.filter(pc.and_(delivered, pc.is_null(batch["corruptReason"])))
 
     @abstractmethod
     def _partitions(self, messages: pa.RecordBatch) -> Mapping[str, int]:
-        """How many partitions the Kafka topics of messages need."""
+        """Number of partitions that each Kafka topic of these messages needs."""
 
     @abstractmethod
     def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecord]:
-        """What is sent for messages; one at a time, since a body may inflate to a lot."""
+        """Yield the records for messages, one at a time, because an inflated body may be large."""
 
 
 class KafkaMirror(KafkaFollower):
     """The follower of a KafkaMirrorTarget.
 
-    Value: the body, inflated. Key: KEYS, or else UNIQ_KEY. Timestamp: the store's, which grows
-    along a queue as Kafka's search by time expects; the born one is by each producer's clock.
-    Headers: the properties, then what else a message has, under HEADER_PREFIX. An inner batch is
-    sent as the messages in it, each with its own queue offset.
+    The value is the inflated body; the key is KEYS, or else UNIQ_KEY. The timestamp is the store
+    time, which increases along a queue as Kafka's search by time expects; the born time comes from
+    each producer's clock. Headers are the properties, then the message's other fields under
+    HEADER_PREFIX. An inner batch is sent as its messages, each with its own queue offset.
     """
 
     def __init__(
@@ -240,9 +245,10 @@ class KafkaMirror(KafkaFollower):
 class KafkaArrivals(KafkaFollower):
     """The follower of a KafkaArrivalsTarget.
 
-    Key: topic and queue id; value: JSON with topic, queueId, maxOffset (exclusive), tagsCode and
-    storeTimestamp (ms). All of a queue are in one partition, in order. ``enable_lmq``: the broker's
-    enableLmq; None where it builds no light queues (enableMultiDispatch).
+    The key is topic and queue id; the value is JSON with topic, queueId, maxOffset (exclusive),
+    tagsCode and storeTimestamp (ms). All records of a queue are in one partition, in order.
+    ``enable_lmq`` is the broker's enableLmq, or None if it builds no light queues
+    (enableMultiDispatch).
     """
 
     def __init__(
@@ -284,8 +290,8 @@ class KafkaArrivals(KafkaFollower):
                 )
 
     def _queues(self, messages: pa.RecordBatch) -> Iterator[list[tuple[str, int, int]]]:
-        """(topic, queue id, queue offset) of each message in its own queue, then its light ones
-        (``DefaultMessageStore.notifyMessageArrive4MultiQueue``)."""
+        """(topic, queue id, queue offset) of each message in its own queue, then in its light
+        queues (``DefaultMessageStore.notifyMessageArrive4MultiQueue``)."""
         own = zip(
             *(messages[name].to_pylist() for name in ("topic", "queueId", "queueOffset")),
             strict=True,
@@ -309,7 +315,7 @@ class KafkaArrivals(KafkaFollower):
 
 
 def _headers(messages: pa.RecordBatch) -> tuple[list[bytes], list[int]]:
-    """(the headers of each message, how many these are): its properties first."""
+    """(encoded headers of each message, number of them), properties first."""
     own = [header_column(HEADER_PREFIX + name, messages[name]) for name in _HEADER_COLUMNS]
     for name in ("bornTimestamp", "storeTimestamp"):
         own.append(header_column(HEADER_PREFIX + name, _milliseconds(messages, name)))

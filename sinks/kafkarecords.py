@@ -1,22 +1,23 @@
 """Kafka's records as a producer writes them (record batch, version 2), encoded by columns.
 
-kafka-python takes a record apart four times on its way into a batch, every header of it each time,
-which is nearly all of its time. Here headers are encoded for many messages at once, by Arrow, and
-kafka-python is given whole batches; sending them, sequence numbers and transactions stay its own.
+kafka-python unpacks a record and each of its headers four times on the way into a batch, which
+takes nearly all of its time. This module lets Arrow encode the headers of many messages at once and
+hands whole batches to kafka-python, which still sends them and keeps sequence numbers and
+transactions.
 
-A record in a batch, all numbers zigzag varints, but for the attributes:
+A record in a batch has these fields, all zigzag varints except the attributes:
 
-| field | what |
+| field | content |
 |---|---|
-| length | of all that follows |
+| length | bytes of all following fields |
 | attributes | one byte, 0 |
-| timestampDelta, offsetDelta | to the first record of the batch |
+| timestampDelta, offsetDelta | relative to the first record of the batch |
 | keyLength, key | -1 and nothing for no key |
 | valueLength, value | |
 | headerCount, then for each nameLength, name, valueLength, value | |
 
-Source: Kafka's ``DefaultRecord.java`` and ``DefaultRecordBatch.java``; the header of a batch is
-written by kafka-python as it is sent.
+Source: Kafka's ``DefaultRecord.java`` and ``DefaultRecordBatch.java``; kafka-python writes the
+header of a batch when it sends it.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ _NOTHING = pa.scalar(b"", pa.binary())
 
 
 class KafkaRecord(NamedTuple):
-    """One message on its way."""
+    """One message to be sent."""
 
     topic: str
     partition: int | None
-    """None: chosen by the key."""
+    """None lets the key choose the partition."""
     key: bytes | None
     value: bytes
     headers: bytes
-    """Encoded, one behind the other."""
+    """Encoded headers, concatenated."""
     header_count: int
     timestamp_ms: int
     physical_offset: int
-    """In the commitlog."""
+    """Offset in the commit log."""
 
 
 @functools.lru_cache(1 << 16)
 def varint(value: int) -> bytes:
-    """``value`` in zigzag form, seven bits a byte, the least first."""
+    """Encode ``value`` in zigzag form, seven bits per byte, the least significant first."""
     left = value << 1 if value >= 0 else (-value << 1) - 1
     encoded = bytearray()
     while left > 0x7F:
@@ -63,7 +64,7 @@ def varint(value: int) -> bytes:
 
 
 def with_lengths(texts: pa.Array) -> pa.Array:
-    """Each text in UTF-8, or each binary value, behind its length; null where it is null."""
+    """Each text in UTF-8, or each binary value, prefixed with its length; null stays null."""
     encoded = texts.cast(pa.string()).cast(pa.binary())
     lengths = pc.binary_length(encoded).dictionary_encode()
     table = pa.array([varint(length) for length in lengths.dictionary.to_pylist()], pa.binary())
@@ -71,29 +72,29 @@ def with_lengths(texts: pa.Array) -> pa.Array:
 
 
 def header_column(name: str, values: pa.Array) -> pa.Array:
-    """A header of this name for each value; null where it is null."""
+    """A header of this name for each value; null stays null."""
     return pc.binary_join_element_wise(_text(name), with_lengths(values), _NOTHING)
 
 
 def header(name: str, value: str) -> bytes:
-    """One header."""
+    """Encode one header."""
     encoded = value.encode()
     return bytes(_text(name).as_py()) + varint(len(encoded)) + encoded
 
 
 def join_columns(columns: list[pa.Array]) -> pa.Array:
-    """The values of each row one behind the other, without nulls."""
-    # Arrow 26 drops rows that have nothing but nulls, so that each gets a value
+    """Concatenate the values of each row, without nulls."""
+    # Arrow 26 drops rows of nulls only, so every row gets an empty value
     return pc.binary_join_element_wise(_NOTHING, *columns, _NOTHING, null_handling="skip")
 
 
 def count_values(columns: list[pa.Array]) -> pa.Array:
-    """int32: how many values of each row are not null."""
+    """int32: number of values of each row that are not null."""
     return functools.reduce(pc.add, [column.is_valid().cast(pa.int32()) for column in columns])
 
 
 def join_lists(offsets: pa.Array, values: pa.Array) -> pa.Array:
-    """The values of each list one behind the other."""
+    """Concatenate the values of each list."""
     return pc.binary_join(pa.ListArray.from_arrays(offsets, values), _NOTHING)
 
 
@@ -103,7 +104,7 @@ def _text(text: str) -> pa.Scalar:
 
 
 class RecordBatch:
-    """Records of one partition, until kafka-python has them and after."""
+    """Records of one partition, before and after they are handed to kafka-python."""
 
     def __init__(self, topic: str, partition: int, first_timestamp_ms: int) -> None:
         from kafka.record.default_records import DefaultRecordBatchBuilder  # noqa: PLC0415
@@ -132,9 +133,9 @@ class RecordBatch:
         self._last_ms = max(self._last_ms, stamp)
 
     def hand_over(self, producer: Any) -> None:
-        """Give it to kafka-python, behind what it has of the partition.
+        """Append the batch to kafka-python's batches of the partition.
 
-        The same as its ``RecordAccumulator.append``, but that the batch is full already.
+        This equals its ``RecordAccumulator.append``, except that the batch is already full.
         """
         from kafka import TopicPartition  # noqa: PLC0415
         from kafka.producer.producer_batch import ProducerBatch  # noqa: PLC0415
@@ -158,8 +159,10 @@ class RecordBatch:
         producer._sender.wakeup()
 
     def wait(self, seconds: float) -> None:
-        """Until it is in Kafka. Raises what kafka-python has for one of its records, or its
-        KafkaTimeoutError."""
+        """Wait until the batch is in Kafka.
+
+        Raises kafka-python's error for one of its records, or its KafkaTimeoutError.
+        """
         future = self._sent.produce_future
         future.wait(seconds)
         if future.is_done and future.value[2] is None:
@@ -175,10 +178,10 @@ class RecordBatch:
 
 
 class _LateFutures:
-    """The futures of a batch's records, each made when it is asked for.
+    """The futures of a batch's records, each created on first access.
 
-    That is where something went wrong: kafka-python binds them to the parts of a batch that it has
-    to split. Otherwise the future of the batch tells of all.
+    They are needed only after a failure: kafka-python binds them to the parts of a batch that it
+    has to split. Without a failure the future of the batch covers all records.
     """
 
     def __init__(self, batch: Any, count: int) -> None:

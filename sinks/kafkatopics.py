@@ -1,4 +1,4 @@
-"""Which topics are mirrored to Kafka, and under which names."""
+"""The topics that are mirrored to Kafka, and their names there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.errors import UsageError
 from store.queue.retention import is_system_topic
 
 OWN_PREFIX = "reput-"
-"""Of Kafka topics in which reput keeps something of its own."""
+"""Prefix of Kafka topics that hold reput's own data."""
 MAX_NAME_LENGTH = 249
 DEFAULT_FORMAT = "{topic}"
 _PLACE = "{topic}"
@@ -24,18 +24,18 @@ _DIGEST_LENGTH = 40
 
 @dataclass(frozen=True, slots=True)
 class TopicNames:
-    """Kafka's name for each topic: the same always, and no two topics under one.
+    """Maps each topic to a Kafka name that never changes and that no other topic has.
 
-    Kafka allows letters, digits, ``.``, ``_`` and ``-``, and takes names for the same that differ
-    only in ``.`` and ``_``. Every other byte, and ``.``, becomes ``.x`` and two hexadecimal digits
+    Kafka allows letters, digits, ``.``, ``_`` and ``-``, and treats names that differ only in ``.``
+    and ``_`` as equal. Every other byte, and ``.``, becomes ``.x`` and two hexadecimal digits
     (``%RETRY%g`` is ``.x25RETRY.x25g``), as does a ``_`` that would look like one. A name that is
-    too long is cut and ends in ``.xfe``, no byte of UTF-8, and a part of its SHA-256. Names that
-    Kafka or reput keeps for itself have their first character escaped.
+    too long is cut and ends in ``.xfe``, which is no byte of UTF-8, and a part of its SHA-256.
+    Names that Kafka or reput reserves have their first character escaped.
     """
 
     template: str = DEFAULT_FORMAT
     reserved: Collection[str] = field(default=frozenset())
-    """Kafka topics that hold something else."""
+    """Kafka topics that hold other data."""
 
     def __post_init__(self) -> None:
         before, place, behind = self.template.partition(_PLACE)
@@ -44,7 +44,7 @@ class TopicNames:
         if not place or kept or not _LEGAL.match(literal) or len(literal) > most:
             raise UsageError(
                 f"the format of Kafka's topic names is {self.template!r}; it must hold {_PLACE} "
-                f"once, and else at most {most} letters, digits and . _ -, and not begin with "
+                f"once, and else up to {most} letters, digits and . _ -, and not begin with "
                 f"{' or '.join(_KEPT_PREFIXES)}"
             )
 
@@ -65,7 +65,7 @@ class TopicNames:
 
 
 def check_topic(name: str) -> None:
-    """Raises UsageError for what is no name of a topic on Kafka."""
+    """Raises UsageError unless ``name`` is a valid topic name on Kafka."""
     if not name or name in (".", "..") or not _LEGAL.match(name) or len(name) > MAX_NAME_LENGTH:
         raise UsageError(
             f"--kafka-arrivals is {name!r}; a topic's name on Kafka has 1 to {MAX_NAME_LENGTH} "
@@ -81,8 +81,8 @@ def _escaped(name: bytes) -> str:
 class TopicSelection:
     """Chooses topics: by patterns (``*`` and ``?``, as in file names), or all but RocketMQ's own.
 
-    RocketMQ's own hold delayed messages until they are due and transactions until they are
-    committed; both then come again in their own topic.
+    RocketMQ's own topics hold delayed messages until they are due and transactional messages until
+    they are committed. RocketMQ then stores both again under their real topic.
     """
 
     patterns: tuple[str, ...] = ()

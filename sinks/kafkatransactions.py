@@ -1,12 +1,12 @@
 """Transactions on Kafka that carry their own position.
 
 One Kafka transaction holds messages and, in a compacted topic of one partition, a record with the
-end of the log that they reach. Both are committed or neither is, so that the last committed record
-of that topic is the position, whoever was killed and when. Each of these records also names the
-instance that wrote it: Kafka fences an older instance by the transactional id, and the older one
-learns from the record that it has been replaced and must not take over again.
+end of the log that they reach. Both are committed or neither is, so the last committed record of
+that topic is the position, whichever process was killed at whatever moment. Each of these records
+also names the instance that wrote it. Kafka fences an older instance by the transactional id, and
+the older one reads in the record that it was replaced and must not take over again.
 
-kafka-python is imported late: it is an extra.
+kafka-python is imported late, because it is an extra.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ DEFAULT_MAX_MESSAGE_BYTES = 32 << 20
 """Twice the largest body that is inflated."""
 TRANSACTION_BYTES = 64 << 20
 TRANSACTION_SECONDS = 10.0
-"""A transaction with so much, or of such an age, is committed: until then it is in memory, and
-those who read what is committed wait for it."""
+"""A transaction is committed at this size or age; until then it occupies memory, and readers of
+committed records wait for it."""
 WAIT_SECONDS = 30.0
 _REQUEST_MS = 10_000
 _TRANSACTION_TIMEOUT_MS = 120_000
-"""Longer than a transaction can last here; then Kafka aborts one whose writer is gone for good."""
+"""Longer than any transaction of this module; Kafka then aborts one whose writer is gone."""
 _POLL_SECONDS = 0.05
 _BATCH_BYTES = 256 << 10
-"""Below what a topic takes by default; large enough that sending it costs little for each record,
-small enough that much is on its way while the rest is encoded."""
+"""Below the default limit of a topic; large enough that sending costs little per record, and small
+enough that one batch is sent while the next is encoded."""
 _BATCH_OVERHEAD_BYTES = 100
-"""More than the header of a batch, and what stands in a record before its key, take."""
+"""Upper bound for a batch's header and the fields of a record before its key."""
 _STORE_ID = re.compile(r"[a-zA-Z0-9_-]{1,100}\Z")
 _POSITION_KEY = b"position"
 _REFUSALS = (
@@ -51,14 +51,14 @@ _REFUSALS = (
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """Where a target is, and what it is called there. Raises UsageError."""
+    """Address and settings of a target on Kafka. Raises UsageError."""
 
     bootstrap: str
-    """``host:port``, several with commas."""
+    """``host:port``, several separated by commas."""
     store_id: str | None = None
-    """The store's identity there, under which the position is kept; None: the output's."""
+    """The store's identity on Kafka, under which the position is kept; None takes the output's."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    """Of a message with key and headers; max.message.bytes of topics that are created."""
+    """Limit of a message with key and headers; max.message.bytes of topics that are created."""
     client: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of kafka-python's clients, such as ``security_protocol``."""
 
@@ -78,16 +78,16 @@ class _Transaction:
     size: int = 0
     messages: int = 0
     sent: list[RecordBatch] = field(default_factory=list)
-    """What kafka-python has."""
+    """Batches handed to kafka-python."""
     filling: dict[tuple[str, int], RecordBatch] = field(default_factory=dict)
-    """By topic and partition."""
+    """Unfinished batches by topic and partition."""
 
 
 class KafkaTransactions:
     """The transactions of one follower.
 
-    Where brokers are away its methods raise kafka-python's errors after half a minute. After any
-    error ``close`` and ``recover`` come next.
+    If brokers are unreachable, its methods raise kafka-python's errors after half a minute. After
+    any error, call ``close`` and then ``recover``.
     """
 
     def __init__(self, settings: KafkaSettings, store_id: str, name: str) -> None:
@@ -96,7 +96,7 @@ class KafkaTransactions:
         self._transactional_id = f"{OWN_PREFIX}{name}-{identity}"
         self.position_topic = f"{OWN_PREFIX}position-{name}-{identity}"
         self.messages = 0
-        """Committed by this instance."""
+        """Messages committed by this instance."""
         self._instance = secrets.token_hex(8)
         self._owned = False
         self._producer: Any = None
@@ -104,9 +104,9 @@ class KafkaTransactions:
         self._partitions: dict[str, int] = {}
 
     def recover(self) -> int | None:
-        """Take over from whoever wrote before; the committed position, None where there is none.
+        """Take over from any older writer and return the committed position, None if there is none.
 
-        Raises OwnershipError where another instance has taken over from this one.
+        Raises OwnershipError if another instance has taken over from this one.
         """
         self.close()
         if self._owned and self._last_position().get("instance") != self._instance:
@@ -117,27 +117,27 @@ class KafkaTransactions:
         self._partitions.clear()
         self.add_partitions({self.position_topic: 1})
         self._start_producer()
-        # read only now: a commit that was under way has ended, everything else is aborted
+        # read only now: a pending commit has ended, and any other transaction is aborted
         end = self._last_position().get("end")
         self.commit(end)
         self._owned = True
         return None if end is None else int(end)
 
     def lacks(self, partitions: Mapping[str, int]) -> bool:
-        """Whether ``add_partitions`` has to be called for topics with so many partitions."""
+        """Whether ``add_partitions`` must be called for topics with this many partitions."""
         return any(count > self._partitions.get(topic, 0) for topic, count in partitions.items())
 
     def add_partitions(self, partitions: Mapping[str, int]) -> None:
-        """Let each topic have at least so many partitions; not within a transaction.
+        """Create the topics and extend them to this many partitions; not within a transaction.
 
-        Raises StoreError where Kafka does not want it.
+        Raises StoreError if Kafka refuses.
         """
         wanted = {
             topic: count
             for topic, count in partitions.items()
             if count > self._partitions.get(topic, 0)
         }
-        # a producer that knows a topic learns only minutes later of further partitions
+        # a producer that knows a topic notices further partitions only after minutes
         reopen = self._producer is not None and not self._partitions.keys().isdisjoint(wanted)
         with closing(self._admin()) as admin:
             found = _partition_counts(admin, wanted)
@@ -161,13 +161,13 @@ class KafkaTransactions:
         else:
             configs = {
                 "max.message.bytes": str(self._settings.max_message_bytes),
-                # what a RocketMQ broker stored, it may have stored with a clock that is ahead
+                # the RocketMQ broker may have stored a message with a clock that is ahead
                 "message.timestamp.after.max.ms": str((1 << 63) - 1),
             }
         return {"num_partitions": partitions, "configs": configs}
 
     def send(self, record: KafkaRecord) -> None:
-        """Add a message to the transaction, which begins with its first."""
+        """Add a message to the transaction; the first one begins it."""
         if self._transaction is None:
             self._producer.begin_transaction()
             self._transaction = _Transaction()
@@ -192,7 +192,7 @@ class KafkaTransactions:
             )
         place = record.topic, partition
         if place not in under_way.filling:
-            # which waits until the topic is known
+            # this call waits until the topic is known
             self._producer.partitions_for(record.topic)
             under_way.filling[place] = RecordBatch(*place, record.timestamp_ms)
         return under_way.filling[place]
@@ -204,21 +204,21 @@ class KafkaTransactions:
         batch.hand_over(self._producer)
 
     def flush(self) -> None:
-        """Have Kafka hold all that was sent. Raises kafka-python's errors where it does not."""
+        """Wait until Kafka holds all sent messages. Raises kafka-python's errors if it does not."""
         assert self._transaction is not None
         deadline = time.monotonic() + WAIT_SECONDS
         for batch in list(self._transaction.filling.values()):
             self._hand_over(batch)
         with suppress(_errors().UnknownError):
-            # which it raises for a batch that was split in two
+            # kafka-python raises it for a batch that was split in two
             self._producer.flush(WAIT_SECONDS)
         for batch in self._transaction.sent:
-            # kafka-python commits a transaction whose records expired on their way
+            # without this check kafka-python commits a transaction whose records expired
             batch.wait(max(deadline - time.monotonic(), 0.0))
 
     @property
     def in_transaction(self) -> bool:
-        """Whether something was sent since the last commit."""
+        """Whether a message was sent since the last commit."""
         return self._transaction is not None
 
     @property
@@ -231,7 +231,7 @@ class KafkaTransactions:
         )
 
     def commit(self, end: int | None) -> None:
-        """Make what was sent visible and ``end`` the position, both or neither."""
+        """Atomically make the sent messages visible and ``end`` the position."""
         value = json.dumps({"end": end, "instance": self._instance}).encode()
         now = int(time.time() * 1000)
         self.send(KafkaRecord(self.position_topic, 0, _POSITION_KEY, value, b"", 0, now, -1))
@@ -242,14 +242,14 @@ class KafkaTransactions:
         self._transaction = None
 
     def _end_transaction(self) -> None:
-        """``commit_transaction``, which waits for brokers without limit, with one."""
+        """``commit_transaction`` with a time limit; kafka-python waits forever for brokers."""
         result = self._producer._transaction_manager.begin_commit()
         self._producer._sender.wakeup()
         if not result.wait(timeout_ms=WAIT_SECONDS * 1000):
             raise _errors().KafkaTimeoutError(f"no answer to a commit in {WAIT_SECONDS:.0f} s")
 
     def explained(self, error: BaseException, sending: KafkaRecord | None) -> BaseException:
-        """The error behind ``error``: the message that Kafka refuses, if it is one."""
+        """Return the cause of ``error``: the message that Kafka refuses, if there is one."""
         sent = self._transaction.sent if self._transaction is not None else []
         failed = [
             (cause, batch.topic, offset, size)
@@ -268,11 +268,11 @@ class KafkaTransactions:
         return error
 
     def close(self) -> None:
-        """Let go of the connection; a transaction under way will be aborted."""
+        """Close the connection; an open transaction will be aborted."""
         producer, self._producer, self._transaction = self._producer, None, None
         if producer is None:
             return
-        # close() alone would first try to send what is not sent
+        # close() alone would first try to send pending records
         producer._sender.force_close()
         producer._sender.join(_REQUEST_MS / 1000)
         with suppress(_errors().KafkaTimeoutError):
@@ -309,7 +309,7 @@ class KafkaTransactions:
         }
 
     def _last_position(self) -> dict[str, Any]:
-        """The last committed record of the position topic; empty where there is none."""
+        """The last committed record of the position topic; empty if there is none."""
         from kafka import KafkaConsumer, TopicPartition  # noqa: PLC0415
 
         place = TopicPartition(self.position_topic, 0)
@@ -321,7 +321,7 @@ class KafkaTransactions:
             consumer.assign([place])
             first = consumer.beginning_offsets([place])[place]
             end = consumer.end_offsets([place])[place]
-            # the end of a transaction takes an offset too, and so does all of one that is aborted
+            # the end of a transaction takes an offset too, and an aborted one takes all of its own
             back = 2
             while True:
                 start = max(end - back, first)
@@ -351,7 +351,7 @@ def _last_record(consumer: Any, place: Any, start: int, end: int) -> bytes | Non
 
 
 def _partition_counts(admin: Any, topics: Mapping[str, int]) -> dict[str, int]:
-    """Partitions with a leader of each of the topics that are there."""
+    """Number of partitions with a leader, for each existing topic."""
     return {
         topic["name"]: sum(part["leader_id"] >= 0 for part in topic["partitions"])
         for topic in admin.describe_topics(list(topics))
@@ -360,7 +360,7 @@ def _partition_counts(admin: Any, topics: Mapping[str, int]) -> dict[str, int]:
 
 
 def _await_partitions(admin: Any, wanted: Mapping[str, int]) -> dict[str, int]:
-    """What there is, once it is as much as wanted."""
+    """Wait until topics have the wanted partitions; return the partition counts."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         found = _partition_counts(admin, wanted)
@@ -373,12 +373,12 @@ def _await_partitions(admin: Any, wanted: Mapping[str, int]) -> dict[str, int]:
 
 def _check_done(results: list[dict[str, Any]]) -> None:
     errors = _errors()
-    # somebody else may have created it meanwhile
+    # another process may have created it meanwhile
     fine = (0, errors.TopicAlreadyExistsError.errno)
     for result in results:
         if result["error_code"] not in fine:
             kind = errors.for_code(result["error_code"])
             raise StoreError(
-                f"Kafka does not make the topic {result['name']}: "
+                f"Kafka refuses to create or extend the topic {result['name']}: "
                 f"{result['error_message'] or kind.__name__}"
             )

@@ -1,12 +1,12 @@
-"""A Delta table on a local path: what its library leaves out there, which is to sync.
+"""A Delta table on a local path, with the syncs that its library leaves out.
 
-deltalake 1.6.6 (object_store 0.13.2, ``LocalFileSystem``) gives data files and commits their names
-and leaves them to the page cache. After a power loss a commit may then be there without its rows,
-or cut short: commitInfo is its first line, the position its last one.
+deltalake 1.6.6 (object_store 0.13.2, ``LocalFileSystem``) renames data files and commits into place
+and leaves them in the page cache. After a power loss a commit may therefore exist without its rows,
+or truncated: commitInfo is its first line, the position its last one.
 
-So a version is begun when all before it are on disk, and only the newest one can be torn. That is
-looked for before anything is added to the table. An empty commit is none: the library reads it as
-one that adds nothing and moves no position, and its rows come again.
+So a version is begun only when all earlier ones are on disk, and only the newest one can be torn.
+It is checked before anything is added to the table. An empty commit is not torn: the library reads
+it as one that adds nothing and moves no position, so its rows are written again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from store import fsops
 from store.errors import StoreError, SyncError
 
 COMMIT_MARK = "reputPosition"
-"""In commitInfo: the transaction with this position belongs to the commit."""
+"""In commitInfo, marks a commit that includes a transaction with the position."""
 _COMMITS = "_delta_log/" + "[0-9]" * 20 + ".json"
 
 
 class LocalTable:
-    """The files of one table. Used by one thread."""
+    """The files of one table; used by a single thread."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -36,18 +36,18 @@ class LocalTable:
 
     @classmethod
     def of(cls, url: str) -> LocalTable | None:
-        """The table of a path or a ``file://`` URL; None for other URLs, whose stores are durable
-        by themselves."""
+        """The table of a path or a ``file://`` URL; None for other URLs, whose object stores are
+        durable by themselves."""
         if "://" not in url:
             return cls(Path(url))
         parts = urlsplit(url)
         return cls(Path(unquote(parts.path))) if parts.scheme == "file" else None
 
     def settle(self) -> None:
-        """Have all versions on disk, and the newest one be whole.
+        """Make all versions durable and check that the newest one is whole.
 
-        Raises StoreError where that was torn; SyncError, also for a sync that failed before: the
-        kernel calls the lost pages clean, so that a second one would succeed.
+        Raises StoreError if that one is torn. Raises SyncError, also after an earlier failed sync:
+        the kernel marks the lost pages as clean, so a second sync would succeed without them.
         """
         if self._failed is not None:
             raise SyncError(str(self._failed))
@@ -58,7 +58,7 @@ class LocalTable:
 
     @contextmanager
     def synced(self) -> Iterator[None]:
-        """What the block writes is on disk behind it. Raises SyncError."""
+        """Sync the files that the block writes when it ends. Raises SyncError."""
         fsops.make_directories(self.root, self.root)
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -98,5 +98,5 @@ class LocalTable:
 def _torn(commit: Path, what: str) -> StoreError:
     return StoreError(
         f"the newest version of the Delta table, {commit}, was torn, as by a power loss: {what}; "
-        "remove that file, and its rows come again"
+        "remove that file, and its rows are written again"
     )

@@ -300,7 +300,7 @@ def test_columns_may_be_declared_later(tmp_path: Path) -> None:
         ('{"T": {"a b": "long"}}', "a b"),
         ('{"T": {"a": "money"}}', "money"),
         ('{"T": {"a": "long"}, "U": {"a": "string"}}', "one name has one type"),
-        ('{"T": {"a": ["long"]}}', "is \\['long'\\]; it must be of string, "),
+        ('{"T": {"a": ["long"]}}', "is \\['long'\\]; it must be one of string, "),
         ('{"T": {"a": "long", "A": "long"}}', "case"),
     ],
 )
