@@ -1,5 +1,5 @@
 """Bytes on disk: RocketMQ's store formats, read and written without Spark or a JVM.
 
-This package is a leaf: it imports numpy, numba, pyarrow and the standard library only, so that
-every other part of reput (and a downstream reader) can use it anywhere.
+This package is a leaf: it imports only numpy, numba, pyarrow and the standard library, so every
+other part of reput (and a downstream reader) can use it anywhere.
 """

@@ -1,9 +1,9 @@
-"""A store's settings, from RocketMQ's own property file.
+"""A store's settings, read from RocketMQ's own property file.
 
-``broker.conf`` at the store's root, or a file given; RocketMQ's names and defaults
-(``MessageStoreConfig``, ``BrokerConfig``). Keys that concern other parts of a broker are left
-alone, as is bitMapLengthConsumeQueueExt, which a broker overwrites with its Bloom filter's size.
-A value that cannot be read is an error, where RocketMQ takes the default without a word.
+The file is ``broker.conf`` at the store's root, or one given by a flag, with RocketMQ's names and
+defaults (``MessageStoreConfig``, ``BrokerConfig``). Keys of other parts of a broker are ignored,
+and so is bitMapLengthConsumeQueueExt, which a broker overwrites with its Bloom filter's size. An
+unreadable value is an error, whereas RocketMQ silently takes the default.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_PROPERTY_FILE = f"no {FILE_NAME}, RocketMQ's defaults"
 COMMIT_LOG_DIRECTORY = "commitlog"
 MULTI_PATH_SPLITTER = ","
 _JAVA_SPACE = bytes(range(33)).decode()
-"""What Java's String.trim takes away."""
+"""Characters that Java's String.trim removes."""
 _PROPERTY = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)\Z", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -71,28 +71,28 @@ _NUMBERS = {
 
 
 class OnQueueGap(StrEnum):
-    """What to do where queue offsets jump forward."""
+    """Action where queue offsets jump forward."""
 
     ROCKETMQ = "rocketmq"
     """Append at the end, as RocketMQ does; positions and queue offsets differ from there on."""
     BLANK = "blank"
-    """Fill the gap with blank units, so that positions stay queue offsets."""
+    """Fill the gap with blank units, so that positions equal queue offsets."""
     FAIL = "fail"
-    """Stop with the position."""
+    """Stop with an error that names the position."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What decides bytes on disk, and what consumers get of them: a broker's configuration, and
-    what reput is told besides."""
+    """Settings that determine the bytes on disk and what consumers read of them: a broker's
+    configuration and reput's own flags."""
 
     root: Path
     commit_log_directories: tuple[Path, ...]
-    """Which together hold the log's files, read-only ones too; each is there, and once."""
+    """Directories of the log's files, read-only ones included; each exists and occurs once."""
     property_file: Path | None = None
-    """The file that states the rest; None where there is none and RocketMQ's defaults hold."""
+    """The property file; None if there is none, so that RocketMQ's defaults hold."""
     mapped_file_size_commit_log: int | None = None
-    """Bytes; None where not stated: the files' own size is taken then."""
+    """Bytes; None if not stated, so that the files' own size holds."""
     mapped_file_size_consume_queue: int = 6_000_000
     """Bytes, rounded up to whole 20-byte units."""
     message_delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
@@ -101,39 +101,40 @@ class StoreSettings:
     """Bytes."""
     enable_calc_filter_bit_map: bool = False
     max_error_rate_of_bloom_filter: int | None = None
-    """Percent; decides, with the next, how many bits a message's bit map has."""
+    """Percent; with the next setting it determines the number of bits of a message's bit map."""
     expect_consumer_num_use_filter: int | None = None
     mapper_file_size_batch_consume_queue: int = 13_800_000
     """Bytes, not rounded to whole units."""
     enable_multi_dispatch: bool = False
     """Whether a message also goes to the queues that its properties name."""
     enable_lmq: bool = False
-    """Whether light queues (%LMQ%) then have queue id 0."""
+    """Whether light queues (%LMQ%) have queue id 0."""
     message_index_enable: bool = True
     index_file_write_enable: bool = True
-    """Whether that index is in files (RocketMQ 5.4 and newer)."""
+    """Whether the index is kept in files (RocketMQ 5.4 and newer)."""
     max_hash_slot_num: int = DEFAULT_MAX_HASH_SLOT_NUM
     """Slots of an index file."""
     max_index_num: int = DEFAULT_MAX_INDEX_NUM
     """Entries of an index file."""
     max_msgs_num_batch: int = DEFAULT_MAX_MSGS_NUM_BATCH
-    """Messages that a query by key finds."""
+    """Upper limit of messages that a query by key returns."""
     max_transfer_bytes_on_message_in_memory: int = 262_144
-    """These bound a pull; one of the log's end, which RocketMQ takes for cached, or of the rest."""
+    """Limits of a pull, for the end of the log, which RocketMQ assumes to be cached, and for the
+    rest."""
     max_transfer_count_on_message_in_memory: int = 32
     max_transfer_bytes_on_message_in_disk: int = 65_536
     max_transfer_count_on_message_in_disk: int = 8
     max_filter_message_size: int = 16_000
-    """Bytes of units that a pull looks at."""
+    """Bytes of units that a pull reads."""
     access_message_in_memory_max_ratio: int = 40
-    """Percent of the machine's memory: how long that end of the log is."""
+    """Length of the cached end of the log, in percent of the machine's memory."""
     on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ
     verify_crc: bool = False
-    """Check the CRC of every body: a message with a wrong one gets no entry."""
+    """Check the CRC of every body; a message with a wrong one gets no entry."""
     index_tags: bool = False
     """Index tags too, as RocketMQ 5.5 does and 5.3 does not."""
     stated: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Field -> value, of those that the property file states."""
+    """Field -> value, for fields that the property file states."""
 
     @property
     def builds_index(self) -> bool:
@@ -141,15 +142,15 @@ class StoreSettings:
         return self.message_index_enable and self.index_file_write_enable
 
     def with_commit_log_file_size(self, size: int | None) -> StoreSettings:
-        """These settings with the size that a flag gives; None keeps it."""
+        """These settings with the size of a flag; None keeps the size."""
         return self if size is None else replace(self, mapped_file_size_commit_log=size)
 
 
 def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSettings:
-    """The settings of the store at ``root``.
+    """Read the settings of the store at ``root``.
 
-    Raises UsageError where ``root`` is no store, one of a kind that is not read, or a value cannot
-    be read.
+    Raises UsageError if ``root`` is not a store or of an unsupported kind, or if a value cannot be
+    read.
     """
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory; give a store's root, which holds commitlog/")
@@ -164,16 +165,16 @@ def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSet
 def read_stated(root: Path, broker_conf: Path | None = None) -> Mapping[str, Any]:
     """Fields of StoreSettings that the property file of a store or output states.
 
-    Raises UsageError as ``read_store_settings``; an output need not be a store.
+    Raises UsageError like ``read_store_settings``; an output need not be a store.
     """
     path, values = read_properties(root, broker_conf)
     return _stated(values, path)
 
 
 def read_properties(root: Path, broker_conf: Path | None = None) -> tuple[Path, dict[str, str]]:
-    """The property file of a store or output, and what it states; a store's own need not exist.
+    """The property file of a store or output and its values; a store's own need not exist.
 
-    Raises UsageError where it cannot be read, or the store is of a kind that is not read.
+    Raises UsageError if it cannot be read, or if the store is of an unsupported kind.
     """
     path = broker_conf or root / FILE_NAME
     values = _read_properties(path) if broker_conf is not None or path.is_file() else {}
@@ -189,7 +190,7 @@ def _read_properties(path: Path) -> dict[str, str]:
 
 
 def _stated(values: dict[str, str], path: Path) -> dict[str, Any]:
-    """The fields of StoreSettings that a property file states, but for the log's directories."""
+    """The fields of StoreSettings that a property file states, except the log's directories."""
     # a field's type follows from the table that names it
     found: dict[str, Any] = {}
     for key, name in _SWITCHES.items():
@@ -206,11 +207,11 @@ def _stated(values: dict[str, str], path: Path) -> dict[str, Any]:
 
 
 def _commit_log_directories(root: Path, values: dict[str, str], path: Path) -> tuple[Path, ...]:
-    """Where the log's files are, by the rules of ``MultiPathMappedFileQueue``.
+    """Directories of the log's files, by the rules of ``MultiPathMappedFileQueue``.
 
-    What is stated counts, whatever else is there: RocketMQ derives commitlog/ from the root only
-    where storePathCommitLog is not stated, and reads readOnlyCommitLogStorePaths only beside
-    several paths. Raises UsageError for a directory that is not there.
+    A stated path counts, whatever other directories exist: RocketMQ derives commitlog/ from the
+    root only if storePathCommitLog is not stated, and reads readOnlyCommitLogStorePaths only beside
+    several paths. Raises UsageError for a missing directory.
     """
     stated = values.get("storePathCommitLog")
     read_only = values.get("readOnlyCommitLogStorePaths", "").strip(_JAVA_SPACE)
@@ -231,7 +232,7 @@ def _commit_log_directories(root: Path, values: dict[str, str], path: Path) -> t
     named = _directories("storePathCommitLog", stated, path)
     if read_only:
         named += _directories("readOnlyCommitLogStorePaths", read_only, path)
-    # a read-only path is one of the others as a rule, and two names may lead to one directory
+    # a read-only path is usually one of the others, and two names may lead to one directory
     once: dict[tuple[int, int], Path] = {}
     for place, status in named:
         once.setdefault((status.st_dev, status.st_ino), place)
@@ -297,9 +298,12 @@ def _delay_levels(text: str, path: Path) -> tuple[int, ...]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Java's property file format, as far as broker.conf uses it: ``#`` and ``!`` comments, ``=``,
-    ``:`` or a space, lines continued with a backslash, escapes; the last duplicate wins. Without
-    escaped code points; space that ends a value is dropped."""
+    """Parse Java's property file format as far as broker.conf uses it.
+
+    It has ``#`` and ``!`` comments, ``=``, ``:`` or a space as separator, lines continued with a
+    backslash, and escapes; the last duplicate wins. Escaped code points are not supported, and
+    trailing space of a value is dropped.
+    """
     values: dict[str, str] = {}
     pending = ""
     for line in text.splitlines():

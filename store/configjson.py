@@ -1,11 +1,12 @@
-"""The JSON that a broker keeps below ``config/``, which is not quite JSON.
+"""The JSON files that a broker keeps in ``config/``, which are not quite JSON.
 
-fastjson writes maps with integer keys without quotes (``{"topic@group":{0:17}}``). A broker
-overwrites these files in place after it copied the old text to ``<name>.bak``. A reader may meet
-half a file, which a running broker completes within milliseconds; after a crash it stays half, and
-the ``.bak`` is then the truth. No part of a JSON object that lacks its end is one, so that half a
-file never passes for a whole one. Source: RocketMQ 5.3.3 ``ConfigManager``, ``MixAll.string2File``;
-formats.md §1. Not done here: writing, and maps whose keys are objects (a client's offsets.json).
+fastjson writes maps with integer keys without quotes (``{"topic@group":{0:17}}``). A broker copies
+the old text to ``<name>.bak`` and then overwrites the file in place. A reader may therefore see a
+partial file, which a running broker completes within milliseconds. After a crash it stays partial,
+and the ``.bak`` is valid. A partial file never passes for a whole one, because a JSON object
+without its end does not parse. Source: RocketMQ 5.3.3 ``ConfigManager``, ``MixAll.string2File``;
+formats.md §1. Writing is not supported, nor are maps whose keys are objects (a client's
+offsets.json).
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from store.errors import UsageError
 
 BACKUP_SUFFIX = ".bak"
 TRIES = 10
-"""Of a file that is not whole, before its backup is taken."""
+"""Wait for a partial file before its backup is used."""
 RETRY_SECONDS = 0.02
-# strings are matched first, so that nothing inside of one is taken for a key
+# strings are matched first, so that nothing inside one is taken for a key
 _INTEGER_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?[0-9]+)(?=\s*:)', re.DOTALL)
 
 
 def parse(text: str) -> object:
-    """The document, integer keys as strings; raises ValueError."""
+    """Parse a document, with integer keys as strings; raises ValueError."""
     document: object
     try:
         document = json.loads(text, strict=False)
     except ValueError:
-        # most files have no such keys, and looking for them takes ten times as long as parsing
+        # most files have no such keys, and searching for them takes ten times as long as parsing
         quoted = _INTEGER_KEY.sub(
             lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text
         )
@@ -41,8 +42,10 @@ def parse(text: str) -> object:
 
 
 def read(path: Path) -> object:
-    """The document of a file, or of its ``.bak`` where it is missing or stays empty or damaged;
-    None where neither exists. Raises UsageError where what is there cannot be read."""
+    """Read a document, or its ``.bak`` if the file is missing or stays empty or damaged.
+
+    Returns None if neither exists. Raises UsageError if the existing one cannot be read.
+    """
     problem: Exception | None = None
     for candidate in (path, path.with_name(path.name + BACKUP_SUFFIX)):
         try:
@@ -59,8 +62,10 @@ def read(path: Path) -> object:
 
 
 def _read_whole(path: Path) -> object:
-    """The document once the file is whole; None where it stays empty. Raises ValueError where it
-    does not become whole."""
+    """Read the document once the file is whole; None if it stays empty.
+
+    Raises ValueError if it stays partial.
+    """
     problem: ValueError | None = None
     for attempt in range(TRIES):
         if attempt:

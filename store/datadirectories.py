@@ -1,8 +1,8 @@
-"""Which directories hold a store's data, and that nothing else is written among them.
+"""The directories of a store's data, and the check that reput writes nothing else into them.
 
-A broker's load takes every file in its commitlog and queue directories for one of its own and ends
-at the first that is none; what lies in the others it may overwrite or remove. So no output and no
-target of ours begins in one, be it this store's or another's.
+When a broker loads its commitlog and queue directories, it takes every file for its own and stops
+at the first that is not; it may overwrite or remove files in the other directories. So no output
+and no target of reput may be inside one, of this store or of another.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ DATA_DIRECTORIES = frozenset({
     BATCH_CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, "config", "timerlog", "compaction",
     "transaction",
 })  # fmt: skip
-"""Below a store's root: ``StorePathConfigHelper``, ``TimerMessageStore``, ``CompactionStore``."""
+"""Relative to a store's root: ``StorePathConfigHelper``, ``TimerMessageStore``,
+``CompactionStore``."""
 _MAPPED_FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 
 
 def check_target(
     target: Path, settings: StoreSettings | None = None, output: Path | None = None
 ) -> None:
-    """Raises UsageError where what is written to the directory ``target`` would stand among a
-    store's data, around its log, or where a file stands. Links are followed; the target need not
-    exist.
+    """Raise UsageError unless the directory ``target`` is safe to write.
 
-    ``settings`` and ``output`` are the store and the output at hand, whose directories may have any
-    name or be missing; others are known by what lies in and beside them.
+    It must not be inside a store's data, contain the store's log, or be a file. Links are
+    followed; the target need not exist.
+
+    ``settings`` and ``output`` are the current store and output, whose directories may have any
+    name or be missing; other stores are recognised by the files in and beside their directories.
     """
     resolved = _resolved(target)
     logs = [_resolved(path) for path in settings.commit_log_directories] if settings else []
@@ -50,7 +52,7 @@ def check_target(
         if directory in data or _holds_data(directory):
             raise UsageError(
                 f"{target} is in {directory}, which holds the data of a store: a broker could not "
-                "load what is written there; give a directory outside of it"
+                "load the files written there; give a directory outside of it"
             )
     for name in (DATA_DIRECTORIES - {COMMIT_LOG_DIRECTORY}) | {STATE_DIRECTORY}:
         for log in logs:
@@ -65,7 +67,7 @@ def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError) as error:
-        raise UsageError(f"{path} is no usable path: {error}") from error
+        raise UsageError(f"{path} cannot be used as a path: {error}") from error
 
 
 def _holds_data(directory: Path) -> bool:
@@ -80,7 +82,7 @@ def _holds_data(directory: Path) -> bool:
 
 
 def _is_store(root: Path, besides: str) -> bool:
-    """Whether anything but the directory ``besides`` tells that a broker or reput writes here."""
+    """Whether anything but the directory ``besides`` shows that a broker or reput writes here."""
     directories = {COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY} - {besides}
     files = (root / BROKER_CONF, root / STATE_DIRECTORY / WATERMARK)
     return any((root / name).is_dir() for name in directories) or any(

@@ -1,17 +1,17 @@
-"""The error tree. Every leaf says what is wrong, where, and what to do, in one line.
+"""The error tree. Every leaf states in one line the problem, its place and the remedy.
 
 ReputError
 ├── UsageError             the call is wrong: an option, a path, a value (exit code 2)
-└── StoreError             the store or the machine says no (exit code 1)
+└── StoreError             the store or the machine refuses (exit code 1)
     ├── CommitLogError     the commitlog directory cannot be read as one
-    │   └── CommitLogDataLossError   bytes that were asked for are gone
+    │   └── CommitLogDataLossError   requested bytes are gone
     ├── CorruptRecordError a record is damaged and ``onCorrupt=fail``
     ├── QueueGapError      queue offsets jump and ``onQueueGap=fail``
-    ├── QueueFileError     a consume queue file is not what RocketMQ would have made
-    ├── IndexFileError     an index file is not what its settings say
-    ├── MessageBodyError   a message's body cannot be made plain
-    ├── NotFoundError      what was asked for is not there
-    ├── OwnershipError     somebody else writes here
+    ├── QueueFileError     a consume queue file is not one that RocketMQ would have made
+    ├── IndexFileError     an index file contradicts its settings
+    ├── MessageBodyError   a message's body cannot be inflated or split
+    ├── NotFoundError      the requested message or queue does not exist
+    ├── OwnershipError     another process writes here
     └── OutputError        the output cannot be written
         ├── NoSpaceError   the disk is full: nothing advanced, a retry may succeed
         └── SyncError      fsync failed: pages may be lost, this process must end
@@ -33,33 +33,33 @@ class UsageError(ReputError):
 
 
 class StoreError(ReputError):
-    """Base of what the store or the machine refuses."""
+    """Base of the errors in which the store or the machine refuses an operation."""
 
 
 class CommitLogError(StoreError):
-    """The directory is no commitlog that we can read: the message names the file."""
+    """The directory is not a readable commitlog; the message names the file."""
 
 
 class CommitLogDataLossError(CommitLogError):
-    """Bytes that were asked for are gone from the log (``COMMITLOG_DATA_LOSS.<case>``)."""
+    """Requested bytes are gone from the log (``COMMITLOG_DATA_LOSS.<case>``)."""
 
     def __init__(self, case: str, detail: str) -> None:
         self.case = case
         super().__init__(
             f"COMMITLOG_DATA_LOSS.{case}: {detail}; "
-            "set failOnDataLoss to false to go on with what is there"
+            "set failOnDataLoss to false to continue with the rest of the log"
         )
 
 
 class CorruptRecordError(StoreError):
-    """Damaged bytes were met and the caller asked to stop there."""
+    """A range is damaged and the caller asked to stop there."""
 
     def __init__(self, path: str, physical_offset: int, end_physical_offset: int, reason: str):
         self.physical_offset = physical_offset
         super().__init__(
             f"COMMITLOG_CORRUPT.{reason}: {path} at physical offset {physical_offset}, "
             f"{end_physical_offset - physical_offset} bytes are no record; "
-            "set onCorrupt (run: --on-corrupt) to quarantine to list the range and go on behind it"
+            "set onCorrupt (run: --on-corrupt) to quarantine to list the range and pass it"
         )
 
 
@@ -76,15 +76,15 @@ class IndexFileError(StoreError):
 
 
 class MessageBodyError(StoreError):
-    """A body does not inflate, or is no inner batch: its message names itself as one."""
+    """A body does not inflate, or is not an inner batch although its message is marked as one."""
 
 
 class NotFoundError(StoreError):
-    """There is no such message, or no such queue."""
+    """The requested message or queue does not exist."""
 
 
 class OwnershipError(StoreError):
-    """Another process owns what we were asked to write."""
+    """Another process owns the output."""
 
 
 class OutputError(StoreError):
@@ -92,8 +92,8 @@ class OutputError(StoreError):
 
 
 class NoSpaceError(OutputError):
-    """No space is left; nothing advanced, the same write may be tried again."""
+    """No space is left; nothing advanced, and the same write may be retried."""
 
 
 class SyncError(OutputError):
-    """fsync failed: the kernel may have dropped pages, so only a restart re-derives the truth."""
+    """fsync failed: the kernel may have dropped pages, so only a restart finds the true state."""

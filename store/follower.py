@@ -1,7 +1,7 @@
-"""What follows the log behind the consume queues: tables and other systems (ARCHITECTURE.md).
+"""Followers read the log after the consume queues: tables and other systems (ARCHITECTURE.md).
 
-A follower has a position of its own, which its target keeps, and goes at its own pace: where it
-fails or is slow, the queues and the other followers go on.
+A follower has its own position, which its target keeps, and its own pace: if it fails or is slow,
+the queues and the other followers continue.
 """
 
 from __future__ import annotations
@@ -11,71 +11,78 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    # the command line names followers long before anything reads a row
+    # the command line names followers long before any code reads a row
     import pyarrow as pa
 
     from store.config import StoreSettings
 
 
 class LogFollower(Protocol):
-    """One target of messages outside the store. Used by one thread, which may change."""
+    """One target of messages outside the store. Only one thread uses it at a time."""
 
     def position(self) -> int | None:
-        """End (exclusive) of the log that the target holds durably, asked of the target itself;
-        None where it holds nothing yet. Called before the first write and after a failed one."""
+        """Ask the target for the exclusive end of the log that it holds durably.
+
+        None if it holds nothing yet. Called before the first write and after a failed one.
+        """
         ...
 
     def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
-        """Add the messages of [start, end) of the log; ``start`` is the position, or the log's
-        start where that was None.
+        """Add the messages of [start, end) of the log.
 
-        ``rows`` are of ROWS_SCHEMA in the log's order, damaged and lost ranges among them; taking
-        one raises where the run is stopped: nothing is to be kept then. On return they are durable
-        and ``position()`` is ``end``, both or neither: no message twice, none missing, wherever
-        the process is killed. Raises what the target's library raises, or a ReputError.
+        ``start`` is the position, or the log's start if the position is None. ``rows`` are of
+        ROWS_SCHEMA in the log's order, with damaged and lost ranges among them. Taking one raises
+        if the run is stopped; the target must then keep nothing. On return the rows are durable and
+        ``position()`` is ``end``. Both happen or neither, so wherever the process is killed no
+        message is missing or written twice. Raises the errors of the target's library, or a
+        ReputError.
         """
         ...
 
     def truncate(self, end: int) -> None:
-        """The log was cut at ``end`` and may be written anew behind it: take back what the target
-        holds of that if it can, and have ``position()`` be ``end`` at the most. May be called
-        again. Raises as ``write`` does."""
+        """Remove messages at and after ``end``, where the log was cut and may be rewritten.
+
+        A target removes what it can; ``position()`` is then up to ``end``. May be called again.
+        Raises like ``write``.
+        """
         ...
 
     def counts(self) -> Mapping[str, int]:
-        """What the follower has counted since it was opened, in durable writes, for the status."""
+        """Counts of durable writes since the follower was opened, for the status."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
 class FollowerTarget(Protocol):
-    """What a run is told of one follower: plain data."""
+    """Configuration of one follower, as plain data."""
 
     @property
     def name(self) -> str:
-        """Short, a file name, unique among the followers of one output."""
+        """Short name, valid as a file name and unique among the followers of one output."""
         ...
 
     @property
     def description(self) -> str:
-        """Where to, for people; without secrets."""
+        """Address for log lines and messages, without secrets."""
         ...
 
     @property
     def local_path(self) -> Path | None:
-        """The directory on this machine that it fills; None where it fills none."""
+        """The directory on this machine that it fills; None if there is none."""
         ...
 
     @property
     def interval_seconds(self) -> float:
-        """Least time between starts of writes, while there is little to write."""
+        """Minimum time between starts of writes while there is little to write."""
         ...
 
     def open(self, store_id: str, settings: StoreSettings) -> LogFollower:
-        """The follower; connects to nothing yet. ``store_id``: the output's identity, 32 hex
-        digits; ``settings``: of the store that it follows. Raises UsageError where what it is told
-        is wrong or a library is missing."""
+        """Create the follower; it connects to nothing yet.
+
+        ``store_id`` is the output's identity, 32 hex digits; ``settings`` are those of the store
+        that it follows. Raises UsageError if the configuration is wrong or a library is missing.
+        """
         ...

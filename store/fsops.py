@@ -1,7 +1,7 @@
-"""Every write, rename, truncation and sync that reput makes goes through this module.
+"""Every write, rename, truncation and sync of reput goes through this module.
 
-One place to make operating system errors into ours, and to break things on purpose: the fault
-tests set ``REPUT_FAILPOINTS`` to, say, ``pwrite:3=ENOSPC`` (the third pwrite fails), ``*:17=kill``
+It converts operating system errors into ReputErrors in one place, and it injects faults: the fault
+tests set ``REPUT_FAILPOINTS`` to ``pwrite:3=ENOSPC`` (the third pwrite fails), ``*:17=kill``
 (SIGKILL before the 17th operation of any kind) or ``pwrite:2=short`` (half is written first).
 """
 
@@ -29,7 +29,7 @@ PROBE_BYTES = 1 << 20
 
 
 class _Failpoints:
-    """Counts operations by name and in all; says what to do at the chosen ones."""
+    """Counts operations by name and in all, and triggers faults at the chosen ones."""
 
     def __init__(self, text: str) -> None:
         self._actions: dict[tuple[str, int], str] = {}
@@ -41,7 +41,7 @@ class _Failpoints:
             self._actions[name, int(ordinal)] = action
 
     def reach(self, operation: str, path: str) -> bool:
-        """Count one operation; fail or die where asked; True asks for a short write."""
+        """Count one operation, and fail or die if configured; True requests a short write."""
         if not self._actions:
             return False
         short = False
@@ -65,21 +65,23 @@ _failpoints = _Failpoints(os.environ.get(FAILPOINTS_VARIABLE, ""))
 
 
 def output_error(error: OSError, doing: str, path: str | Path) -> OutputError:
-    """Our error for a failed write: out of space is told apart, since it may be tried again."""
+    """Convert a failed write; a full disk has its own class, because a retry may succeed."""
     text = f"cannot {doing} {path}: {error.strerror or error}"
     if error.errno in _NO_SPACE:
-        return NoSpaceError(f"{text}; free some space and the work goes on where it stopped")
+        return NoSpaceError(f"{text}; free some space and the work continues where it stopped")
     return OutputError(text)
 
 
 def says_no_space(text: str) -> bool:
-    """Whether an error of others, of Spark's JVM or of a library, is that the disk is full."""
+    """Whether an error text of another component (Spark's JVM, a library) means a full disk."""
     return any(sign in text for sign in _NO_SPACE_TEXTS)
 
 
 def has_space(directory: Path) -> bool:
-    """Whether some space can be had in a directory, by trying; an error of another kind, as of a
-    read-only file system, is left to those who write there."""
+    """Whether a directory has some space left, found by trying.
+
+    Other errors, such as a read-only file system, are left to the code that writes there.
+    """
     path = directory / PROBE_NAME
     try:
         fd = open_for_writing(path)
@@ -100,11 +102,11 @@ def make_directories(path: Path, root: Path) -> None:
 
 
 def create_directories(path: Path, root: Path) -> list[Path]:
-    """Create ``path`` below ``root``; the directories that still have to be synced for it."""
+    """Create ``path`` below ``root``; return the directories that must still be synced for it."""
     missing, current = [path], path
     unsynced = []
     try:
-        # whether ``path`` itself is there is told by the call that makes it
+        # the call that creates ``path`` also finds out whether it exists
         while current != root and not (current := current.parent).is_dir():
             missing.append(current)
         for current in reversed(missing):
@@ -121,7 +123,7 @@ def create_directories(path: Path, root: Path) -> list[Path]:
 
 
 def open_for_writing(path: str | Path, size: int | None = None) -> int:
-    """A descriptor of ``path``, created where missing; a new or shorter file gets ``size`` bytes.
+    """Open ``path``, created if missing; a new or shorter file is extended to ``size`` bytes.
 
     Raises OutputError; never follows a symbolic link.
     """
@@ -140,7 +142,7 @@ def open_for_writing(path: str | Path, size: int | None = None) -> int:
 
 
 def pwrite(fd: int, data: bytes | memoryview, offset: int, path: str | Path) -> None:
-    """Write all of ``data`` at ``offset``; a short write goes on, an error is ours."""
+    """Write all of ``data`` at ``offset``, continuing after short writes; raises OutputError."""
     view = memoryview(data).cast("B")
     try:
         short = _failpoints.reach("pwrite", str(path))
@@ -156,7 +158,7 @@ def pwrite(fd: int, data: bytes | memoryview, offset: int, path: str | Path) -> 
 
 
 def truncate(fd: int, size: int, path: str | Path) -> None:
-    """Give an open file this length."""
+    """Set the length of an open file."""
     try:
         _failpoints.reach("truncate", str(path))
         os.ftruncate(fd, size)
@@ -167,7 +169,7 @@ def truncate(fd: int, size: int, path: str | Path) -> None:
 def allocate(fd: int, start: int, size: int, path: str | Path) -> None:
     """Reserve ``size`` bytes of an open file: no later write to them finds the disk full.
 
-    What stands in the file stays; a longer one keeps its length. Raises NoSpaceError.
+    The file's content stays, and a longer file keeps its length. Raises NoSpaceError.
     """
     try:
         _failpoints.reach("allocate", str(path))
@@ -177,7 +179,7 @@ def allocate(fd: int, start: int, size: int, path: str | Path) -> None:
 
 
 def map_for_writing(fd: int, size: int, path: str | Path) -> mmap.mmap:
-    """The first ``size`` bytes of an open file as memory that is the file.
+    """Map the first ``size`` bytes of an open file for writing.
 
     They must be allocated: a store to a page for which the disk has no room kills the process.
     """
@@ -189,7 +191,7 @@ def map_for_writing(fd: int, size: int, path: str | Path) -> mmap.mmap:
 
 
 def sync(fd: int, path: str | Path) -> None:
-    """fdatasync; a failure is final, since the kernel then calls the lost pages clean."""
+    """fdatasync; a failure is final, because the kernel then marks the lost pages as clean."""
     try:
         _failpoints.reach("sync", str(path))
         os.fdatasync(fd)
@@ -198,7 +200,7 @@ def sync(fd: int, path: str | Path) -> None:
 
 
 def sync_mapping(mapping: mmap.mmap, start: int, end: int, path: str | Path) -> None:
-    """msync of bytes [start, end): fdatasync of these alone, a failure of which is as final."""
+    """msync bytes [start, end): like fdatasync, but of these alone; a failure is as final."""
     start -= start % mmap.PAGESIZE
     try:
         _failpoints.reach("sync", str(path))
@@ -212,9 +214,9 @@ def _sync_error(error: OSError, path: str | Path) -> SyncError:
 
 
 def sync_file_system(fd: int, path: str | Path) -> None:
-    """syncfs: all that was written and all names on the file system of ``fd``, in one go.
+    """syncfs: make all writes and names on the file system of ``fd`` durable at once.
 
-    It reports what failed since ``fd`` was opened (Linux 5.8 and later).
+    It reports errors since ``fd`` was opened (Linux 5.8 and later).
     """
     try:
         _failpoints.reach("sync", str(path))
@@ -245,9 +247,9 @@ def rename(source: Path, target: Path) -> None:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Give two names of one file system each other's file or directory, durably and at once.
+    """Atomically and durably exchange the files or directories of two names on one file system.
 
-    False where system or file system cannot (``renameat2``); nothing has changed then.
+    Returns False, with nothing changed, if the system or file system cannot (``renameat2``).
     """
     if not hasattr(_libc, "renameat2"):
         return False
@@ -268,9 +270,9 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with everything in it, or a file; that it is gone already is fine.
+    """Remove a directory with everything in it, or a file; it may already be gone.
 
-    A kill or an error leaves a part of it, for another call. Links are not followed.
+    After a kill or an error a part remains, for another call. Links are not followed.
     """
     try:
         _failpoints.reach("remove_tree", str(path))
@@ -283,7 +285,7 @@ def remove_tree(path: Path) -> None:
 
 
 def unlink(path: Path) -> None:
-    """Remove a file; that it is gone already is fine."""
+    """Remove a file; it may already be gone."""
     try:
         _failpoints.reach("unlink", str(path))
         path.unlink(missing_ok=True)
@@ -292,7 +294,7 @@ def unlink(path: Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory durably; one that holds something stays, one that is gone is fine."""
+    """Remove a directory durably; a non-empty one stays, and it may already be gone."""
     try:
         _failpoints.reach("rmdir", str(path))
         path.rmdir()
@@ -304,7 +306,7 @@ def remove_directory(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a small file so that a reader sees the old or the new one, never half of it."""
+    """Write a small file so that a reader sees the old or the new one, never a part of it."""
     temporary = path.with_name(path.name + ".tmp")
     fd = open_for_writing(temporary)
     try:

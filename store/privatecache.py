@@ -1,4 +1,4 @@
-"""Where compiled code is kept between runs: a directory in which only this user can write."""
+"""The cache of compiled code between runs: a directory in which only this user can write."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 KEPT_VERSIONS = 8
-"""Of one kind: as many versions and installations may be in use beside each other."""
+"""Limit per kind, for as many versions and installations as may be in use at the same time."""
 
 
 def private_directory(name: str) -> Path:
-    """``reput/name`` in the user's cache, made where it is missing. Raises OSError.
+    """``reput/name`` in the user's cache, created if missing. Raises OSError.
 
-    What lies here is executed, hence the strict owner and mode.
+    Code in it is executed, hence the strict owner and mode.
     """
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     for parent in (Path(home), Path(tempfile.gettempdir()) / f"reput-{os.getuid()}"):
@@ -32,8 +32,10 @@ def private_directory(name: str) -> Path:
 
 
 def version_directory(name: str, sources: Iterable[Path], versions: Sequence[str]) -> Path:
-    """``private_directory`` for what is made from ``sources`` by tools of some ``versions``: each
-    has another. Those used longest ago are removed, all but KEPT_VERSIONS. Raises OSError."""
+    """A separate ``private_directory`` for each set of ``sources`` and tool ``versions``.
+
+    The least recently used ones are removed, all but KEPT_VERSIONS. Raises OSError.
+    """
     digest = hashlib.sha256(repr(versions).encode())
     for source in sorted(sources, key=lambda source: source.name):
         data = source.read_bytes()

@@ -1,12 +1,12 @@
-"""Stores that are refused: a DLedger log, and queues or topics that lie in RocksDB.
+"""Stores that are refused: a DLedger log, and queues or topics in RocksDB.
 
-Read as ordinary stores they would give damage without end, or queues that no broker reads. What
-``broker.conf`` states decides. Where it states nothing, as in a copy that came without its file,
-the store's directories do: what they mean may then be doubtful (a broker that writes its queues
-twice has files and RocksDB side by side), so the error also says which setting settles it. Why
-these stores are not read: docs/decisions/0008-dledger-and-rocksdb.md.
+Read as ordinary stores they would seem damaged throughout, or give queues that no broker reads. The
+statements of ``broker.conf`` decide. Without one, as in a copy without its file, the store's
+directories decide. Their meaning may then be doubtful (a broker that writes its queues twice has
+files and RocksDB side by side), so the error also names the setting that settles it. The reasons
+for the refusal are in docs/decisions/0008-dledger-and-rocksdb.md.
 
-An entry of DLedger's log stands in front of each record; integers are big-endian:
+An entry of DLedger's log precedes each record; integers are big-endian:
 
 | offset | size | field |
 |---|---|---|
@@ -58,9 +58,10 @@ _ROCKSDB_TOPICS = (
 
 
 def check_supported(root: Path, stated: Mapping[str, str], conf: Path) -> None:
-    """Refuse the store at ``root`` where its log, queues or topics lie where nothing here reads.
+    """Refuse the store at ``root`` if its log, queues or topics are in an unsupported format.
 
-    ``stated``: what the property file ``conf`` says; the file need not exist. Raises UsageError.
+    ``stated`` are the values of the property file ``conf``, which need not exist. Raises
+    UsageError.
     """
     _check_log_kind(root, stated, conf)
     _check_queue_store(root, stated, conf)
@@ -68,8 +69,11 @@ def check_supported(root: Path, stated: Mapping[str, str], conf: Path) -> None:
 
 
 def check_log_files(directories: Iterable[Path]) -> None:
-    """Refuse log directories whose newest file begins with a DLedger entry: only DLedger's data was
-    copied, say. Directories that cannot be listed are left to who reads them. Raises UsageError."""
+    """Refuse log directories whose newest file begins with a DLedger entry.
+
+    This happens if only DLedger's data was copied. Unlistable directories are left to their
+    readers. Raises UsageError.
+    """
     files = [path for directory in directories for path in _mapped_files(directory)]
     for path in sorted(files, key=lambda path: path.name, reverse=True):
         try:
@@ -127,7 +131,8 @@ def _check_queue_store(root: Path, stated: Mapping[str, str], conf: Path) -> Non
 
 
 def _check_double_write(stated: Mapping[str, str], conf: Path) -> None:
-    """Queues are written as files and into RocksDB: the files are whole, but for two settings."""
+    """Check a store that writes queues as files and into RocksDB: the files are complete, except
+    under two settings."""
     key = "combineCQLoadingCQTypes"
     loaded = stated.get(key, _FILES_STORE_TYPE)
     if _FILES_STORE_TYPE not in [kind.strip().lower() for kind in loaded.split(";")]:
@@ -151,7 +156,7 @@ def _check_topics(root: Path, stated: Mapping[str, str], conf: Path) -> None:
 
 
 def _is_true(stated: Mapping[str, str], key: str) -> bool:
-    # as Boolean.parseBoolean has it
+    # same rule as Boolean.parseBoolean
     return stated.get(key, "").lower() == "true"
 
 

@@ -1,4 +1,4 @@
-"""Index files: which messages have a key, as a hash table with chains, found by topic and key.
+"""Index files: a hash table with chains that finds the messages with a topic and key.
 
 OFFSET  SIZE  FIELD
      0     8  beginTimestamp, storeTimestamp of the first entry, ms
@@ -16,14 +16,14 @@ and an entry, with OFFSET in it:
               endTimestamp of the file before
     16     4  previous entry of the same slot; 0 without one
 Everything is big-endian and signed. Files are named by the local time of their creation,
-yyyyMMddHHmmssSSS, and have their full length from creation. Entries are in log order, a message's
-keys behind each other. Source: RocketMQ 5.3.3 ``IndexFile``, ``IndexHeader``, ``IndexService``;
+yyyyMMddHHmmssSSS, and have their full length from creation. Entries are in log order, and all keys
+of a message are adjacent. Source: RocketMQ 5.3.3 ``IndexFile``, ``IndexHeader``, ``IndexService``;
 formats.md §8.
 
 Writer: one dispatcher, which owns the output (``store.index.mappedindexfile``). No checksum. After
-a crash the entries of messages below the watermark are whole, in all files but the last one header
-and slots too; those of the last file are rebuilt from its entries. Which of these is the last, the
-log tells: a torn one may look right.
+a crash all entries of messages before the watermark are whole. The header and slots are whole too,
+except in the last file, where they are rebuilt from the entries. The log decides which entry is the
+last, because a torn entry may look valid.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TEMPORARY_SUFFIX = ".tmp"
 DEFAULT_MAX_HASH_SLOT_NUM = 5_000_000
 DEFAULT_MAX_INDEX_NUM = 20_000_000
 DEFAULT_MAX_MSGS_NUM_BATCH = 64
-"""``maxMsgsNumBatch``: no query finds more."""
+"""``maxMsgsNumBatch``, the upper limit of a query's results."""
 TOPIC_KEY_SEPARATOR = b"#"
 TAG_KEY_PREFIX = b"T#"
 
@@ -70,11 +70,11 @@ _NAME = re.compile(rf"[0-9]{{{_NAME_DIGITS}}}\Z", re.ASCII)
 
 
 def index_keys(record: Record, *, index_tags: bool = False) -> list[bytes]:
-    """What a message is indexed by, in order: ``topic#key`` (``IndexService.buildIndex``).
+    """The keys that a message is indexed by, in order: ``topic#key`` (``IndexService.buildIndex``).
 
-    UNIQ_KEY first, then the parts of KEYS; duplicates stay. ``index_tags``: then ``T#`` and TAGS as
-    a whole, as RocketMQ 5.5 writes it. A ROLLBACK has none. As bytes, for Java's decoding does not
-    change where these join.
+    UNIQ_KEY comes first, then the parts of KEYS; duplicates stay. With ``index_tags``, ``T#`` and
+    the whole TAGS follow, as RocketMQ 5.5 writes it. A ROLLBACK has no keys. Keys are bytes,
+    because Java's decoding does not affect where the parts join.
     """
     if record.transaction_type == SysFlag.ROLLBACK:
         return []
@@ -89,13 +89,13 @@ def index_keys(record: Record, *, index_tags: bool = False) -> list[bytes]:
 def index_key_hash(key: bytes) -> int:
     """``IndexFile.indexKeyHashMethod`` of ``topic#key``: 0 to 2^31 - 1."""
     key_hash = abs(java.hash_code(key))
-    # Java's abs of the lowest int is negative, which becomes 0
+    # Java's abs of the lowest int is negative, and RocketMQ replaces it by 0
     return key_hash if key_hash < 1 << 31 else 0
 
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """The first 40 bytes."""
+    """The first 40 bytes of a file."""
 
     begin_timestamp: int = 0
     end_timestamp: int = 0
@@ -107,12 +107,12 @@ class IndexHeader:
 
     @classmethod
     def decode(cls, data: bytes) -> IndexHeader:
-        """Of a file's first bytes (``IndexHeader.load``: an indexCount of 0 means 1)."""
+        """Decode a file's first bytes (``IndexHeader.load``: an indexCount of 0 means 1)."""
         header = cls(*_HEADER.unpack_from(data))
         return header if header.index_count > 0 else replace(header, index_count=1)
 
     def encode(self) -> bytes:
-        """40 bytes."""
+        """Encode the header as 40 bytes."""
         return _HEADER.pack(
             self.begin_timestamp,
             self.end_timestamp,
@@ -124,7 +124,7 @@ class IndexHeader:
 
     @classmethod
     def of_follow_up(cls, previous: IndexHeader | None) -> IndexHeader:
-        """Of an empty file behind a full one: all its fields are that one's end."""
+        """Header of an empty file after a full one: all its fields are the full file's end."""
         if previous is None:
             return cls()
         timestamp = max(previous.end_timestamp, 0)
@@ -132,7 +132,7 @@ class IndexHeader:
         return cls(timestamp, timestamp, phy_offset, phy_offset)
 
     def is_time_matched(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether [begin, end], both inclusive, meets the file's times."""
+        """Whether [begin, end], both inclusive, overlaps the file's times."""
         return (
             (begin_ms < self.begin_timestamp and end_ms > self.end_timestamp)
             or self.begin_timestamp <= begin_ms <= self.end_timestamp
@@ -149,29 +149,29 @@ class IndexEntry:
     time_diff: int
     """s."""
     previous: int
-    """Number of the entry before it in its slot; 0 without one."""
+    """Number of the previous entry in the same slot; 0 without one."""
 
 
 NEVER_WRITTEN = IndexEntry(0, 0, 0, 0)
-"""What stands behind the last entry; but a key with hash 0 of the log's first message is equal."""
+"""Bytes after the last entry; an entry with key hash 0 of the log's first message equals it."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexLayout:
-    """The settings that decide where in a file everything is.
+    """The settings that determine all positions in a file.
 
     Raises UsageError for sizes with which RocketMQ cannot work.
     """
 
     max_hash_slot_num: int = DEFAULT_MAX_HASH_SLOT_NUM
     max_index_num: int = DEFAULT_MAX_INDEX_NUM
-    """One more than the entries a file takes."""
+    """One more than the number of entries in a full file."""
 
     def __post_init__(self) -> None:
         if self.max_hash_slot_num < 1 or self.max_index_num < 2 or self.file_size >= 1 << 31:
             raise UsageError(
-                f"no index file can have maxHashSlotNum {self.max_hash_slot_num} and maxIndexNum "
-                f"{self.max_index_num}; they must be at least 1 and 2, a file below 2 GiB"
+                f"an index file cannot have maxHashSlotNum {self.max_hash_slot_num} and "
+                f"maxIndexNum {self.max_index_num}; set at least 1 and 2, a file below 2 GiB"
             )
 
     @property
@@ -180,67 +180,67 @@ class IndexLayout:
         return self.entry_position(self.max_index_num)
 
     def slot_position(self, key_hash: int) -> int:
-        """Where the slot of a key hash is."""
+        """Byte position of a key hash's slot."""
         return INDEX_HEADER_SIZE + key_hash % self.max_hash_slot_num * HASH_SLOT_SIZE
 
     def entry_position(self, index: int) -> int:
-        """Where entry ``index`` is."""
+        """Byte position of entry ``index``."""
         return INDEX_HEADER_SIZE + self.max_hash_slot_num * HASH_SLOT_SIZE + index * INDEX_SIZE
 
     def entry(self, data: memoryview | mmap, index: int) -> IndexEntry:
-        """Entry ``index`` of a whole file."""
+        """Decode entry ``index`` of a whole file."""
         return IndexEntry(*_ENTRY.unpack_from(data, self.entry_position(index)))
 
 
 @dataclass(frozen=True, slots=True)
 class QueryOffsetResult:
-    """What a query found (``QueryOffsetResult``)."""
+    """Result of a query (``QueryOffsetResult``)."""
 
     phy_offsets: tuple[int, ...]
-    """Newest first. Keys with the same hash are among them: whoever reads the messages compares."""
+    """Newest first. Some may be of other keys with the same hash; the caller compares the keys."""
     index_last_update_timestamp: int
     """endTimestamp of the newest file; 0 without one."""
     index_last_update_phyoffset: int
 
 
 def new_index_file_name(newest: Path | None) -> str:
-    """The time now, in digits; more than the newest file's name where the clock says less."""
+    """The current time in digits, or one more than the newest file's name if that is later."""
     name = int(datetime.now().strftime("%Y%m%d%H%M%S%f")[:_NAME_DIGITS])
     return str(max(name, int(newest.name) + 1 if newest else 0)).zfill(_NAME_DIGITS)
 
 
 def read_header(path: Path) -> IndexHeader:
-    """The header of a file."""
+    """Read the header of a file."""
     with path.open("rb", buffering=0) as file:
         return IndexHeader.decode(file.read(INDEX_HEADER_SIZE))
 
 
 def read_entry(path: Path, layout: IndexLayout, index: int) -> IndexEntry:
-    """Entry ``index`` of a file."""
+    """Read entry ``index`` of a file."""
     with path.open("rb", buffering=0) as file:
         data = os.pread(file.fileno(), INDEX_SIZE, layout.entry_position(index))
     return IndexEntry(*_ENTRY.unpack(data))
 
 
 class IndexFiles:
-    """The index files of one store or output, for reading; listed anew with every call."""
+    """The index files of one store or output, for reading; every call lists them again."""
 
     def __init__(self, directory: Path, layout: IndexLayout) -> None:
         self.directory = directory
         self.layout = layout
 
     def named_paths(self) -> list[Path]:
-        """Oldest first, whatever their sizes."""
+        """All index files, the oldest first, whatever their sizes."""
         return [path for path in self._entries() if _NAME.match(path.name)]
 
     def paths(self) -> list[Path]:
-        """Oldest first. Raises IndexFileError where a size is not what the settings say."""
+        """All index files, the oldest first. Raises IndexFileError for a wrong size."""
         found = []
         for path in self.named_paths():
             size = path.stat().st_size
             if size != self.layout.file_size:
                 raise IndexFileError(
-                    f"index file {path} has {size} bytes where maxHashSlotNum and maxIndexNum say "
+                    f"index file {path} has {size} bytes but maxHashSlotNum and maxIndexNum give "
                     f"{self.layout.file_size}; set them as the file's writer did (broker.conf), or "
                     "heal a single damaged file with reput verify --repair"
                 )
@@ -248,8 +248,10 @@ class IndexFiles:
         return found
 
     def first_phy_offset(self) -> int | None:
-        """Of the first message in the first file; None without a file. Where header and entry say
-        different ones, the lower."""
+        """Physical offset of the first message in the first file; None without a file.
+
+        If header and entry differ, it is the lower one.
+        """
         for path in self.named_paths():
             with path.open("rb", buffering=0) as file:
                 header = file.read(INDEX_HEADER_SIZE)
@@ -259,7 +261,7 @@ class IndexFiles:
         return None
 
     def unfinished_paths(self) -> list[Path]:
-        """Files whose creation was cut short."""
+        """Files whose creation was interrupted."""
         return [
             path
             for path in self._entries()
@@ -267,7 +269,7 @@ class IndexFiles:
         ]
 
     def foreign_names(self) -> list[str]:
-        """What else lies there, sorted; RocketMQ loads none of it."""
+        """Other names in the directory, sorted; RocketMQ loads none of them."""
         return [path.name for path in self._entries() if not _NAME.match(path.name)]
 
     def _entries(self) -> list[Path]:
@@ -281,11 +283,11 @@ class IndexFiles:
         end_ms: int,
         end_offset: int | None = None,
     ) -> QueryOffsetResult:
-        """Messages with ``topic#key`` and a store time of [begin, end], both inclusive.
+        """Messages with ``topic#key`` and a store time in [begin, end], both inclusive.
 
-        At most ``max_num``, the newest (``IndexService.queryOffset``), none at or beyond
+        Returns the newest, up to ``max_num`` (``IndexService.queryOffset``), all before
         ``end_offset`` of the log. Times are whole seconds after a file's first entry. Raises
-        IndexFileError as ``paths``.
+        IndexFileError like ``paths``.
         """
         key_hash = index_key_hash(key)
         found: list[int] = []
@@ -311,8 +313,8 @@ class IndexFiles:
     def _chain(self, path: Path, header: IndexHeader, key_hash: int) -> Iterator[IndexEntry]:
         """Entries of a hash's slot, newest first.
 
-        In a sound file every entry is chained to an older one; what is not ends the chain, where
-        RocketMQ would go round in circles.
+        In a sound file every entry is chained to an older one. Any other link ends the chain here,
+        whereas RocketMQ would loop forever.
         """
         if header.index_count <= 1:
             return

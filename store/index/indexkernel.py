@@ -24,12 +24,12 @@ from store.log.kernelbase import i32, i64, kernel, prefetch, put32, put64
 
 _INTEGER_MAX = 0x7FFFFFFF
 PREFETCH_DISTANCE = 16
-"""Entries; slots are all over 20 MB, and a miss takes as long as ten entries."""
+"""Entries to prefetch ahead: slots spread over 20 MB, and a cache miss costs ten entries."""
 
 
 @njit(inline="always")
 def _put_key(data, position, slot, index, key_hash, offset, time_diff):
-    """Write entry ``index`` at ``position`` and chain it; the entry before it in its slot, or 0."""
+    """Write entry ``index`` at ``position``; return the previous entry of its slot, or 0."""
     previous = i32(data, slot)
     if previous < 0 or previous > index:
         previous = np.int64(0)
@@ -43,10 +43,10 @@ def _put_key(data, position, slot, index, key_hash, offset, time_diff):
 
 @kernel
 def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_timestamps):
-    """Put entries until the file is full: int64[n], int32[n] (0 or positive), int64[n] ms.
+    """Add entries until the file is full: int64[n], int32[n] (0 or positive), int64[n] ms.
 
-    The header is written with every entry, as RocketMQ does: a reader never sees a slot that says
-    more than the header. Returns how many went in.
+    The header is written with every entry, as in RocketMQ, so a reader never sees a slot that
+    points past the header's count. Returns the number of entries added.
     """
     begin_timestamp = i64(data, BEGIN_TIMESTAMP_POSITION)
     used = i32(data, HASH_SLOT_COUNT_POSITION)
@@ -63,7 +63,7 @@ def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_time
         store_timestamp = store_timestamps[at]
         time_diff = np.int64(0)
         if begin_timestamp > 0:
-            # Java's division, which rounds to zero, differs below 0 only
+            # Java's division rounds to zero, which differs only for negative values
             time_diff = min(max((store_timestamp - begin_timestamp) // 1000, 0), _INTEGER_MAX)
         key_hash = np.int64(hashes[at])
         slot = INDEX_HEADER_SIZE + HASH_SLOT_SIZE * np.int64(np.uint32(key_hash) % slots)
@@ -84,13 +84,13 @@ def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_time
 
 @kernel
 def rebuild_slots(entries, index, used, last_offset, end_offset, slots):
-    """Slots of the leading entries that are sound and of messages before ``end_offset``.
+    """Rebuild the slots from the sound leading entries of messages before ``end_offset``.
 
-    ``entries`` (uint8) are those from number ``index`` on; for the file's first ones the three
-    numbers before ``end_offset`` are 1, 0, 0, behind those what was returned for them. Only
-    entries are looked at, header and slots may be anything. An entry is sound if offsets do not
-    fall, no field is negative, and it is chained to what ``slots`` (int32[maxHashSlotNum], zeros
-    before the first) holds by then. Returns (indexCount, hashSlotCount, last offset).
+    ``entries`` (uint8) begin with number ``index``. The next arguments are 1, 0, 0 for a file's
+    first entries, and for later ones the values returned for the previous call. Only entries are
+    read; header and slots may be anything. An entry is sound if offsets do not decrease, no field
+    is negative, and it is chained to the current value in ``slots`` (int32[maxHashSlotNum], zeros
+    before the first call). Returns (indexCount, hashSlotCount, last offset).
     """
     for position in range(0, len(entries) - INDEX_SIZE + 1, INDEX_SIZE):
         key_hash = i32(entries, position)

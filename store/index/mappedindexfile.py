@@ -1,7 +1,7 @@
-"""One index file as its writer has it: mapped, filled and rebuilt by kernels.
+"""One index file as its writer uses it: mapped, filled and rebuilt by kernels.
 
-The layout and the contract are in ``store.index.indexfile``; apart from it, for numba takes half a
-second to import and readers go without.
+The layout and the contract are in ``store.index.indexfile``. This module is separate because
+importing numba takes half a second, which readers avoid.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from store.index.indexfile import (
 
 ZEROS = bytes(1 << 20)
 RESERVED_BYTES = 16 << 20
-"""Space for entries is reserved in such steps: a file is 400 MB long, and rarely full."""
+"""Space for entries is reserved in steps of this size: a file is 400 MB long and rarely full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,18 @@ class KeptEntries:
     index_count: int
     """Number of the next entry."""
     slots: NDArray[np.int32]
-    """int32[maxHashSlotNum], made of these entries alone."""
+    """int32[maxHashSlotNum], built from these entries alone."""
     hash_slot_count: int
 
 
 class MappedIndexFile:
-    """A file of full length, mapped. One writer; not thread-safe."""
+    """A mapped file of full length, for one writer; not thread-safe."""
 
     def __init__(self, path: Path, layout: IndexLayout) -> None:
-        """Open a file, or make one. Raises NoSpaceError where the disk has no room for its slots:
-        a write to a mapped hole (RocketMQ's files have them) on a full disk would be SIGBUS."""
+        """Open or create a file. Raises NoSpaceError if the disk has no room for its slots.
+
+        Without room, a write to a mapped hole (RocketMQ's files have them) would raise SIGBUS.
+        """
         self.path = path
         self._layout = layout
         self._fd = fsops.open_for_writing(path, layout.file_size)
@@ -67,8 +69,10 @@ class MappedIndexFile:
     def create(
         cls, path: Path, layout: IndexLayout, previous: IndexHeader | None
     ) -> MappedIndexFile:
-        """Make the file behind the one with the header ``previous``, durably: it appears with all
-        its bytes or, where the disk is full (NoSpaceError), not at all."""
+        """Durably create the file after the one with the header ``previous``.
+
+        It appears with all its bytes, or not at all if the disk is full (NoSpaceError).
+        """
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             file = cls(temporary, layout)
@@ -87,7 +91,7 @@ class MappedIndexFile:
 
     @property
     def header(self) -> IndexHeader:
-        """As it stands now."""
+        """The current header."""
         return IndexHeader.decode(self._mapping[:INDEX_HEADER_SIZE])
 
     def _set_header(self, header: IndexHeader) -> None:
@@ -104,9 +108,10 @@ class MappedIndexFile:
         hashes: NDArray[np.int32],
         store_timestamps: NDArray[np.int64],
     ) -> int:
-        """Put entries (``IndexEntries``) in order; how many went in before the file was full.
+        """Add entries (``IndexEntries``) in order; return how many fit before the file was full.
 
-        Raises NoSpaceError with nothing put."""
+        Raises NoSpaceError and then adds nothing.
+        """
         count = min(self.header.index_count + len(offsets), self._layout.max_index_num)
         self._reserve(self._layout.entry_position(count))
         return int(
@@ -123,16 +128,19 @@ class MappedIndexFile:
             self._reserved = end
 
     def entry(self, index: int) -> IndexEntry:
-        """Entry ``index``."""
+        """Decode entry ``index``."""
         return self._layout.entry(self._mapping, index)
 
     def sound_entries(self, end_offset: int, max_count: int | None = None) -> KeptEntries:
-        """The leading entries that look right and are of messages before ``end_offset``, whatever
-        else the file holds; below number ``max_count`` where one is given."""
+        """The leading entries that look valid and belong to messages before ``end_offset``.
+
+        Nothing else in the file matters. Only numbers less than ``max_count`` are examined if
+        given.
+        """
         layout = self._layout
         slots = np.zeros(layout.max_hash_slot_num, np.int32)
         start, end = map(layout.entry_position, (1, max_count or layout.max_index_num))
-        # a full tmpfs answers a look at a hole with SIGBUS, for it would have to map a page
+        # a full tmpfs answers a read of a hole with SIGBUS, because it would have to map a page
         end = min(end, os.lseek(self._fd, start, os.SEEK_HOLE))
         entries = self._data[start : end - (end - start) % INDEX_SIZE]
         index_count, hash_slot_count, _ = indexkernel.rebuild_slots(
@@ -146,11 +154,11 @@ class MappedIndexFile:
         previous: IndexHeader | None,
         store_timestamp_at: Callable[[int], int | None],
     ) -> None:
-        """Make the file what it was when ``kept`` were its entries, durably.
+        """Durably restore the file to the state in which ``kept`` were its entries.
 
-        ``previous``: the header of the file before. ``store_timestamp_at`` reads the time of the
-        record at a physical offset; where it is gone (None), the header's own begin and the last
-        entry's seconds stand in.
+        ``previous`` is the header of the previous file. ``store_timestamp_at`` reads the time of
+        the record at a physical offset; if the record is gone (None), the header's begin time and
+        the last entry's seconds are used instead.
         """
         header = IndexHeader.of_follow_up(previous)
         if kept.index_count > 1:
@@ -173,14 +181,14 @@ class MappedIndexFile:
             begin = self.header.begin_timestamp
         end = store_timestamp_at(last.phy_offset)
         if end is None:
-            # a follow-up file's first entry counts from elsewhere
+            # timeDiff of a follow-up file's first entry counts from the previous file's end
             end = begin + last.time_diff * 1000 if kept.index_count > 2 else begin
         return IndexHeader(
             begin, end, first.phy_offset, last.phy_offset, kept.hash_slot_count, kept.index_count
         )
 
     def _clear(self, start: int) -> None:
-        """Make zeros of what stands behind byte ``start``; holes stay untouched."""
+        """Fill the bytes from ``start`` on with zeros; holes stay untouched."""
         while True:
             try:
                 start = os.lseek(self._fd, start, os.SEEK_DATA)
@@ -195,7 +203,7 @@ class MappedIndexFile:
                 start += len(piece)
 
     def sync_entries(self) -> None:
-        """Make the entries durable; header and slots follow from them. Raises SyncError."""
+        """Make the entries durable; header and slots can be rebuilt. Raises SyncError."""
         count = self.header.index_count
         if count > self._synced_count:
             start, end = map(self._layout.entry_position, (self._synced_count, count))
@@ -203,12 +211,12 @@ class MappedIndexFile:
             self._synced_count = count
 
     def sync(self) -> None:
-        """Make all of it durable. Raises SyncError."""
+        """Make the whole file durable. Raises SyncError."""
         fsops.sync_mapping(self._mapping, 0, self._layout.file_size, self.path)
         self._synced_count = self.header.index_count
 
     def close(self) -> None:
-        """Let go of the file, as it is."""
+        """Close the file as it is."""
         self._data = np.empty(0, np.uint8)
         self._mapping.close()
         os.close(self._fd)

@@ -1,1 +1,1 @@
-"""The CommitLog: its record, plain decoder and kernels, its files, the search for its end."""
+"""The CommitLog: its record, plain decoder and kernels, its files, and the search for its end."""

@@ -1,16 +1,18 @@
 """The commitlog directory: a list of equally sized files, read by position and never written.
 
 Files are named by the log offset of their first byte, 20 digits (``UtilAll.offset2FileName``), so
-that the list sorted by name is the log. All have their full length from creation; every file but
-the last ends in a BLANK record, so every file start is a record start. A broker keeps one more,
-all-zero file ready. What is no 20-digit regular file is foreign: reported, otherwise ignored.
+the list sorted by name is the log. All have their full length from creation; every file but the
+last ends in a BLANK record, so every file start is a record start. A broker keeps one more,
+all-zero file ready. Any entry that is not a 20-digit regular file is foreign: reported, otherwise
+ignored.
 
-Reads are ``preadv`` into the caller's buffer: a file cut under us gives fewer bytes, where a
-mapping would give SIGBUS.
+Reads are ``preadv`` into the caller's buffer: a file that is truncated meanwhile gives fewer bytes,
+whereas a mapping would raise SIGBUS.
 
 Several directories (``storePathCommitLog`` with commas, ``readOnlyCommitLogStorePaths``) are one
-log. A file may move from one to another at any time, by ``mv`` or a copy: while it stands in both,
-the whole one counts, and of two whole ones either if they are equal byte for byte.
+log. A file may move from one to another at any time, by ``mv`` or a copy. While it exists in both,
+the complete one counts; if both are complete, either counts, provided that they are equal byte for
+byte.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ from store.log.record import SIZE_MAGIC_LENGTH, Outcome, Record, Status
 FILE_NAME_LENGTH = 20
 _FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _EMPTY_HEADER = bytes(SIZE_MAGIC_LENGTH)
-# shared file systems keep times of a second or two, and two machines' clocks differ a little
+# shared file systems store times to a second or two, and clocks of two machines differ a little
 _SETTLED_NANOSECONDS = 3_000_000_000
 READ_AHEAD_BYTES = 128 << 20
 NO_TIME = -1
-"""A storeTimestamp of nothing."""
+"""storeTimestamp if there is no record."""
 _OPEN_TRIES = 3
 _OPEN_RETRY_SECONDS = 0.01
 _LIST_TRIES = 100
@@ -66,7 +68,7 @@ class Segment:
 
 
 class OpenFile:
-    """A file open for reading: closed when nobody holds it, so never under who reads from it."""
+    """A file open for reading; it is closed when its last user drops it, so never during a read."""
 
     __slots__ = ("fd",)
 
@@ -78,16 +80,16 @@ class OpenFile:
 
 
 class CommitLog:
-    """The files of one log, listed again only when a directory changed.
+    """The files of one log; directories are listed again only after a change.
 
-    Several threads may read while one refreshes, or closes. What it opened is closed with it:
-    Spark's Python workers go from task to task.
+    Several threads may read while another refreshes or closes. The object closes the files that it
+    opened, because Spark's Python workers go from task to task.
     """
 
     def __init__(self, directories: Sequence[Path], file_size: int | None = None) -> None:
-        """``file_size``: mappedFileSizeCommitLog in bytes; None takes the files' own.
+        """``file_size`` is mappedFileSizeCommitLog in bytes; None takes the files' own.
 
-        Raises UsageError where there is no commitlog, CommitLogError where a file does not fit.
+        Raises UsageError if there is no commitlog, CommitLogError if a file has a wrong size.
         """
         self.directories = tuple(directories)
         self._configured_size = file_size
@@ -95,7 +97,7 @@ class CommitLog:
         self.segments: list[Segment] = []
         self.foreign: list[Path] = []
         self._copies: dict[int, list[Path]] = {}
-        """Further files of a segment's name and length, not yet compared, by its start."""
+        """Further files of a segment's name and length, by its start, not yet compared."""
         self._signature: tuple[int, ...] = ()
         self._open_files: dict[int, OpenFile] = {}
         self.refresh()
@@ -115,11 +117,11 @@ class CommitLog:
         listed, self.foreign = self._list()
         segments = self._without_copies(listed)
         if segments and listed[segments[-1].path].st_size == 0:
-            # being created by the broker; RocketMQ drops an empty last file as well
+            # the broker is still creating it; RocketMQ drops an empty last file as well
             signature = ()
             segments.pop()
         if max(signature, default=0) > listed_at - _SETTLED_NANOSECONDS:
-            # a file that comes now may leave the directory with the same time
+            # a file that arrives now may leave the directory's time unchanged
             signature = ()
         self._check(segments, {path: status.st_size for path, status in listed.items()})
         self._close_removed({segment.start: listed[segment.path] for segment in segments})
@@ -127,13 +129,13 @@ class CommitLog:
         self._signature = signature
 
     def _list(self) -> tuple[dict[Path, os.stat_result], list[Path]]:
-        """The log's files, and what else lies there."""
+        """The log's files, and all other entries of the directories."""
         listed = self._list_once()
         if len(self.directories) == 1:
             return listed
         for _ in range(_LIST_TRIES):
             again = self._list_once()
-            # a file that moved between two looks was missed, or seen twice
+            # a file that moved between two listings was missed, or listed twice
             if again[0].keys() == listed[0].keys():
                 return again
             listed = again
@@ -157,7 +159,7 @@ class CommitLog:
                 except FileNotFoundError:
                     continue
                 named = is_mapped_file_name(entry.name)
-                # no offset lies behind a Java long
+                # an offset is a Java long
                 named = named and int(entry.name) + status.st_size < 1 << 63
                 if named and stat.S_ISREG(status.st_mode):
                     found[path] = status
@@ -166,10 +168,10 @@ class CommitLog:
         return found, foreign
 
     def _without_copies(self, listed: dict[Path, os.stat_result]) -> list[Segment]:
-        """One file of each name: the longest, and of those the one that was read before.
+        """Choose one file of each name: the longest and, among those, the one that was read before.
 
-        A shorter one is a copy in the making, or one that was given up: RocketMQ's files have
-        their full length from creation, and a move removes the original last.
+        A shorter one is an unfinished or abandoned copy, because RocketMQ's files have their full
+        length from creation, and a move removes the original last.
         """
         known = {segment.path for segment in self.segments}
         by_start: dict[int, list[Path]] = {}
@@ -197,12 +199,12 @@ class CommitLog:
         for segment in segments:
             if sizes[segment.path] != expected:
                 stated = (
-                    "mappedFileSizeCommitLog says"
+                    "mappedFileSizeCommitLog is"
                     if self._configured_size
                     else f"{first.path.name} has"
                 )
                 raise CommitLogError(
-                    f"commitlog file {segment.path} has {sizes[segment.path]} bytes where "
+                    f"commitlog file {segment.path} has {sizes[segment.path]} bytes but "
                     f"{stated} {expected}; restore the file, or set mappedFileSizeCommitLog "
                     "(broker.conf or --commitlog-file-size) to the size that the broker used"
                 )
@@ -210,13 +212,13 @@ class CommitLog:
             if after.start < before.start + expected:
                 raise CommitLogError(
                     f"commitlog files {before.path} and {after.path} overlap at {expected} bytes "
-                    "a file; one of them does not belong to this log"
+                    "per file; remove the one that does not belong to this log"
                 )
         self.file_size = expected
 
     def _close_removed(self, kept: dict[int, os.stat_result]) -> None:
-        """Close what is no longer the file of its start: it moved to another disk, or a broker that
-        cut its log removed it and made another of the same name."""
+        """Close replaced files: one may have moved to another disk, or a broker that cut its log
+        may have removed it and created another of the same name."""
         for start, file in list(self._open_files.items()):
             if start not in kept or not os.path.samestat(os.fstat(file.fd), kept[start]):
                 self._open_files.pop(start, None)
@@ -227,7 +229,7 @@ class CommitLog:
         return self.segments[0].start if self.segments else 0
 
     def segment_at(self, offset: int) -> Segment | None:
-        """The file that covers ``offset``; None for a gap or beyond the last file."""
+        """The file that covers ``offset``; None for a gap or past the last file."""
         segments = self.segments
         index = bisect_right(segments, offset, key=attrgetter("start")) - 1
         if index >= 0 and offset < segments[index].start + self.file_size:
@@ -235,11 +237,11 @@ class CommitLog:
         return None
 
     def segment_after(self, offset: int) -> Segment | None:
-        """The first file that starts at or behind ``offset``."""
+        """The first file that starts at or after ``offset``."""
         return next((segment for segment in self.segments if segment.start >= offset), None)
 
     def active_segment(self) -> Segment | None:
-        """The file that the broker appends to: the last one with anything at its start."""
+        """The file that the broker appends to: the last one with data at its start."""
         for segment in reversed(self.segments):
             if self.read(segment.start, SIZE_MAGIC_LENGTH) != _EMPTY_HEADER:
                 return segment
@@ -251,7 +253,7 @@ class CommitLog:
         return bytes(buffer[: self.read_into(offset, memoryview(buffer))])
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill ``buffer`` from ``offset`` on, within one file; the number of bytes read."""
+        """Fill ``buffer`` from ``offset`` on, within one file; return the number of bytes read."""
         segment = self.segment_at(offset)
         if segment is None:
             return 0
@@ -272,8 +274,7 @@ class CommitLog:
         return done
 
     def will_need(self, offset: int, size: int) -> None:
-        """Let the disk read ``size`` bytes at ``offset``, 128 MiB of one file at the most, while
-        something else is done."""
+        """Ask the kernel to read ahead ``size`` bytes at ``offset``, up to 128 MiB of one file."""
         segment = self.segment_at(offset)
         if segment is not None and size > 0:
             file, position = self.open_file(segment), offset - segment.start
@@ -281,12 +282,12 @@ class CommitLog:
             os.posix_fadvise(file.fd, position, size, os.POSIX_FADV_WILLNEED)
 
     def record_at(self, offset: int, size: int, *, verify_crc: bool = False) -> Record | Outcome:
-        """What stands at ``offset`` and ``size``, where a queue's unit or a walk points.
+        """Decode the record at ``offset`` and ``size``, given by a queue's unit or a walk.
 
-        BAD_SIZE where a record of another size stands there.
+        The result is BAD_SIZE if the record there has another size.
         """
         data = self.read(offset, min(size, record.MAX_RECORD_LENGTH))
-        # nothing behind it is looked at: as if it were the last one of its file
+        # bytes after it are not read: it is decoded as if it were the last one of its file
         file_end = offset + size + record.END_FILE_MIN_BLANK_LENGTH
         found = record.decode(data, offset, file_end, verify_crc=verify_crc)
         if isinstance(found, Record) and found.total_size != size:
@@ -294,15 +295,15 @@ class CommitLog:
         return found
 
     def store_time(self, offset: int) -> int:
-        """storeTimestamp of the record that begins at ``offset``, ms; NO_TIME where no file has
-        its head."""
+        """storeTimestamp of the record that begins at ``offset``, ms; NO_TIME if no file has its
+        head."""
         head = self.read(offset, record.STORE_TIMESTAMP_END_MAX)
         if len(head) < record.STORE_TIMESTAMP_END_MAX:
             return NO_TIME
         return record.store_timestamp(head)
 
     def open_file(self, segment: Segment) -> OpenFile:
-        """For reads by position, while it is held. Raises OSError."""
+        """Open a segment for reads by position, as long as it is held. Raises OSError."""
         file = self._open_files.get(segment.start)
         if file is None:
             file = self._open_files[segment.start] = OpenFile(self._open(segment))
@@ -313,26 +314,26 @@ class CommitLog:
         try:
             return _open_with_retries(segment.path)
         except FileNotFoundError:
-            # moved since the directories were listed
+            # the file was moved since the directories were listed
             for path, status in self._list()[0].items():
                 if path.name == segment.path.name and status.st_size == self.file_size:
                     return _open_with_retries(path)
             raise
 
     def _compare_copies(self, segment: Segment) -> None:
-        """Only where a file is read: a gigabyte takes a second."""
+        """Compare copies of a file only when it is read, because a gigabyte takes a second."""
         for path in self._copies.get(segment.start, ()):
-            with suppress(FileNotFoundError):  # the move is over
+            with suppress(FileNotFoundError):  # the move is complete
                 if not filecmp.cmp(segment.path, path, shallow=False):
                     raise CommitLogError(
-                        f"commitlog files {segment.path} and {path} have one name and length and "
-                        "other bytes; remove the one that is no file of this log, or let a copy "
-                        "that goes on come to its end"
+                        f"commitlog files {segment.path} and {path} have the same name and length "
+                        "but different bytes; remove the one that does not belong to this log, or "
+                        "wait until a running copy is complete"
                     )
         self._copies.pop(segment.start, None)
 
     def next_data(self, offset: int) -> int:
-        """``offset``, or behind a hole of the sparse file that covers it (its end at the most)."""
+        """``offset``, or the end of the sparse hole that covers it, up to the file's end."""
         segment = self.segment_at(offset)
         if segment is None:
             return offset
@@ -351,7 +352,7 @@ class CommitLog:
 
 
 def _open_with_retries(path: Path) -> int:
-    """Shared file systems refuse now and then what they grant a moment later."""
+    """Open a file; shared file systems sometimes fail and succeed a moment later."""
     for attempt in range(1, _OPEN_TRIES + 1):
         try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

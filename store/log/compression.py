@@ -1,6 +1,6 @@
-"""Bodies that a client compressed, made plain again, and never beyond a limit.
+"""Inflates bodies that a client compressed, up to a limit.
 
-A few KB may inflate to gigabytes, and bodies come from anybody. Source: RocketMQ 5.3.3
+A few KB may inflate to gigabytes, and any client can send bodies. Source: RocketMQ 5.3.3
 ``MessageSysFlag``, ``CompressionType``, ``CompressorFactory``; formats.md §2.
 """
 
@@ -15,8 +15,8 @@ from store.log.record import SysFlag
 
 UNKNOWN = "unknown"
 MAX_INFLATED_BYTES = 16 << 20
-"""Of a body on its way to a table or to Kafka: one that would be larger is not inflated."""
-# no type bits with the compressed bit set is zlib, as written before 4.9.4
+"""Limit for a body that goes to a table or to Kafka; a larger one is not inflated."""
+# the compressed bit without type bits is zlib, as written before 4.9.4
 _COMPRESSIONS = {
     0: "zlib",
     SysFlag.COMPRESSION_LZ4: "lz4",
@@ -33,7 +33,7 @@ def compression(sys_flag: int) -> str | None:
 
 
 def inflate(body: bytes | pa.Buffer, codec: str, limit: int) -> bytes | None:
-    """The plain body; None where it does not inflate, or not within ``limit`` bytes."""
+    """The plain body; None if it cannot be inflated within ``limit`` bytes."""
     inflaters: dict[str, Callable[[bytes | pa.Buffer, int], bytes]] = {
         "zlib": _inflate_zlib,
         "lz4": lambda data, most: _inflate_arrow(data, "lz4", most),

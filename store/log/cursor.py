@@ -1,7 +1,8 @@
 """Walking the log: from record to record, over damage, and up to the live end.
 
-Three outcomes are kept apart (style: never one None): a torn or unwritten tail is where we wait, a
-BLANK is where the next file begins, damage is where we look for the next trusted boundary.
+Three outcomes are kept apart and never merged into one None. At a torn or unwritten tail the walk
+waits, at a BLANK it goes on with the next file, and at damage it looks for the next trusted
+boundary.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from store.log.commitlog import CommitLog, Segment
 from store.log.record import Outcome, Record, Status
 
 BUFFER_SIZE = 1 << 20
-"""Bytes read at a time: stays in the cache, larger buffers were slower (decision 0003)."""
+"""Bytes per read: fits the cache, and larger buffers were slower (decision 0003)."""
 NO_LIMIT = (1 << 63) - 1
 NEAR_BYTES = 64 << 10
 _MAGIC = re.compile(
@@ -34,7 +35,7 @@ _MAGIC = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BadRange:
-    """[start, end) of the log holds no record that can be dispatched."""
+    """The range [start, end) of the log holds no record that can be dispatched."""
 
     start: int
     end: int
@@ -42,7 +43,7 @@ class BadRange:
 
 
 class Window:
-    """A reused buffer over the log: ``load`` puts it at an offset."""
+    """A reused buffer over the log; ``load`` moves it to an offset."""
 
     def __init__(self, log: CommitLog, size: int = BUFFER_SIZE) -> None:
         self._log = log
@@ -51,9 +52,10 @@ class Window:
         self.length = 0
 
     def load(self, offset: int, needed: int = 0) -> bool:
-        """Read from ``offset``; False where no byte more than before came (the log ends there).
+        """Read from ``offset``; return False if no more bytes came than before (the log ends
+        there).
 
-        ``needed`` bytes are made room for: one record may be larger than the buffer.
+        The buffer grows to ``needed`` bytes, because one record may be larger than it.
         """
         if needed > len(self.data):
             self.data = np.empty(needed, np.uint8)
@@ -65,12 +67,12 @@ class Window:
 
 @dataclass(slots=True)
 class Hop:
-    """Where a walk stopped, and what it passed."""
+    """The end of a walk, and what it passed."""
 
     offset: int
-    """Log offset of the stop."""
+    """Log offset at which the walk stopped."""
     status: Status
-    """OK: a bound was reached; otherwise what stands at ``offset``."""
+    """OK if a bound was reached; otherwise the status of the bytes at ``offset``."""
     record_count: int = 0
     last_record_offset: int = -1
     """Start of the last record passed; -1 if none was."""
@@ -87,9 +89,10 @@ def hop_file(
 ) -> Hop:
     """Walk within one file from ``offset``, a record start, up to a bound or a non-record.
 
-    Bounds: the log offset at which the last record ends, how many records, their storeTimestamp.
+    The bounds are the log offset at which the last record ends, the number of records, and their
+    storeTimestamp.
     """
-    # numba takes half a second to import: processes that only plan go without
+    # numba takes half a second to import, which processes that only plan avoid
     from store.log import kernels  # noqa: PLC0415
 
     segment = log.segment_at(offset)
@@ -115,18 +118,19 @@ def hop_file(
 
 
 def stated_size(window: Window, offset: int) -> int:
-    """totalSize of the record at ``offset`` if it may be believed, so that the buffer can grow."""
+    """totalSize of the record at ``offset`` if it is plausible, so that the buffer can grow."""
     head = bytes(window.data[offset - window.base : window.length][: record.SIZE_MAGIC_LENGTH])
     size = int.from_bytes(head[:4], "big", signed=True) if len(head) >= 8 else 0
     return size if 0 < size <= record.MAX_RECORD_LENGTH else 0
 
 
 def resync(log: CommitLog, window: Window, offset: int) -> int:
-    """The next trusted boundary behind the damaged bytes at ``offset``, in the same file.
+    """The next trusted boundary after the damaged bytes at ``offset``, in the same file.
 
-    A boundary is a sound record (its physical offset is its position) or the BLANK that ends the
-    file; the file's end if there is none. Where the damaged record's own length leads to one, that
-    comes first: a search could take a record copied inside a body for a real one.
+    A boundary is a sound record (its physical offset equals its position) or the BLANK that ends
+    the file; without one it is the file's end. If the damaged record's own length leads to a
+    boundary, that one is taken first, because a search could mistake a record copied inside a body
+    for a real one.
     """
     from store.log import kernels  # noqa: PLC0415  as in hop_file
 
@@ -141,7 +145,7 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
     position = offset + 1
     while position + record.END_FILE_MIN_BLANK_LENGTH <= file_end:
         if position + record.SIZE_MAGIC_LENGTH > window.base + window.length:
-            # holes of a sparse file are skipped; a record's first bytes may be zeros before one
+            # skip holes of a sparse file; a record's first bytes may be zeros at a hole's end
             position = max(position, log.next_data(position) - record.SIZE_MAGIC_LENGTH)
             window.load(position)
             if window.length < record.SIZE_MAGIC_LENGTH:
@@ -153,7 +157,7 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
         if status in (Status.OK, Status.BLANK):
             return position
         if position + record.SIZE_MAGIC_LENGTH <= window.base + window.length:
-            # looks like a record that ends behind the window
+            # this may be a record that ends after the window
             if _is_boundary(log, position, file_end):
                 return position
             position += 1
@@ -161,10 +165,10 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
 
 
 def _is_boundary(log: CommitLog, offset: int, file_end: int) -> bool:
-    """Whether a whole record, dispatchable or not, or the file's BLANK stands at ``offset``."""
+    """Whether a whole record, dispatchable or not, or the file's BLANK is at ``offset``."""
     found = record.decode(log.read(offset, record.MAX_FIXED_LENGTH), offset, file_end)
     if isinstance(found, Outcome) and found.status is Status.NEED_MORE:
-        # size and physical offset are right: worth the memory
+        # size and physical offset are right, so the record is worth the memory
         found = record.decode(log.read(offset, found.size), offset, file_end)
     whole = (Status.BLANK, Status.BAD_PROPERTY)
     return not isinstance(found, Outcome) or found.status in whole
@@ -181,8 +185,8 @@ def walk(
 ) -> Hop:
     """Walk from ``offset`` towards ``end`` over file ends, damage and missing files.
 
-    The end of the walk is a record start, a file start or ``end``; ``record_count`` counts sound
-    records. What cannot be read is stepped over here and listed by the scan.
+    The walk ends at a record start, a file start or ``end``; ``record_count`` counts sound records.
+    Unreadable ranges are skipped here and listed by the scan.
     """
     total = Hop(offset, Status.OK)
     while total.offset < end and total.record_count < max_records:
@@ -204,7 +208,7 @@ def walk(
         if hop.status is Status.BLANK:
             total.offset = segment.start + log.file_size
         else:
-            # may lie behind ``end``: a damaged range is never cut, so that it is listed once
+            # may be past ``end``: a damaged range is never cut, so that it is listed once
             total.offset = resync(log, window, hop.offset)
     return total
 
@@ -212,10 +216,10 @@ def walk(
 class LogTail:
     """The live end of the log: how far a reader may go (the seal rule, ARCHITECTURE.md).
 
-    A record counts as written when a sound successor or a BLANK follows it, or when its body CRC
-    is right and two polls some milliseconds apart saw the same bytes. A torn tail is a wait. Bytes
-    that stay damaged in front of sound records are damage and are passed, after a grace time while
-    a broker may still be writing.
+    A record counts as written if a sound record or a BLANK follows it, or if its body CRC is right
+    and two polls some milliseconds apart saw the same bytes. At a torn tail the reader waits. Bytes
+    that stay damaged before sound records are damage and are passed; while a broker may still be
+    writing, only after a grace time.
     """
 
     SEAL_SECONDS = 0.002
@@ -232,17 +236,20 @@ class LogTail:
         self._idle_end: int | None = None
 
     def settled(self, start: int = 0, *, patient: bool = False) -> int:
-        """The sealed end by two looks, so that the last record is in it, where one look leaves it
-        out. ``patient``: damage is waited at as by ``poll``; otherwise it is passed at once, as for
-        a log of which nobody waits for more."""
+        """The sealed end after two polls, so that it includes the last record, which one poll
+        omits.
+
+        With ``patient``, damage is waited for as in ``poll``; otherwise it is passed at once, as
+        for a log that does not grow.
+        """
         self.poll(start, patient=patient)
         time.sleep(self.SEAL_SECONDS * 2)
         return self.poll(start, patient=patient)
 
     def poll(self, start: int = 0, *, patient: bool = True) -> int:
-        """The sealed end now: a log offset behind the last record that may be dispatched.
+        """The sealed end now: a log offset after the last record that may be dispatched.
 
-        ``start`` is a known record start: nothing before it is walked again.
+        ``start`` is a known record start; nothing before it is walked again.
         """
         self._log.refresh()
         if self._is_idle(start):
@@ -264,7 +271,7 @@ class LogTail:
                 self._offset = segment.start + self._log.file_size
                 continue
             if hop.last_record_offset >= 0:
-                # everything before the last record has a sound successor
+                # every earlier record has a sound successor
                 self._offset = hop.last_record_offset
             sealed = hop.offset if self._is_sealed(hop) else self._offset
             behind = self._end_of_damage(segment, hop, patient)
@@ -275,7 +282,7 @@ class LogTail:
             self._offset = behind
 
     def _is_idle(self, start: int) -> bool:
-        """Whether nothing came since a poll that sealed everything: one small read tells."""
+        """Whether the log is unchanged since a poll that sealed all of it, by one small read."""
         end = self._idle_end
         if end is None or start > end or time.monotonic() >= self._next_hole_check:
             return False
@@ -292,7 +299,7 @@ class LogTail:
             return False
         texts = (data,) if isinstance(found, Outcome) else (found.topic, found.properties)
         if any(text.endswith(b"\0") for text in texts):
-            # they have no CRC, but text that ends in zeros is not all there yet
+            # such records have no CRC, but text that ends in zeros is not fully written yet
             return False
         now = time.monotonic()
         digest = zlib.crc32(data)
@@ -303,7 +310,7 @@ class LogTail:
         return now - seen[3] >= self.SEAL_SECONDS
 
     def _end_of_damage(self, active: Segment, hop: Hop, patient: bool) -> int | None:
-        """Where sound records go on behind a damaged place; None to wait at it."""
+        """Offset at which sound records continue after damage; None to wait."""
         now = time.monotonic()
         if self._stuck is None or self._stuck[0] != hop.offset:
             self._stuck = (hop.offset, now)
@@ -327,10 +334,10 @@ def records(
     verify_crc: bool = False,
     fail_on_data_loss: bool = True,
 ) -> Iterator[Record | BadRange]:
-    """Every record of [start, end) with its contents, and every range that is none.
+    """Every record of [start, end) with its contents, and every range without one.
 
-    The plain twin of ``store.runs.scan.scan``. Raises CommitLogDataLossError where a file is
-    missing, unless told that this is a BadRange.
+    This is the plain twin of ``store.runs.scan.scan``. A missing file raises
+    CommitLogDataLossError, or gives a BadRange without ``fail_on_data_loss``.
     """
     window = Window(log)
     offset, loaded = start, False
@@ -361,18 +368,18 @@ def records(
 
 
 Decode = Callable[[Window, int, int, int], tuple[int, int]]
-"""(window, its file's end, position in the window, stop) to (status, position): takes records that
-start before log offset ``stop`` as far as it can."""
+"""(window, its file's end, position in the window, stop) -> (status, position). It consumes records
+that start before log offset ``stop``, as many as it can."""
 
 
 def decode_windows(
     log: CommitLog, start: int, end: int, decode: Decode, fail_on_data_loss: bool
 ) -> Iterator[tuple[int, Status | BadRange]]:
-    """Have [start, end) of the log decoded; ``start`` is a record or file start, as ``end`` is.
+    """Decode [start, end) of the log; both bounds are record or file starts.
 
-    Yields (where the work goes on, what stopped it): after each call of ``decode`` its status, and
-    every range that holds no record. FULL asks for room before the iteration goes on.
-    Raises CommitLogDataLossError where a file is missing, unless told that this is a BadRange.
+    Yields (offset to resume at, reason for the stop): the status after each call of ``decode``, and
+    every range without a record. After FULL the caller must make room before it continues. A
+    missing file raises CommitLogDataLossError, or gives a BadRange without ``fail_on_data_loss``.
     """
     window = Window(log)
     offset, loaded = start, False
@@ -411,9 +418,9 @@ def missing_range(log: CommitLog, offset: int, end: int, fail: bool) -> BadRange
 
 
 def bad_range(log: CommitLog, window: Window, offset: int, status: Status) -> BadRange:
-    """The damaged bytes at ``offset``, up to where the log can be trusted again.
+    """The damaged bytes at ``offset``, up to the next trusted boundary of the log.
 
-    ``offset`` lies below a sealed end, so that zeros there are a hole and not the tail.
+    ``offset`` is below a sealed end, so zeros there are a hole and not the tail.
     """
     if status in (Status.EMPTY, Status.NEED_MORE):
         status = Status.ZERO_HOLE
@@ -421,10 +428,10 @@ def bad_range(log: CommitLog, window: Window, offset: int, status: Status) -> Ba
 
 
 def record_starts(log: CommitLog, offsets: list[int]) -> Iterator[int]:
-    """For each log offset, a likely record start at or behind it, in the same file.
+    """For each log offset, a likely record start at or after it, in the same file.
 
-    Likely, not proven: a body may hold a forged record. Whoever splits work here must check that
-    the walk from the left arrives exactly at the split.
+    The start is likely, not proven, because a body may hold a forged record. A caller that splits
+    work here must check that the walk from the left arrives exactly at the split.
     """
     window = Window(log)
     for offset in offsets:
@@ -432,8 +439,8 @@ def record_starts(log: CommitLog, offsets: list[int]) -> Iterator[int]:
 
 
 def _start_near(log: CommitLog, offset: int) -> int | None:
-    """What ``resync`` finds among sound records of usual size, without loading the kernels; None
-    where there is none nearby."""
+    """The result of ``resync`` among sound records of usual size, without loading the kernels; None
+    if there is none nearby."""
     segment = log.segment_at(offset)
     if segment is None:
         return None

@@ -1,12 +1,12 @@
-"""Messages that a client put into the body of one: an inner batch of a batch queue.
+"""Inner batches: messages that a client put into the body of one message of a batch queue.
 
-Its body, once inflated, is made of
+The inflated body is a sequence of
 OFFSET  SIZE  FIELD
      0    12  totalSize, magic and bodyCRC; no reader looks at them
     12     4  flag
     16     4  bodyLength; body
            2  propertiesLength; properties
-and the messages have consecutive queue offsets from the batch's on.
+and the messages have consecutive queue offsets, starting with the batch's.
 Source: RocketMQ 5.3.3 ``MessageDecoder``, ``PullAPIWrapper.processPullResult``; formats.md §2.
 """
 
@@ -23,17 +23,17 @@ _OF_THE_BATCH = _WRAPPED | SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
 
 
 def is_inner_batch(sys_flag: int) -> bool:
-    """Whether a message's body is to be taken apart."""
+    """Whether a message's body is an inner batch."""
     return sys_flag & _WRAPPED == _WRAPPED
 
 
 def inner_sys_flag(sys_flag: int) -> int:
-    """What the messages of a batch have of its sysFlag: their bodies are plain."""
+    """sysFlag of a batch's messages, given the batch's: their bodies are plain."""
     return sys_flag & ~_OF_THE_BATCH
 
 
 def inner_messages(data: bytes) -> list[tuple[int, bytes, bytes]] | None:
-    """(flag, body, properties) of each; None where there is none, or lengths do not add up."""
+    """(flag, body, properties) of each message; None if there is none, or lengths do not add up."""
     found = []
     position = 0
     while position < len(data):

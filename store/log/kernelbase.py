@@ -1,4 +1,4 @@
-"""What all kernels share: where compiled code is cached, big-endian loads and stores, CRC-32."""
+"""Shared parts of all kernels: the cache of compiled code, big-endian loads and stores, CRC-32."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SOURCES = (
     "store/rows/rowkernel.py", "store/runs/scankernel.py", "workload/appendkernel.py",
     "store/log/record.py", "store/log/properties.py", "store/index/indexfile.py",
 )  # fmt: skip
-"""All kernels, and what they take constants from: together these decide what is compiled."""
+"""All kernels and the sources of their constants: together they determine the compiled code."""
 
 if not config.CACHE_DIR:  # type: ignore[attr-defined]
-    # every Python worker imports this module: without a cache each would compile for seconds.
-    # numba looks at the file of a kernel only, not at those of what it calls and its constants
+    # Every Python worker imports this module; without a cache each would compile for seconds.
+    # numba checks only a kernel's own file, not those of the functions it calls and its constants.
     root = Path(__file__).parent.parent.parent
     sources = [root / name for name in SOURCES]
     config.CACHE_DIR = str(  # type: ignore[attr-defined]
@@ -31,7 +31,7 @@ if not config.CACHE_DIR:  # type: ignore[attr-defined]
     )
 
 
-# kernels allocate nothing, so they count no references: that is a sixth of a scan's time
+# without reference counts (kernels allocate nothing) a scan takes a sixth less time
 kernel = njit(cache=True, nogil=True, _nrt=False)  # type: ignore[call-overload]
 
 
@@ -86,7 +86,7 @@ def _storer(word):
     return store
 
 
-# one unaligned load or store and a byte swap each; positions are not checked
+# each is one unaligned load or store and a byte swap; positions are not checked
 i32 = _loader(types.int32, types.int64, True)
 i64 = _loader(types.int64, types.int64, True)
 le64 = _loader(types.uint64, types.uint64, False)
@@ -96,7 +96,7 @@ put64 = _storer(types.int64)
 
 @intrinsic
 def prefetch(_typing_context, buf, pos):
-    """Ask for the bytes at a position, which will be read and written soon."""
+    """Prefetch the bytes at a position, which will be read and written soon."""
 
     def codegen(context, builder, signature, args):
         at = _word_at(context, builder, signature, args, types.uint8)
@@ -134,8 +134,11 @@ _memchr = types.ExternalFunction("memchr", types.uintp(types.uintp, types.int32,
 
 @njit(inline="always")
 def find_byte(buf, pos, end, byte):
-    """First position of ``byte`` in ``buf[pos:end]``; ``end`` without one. The C library's search:
-    a loop of ours takes three times as long over the usual block of properties."""
+    """First position of ``byte`` in ``buf[pos:end]``; ``end`` without one.
+
+    It uses the C library's search, because a loop here takes three times as long on the usual block
+    of properties.
+    """
     start = buf.ctypes.data
     found = _memchr(start + np.uint64(pos), np.int32(byte), np.uint64(end - pos))
     return end if found == 0 else np.int64(found - start)
@@ -146,7 +149,7 @@ _memcpy = types.ExternalFunction("memcpy", types.uintp(types.uintp, types.uintp,
 
 @njit(inline="always")
 def copy_bytes(out, at, source, pos, count):
-    """``count`` bytes of ``source`` at ``pos`` to ``out`` at ``at``."""
+    """Copy ``count`` bytes of ``source`` at ``pos`` to ``out`` at ``at``."""
     _memcpy(out.ctypes.data + np.uint64(at), source.ctypes.data + np.uint64(pos), np.uint64(count))
 
 
@@ -157,7 +160,7 @@ _pread = types.ExternalFunction(
 
 @njit(inline="always")
 def read_bytes(fd, offset, out, at, count):
-    """``os.pread`` of ``count`` bytes to ``out`` at ``at``: bytes read, -1 for an error."""
+    """``os.pread`` of ``count`` bytes to ``out`` at ``at``; returns bytes read, -1 for an error."""
     return np.int64(_pread(np.int32(fd), out.ctypes.data + np.uint64(at), np.uint64(count), offset))
 
 

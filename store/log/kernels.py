@@ -1,9 +1,9 @@
-"""Numba kernels: the same answers as the plain decoder, at memory speed.
+"""Numba kernels: the same results as the plain decoder, at memory speed.
 
 Each kernel is a free function over arrays and integers that returns a ``store.log.record.Status``
-number; the caller turns it into an error or a quarantined range. The truth is
+number; the caller turns it into an error or a quarantined range. The reference is
 ``store.log.record.decode`` and ``store.log.record.tags_code``: ``tests/store/log/test_kernels.py``
-holds the kernels to it on sound, mutated and random bytes.
+compares the kernels with it on sound, mutated and random bytes.
 
 Positions inside a buffer are ``pos``; positions in the log are ``offset``; ``base`` is the log
 offset of buffer byte 0.
@@ -59,10 +59,10 @@ _LONG_MIN_TENTH = -922337203685477580  # ten times this still fits in 64 bits
 
 @njit(inline="always")
 def frame(buf, length, pos, base, file_end):
-    """``store.log.record.decode`` without the contents.
+    """Frame a record like ``store.log.record.decode``, but without decoding its contents.
 
-    (status, totalSize, position of storeTimestamp, of the body, body length, position of the
-    topic, topic length, position of the properties); positions only with OK.
+    Returns (status, totalSize, position of storeTimestamp, of the body, body length, position of
+    the topic, topic length, position of the properties); positions only with OK.
     """
     remaining = file_end - base - pos
     available = length - pos
@@ -115,9 +115,9 @@ def frame(buf, length, pos, base, file_end):
 
 @kernel
 def hop_records(buf, length, base, file_end, pos, stop, max_records, max_timestamp):
-    """Walk records from ``pos`` without looking into them.
+    """Walk records from ``pos`` without decoding their contents.
 
-    Stops at the first record that would end behind log offset ``stop``, after ``max_records``,
+    Stops at the first record that would end after log offset ``stop``, after ``max_records``,
     at the first with a later storeTimestamp than ``max_timestamp``, or at anything but a record.
     Returns (status, pos, records passed, pos of the last one or -1); OK means stopped by a bound.
     """
@@ -140,8 +140,8 @@ def hop_records(buf, length, base, file_end, pos, stop, max_records, max_timesta
 def find_record(buf, length, base, file_end, pos):
     """First position >= ``pos`` that holds a sound record or a BLANK: (status, position).
 
-    NEED_MORE: a record seems to start there but ends behind the buffer, or (at ``length`` - 7 or
-    later) nothing was found and the search goes on from there.
+    NEED_MORE means that a possible record starts there but ends after the buffer, or (at
+    ``length`` - 7 or later) that nothing was found and the search continues from there.
     """
     while pos + 8 <= length:
         first = buf[np.uint64(pos + 4)]
@@ -190,8 +190,11 @@ def decode_char(buf, pos, end):
 
 @njit(inline="always")
 def _hash_of_word(word):
-    """``String.hashCode`` of eight ASCII characters, the first the lowest byte: neighbours are
-    added in pairs, fours and eights, where a loop waits for one multiplication a character."""
+    """``String.hashCode`` of eight ASCII characters, the first in the lowest byte.
+
+    Neighbours are combined as pairs, fours and eights, whereas a loop waits for one multiplication
+    per character.
+    """
     word = (word & _LANES_16) * np.uint64(31) + (word >> np.uint64(8) & _LANES_16)
     word = (word & _LANES_32) * np.uint64(31**2) + (word >> np.uint64(16) & _LANES_32)
     return np.int64((word & _LOW_32) * np.uint64(31**4) + (word >> np.uint64(32)))
@@ -236,7 +239,7 @@ def parse_integer(buf, pos, end, bits):
         pos += 1
     if pos >= end:
         return False, np.int64(0)
-    # counts downwards, where one more value fits
+    # counts downwards, because the negative range has one more value
     lowest = -(np.int64(1) << (bits - 1)) if bits < 64 else np.int64(-0x8000000000000000)
     value = np.int64(0)
     while pos < end:
@@ -255,7 +258,7 @@ def parse_integer(buf, pos, end, bits):
 
 @njit(inline="always")
 def starts_with(buf, pos, stop, name):
-    """Whether ``buf[pos:stop]`` is ``name``, which ends with its separator, and a value."""
+    """Whether ``buf[pos:stop]`` begins with ``name``, which includes its separator, and a value."""
     if stop - pos <= len(name):
         return False
     for index in range(len(name)):
@@ -285,7 +288,7 @@ def is_schedule_topic(buf, topic, topic_length):
 
 @njit(inline="always")
 def find_two(buf, pos, end, one, two):
-    """(start, end, start, end) of the values of two properties; start -1 where there is none."""
+    """(start, end, start, end) of the values of two properties; start is -1 if one is missing."""
     one_pos = one_end = two_pos = two_end = np.int64(-1)
     while pos < end:
         stop = find_byte(buf, pos, end, 2)
@@ -298,7 +301,7 @@ def find_two(buf, pos, end, one, two):
 
 
 def property_name(name):
-    """A name as ``starts_with`` and ``find_two`` take it."""
+    """Encode a name for ``starts_with`` and ``find_two``."""
     return np.frombuffer(name + properties.NAME_VALUE_SEPARATOR, np.uint8)
 
 

@@ -1,7 +1,7 @@
-"""Light queues: further queues that one message is put into, named by its properties.
+"""Light queues: additional queues of a message, named by its properties.
 
 Rule: ``MultiDispatchUtils.checkMultiDispatchQueue`` and ``ConsumeQueue.multiDispatchLmqQueue`` of
-RocketMQ 5.3.3 (formats.md §5). This is the plain form, which ``store.runs.scankernel`` equals.
+RocketMQ 5.3.3 (formats.md §5). This is the plain twin of the code in ``store.runs.scankernel``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ def light_queues(
 ) -> list[tuple[bytes, int, int]] | None:
     """(topic, queue id, queue offset) of each light queue that a message goes into.
 
-    None where its lists cannot be used: RocketMQ skips lists of unequal length, and never gets past
-    a message whose offset is no number. ``enable_lmq``: names that begin with %LMQ% have one queue.
-    ``batch_topics``: a batch queue puts its messages into no other.
+    None if its lists cannot be used: RocketMQ skips lists of unequal length, and never gets past a
+    message whose offset is not a number. With ``enable_lmq``, names that begin with %LMQ% have one
+    queue. Messages of ``batch_topics`` go into no light queue.
     """
     if not found.dispatched_to_queue or found.topic in batch_topics:
         return []
@@ -32,7 +32,7 @@ def light_queues(
 def listed_queues(
     topic: bytes, queue_id: int, names: bytes, offsets: bytes, enable_lmq: bool
 ) -> list[tuple[bytes, int, int]] | None:
-    """What ``light_queues`` gives for a message of this queue, whose properties
+    """The result of ``light_queues`` for a message of this queue, whose properties
     INNER_MULTI_DISPATCH and INNER_MULTI_QUEUE_OFFSET are ``names`` and ``offsets``."""
     if (
         topic.startswith((record.RETRY_GROUP_TOPIC_PREFIX, record.SYSTEM_TOPIC_PREFIX))

@@ -19,7 +19,7 @@ TAGS = b"TAGS"
 KEYS = b"KEYS"
 UNIQ_KEY = b"UNIQ_KEY"
 KEY_SEPARATOR = b" "
-"""Between the keys in KEYS."""
+"""Separates the keys in KEYS."""
 DELAY = b"DELAY"
 INNER_NUM = b"INNER_NUM"
 INNER_BASE = b"INNER_BASE"
@@ -42,7 +42,7 @@ def parse(block: bytes) -> dict[bytes, bytes]:
 
 
 def as_texts(found: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Properties as text; of names that become equal in it the last value counts."""
+    """Properties as text; if names become equal as text, the last value counts."""
     return {java.decode(name): java.decode(value) for name, value in found.items()}
 
 
@@ -55,7 +55,7 @@ def format_block(properties: Mapping[bytes, bytes]) -> bytes:
 
 
 def property_crc_tail(record_without_tail: bytes) -> bytes:
-    """The 20-byte ``__CRC32#`` tail over everything before it: digits least significant first."""
+    """The 20-byte ``__CRC32#`` tail over all preceding bytes: digits least significant first."""
     value = zlib.crc32(record_without_tail) & 0x7FFFFFFF
     digits = f"{value:0{PROPERTY_CRC_DIGITS}d}"[::-1].encode()
     return PROPERTY_CRC_NAME + NAME_VALUE_SEPARATOR + digits + PROPERTY_SEPARATOR

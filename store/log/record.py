@@ -1,4 +1,4 @@
-"""The CommitLog record: its layout, the plain decoder that is the truth, and the encoder.
+"""The CommitLog record: its layout, the plain decoder that is the reference, and the encoder.
 
 OFFSET (B, S = 8, or 20 where the born/store host is IPv6)
     0        4  totalSize, of the whole record
@@ -23,8 +23,8 @@ Everything is big-endian and signed. Source: RocketMQ 5.3.3 ``MessageExtEncoder`
 ``MessageDecoder``, ``CommitLog.checkMessageAndReturnSize``; formats.md §2 and §3.
 
 The decoder is total: any bytes give a Record or an Outcome, never an exception. It is stricter
-than RocketMQ's reput where that one trusts blindly: the physical offset must be the position, and
-a BLANK must reach the end of its file.
+than RocketMQ's reput, which does not check these: the physical offset must equal the position,
+and a BLANK must reach the end of its file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ BORN_HOST_POSITION = _HEAD.size
 HOST_V4_LENGTH = 8
 HOST_V6_LENGTH = 20
 STORE_TIMESTAMP_END_MAX = BORN_HOST_POSITION + HOST_V6_LENGTH + _LONG.size
-# the fixed part without hosts; what the longest fixed part (two IPv6 hosts) needs to be decoded
+# the fixed part without hosts, and the bytes needed to decode the longest fixed part (IPv6 hosts)
 FIXED_LENGTH = _HEAD.size + _LONG.size + _TAIL.size
 MAX_FIXED_LENGTH = FIXED_LENGTH + 2 * HOST_V6_LENGTH
 MIN_RECORD_LENGTH = FIXED_LENGTH + 2 * HOST_V4_LENGTH + 1 + _SHORT.size
@@ -64,8 +64,8 @@ END_FILE_MIN_BLANK_LENGTH = SIZE_MAGIC_LENGTH
 if (BORN_HOST_POSITION, FIXED_LENGTH, MIN_RECORD_LENGTH) != (48, 72, 91):
     raise ImportError("the record layout does not add up to RocketMQ's calMsgLength")
 
-# maxMessageSize is 4 MiB by default and is not checked on read; beyond this bound a length is
-# taken for damage, so that no corrupt header makes us allocate a file's worth of memory
+# maxMessageSize is 4 MiB by default and is not checked on read; a length past this limit is
+# treated as damage, so that no corrupt header makes us allocate a file's worth of memory
 MAX_RECORD_LENGTH = 64 << 20
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
@@ -112,7 +112,7 @@ _BIT_NAMES = {
 
 
 def sys_flag_names(sys_flag: int) -> list[str]:
-    """What the bits of a sysFlag say, for people."""
+    """Readable names of the bits of a sysFlag."""
     names = [name for bit, name in _BIT_NAMES.items() if sys_flag & bit]
     transaction = _TRANSACTION_NAMES.get(sys_flag & SysFlag.TRANSACTION_MASK)
     compression = _COMPRESSION_NAMES.get(sys_flag & SysFlag.COMPRESSION_MASK)
@@ -120,17 +120,17 @@ def sys_flag_names(sys_flag: int) -> list[str]:
 
 
 class Status(IntEnum):
-    """What stands at a position. Up to EMPTY the log is sound; everything above is damage."""
+    """State of the bytes at a position. Up to EMPTY the log is sound; greater values are damage."""
 
     OK = 0
     NEED_MORE = 1
     """The buffer ends inside the record; at the true tail of a log this is a torn write."""
     BLANK = 2
-    """The rest of the file is unused; the log goes on in the next file."""
+    """The rest of the file is unused; the log continues in the next file."""
     EMPTY = 3
     """Size and magic are zero: nothing was written here yet."""
     FULL = 4
-    """Kernels only: an output array is full, call again."""
+    """Kernels only: an output array is full; call again."""
     BAD_MAGIC = 16
     BAD_SIZE = 17
     BAD_LENGTH = 18
@@ -138,25 +138,25 @@ class Status(IntEnum):
     BAD_PHYSICAL_OFFSET = 19
     BAD_BLANK = 20
     BAD_PROPERTY = 21
-    """DELAY, INNER_NUM or INNER_BASE is no number: RocketMQ throws here."""
+    """DELAY, INNER_NUM or INNER_BASE is not a number: RocketMQ throws here."""
     BAD_BODY_CRC = 22
     BAD_FILE_END = 23
-    """Fewer than eight bytes are left in the file and no BLANK came before."""
+    """Fewer than eight bytes are left in the file, and no BLANK precedes them."""
     ZERO_HOLE = 24
-    """Zeros where the log goes on later."""
+    """Zeros where the log continues later."""
     SEGMENT_DELETED = 25
-    """Not damage of a record: a commitlog file that was asked for is gone."""
+    """The record is not damaged; the commitlog file that should hold it is gone."""
     BAD_MULTI_DISPATCH = 26
     """A sound record whose lists of light queues cannot be used: RocketMQ skips them, or throws."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What stands at a position that holds no whole, sound record."""
+    """State of a position that holds no whole, sound record."""
 
     status: Status
     size: int = 0
-    """totalSize as the header states it; 0 where unknown, the rest of the file for a BLANK."""
+    """totalSize as the header states it; 0 if unknown, the rest of the file for a BLANK."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def decode(
     *,
     verify_crc: bool = False,
 ) -> Record | Outcome:
-    """Decode the record at the start of ``data``, which stands at ``physical_offset`` of the log.
+    """Decode the record at the start of ``data``, which is at ``physical_offset`` of the log.
 
     ``data`` may end anywhere; ``file_end`` is the physical offset at which its file ends
     (exclusive). With ``verify_crc`` the body must have its stored CRC.
@@ -239,7 +239,7 @@ def decode(
 
 
 def _decode_whole(view: memoryview, magic: int) -> Record | None:
-    """The record whose bytes are exactly ``view``; None where inner lengths do not add up."""
+    """The record whose bytes are exactly ``view``; None if inner lengths do not add up."""
     (total_size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born) = (
         _HEAD.unpack_from(view)
     )
@@ -312,7 +312,7 @@ def host_text(host: tuple[str, int]) -> str:
 
 
 def fields_for_json(found: Record) -> dict[str, Any]:
-    """What a record says of itself but for its properties and body."""
+    """All fields of a record except its properties and body."""
     return {
         "topic": java.decode(found.topic),
         "queue_id": found.queue_id,
@@ -358,14 +358,14 @@ def body_crc(body: bytes) -> int:
 
 
 def body_crc_is_right(record: Record) -> bool:
-    """As RocketMQ's recovery checks it: an empty body has nothing to check."""
+    """Whether the body CRC passes RocketMQ's recovery; an empty body has nothing to check."""
     return not record.body or record.body_crc == body_crc(record.body)
 
 
 def tags_code(record: Record, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS) -> int:
-    """The i64 that stands in the consume queue (``CommitLog.checkMessageAndReturnSize``).
+    """The i64 that is stored in the consume queue (``CommitLog.checkMessageAndReturnSize``).
 
-    The hash of the whole TAGS value, or for a delayed message the time at which it is due.
+    It is the hash of the whole TAGS value, or for a delayed message the time at which it is due.
     """
     tags = record.property_map.get(properties.TAGS)
     code = java.hash_code(tags) if tags else 0
@@ -378,15 +378,15 @@ def tags_code(record: Record, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_L
 
 
 def magic_for(topic: bytes) -> int:
-    """v2 for a topic that v1's signed length byte cannot say (``autoMessageVersionOnTopicLen``)."""
+    """v2 if the topic exceeds v1's signed length byte (``autoMessageVersionOnTopicLen``)."""
     return MESSAGE_MAGIC_V2 if len(topic) > 127 else MESSAGE_MAGIC_V1
 
 
 def encode(record: Record, *, property_crc: bool = False) -> bytes:
-    """The bytes of a record at its ``physical_offset``; sizes and body CRC are computed.
+    """Encode a record for its ``physical_offset``; sizes and body CRC are computed.
 
     IPv6 hosts set their sysFlag bits. With ``property_crc`` the property block gets its tail.
-    Raises ValueError where a length does not fit its field.
+    Raises ValueError if a length does not fit its field.
     """
     if property_crc:
         block = record.properties
@@ -403,7 +403,7 @@ def encode(record: Record, *, property_crc: bool = False) -> bytes:
         sys_flag |= SysFlag.STORE_HOST_V6
     topic_length_size = 2 if record.magic == MESSAGE_MAGIC_V2 else 1
     if len(record.topic) >= 1 << (8 * topic_length_size - 1) or len(record.properties) > 32767:
-        raise ValueError("topic or properties are longer than their length field can say")
+        raise ValueError("topic or properties exceed their length field")
     parts = (
         born_host,
         _LONG.pack(record.store_timestamp),

@@ -1,1 +1,1 @@
-"""Consume queues, their ext, batch queues: files, units, retention."""
+"""Consume queues, their ext and batch queues: files, units, retention."""

@@ -9,12 +9,12 @@ OFFSET  SIZE  FIELD
     36     2  batchSize: number of inner messages, 1 for a plain message
     38     4  compactedOffset, always -1
     42     4  reserved, 0
-Queues of topics with the attribute ``queue.type=BatchCQ``. Units stand one behind the other from
-byte 0 on: a unit's position says nothing about queue offsets, which are searched. Files have their
-full length from creation. Source: RocketMQ 5.3.3 ``BatchConsumeQueue``; formats.md §7.
+Queues of topics with the attribute ``queue.type=BatchCQ``. Units are contiguous from byte 0 on: a
+unit's position says nothing about queue offsets, which are searched. Files have their full length
+from creation. Source: RocketMQ 5.3.3 ``BatchConsumeQueue``; formats.md §7.
 
-Writer: one dispatcher, which owns the output. No checksum. After a crash every unit at or below
-the watermark is durable; what is behind it may have holes and is written again from the log.
+Writer: one dispatcher, which owns the output. No checksum. After a crash every unit up to the
+watermark is durable; the bytes past it may have holes and are rewritten from the log.
 """
 
 from __future__ import annotations
@@ -53,8 +53,11 @@ _SETTING = "mapperFileSizeBatchConsumeQueue"
 
 
 def checked_file_size(configured: int) -> int:
-    """mapperFileSizeBatchConsumeQueue for a writer. Raises UsageError where it is no multiple of
-    a unit: RocketMQ takes it as it is and can append nothing once the first file is full."""
+    """Validate mapperFileSizeBatchConsumeQueue for a writer.
+
+    Raises UsageError unless it is a multiple of a unit: RocketMQ uses it unrounded and can append
+    nothing once the first file is full.
+    """
     if configured < 1 or configured % BATCH_CQ_STORE_UNIT_SIZE:
         raise UsageError(
             f"{_SETTING} is {configured}; it must be a multiple of {BATCH_CQ_STORE_UNIT_SIZE} bytes"
@@ -65,8 +68,8 @@ def checked_file_size(configured: int) -> int:
 class BatchConsumeQueueFiles(QueueFiles):
     """The files of one batch consume queue.
 
-    ``end`` is the byte position behind its last unit (``find_end``). Queue offsets and store times
-    ascend with the units, as a broker gives them.
+    ``end`` is the byte position after its last unit (``find_end``). Queue offsets and store times
+    ascend with the units, as a broker assigns them.
     """
 
     UNIT_DTYPE = BATCH_UNIT_DTYPE
@@ -74,46 +77,46 @@ class BatchConsumeQueueFiles(QueueFiles):
     setting = _SETTING
 
     def _are_valid(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
-        # a batch of none is written by RocketMQ, but its recovery stops there and so do we: the
-        # same units follow once more from the log
+        # RocketMQ writes an empty batch, but its recovery stops there. So do we: the same units
+        # are dispatched once more from the log.
         is_batch = (units["msg_base_offset"] >= 0) & (units["batch_size"] > 0)
         return super()._are_valid(units) & is_batch
 
     def unit_at(self, index: int) -> np.void:
-        """One unit, counted from byte 0 of the queue. Raises QueueFileError where no file is."""
+        """One unit, counted from byte 0 of the queue. Raises QueueFileError if no file holds it."""
         found = self.read(index, 1)
         if not len(found):
             raise QueueFileError(
-                f"batch consume queue {self.directory} has no file with unit {index}: one is "
-                "missing; build it again with reput rebuild"
+                f"batch consume queue {self.directory} has no file with unit {index}; rebuild the "
+                "queue with reput rebuild"
             )
         unit: np.void = found[0]
         return unit
 
     def max_offset_in_queue(self, end: int) -> int:
-        """Queue offset behind the last message; 0 without one."""
+        """Queue offset after the last message; 0 without one."""
         indexes = self._indexes(end)
         return _offset_behind(self.unit_at(indexes[-1])) if indexes else 0
 
     def min_offset_in_queue(self, end: int, log_min_offset: int) -> int:
-        """Queue offset of the first message that is still in the log, the max offset if none is;
-        -1 without a unit.
+        """Queue offset of the first message that is still in the log; the max offset if none is, -1
+        without a unit.
 
-        ``BatchConsumeQueue.correctMinOffset``, which looks at the first file only since files whose
+        ``BatchConsumeQueue.correctMinOffset`` reads only the first file, because files whose
         messages are all gone are deleted before; here all files count.
         """
         indexes = self._indexes(end)
         if not indexes:
             return -1
         gone = bisect_left(indexes, log_min_offset, key=self._physical_offset)
-        # behind the last one that is gone, not at the next: queue offsets may jump
+        # after the last one that is gone, not at the next: queue offsets may jump
         return _offset_behind(self.unit_at(indexes[gone - 1])) if gone else self._base(indexes[0])
 
     def find_unit(self, queue_offset: int, end: int) -> int | None:
         """Index of the unit that holds ``queue_offset``: the last one that begins at or before it.
 
-        None at or behind the max offset and before the first unit. Where offsets jump, the unit
-        ends before the one asked for (``BatchConsumeQueue.getBatchMsgIndexBuffer``).
+        None for offsets before the first unit, and from the max offset on. Where offsets jump, the
+        unit ends before the requested offset (``BatchConsumeQueue.getBatchMsgIndexBuffer``).
         """
         indexes = self._indexes(end)
         before = bisect_right(indexes, queue_offset, key=self._base)
@@ -122,7 +125,7 @@ class BatchConsumeQueueFiles(QueueFiles):
         return indexes[before - 1]
 
     def first_unit_from(self, queue_offset: int, end: int) -> int:
-        """Index of the first unit that begins at or behind ``queue_offset``; the end's without."""
+        """Index of the first unit that begins at or after ``queue_offset``, or that of the end."""
         indexes = self._indexes(end)
         behind = bisect_left(indexes, queue_offset, key=self._base)
         return indexes.start + behind
@@ -130,16 +133,17 @@ class BatchConsumeQueueFiles(QueueFiles):
     def offset_in_queue_by_time(self, timestamp: int, boundary_type: BoundaryType, end: int) -> int:
         """msgBaseOffset of the unit that a search by storeTime (ms) ends at; -1 for none.
 
-        Not clamped to the queue's min and max offset, which RocketMQ's ``ConsumeQueueStore`` does.
+        It is not clamped to the queue's min and max offset; RocketMQ's ``ConsumeQueueStore`` does
+        that.
 
-        LOWER is RocketMQ's (``BatchConsumeQueue.getOffsetInQueueByTime``): the first unit at or
-        behind the time, among those of the newest file that begins at or before it, or of the first
-        file; but that file's last unit where the time is not before it, even where an earlier one
-        has the same time or the next file has the first later one.
+        LOWER follows RocketMQ (``BatchConsumeQueue.getOffsetInQueueByTime``). It searches the
+        newest file that begins at or before the time, or else the first file, for the first unit at
+        or after the time. If the file's last unit is not later than the time, that unit is the
+        result, even if an earlier one has the same time or the next file has the first later one.
 
-        UPPER is not RocketMQ's, whose search stops too early (storeTimes 0, 0, 1, 1, 1 give the
-        first unit for 0, and without an exact hit the next larger one or none): it is the last unit
-        at or before the time.
+        UPPER does not follow RocketMQ, whose search stops too early (storeTimes 0, 0, 1, 1, 1 give
+        the first unit for 0, and without an exact hit the next larger one or none). It is the last
+        unit at or before the time.
         """
         indexes = self._indexes(end)
         before = bisect_right(indexes, timestamp, key=self._store_time)
@@ -156,7 +160,7 @@ class BatchConsumeQueueFiles(QueueFiles):
         return range(first // self.unit_size, end // self.unit_size)
 
     def _file_of(self, index: int, indexes: range) -> range:
-        """Those of ``indexes`` that share a file with ``index``."""
+        """The subrange of ``indexes`` that shares a file with ``index``."""
         per_file = self.file_size // self.unit_size
         first = index - index % per_file
         return range(max(first, indexes[0]), min(first + per_file, indexes[-1] + 1))

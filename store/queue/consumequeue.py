@@ -9,8 +9,8 @@ where nothing was written. A queue whose first message has an offset other than 
 pre-blank units (0, 2147483647, 0). Source: RocketMQ 5.3.3 ``ConsumeQueue``, ``MappedFileQueue``;
 formats.md §5.
 
-Writer: one dispatcher, which owns the output. No checksum. After a crash every unit at or below
-the watermark is durable; what is behind it may have holes and is written again from the log.
+Writer: one dispatcher, which owns the output. No checksum. After a crash every unit up to the
+watermark is durable; the bytes past it may have holes and are rewritten from the log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if CQ_STORE_UNIT_SIZE != 20:
     raise ImportError("a consume queue unit must have 20 bytes")
 PRE_BLANK_SIZE = 2147483647
 UNITS_PER_READ = 4096
-"""Where no more are asked for."""
+"""End offset for reads without a limit."""
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], UNIT_DTYPE)
 
 _NEAR_BYTES = 8192
@@ -49,10 +49,10 @@ _USUAL_TOPIC = frozenset(b"%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM
 
 @functools.lru_cache(1 << 16)
 def topic_directory(topic: bytes) -> str | None:
-    """The directory name of a topic; None where it is no plain path component (ARCHITECTURE.md).
+    """The directory name of a topic; None if it is not a plain path component (ARCHITECTURE.md).
 
-    Valid UTF-8, 1 to 255 bytes, no slash, backslash, NUL or other control character, not ``.`` or
-    ``..``. Wider than what RocketMQ's brokers check, since its store does not.
+    Allowed are valid UTF-8, 1 to 255 bytes, no slash, backslash, NUL or other control character,
+    and neither ``.`` nor ``..``. RocketMQ's brokers check more strictly, but its store does not.
     """
     try:
         name = topic.decode()
@@ -76,12 +76,12 @@ def rounded_file_size(configured: int) -> int:
 
 
 class BoundaryType(StrEnum):
-    """Which of the messages around a time a search is for."""
+    """The choice that a search makes among the messages around a time."""
 
     LOWER = "lower"
-    """The first one at or behind it."""
+    """The first message at or after the time."""
     UPPER = "upper"
-    """The last one at or before it."""
+    """The last message at or before the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +93,15 @@ class QueueKey:
 
     @property
     def relative_path(self) -> Path:
-        """Below ``consumequeue/``."""
+        """Path relative to ``consumequeue/``."""
         return Path(self.topic, str(self.queue_id))
 
 
 def list_queues(root: Path) -> Iterator[QueueKey]:
-    """Queues below ``consumequeue/``, sorted; directories that are no queue are skipped."""
+    """Queues in ``consumequeue/``, sorted; other directories are skipped."""
     if not root.is_dir():
         return
-    # scandir and no Path of each: there are 100,000 of them
+    # scandir instead of Paths, because there may be 100,000 directories
     for topic in sorted(os.scandir(root), key=lambda entry: entry.name):
         if topic.is_dir():
             for queue_id in list_queue_ids(Path(topic.path)):
@@ -109,7 +109,7 @@ def list_queues(root: Path) -> Iterator[QueueKey]:
 
 
 def list_queue_ids(topic: Path) -> list[int]:
-    """Queues of one topic's directory, sorted; none where there is no such directory."""
+    """Queues of one topic's directory, sorted; empty if it does not exist."""
     if not topic.is_dir():
         return []
     return sorted(
@@ -120,11 +120,11 @@ def list_queue_ids(topic: Path) -> list[int]:
 
 
 class QueueFiles(MappedFileQueue):
-    """The files of one queue of units of one size, whichever kind of queue it is.
+    """The files of one queue, of either kind, with units of one size.
 
-    Positions are bytes in the queue, ends exclusive; a file holds whole units. A unit begins with
-    the physical offset and the size of its message; offsets ascend. Blank units are the consume
-    queue's. Not thread-safe.
+    Positions are bytes in the queue and ends are exclusive; a file holds whole units. A unit begins
+    with the physical offset and the size of its message; offsets ascend. Only the consume queue has
+    blank units. Not thread-safe.
     """
 
     UNIT_DTYPE: ClassVar[np.dtype[np.void]]
@@ -142,10 +142,10 @@ class QueueFiles(MappedFileQueue):
         return np.frombuffer(data[: len(data) // self.unit_size * self.unit_size], self.UNIT_DTYPE)
 
     def find_end(self, end_offset: int | None) -> int:
-        """Byte position behind the last unit of a message that ends at or before ``end_offset``.
+        """Byte position after the last unit of a message that ends at or before ``end_offset``.
 
-        None takes every valid unit, as RocketMQ's ``recover`` does. The units below a watermark
-        have no holes, so that a binary search finds the end.
+        None takes every valid unit, as RocketMQ's ``recover`` does. The units before a watermark
+        have no holes, so a binary search finds the end.
         """
         for start in reversed(self.starts):
             count = self._valid_count(start, end_offset)
@@ -154,8 +154,9 @@ class QueueFiles(MappedFileQueue):
         return self.starts[0] if self.starts else 0
 
     def ends_by(self, end_offset: int) -> bool:
-        """Whether the last bytes that are no zeros belong to a message that ends at or before
-        ``end_offset``: nothing of a later one stands anywhere. False where they are not found soon.
+        """Whether the last nonzero bytes belong to a message that ends at or before ``end_offset``.
+
+        If so, no unit of a later message exists. False if such bytes are not found soon.
         """
         if not self.starts:
             return True
@@ -172,8 +173,11 @@ class QueueFiles(MappedFileQueue):
         return bool(is_unit and last["offset"] + last["size"] <= end_offset)
 
     def grown_end(self, known: int, end_offset: int | None) -> int:
-        """What ``find_end`` answers, from its earlier answer ``known``: two small reads where
-        nothing came. Lists the files again; a queue that was cut or replaced is searched anew."""
+        """The result of ``find_end``, given an earlier result ``known``.
+
+        It takes two small reads if nothing was added. It lists the files again; a queue that was
+        cut or replaced is searched anew.
+        """
         self.refresh()
         before = self.read(known // self.unit_size - 1, 1 if known else 0)
         if not len(before) or not self._count_taken(before, end_offset):
@@ -185,12 +189,12 @@ class QueueFiles(MappedFileQueue):
             if len(units) < UNITS_PER_READ:
                 return known
             if taken < len(units):
-                # blanks up to the end of what was read: their unit may be further on
+                # only blanks to the end of the read part: their unit may come later
                 blank = (units["size"][taken:] == PRE_BLANK_SIZE).all()
                 return self.find_end(end_offset) if blank else known
 
     def _count_taken(self, units: NDArray[np.void], end_offset: int | None) -> int:
-        """How many of ``units`` stand before the end that ``find_end`` means."""
+        """Count the ``units`` before the end that ``find_end`` looks for."""
         if end_offset is None:
             refused = np.flatnonzero(~self._are_valid(units))
             return int(refused[0]) if len(refused) else len(units)
@@ -204,7 +208,7 @@ class QueueFiles(MappedFileQueue):
     def _valid_count(self, start: int, end_offset: int | None) -> int:
         if end_offset is None:
             count = 0
-            while True:  # not the whole file: most of a broker's newest one is zeros
+            while True:  # not the whole file, because most of a broker's newest one is zeros
                 units = self.units(start, count, UNITS_PER_READ)
                 taken = self._count_taken(units, None)
                 count += taken
@@ -220,10 +224,10 @@ class QueueFiles(MappedFileQueue):
             length = (count - 1) * self.unit_size
 
     def _is_whole(self, start: int, count: int) -> bool:
-        """Whether the last of ``count`` units has its first bytes.
+        """Whether the last of ``count`` units is complete.
 
-        A power cut may keep a page and lose the one before it: of the unit on both, whose offset
-        then looks small, and of those before it.
+        A power cut may keep a page and lose the previous one. A unit on both then loses its first
+        bytes, so that its offset looks small, and the units before it are lost too.
         """
         if count < 2:
             return True
@@ -232,15 +236,16 @@ class QueueFiles(MappedFileQueue):
         return bool(before["size"] > 0 and ascends)
 
     def _are_valid(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
-        """bool[n]: what ``recover`` of this kind of queue goes on behind."""
+        """bool[n]: whether ``recover`` of this kind of queue continues after each unit."""
         valid: NDArray[np.bool_] = (units["offset"] >= 0) & (units["size"] > 0)
         return valid
 
     def _count_while(self, start: int, length: int, holds: Callable[[int, int], bool]) -> int:
-        """Units of a file, up to byte ``length`` of it, before the first real one for which
-        ``holds`` (physical offset, size) is false; true before it and false behind it.
+        """Count units before the first real one for which ``holds`` (physical offset, size) is
+        false.
 
-        Blank units go with the real one that follows them.
+        Only units before byte ``length`` of the file count. ``holds`` must be true before that unit
+        and false from it on. A blank unit counts as the real one that follows it.
         """
         low, high = 0, length // self.unit_size
         while low < high:
@@ -254,7 +259,7 @@ class QueueFiles(MappedFileQueue):
         return low
 
     def _next_real(self, start: int, first: int, last: int) -> int:
-        """Index of the first unit of [first, last) that is no blank; ``last`` without one."""
+        """Index of the first nonblank unit of [first, last); ``last`` without one."""
         if first >= last or self.units(start, first, 1)[0]["size"] != PRE_BLANK_SIZE:
             return first
         real = np.flatnonzero(self.units(start, first, last - first)["size"] != PRE_BLANK_SIZE)
@@ -277,13 +282,13 @@ class QueueFiles(MappedFileQueue):
         return None
 
     def real_unit_up_to(self, index: int, begin: int) -> tuple[int, np.void] | None:
-        """The number of the last unit of [begin, index] that is no blank, and the unit itself."""
+        """The index of the last nonblank unit of [begin, index], and the unit itself."""
         end, count = index + 1, 1
         while end > begin:
             units = self.read(first := max(end - count, begin), end - first)
             real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
             if len(real):
-                # files may begin after ``first``
+                # the first file may begin after ``first``
                 return end - len(units) + int(real[-1]), units[real[-1]]
             end, count = first, UNITS_PER_READ
         return None
@@ -297,11 +302,11 @@ class QueueFiles(MappedFileQueue):
             if low < high:
                 unit = self.unit_size
                 parts.append(self.units(start, (low - start) // unit, (high - low) // unit))
-        # numpy's concatenate would turn the bytes around
+        # joined as bytes, because numpy's concatenate would convert the byte order
         return np.frombuffer(b"".join(part.tobytes() for part in parts), self.UNIT_DTYPE)
 
     def write(self, position: int, data: bytes | memoryview, root: Path) -> Unsynced:
-        """Write units at byte ``position``, over as many files as it takes (``write_pieces``)."""
+        """Write units at byte ``position``, across files if needed (``write_pieces``)."""
         return self.write_pieces(self._pieces(position, memoryview(data).cast("B")), root)
 
     def _pieces(self, position: int, view: memoryview) -> Iterator[tuple[int, memoryview]]:
@@ -339,12 +344,13 @@ class ConsumeQueueFiles(QueueFiles):
     ) -> int:
         """Index of the unit that a search by store time (ms) ends at; 0 for none.
 
-        LOWER: the first message at or behind the time; UPPER: the last one at or before it. Behind
-        the last message that is the end and the last one. Where times do not ascend it is what
-        RocketMQ's binary search meets (``binarySearchInQueueByTime``), and 0 where it meets no
-        time. ``min_offset``: the first index whose message is still in the log, to whose bounds the
-        result is not yet clamped. ``store_time``: that of the record at a physical offset, of a
-        size; negative where none is.
+        LOWER is the first message at or after the time, or the end if all are earlier. UPPER is the
+        last message at or before the time. If times do not ascend, the result is that of RocketMQ's
+        binary search (``binarySearchInQueueByTime``), and 0 where it reads no time.
+
+        ``min_offset`` is the first index whose message is still in the log; the result is not yet
+        clamped to it. ``store_time`` gives the time of the record at a physical offset with a size,
+        and is negative if there is none.
         """
 
         def time_of(index: int) -> int:
@@ -407,8 +413,11 @@ class ConsumeQueueFiles(QueueFiles):
 
 
 def open_whole_queue(directory: Path, file_size: int) -> ConsumeQueueFiles:
-    """A queue to go on with. Raises QueueFileError where one of its files is missing, or stands at
-    no place of a file: positions behind it would not be what they seem."""
+    """Open a queue for appending.
+
+    Raises QueueFileError if a file is missing or misplaced, because the positions after it would be
+    wrong.
+    """
     files = ConsumeQueueFiles(directory, file_size)
     for index, start in enumerate(files.starts):
         if start % file_size or start != files.starts[0] + index * file_size:

@@ -1,4 +1,4 @@
-"""ConsumeQueueExt files: what a 20-byte consume queue unit has no room for.
+"""ConsumeQueueExt files: fields for which a 20-byte consume queue unit has no room.
 
 OFFSET  SIZE  FIELD
      0     2  size of the unit, 20 + bitMapSize; -1 ends a file, 0 was never written
@@ -8,12 +8,12 @@ OFFSET  SIZE  FIELD
     20        bit map of the SQL92 consumers that want the message
 Everything is big-endian and signed. Files are named by the byte offset, have the same full length
 from creation, zeros where nothing was written; the last 4 bytes of one are never a unit's. A queue
-with units here holds their addresses as tagsCode: real offset + Long.MIN_VALUE, below every tag
+with units here holds their addresses as tagsCode: real offset + Long.MIN_VALUE, less than every tag
 hash. Source: RocketMQ 5.3.3 ``ConsumeQueueExt``; formats.md §6.
 
 Writer: one dispatcher, which owns the output, before it writes the queue's own units. No checksum.
-After a crash the queue's last unit at or below the watermark says where the ext ends; what is
-behind goes (``truncate_by_max_address``) and is written again from the log.
+After a crash the queue's last unit up to the watermark gives the end of the ext; later units are
+cut (``truncate_by_max_address``) and rewritten from the log.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ CONSUME_QUEUE_EXT_DIRECTORY = "consumequeue_ext"
 END_BLANK_DATA_LENGTH = 4
 MAX_EXT_UNIT_SIZE = 32767
 MAX_ADDR = -(1 << 31) - 1
-"""Addresses are at or below: no tag hash is."""
+"""The greatest address; every tag hash is greater."""
 MAX_REAL_OFFSET = MAX_ADDR + (1 << 63)
 NO_ADDRESS = 1
-"""What RocketMQ's put gives for a unit that it did not write."""
+"""Result of RocketMQ's put for a unit that it did not write."""
 
 _UNIT = struct.Struct(">hqqh")
 _SIZE = struct.Struct(">h")
@@ -57,7 +57,7 @@ def is_ext_addr(tags_code: int) -> bool:
 
 
 def real_offset(address: int) -> int:
-    """The byte offset that an address says (``unDecorate``)."""
+    """The byte offset that an address encodes (``unDecorate``)."""
     return address + (1 << 63)
 
 
@@ -69,7 +69,7 @@ class ExtUnit:
     msg_store_time: int
     """ms."""
     bit_map: bytes | None
-    """None where the message's topic had no filter."""
+    """None if the message's topic had no filter."""
 
     @property
     def size(self) -> int:
@@ -79,12 +79,12 @@ class ExtUnit:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where units go, and what to write there."""
+    """Positions and bytes of units to write."""
 
     addresses: NDArray[np.int64]
     """int64[n], for the queue's units; NO_ADDRESS where a unit keeps its own tagsCode."""
     end: int
-    """Byte offset behind the last of them: where the next placement begins."""
+    """Byte offset after the last unit, where the next placement begins."""
     pieces: tuple[tuple[int, bytes], ...]
     """(byte offset, data), one for each file."""
 
@@ -96,11 +96,13 @@ def place(
     store_times: NDArray[np.int64],
     bit_maps: NDArray[np.uint8],
 ) -> Placement:
-    """Put units behind byte ``end``: int64[n], int64[n] and uint8[n, bytes a map], width 0 for
-    messages of a topic without filters (``ConsumeQueueExt.put``, one for each).
+    """Place units from byte ``end`` on (``ConsumeQueueExt.put``, one for each).
 
-    A unit that leaves fewer than 4 bytes of its file goes to the next one, with an end mark where
-    it does not fit. A unit that no file can hold has no address and writes nothing; RocketMQ
+    The arrays are int64[n], int64[n] and uint8[n, bytes per map], with width 0 for messages of a
+    topic without filters.
+
+    A unit that would leave fewer than 4 bytes of its file goes to the next one, and an end mark is
+    written instead. A unit that fits in no file has no address and writes nothing, whereas RocketMQ
     leaves three empty marked files for each.
     """
     count, width = bit_maps.shape
@@ -124,7 +126,7 @@ def place(
             pieces.append((end, data[done * size : (done + fitting) * size]))
             end, done = end + fitting * size, done + fitting
         else:
-            # never an empty file: each has room for a unit
+            # a file is never left empty, because each has room for a unit
             start, before = pieces.pop() if pieces else (end, b"")
             pieces.append((start, before + END_MARK))
             end += file_size - wrote
@@ -138,9 +140,9 @@ class ConsumeQueueExtFiles(MappedFileQueue):
     setting = "mappedFileSizeConsumeQueueExt"
 
     def read(self, address: int) -> ExtUnit | None:
-        """The unit at an address; None where there is none, or its file is gone.
+        """The unit at an address; None if there is none, or its file is gone.
 
-        For real offset 0 RocketMQ then gives the first file's first unit, some other message's.
+        For real offset 0 RocketMQ then returns the first file's first unit, of another message.
         """
         if not is_ext_addr(address):
             return None
@@ -156,7 +158,7 @@ class ConsumeQueueExtFiles(MappedFileQueue):
         return decode_unit(data, 0)
 
     def read_many(self, addresses: NDArray[np.int64]) -> list[ExtUnit | None]:
-        """``read`` of each of int64[n], which are near to each other."""
+        """``read`` for each of int64[n]; the addresses should be close together."""
         found: list[ExtUnit | None] = [None] * len(addresses)
         which = np.flatnonzero(addresses <= MAX_ADDR)
         offsets = addresses[which] - np.iinfo(np.int64).min
@@ -176,7 +178,7 @@ class ConsumeQueueExtFiles(MappedFileQueue):
 
     def units(self, start: int) -> Iterator[tuple[int, ExtUnit]]:
         """(byte offset, unit) of the file that starts at ``start``, up to its end or the first
-        bytes that are no unit."""
+        bytes that are not a unit."""
         data = self.path(start).read_bytes()
         position = 0
         while (unit := decode_unit(data, position)) is not None:
@@ -184,7 +186,7 @@ class ConsumeQueueExtFiles(MappedFileQueue):
             position += unit.size
 
     def find_end(self) -> int:
-        """Byte offset behind the last unit of the last file (``ConsumeQueueExt.recover``)."""
+        """Byte offset after the last unit of the last file (``ConsumeQueueExt.recover``)."""
         if not self.starts:
             return 0
         end = self.starts[-1]
@@ -197,10 +199,11 @@ class ConsumeQueueExtFiles(MappedFileQueue):
         return self.write_pieces(placement.pieces, root)
 
     def truncate_by_max_address(self, address: int) -> int:
-        """Cut behind the unit at ``address``, the last that the queue knows; returns the new end.
+        """Cut after the unit at ``address``, the last one in the queue; returns the new end.
 
-        Later files go, later bytes become zeros, where RocketMQ leaves them as they are. A tagsCode
-        that is no address cuts nothing, nor does an address without a unit, as there.
+        Later files are removed and later bytes zeroed, whereas RocketMQ leaves the bytes. As in
+        RocketMQ, a tagsCode that is not an address cuts nothing, nor does an address without a
+        unit.
         """
         unit = self.read(address)
         if unit is None:
@@ -210,15 +213,17 @@ class ConsumeQueueExtFiles(MappedFileQueue):
         return end
 
     def files_before(self, address: int) -> list[int]:
-        """Starts of the files that end before the unit at ``address``; none for no address."""
+        """Starts of the files that end before the unit at ``address``; empty without an address."""
         if not is_ext_addr(address):
             return []
         minimum = real_offset(address)
         return [start for start in self.starts if start + self.file_size < minimum]
 
     def truncate_by_min_address(self, address: int) -> list[int]:
-        """Remove the files that end before the unit at ``address``, the first that the queue still
-        has; returns their starts. No address removes nothing."""
+        """Remove the files that end before the unit at ``address``, the queue's first one.
+
+        Returns their starts. Without an address it removes nothing.
+        """
         gone = self.files_before(address)
         for start in gone:
             fsops.unlink(self.path(start))
@@ -229,7 +234,7 @@ class ConsumeQueueExtFiles(MappedFileQueue):
 
 
 def decode_unit(data: bytes, position: int) -> ExtUnit | None:
-    """The unit at ``position`` of ``data``; None for an end mark, zeros, and what is cut off."""
+    """The unit at ``position`` of ``data``; None for an end mark, zeros, or a truncated unit."""
     if position + MIN_EXT_UNIT_SIZE > len(data):
         return None
     size, tags_code, store_time, map_size = _UNIT.unpack_from(data, position)

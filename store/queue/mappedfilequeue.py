@@ -1,8 +1,8 @@
-"""Files that together hold one stretch of bytes: those of a consume queue, or of its ext.
+"""Files that together hold one range of bytes, for a consume queue or its ext.
 
 Each is named by the offset of its first byte in 20 digits and has the same full length from
-creation, zeros where nothing was written. Source: RocketMQ 5.3.3 ``MappedFileQueue``; formats.md
-§1.
+creation, with zeros where nothing was written. Source: RocketMQ 5.3.3 ``MappedFileQueue``;
+formats.md §1.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from store.queue.unsynced import Unsynced
 
 
 class MappedFileQueue:
-    """One directory of such files: offsets are bytes, ends exclusive. Not thread-safe."""
+    """One directory of such files; offsets are bytes, ends exclusive. Not thread-safe."""
 
     kind: str
-    """What the files are, and which setting is their size and where it is set: for errors."""
+    """For errors: the kind of file, the setting of its size, and where that is set."""
     setting: str
     place = "broker.conf"
 
@@ -50,7 +50,7 @@ class MappedFileQueue:
                 continue
             if size != self.file_size:
                 raise QueueFileError(
-                    f"{self.kind} file {entry.path} has {size} bytes where {self.setting} says "
+                    f"{self.kind} file {entry.path} has {size} bytes but {self.setting} is "
                     f"{self.file_size}; set it as the queue's writer did ({self.place}), or heal "
                     "a single damaged queue with reput verify --repair"
                 )
@@ -61,16 +61,16 @@ class MappedFileQueue:
         return Path(self._path_text(start))
 
     def _path_text(self, start: int) -> str:
-        """``path`` as text, for writes: making Paths showed in a pass over many new queues."""
+        """``path`` as text for writes, because creating Paths was slow with many new queues."""
         return f"{self._directory_name}/{offset_to_file_name(start)}"
 
     def write_pieces(
         self, pieces: Iterable[tuple[int, bytes | memoryview]], root: Path
     ) -> Unsynced:
-        """Write (byte offset, data) pairs, none over a file's end.
+        """Write (byte offset, data) pairs, none of which crosses a file's end.
 
-        Directories are created below ``root``. Nothing is durable before the caller has synced
-        what is returned.
+        Directories are created below ``root``. Nothing is durable before the caller has synced the
+        returned files.
         """
         unsynced = Unsynced([], [])
         try:
@@ -93,7 +93,7 @@ class MappedFileQueue:
         return unsynced
 
     def clear_from(self, end: int) -> None:
-        """Cut at byte ``end``, durably: later files go, later bytes become zeros."""
+        """Cut durably at byte ``end``: later files are removed, later bytes zeroed."""
         kept = [start for start in self.starts if start < end]
         if len(kept) < len(self.starts):
             for start in self.starts[len(kept) :]:
@@ -114,7 +114,7 @@ class MappedFileQueue:
 
 
 def data_end(fd: int) -> int:
-    """Behind the last data of a sparse file."""
+    """End of the last data of a sparse file."""
     end = 0
     while True:
         try:
@@ -126,9 +126,9 @@ def data_end(fd: int) -> int:
 
 
 def _used(fd: int, position: int) -> int:
-    """Byte behind the last one from ``position`` on that is not zero, ``position`` without one.
+    """Byte after the last nonzero one from ``position`` on; ``position`` without one.
 
-    Holes are not read: a new file is mostly one.
+    Holes are not read, because a new file mostly consists of one.
     """
     used = position
     while True:

@@ -1,11 +1,11 @@
-"""Which topics have batch queues: what the broker's topics declare, and what the disk holds.
+"""The topics with batch queues: the broker's declarations compared with the files on disk.
 
-The topic attribute ``queue.type`` decides which of two kinds of queue RocketMQ builds, SimpleCQ
-where it says nothing or the topic is unknown. A broker looks at it when it first needs a queue, and
-keeps the queue that it has: the attribute cannot be changed, only a topic deleted, which removes
-its queues, and created again. So a topic that is not declared, as one that was deleted, keeps the
-kind of the queues that are there; where a declaration contradicts them a broker does not start, and
-nothing is dispatched here. Source: RocketMQ 5.3.3 ``QueueTypeUtils``, ``TopicAttributes``,
+The topic attribute ``queue.type`` decides which of two kinds of queue RocketMQ builds, SimpleCQ if
+the attribute is missing or the topic unknown. A broker reads it when it first needs a queue, and
+keeps an existing queue. The attribute cannot be changed; a topic can only be deleted, which removes
+its queues, and created again. So an undeclared topic, such as a deleted one, keeps the kind of its
+existing queues. If a declaration contradicts them, a broker does not start, and nothing is
+dispatched here. Source: RocketMQ 5.3.3 ``QueueTypeUtils``, ``TopicAttributes``,
 ``ConsumeQueueStore.findOrCreateConsumeQueue`` and ``queueTypeShouldBe``; formats.md §1 and §7.
 """
 
@@ -29,10 +29,10 @@ SIMPLE_CQ = "SimpleCQ"
 
 
 def read_queue_types(root: Path) -> Mapping[bytes, str]:
-    """The kind of queue of every topic that the store at ``root`` declares, BATCH_CQ or SIMPLE_CQ;
-    of none where it has no ``config/topics.json``.
+    """The kind of queue, BATCH_CQ or SIMPLE_CQ, of every topic that the store at ``root`` declares.
 
-    Raises UsageError where the file cannot be read or names another kind of queue.
+    It is empty without ``config/topics.json``. Raises UsageError if the file cannot be read or
+    names another kind of queue.
     """
     path = root / TOPICS_FILE
     document = configjson.read(path)
@@ -56,8 +56,8 @@ def read_queue_types(root: Path) -> Mapping[bytes, str]:
 
 
 def batch_topics(declared: Mapping[bytes, str], known: frozenset[bytes]) -> frozenset[bytes]:
-    """The topics that have batch queues: those declared so, and those of ``known``, which had them
-    so far, that are not declared at all."""
+    """The topics with batch queues: those declared so, and those of ``known``, which had them
+    before, that are not declared at all."""
     found = {topic for topic, kind in declared.items() if kind == BATCH_CQ}
     return frozenset(found | (known - declared.keys()))
 
@@ -65,7 +65,7 @@ def batch_topics(declared: Mapping[bytes, str], known: frozenset[bytes]) -> froz
 def find_batch_topics(root: Path, output: Path) -> frozenset[bytes]:
     """The topics of the store at ``root`` that have batch queues in ``output``.
 
-    Raises UsageError as ``read_queue_types`` and ``check_queue_types``.
+    Raises UsageError like ``read_queue_types`` and ``check_queue_types``.
     """
     names = (directory.name for directory in _batch_directories(output))
     topics = (name.encode("utf-8", "surrogateescape") for name in names)
@@ -76,9 +76,9 @@ def find_batch_topics(root: Path, output: Path) -> frozenset[bytes]:
 
 
 def check_queue_types(root: Path, output: Path, topics: frozenset[bytes]) -> None:
-    """Refuse an output in which topics have queues of the wrong kind; ``topics`` have batch queues.
+    """Refuse an output whose queues are of the wrong kind; ``topics`` have batch queues.
 
-    Raises UsageError, which names a topic, its directory and the command that mends all of them.
+    Raises UsageError, which names a topic, its directory and the command that repairs all of them.
     """
     names = {name for topic in topics if (name := topic_directory(topic)) is not None}
     wrong = [
@@ -101,16 +101,16 @@ def check_queue_types(root: Path, output: Path, topics: frozenset[bytes]) -> Non
             command += ["--topic", other]
         raise UsageError(
             f"topic {name} has {QUEUE_TYPE}={kind} ({root / TOPICS_FILE}), but {directory} holds "
-            f"its queues as {found}; build them anew: {shlex.join(command)}"
+            f"its queues as {found}; rebuild them: {shlex.join(command)}"
         )
 
 
 def _batch_directories(output: Path) -> Iterator[Path]:
-    """Of the topics that have batch queues with units, sorted."""
+    """Directories of the topics that have batch queues with units, sorted."""
     root = output / BATCH_CONSUME_QUEUE_DIRECTORY
     yield from filter(_has_units, sorted(root.iterdir()) if root.is_dir() else ())
 
 
 def _has_units(topic: Path) -> bool:
-    # files come with their first units
+    # a file is created together with its first units
     return any(is_mapped_file_name(path.name) and path.stat().st_size for path in topic.glob("*/*"))

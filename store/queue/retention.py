@@ -1,10 +1,10 @@
-"""Derived files whose messages the log has lost at its front: which go, and how they go.
+"""Removal of derived files whose messages the log no longer has at its front.
 
-What goes is planned by reading alone, a function for each kind of file (RocketMQ 5.3.3
+The removal is planned by reading only, with a function for each kind of file (RocketMQ 5.3.3
 ``MappedFileQueue.deleteExpiredFileByOffset``, ``ConsumeQueueExt.truncateByMinAddress``,
-``ConsumeQueueStore.cleanExpired``, ``IndexService.deleteExpiredFile``; formats.md §5, §6, §8). It
-is removed from the oldest on, so that a crash in between leaves a shorter queue without a hole.
-What a reader then takes for a queue's min offset follows from the log, not from the files:
+``ConsumeQueueStore.cleanExpired``, ``IndexService.deleteExpiredFile``; formats.md §5, §6, §8).
+Files are removed oldest first, so a crash in between leaves a shorter queue without a hole. A
+reader derives a queue's min offset from the log, not from the files:
 ``ConsumeQueueFiles.min_queue_offset``.
 """
 
@@ -45,25 +45,25 @@ def is_system_topic(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredFile:
-    """One file that goes."""
+    """One file to remove."""
 
     topic: str | None
     """None for an index file."""
     queue_id: int | None
     path: Path
     size: int
-    """Bytes; files are sparse, so that the disk may gain less."""
+    """Bytes; files are sparse, so the disk may gain less."""
 
 
 def expired_files(
     output: Path, settings: StoreSettings, log_min_offset: int, durable_end: int | None
 ) -> Iterator[ExpiredFile]:
-    """Every derived file whose messages all lie before the log, in the order of removal.
+    """Every derived file whose messages are all before the log, in the order of removal.
 
-    ``durable_end``: the watermark, None trusts every unit. Raises QueueFileError.
+    ``durable_end`` is the watermark; None trusts every unit. Raises QueueFileError.
     """
     for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
-        # a queue keeps its last file, so that one with a single file need not be looked at
+        # a queue keeps its last file, so one with a single file is not examined
         end = files.find_end(durable_end) if len(files.starts) > 1 else 0
         for start in expired_queue_files(files, end, log_min_offset):
             yield _expired(key, files.path(start), files.file_size)
@@ -82,7 +82,7 @@ def expired_files(
 def _expired_index_files(
     output: Path, settings: StoreSettings, log_min_offset: int
 ) -> Iterator[ExpiredFile]:
-    """From the oldest on while a file's last message lies before the log, never the last file
+    """Leading files whose last message is before the log, but never the last file
     (``IndexService.deleteExpiredFile``)."""
     layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
     for path in IndexFiles(output / INDEX_DIRECTORY, layout).paths()[:-1]:
@@ -92,11 +92,11 @@ def _expired_index_files(
 
 
 def expired_queue_files(files: QueueFiles, end: int, log_min_offset: int) -> list[int]:
-    """Starts of queue files to remove, oldest first; ``end``: behind the last unit.
+    """Starts of queue files to remove, oldest first; ``end`` is the position after the last unit.
 
-    From the oldest on while a file's last unit lies before the log, never the one that holds the
-    queue's last unit, from which the next position follows. A blank unit counts for the message
-    before it, where RocketMQ takes it for one at offset 0. A hole is damage and ends it.
+    A file is removed while its last unit is before the log, but never the file of the queue's last
+    unit, which determines the next position. A blank unit counts as the message before it, whereas
+    RocketMQ takes it for one at offset 0. A hole is damage and ends the removal.
     """
     expired: list[int] = []
     for start in files.starts:
@@ -111,8 +111,11 @@ def expired_queue_files(files: QueueFiles, end: int, log_min_offset: int) -> lis
 def expired_ext_files(
     ext: ConsumeQueueExtFiles, files: ConsumeQueueFiles, end: int, log_min_offset: int
 ) -> list[int]:
-    """Starts of ext files to remove: those that end before what the queue's first unit of a
-    message still in the log points to. A queue without one keeps all, as with RocketMQ."""
+    """Starts of ext files to remove.
+
+    These end before the ext unit of the first message that is still in the log. A queue without
+    such a message keeps all, as in RocketMQ.
+    """
     first = files.min_queue_offset(end, log_min_offset)
     if first * CQ_STORE_UNIT_SIZE >= end:
         return []
@@ -130,7 +133,7 @@ def unused_queues(
 
 
 def remove_files(files: Iterable[ExpiredFile]) -> int:
-    """Remove what was planned, durably; the number of bytes. Raises OutputError, SyncError."""
+    """Durably remove planned files; return the bytes. Raises OutputError, SyncError."""
     size = 0
     directories: dict[Path, None] = {}
     for file in files:

@@ -15,18 +15,20 @@ SYNC_THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class Unsynced:
-    """What a write leaves to its caller."""
+    """Syncs that a write leaves to its caller."""
 
     files: list[tuple[int, str | Path]]
     """Open descriptors, to be synced and closed."""
     directories: list[Path]
-    """With new names."""
+    """Directories with new names."""
 
 
 class UnsyncedFiles:
-    """What was written since the last sync: few files are synced each, many with their file
-    system, which takes one journal commit instead of two a file, but writes what others have
-    written too."""
+    """Files written since the last sync.
+
+    A few files are synced one by one. Many are synced with their whole file system: that takes one
+    journal commit instead of two per file, but also writes the data of other processes.
+    """
 
     def __init__(self) -> None:
         self._files: list[tuple[int, str | Path]] = []
@@ -34,23 +36,23 @@ class UnsyncedFiles:
         self._are_many = False
 
     def add(self, written: Unsynced) -> None:
-        """Takes the descriptors over."""
+        """Take over the descriptors."""
         self._files += written.files
         if not self._are_many:
             self._directories |= dict.fromkeys(written.directories)
             self._are_many = len(self._files) >= MAX_OPEN_FILES
         if self._are_many:
-            # the first stays: it was open before the others, and is told of their errors
+            # the first stays: opened before the others, it reports their errors too
             while len(self._files) > 1:
                 os.close(self._files.pop()[0])
             self._directories.clear()
 
     def sync(self) -> None:
-        """Make it durable; raises SyncError."""
+        """Make the files durable; raises SyncError."""
         if self._are_many:
             fsops.sync_file_system(*self._files[0])
         else:
-            # side by side: they wait for the disk, whose journal takes them together
+            # in parallel: all wait for the disk, whose journal commits them together
             with ThreadPoolExecutor(SYNC_THREADS) as threads:
                 list(threads.map(lambda file: fsops.sync(*file), self._files))
         while self._files:
@@ -61,6 +63,6 @@ class UnsyncedFiles:
         self._are_many = False
 
     def close(self) -> None:
-        """Let go of the files without a sync: nothing that counts depends on them."""
+        """Close the files without a sync; no durable state depends on them."""
         while self._files:
             os.close(self._files.pop()[0])

@@ -1,7 +1,7 @@
-"""Record batches under construction: what ``store.rows.rowkernel`` decodes becomes Arrow columns.
+"""Builds record batches: Arrow columns from the records that ``store.rows.rowkernel`` decodes.
 
-Only the wanted columns are gathered. Rows that a kernel lists as odd are said the plain way when
-the batch is finished.
+Only selected columns are gathered. Rows that a kernel lists as odd are decoded by the plain decoder
+when the batch is finished.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from store.log.record import Status, SysFlag, decode_host, host_text
 from store.rows import rowkernel
 
 BYTES_PER_BATCH = 16 << 20
-"""With so many bytes of texts and bodies a batch is full; a window of the log may go over it."""
+"""A batch is full at this many bytes of texts and bodies; one window of the log may exceed it."""
 _MAX_TIMESTAMP_MS = 253402300799999  # 9999-12-31T23:59:59.999Z
 _MIN_TIMESTAMP_MS = -62135596800000  # 0001-01-01T00:00:00Z
 
@@ -43,7 +43,7 @@ _TIMESTAMPS = {
 _TEXTS = {"topic": rowkernel.TOPIC, "tags": rowkernel.TAGS, "keys": rowkernel.KEYS}
 _HOSTS = {"bornHost": rowkernel.BORN_HOST, "storeHost": rowkernel.STORE_HOST}
 
-# words by number: transaction bits, sysFlag's compression bits, Status
+# words indexed by number: transaction bits, sysFlag's compression bits, Status
 _TRANSACTION_SHIFT = 2
 _TRANSACTION_TYPES = pa.array(["none", "prepared", "commit", "rollback"])
 _COMPRESSION_SHIFT = 8
@@ -57,21 +57,21 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class _Strings:
-    """Byte strings one behind the other, with growing room: ``offsets[i]:offsets[i + 1]``."""
+    """Concatenated byte strings in growing arrays; string i is ``offsets[i]:offsets[i + 1]``."""
 
     def __init__(self) -> None:
         self.data: NDArray[np.uint8] = np.empty(0, np.uint8)
         self.offsets: NDArray[np.int32] = np.zeros(1, np.int32)
 
     def make_room(self, count: int, strings: int, size: int) -> None:
-        """For ``strings`` more behind the first ``count``, of ``size`` bytes together."""
+        """Make room for ``strings`` more after the first ``count``, of ``size`` bytes in all."""
         self.offsets = _with_room(self.offsets, count + 1, strings)
         self.data = _with_room(self.data, int(self.offsets[count]), size)
 
     def buffers(self, count: int) -> list[pa.Buffer]:
-        """The first ``count`` strings, handed over to Arrow; starts over."""
+        """Hand over the first ``count`` strings to Arrow and start over."""
         offsets, data = self.offsets[: count + 1], self.data[: self.offsets[count]]
-        # what one batch took is about what the next one takes
+        # the next batch usually needs about as much room as this one
         self.data, self.offsets = np.empty_like(self.data), np.empty_like(self.offsets)
         self.offsets[0] = 0
         return [pa.py_buffer(offsets), pa.py_buffer(data)]
@@ -96,7 +96,7 @@ class _BytesColumn:
         self._present = np.empty(capacity, np.uint8)
 
     def take(self, buf: NDArray[np.uint8], slices: NDArray[np.int64], row: int) -> None:
-        """Rows from ``row`` on: one for each row of ``slices``."""
+        """Gather rows from ``row`` on, one for each row of ``slices``."""
         self._strings.make_room(row, len(slices), _size(slices, self._column))
         rowkernel.gather_bytes(
             buf, slices, self._column, len(slices), row, self._strings.data,
@@ -108,7 +108,7 @@ class _BytesColumn:
         return int(self._strings.offsets[row])
 
     def finish(self, count: int) -> pa.Array:
-        """The first ``count`` rows; starts over."""
+        """Return the first ``count`` rows and start over."""
         buffers = [_validity(self._present[:count]), *self._strings.buffers(count)]
         return pa.Array.from_buffers(self._kind, count, buffers)
 
@@ -125,8 +125,8 @@ class _TextColumn(_BytesColumn):
         longest: int,
         say: Callable[[bytes], str],
     ) -> None:
-        """``longest``: bytes that a text may take beyond its slice; ``say``: the text of an odd
-        one."""
+        """``longest`` is the number of bytes by which a text may exceed its slice; ``say`` decodes
+        an odd one."""
         super().__init__(kind, column, capacity)
         self._gather = gather
         self._longest = longest
@@ -135,7 +135,7 @@ class _TextColumn(_BytesColumn):
         self._odd_count = 0
 
     def take(self, buf: NDArray[np.uint8], slices: NDArray[np.int64], row: int) -> None:
-        """Rows from ``row`` on: one for each row of ``slices``."""
+        """Gather rows from ``row`` on, one for each row of ``slices``."""
         count, strings = len(slices), self._strings
         strings.make_room(row, count, _size(slices, self._column) + self._longest * count)
         self._odd_count = self._gather(
@@ -144,7 +144,7 @@ class _TextColumn(_BytesColumn):
         )  # fmt: skip
 
     def finish(self, count: int) -> pa.Array:
-        """The first ``count`` rows; starts over."""
+        """Return the first ``count`` rows and start over."""
         array = super().finish(count)
         odd = self._odd[: self._odd_count].tolist()
         self._odd_count = 0
@@ -164,7 +164,7 @@ class _PropertiesColumn:
         self._odd_blocks: list[bytes] = []
 
     def take(self, buf: NDArray[np.uint8], slices: NDArray[np.int64], row: int) -> None:
-        """Rows from ``row`` on: one for each row of ``slices``."""
+        """Gather rows from ``row`` on, one for each row of ``slices``."""
         count, size = len(slices), _size(slices, rowkernel.PROPERTIES)
         most = size // rowkernel.MIN_PROPERTY_LENGTH + count
         self._names.make_room(int(self._pairs[row]), most, size)
@@ -184,7 +184,7 @@ class _PropertiesColumn:
         return int(self._names.offsets[pair]) + int(self._values.offsets[pair])
 
     def finish(self, count: int) -> pa.Array:
-        """The first ``count`` rows; starts over."""
+        """Return the first ``count`` rows and start over."""
         fields = [self._kind.key_field, self._kind.item_field]
         pair_count, pairs = int(self._pairs[count]), self._pairs[: count + 1].copy()
         entries = pa.StructArray.from_arrays(
@@ -210,11 +210,14 @@ def _host_text(data: bytes) -> str:
 
 
 class RowBuilder:
-    """The next record batch of ``schema``: kernels decode into ``numbers`` and ``slices`` from row
-    ``count`` on, then ``take`` gathers what they found."""
+    """Builds the next record batch of ``schema``.
+
+    Kernels decode into ``numbers`` and ``slices`` from row ``count`` on; then ``take`` gathers the
+    values.
+    """
 
     def __init__(self, schema: pa.Schema, capacity: int, max_inflated_bytes: int | None) -> None:
-        """``schema``: fields of ROWS_SCHEMA in any order; ``capacity``: most rows of a batch."""
+        """``schema`` has fields of ROWS_SCHEMA in any order; ``capacity`` limits a batch's rows."""
         self.numbers: NDArray[np.int64] = np.empty((rowkernel.NUMBER_FIELDS, capacity), np.int64)
         self.slices: NDArray[np.int64] = np.empty((capacity, rowkernel.SLICE_FIELDS), np.int64)
         self.count = 0
@@ -254,13 +257,15 @@ class RowBuilder:
         self.count += count
 
     def add_damaged(self, offset: int, size: int, status: Status) -> None:
-        """Add the row of a range that is no record; there must be room for it."""
+        """Add the row of a range that is not a record; there must be room for it."""
         rowkernel.put_damaged(self.count, 0, offset, size, int(status), self.numbers, self.slices)
         self.take(_NOTHING, 1)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows so far; starts over. None without rows, several where inflated bodies are
-        large."""
+        """Yield the rows so far and start over.
+
+        Nothing is yielded without rows, and several batches if inflated bodies are large.
+        """
         count, self.count = self.count, 0
         if not count:
             return
@@ -281,7 +286,7 @@ class RowBuilder:
 
 
 def _number_column(field: pa.Field, numbers: NDArray[np.int64]) -> pa.Array:
-    """A column that follows from the numbers of its rows alone."""
+    """A column that depends only on the numbers of its rows."""
     status, sys_flags = numbers[rowkernel.STATUS], numbers[rowkernel.SYS_FLAG]
     present = status == Status.OK
     if field.name in _NUMBERS:
@@ -336,7 +341,7 @@ def _replaced(array: pa.Array, rows: Sequence[int], values: Sequence[Any]) -> pa
 def _inflated(
     batch: pa.RecordBatch, bodies: pa.Array, sys_flags: NDArray[np.int64], limit: int
 ) -> Iterator[pa.RecordBatch]:
-    """The batch in parts, with those bodies plain that inflate within ``limit`` bytes."""
+    """Split the batch into parts, with the bodies inflated that fit ``limit`` bytes."""
     start, size = 0, 0
     plain: dict[int, bytes] = {}
     for row in np.flatnonzero(sys_flags & SysFlag.COMPRESSED).tolist():

@@ -1,10 +1,10 @@
 """The kernels that turn records into the columns of rows.
 
-Two steps a window: ``decode_range`` or ``decode_units`` put a record's numbers into one table and
-say where its texts stand; then each wanted column gathers its own. What a kernel cannot say alone
-(malformed UTF-8, IPv6 hosts, repeated properties) it copies as stored and lists as odd: the caller
-says it plainly. The truth is ``store.log.record.decode``, ``store.log.properties.parse`` and
-``store.log.java.decode``.
+Each window takes two steps: ``decode_range`` or ``decode_units`` put a record's numbers into one
+table and the positions of its texts into another; then each selected column gathers its own. A
+value that a kernel cannot handle (malformed UTF-8, IPv6 hosts, repeated properties) is copied as
+stored and listed as odd, and the caller falls back to the plain decoder. The reference is
+``store.log.record.decode``, ``store.log.properties.parse`` and ``store.log.java.decode``.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ _TAGS = property_name(properties.TAGS)
 _KEYS = property_name(properties.KEYS)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _REPLACEMENT = 0xFFFD
-# names are compared with each other: blocks with more are left to a dictionary
+# names are compared in pairs, so blocks with more properties are left to a dictionary
 _MAX_PAIRS = 64
 
 
 @kernel
 def put_damaged(row, index, offset, size, status, numbers, slices):
-    """The row of a range that is no record: STATUS, where and how long, the rest null."""
+    """Put the row of a range that is not a record: STATUS, start and size, the rest null."""
     if status in (EMPTY, NEED_MORE):
         status = _ZERO_HOLE
     numbers[:, row] = 0
@@ -158,8 +158,8 @@ def decode_range(
 ):  # fmt: skip
     """Decode records that start before log offset ``stop`` into rows from ``row`` on.
 
-    ``find_names``: whether TAGS and KEYS are looked for. Returns (status, pos, records): OK where
-    ``stop`` is reached, FULL where the table is, otherwise what stands at ``pos``.
+    With ``find_names`` it looks for TAGS and KEYS. Returns (status, pos, records): OK if ``stop``
+    was reached, FULL if the table is full, otherwise the status of the bytes at ``pos``.
     """
     count = np.int64(0)
     while base + pos < stop:
@@ -183,8 +183,8 @@ def decode_units(
 ):  # fmt: skip
     """Decode the records of units ``first`` .. ``first + count`` into rows from ``row`` on.
 
-    Unit u's bytes stand in ``buf`` at ``positions[u]``, ``available[u]`` of them; where
-    ``statuses[u]`` is not OK, that is why there are none. ``CommitLog.record_at`` says the same.
+    Unit u's bytes are in ``buf`` at ``positions[u]``, ``available[u]`` of them; if ``statuses[u]``
+    is not OK, it is the reason why there are none. The result equals ``CommitLog.record_at``.
     """
     for index in range(count):
         unit = first + index
@@ -204,11 +204,11 @@ def decode_units(
 
 @kernel
 def plan_reads(offsets, sizes, files, first, limit, statuses, gap, room, positions, pieces):
-    """Which pieces of the log to read for units from ``first`` on, neighbours in one piece.
+    """Plan the pieces of the log to read for units from ``first`` on, neighbours in one piece.
 
     Fills ``positions`` and ``pieces``, int64[limit, PIECE_FIELDS]; units without OK in ``statuses``
-    need nothing. Takes up to ``limit`` units, those that ``room`` bytes hold, one at least.
-    Returns (units, pieces, bytes).
+    need nothing. Takes up to ``limit`` units that fit ``room`` bytes, but at least one. Returns
+    (units, pieces, bytes).
     """
     piece = np.int64(-1)
     start = stop = at = used = total = file = np.int64(0)
@@ -221,7 +221,7 @@ def plan_reads(offsets, sizes, files, first, limit, statuses, gap, room, positio
         joins = piece >= 0 and files[unit] == file and start <= offset <= stop + gap
         needed = max(used, at + offset + size - start) if joins else used + size
         total += size
-        # units may repeat each other: what is gathered of them is bounded too
+        # units may repeat each other, so the bytes gathered for them are limited too
         if piece >= 0 and (needed > room or total > room):
             return index, piece + 1, used
         if joins:
@@ -240,9 +240,10 @@ def plan_reads(offsets, sizes, files, first, limit, statuses, gap, room, positio
 
 @kernel
 def read_pieces(pieces, first, count, descriptors, starts, buf):
-    """Read pieces from ``first`` on; the first that did not come whole, or ``count``.
+    """Read pieces from ``first`` on; return the first that was read partly, or ``count``.
 
-    ``descriptors`` and ``starts``: open file and log offset of its first byte, by file.
+    ``descriptors`` and ``starts`` hold, by file, the open file and the log offset of its first
+    byte.
     """
     for piece in range(first, count):
         file, size = pieces[piece, PIECE_FILE], pieces[piece, PIECE_SIZE]
@@ -254,7 +255,7 @@ def read_pieces(pieces, first, count, descriptors, starts, buf):
 
 @njit(inline="always")
 def _is_sound(buf, pos, end):
-    """Whether ``store.log.java.decode`` takes the bytes for what they are (or they hold U+FFFD)."""
+    """Whether the bytes are valid UTF-8 for ``store.log.java.decode`` (or hold U+FFFD)."""
     while end - pos >= 8:
         if le64(buf, pos) & _HIGH_BITS != 0:
             break
@@ -284,7 +285,7 @@ def gather_bytes(buf, slices, column, count, row, data, offsets, present):
 
 @kernel
 def gather_texts(buf, slices, column, count, row, data, offsets, present, odd, odd_count):
-    """``gather_bytes``, and the rows whose bytes are no sound text into ``odd``; their number."""
+    """Like ``gather_bytes``, and put rows of malformed text into ``odd``; return their number."""
     gather_bytes(buf, slices, column, count, row, data, offsets, present)
     for index in range(count):
         if not _is_sound(buf, slices[index, column], slices[index, column + 1]):
@@ -295,7 +296,7 @@ def gather_texts(buf, slices, column, count, row, data, offsets, present, odd, o
 
 @njit(inline="always")
 def _put_decimal(data, at, value):
-    """Digits of ``value``, not negative, from ``at`` on; where they end."""
+    """Write the digits of ``value``, not negative, from ``at`` on; return their end."""
     above = np.int64(10)
     end = at + 1
     while value >= above:
@@ -309,7 +310,7 @@ def _put_decimal(data, at, value):
 
 @kernel
 def _put_host(buf, pos, data, at):
-    """``address:port`` of an IPv4 host; where it ends."""
+    """Write ``address:port`` of an IPv4 host; return its end."""
     for index in range(4):
         at = _put_decimal(data, at, u8(buf, pos + index))
         data[np.uint64(at)] = np.uint8(0x3A if index == 3 else 0x2E)
@@ -323,7 +324,7 @@ def _put_host(buf, pos, data, at):
 
 @kernel
 def gather_hosts(buf, slices, column, count, row, data, offsets, present, odd, odd_count):
-    """As ``gather_texts``, for hosts: IPv4 as text, IPv6 as stored and odd."""
+    """Like ``gather_texts``, for hosts: IPv4 as text, IPv6 as stored and odd."""
     at = np.int64(offsets[row])
     last = last_at = last_end = np.int64(-1)
     for index in range(count):
@@ -336,7 +337,7 @@ def gather_hosts(buf, slices, column, count, row, data, offsets, present, odd, o
             at += end - pos
         elif end - pos == _V4:
             if last_at >= 0 and i64(buf, pos) == last:
-                # most neighbours come from one host
+                # most neighbours come from the same host
                 copy_bytes(data, at, data, last_at, last_end - last_at)
                 at += last_end - last_at
             else:
@@ -348,7 +349,7 @@ def gather_hosts(buf, slices, column, count, row, data, offsets, present, odd, o
 
 @njit(inline="always")
 def _is_repeated(names, name_offsets, first, pair):
-    """Whether name ``pair`` is one of ``first`` .. ``pair``."""
+    """Whether the name of ``pair`` equals one of ``first`` .. ``pair``."""
     start = np.int64(name_offsets[pair])
     length = name_offsets[pair + 1] - start
     for other in range(first, pair):
@@ -371,8 +372,8 @@ def split_properties(
     """``store.log.properties.parse`` of the blocks, into rows from ``row`` on.
 
     Row r has pairs ``pairs[r]`` .. ``pairs[r + 1]``; pair p is slice p of names and of values.
-    Blocks with malformed text, repeated names or very many are left empty and listed in ``odd``,
-    whose length is returned.
+    Blocks with malformed text, repeated names or too many pairs are left empty and listed in
+    ``odd``, whose length is returned.
     """
     pair = np.int64(pairs[row])
     for index in range(count):

@@ -1,4 +1,4 @@
-"""Messages as rows: the columns are in ``store.rows.rowschema``."""
+"""Messages as rows, with the columns of ``store.rows.rowschema``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from store.rows.rowcolumns import RowBuilder
 
 ROWS_PER_BATCH = 1 << 15
 GAP_BYTES = 4 << 10
-"""Bytes between two wanted records that are read along: less than a read of its own costs."""
+"""Bytes read along between two selected records; that costs less than a separate read."""
 
 
 def read_rows(
@@ -35,10 +35,11 @@ def read_rows(
     verify_crc: bool = False,
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """[start, end) of the log as rows, in its order; ``schema`` is some fields of ROWS_SCHEMA.
+    """Read [start, end) of the log as rows, in its order; ``schema`` has fields of ROWS_SCHEMA.
 
-    Bodies are inflated where ``max_inflated_bytes`` says how far. Raises CorruptRecordError and
-    CommitLogDataLossError if told to: otherwise what cannot be read is a row with corruptReason.
+    Bodies are inflated up to ``max_inflated_bytes``, if given. With the ``fail_on_`` flags it
+    raises CorruptRecordError and CommitLogDataLossError; otherwise an unreadable range is a row
+    with corruptReason.
     """
     levels = np.array(delay_levels_ms, np.int64)
     builder = RowBuilder(schema, ROWS_PER_BATCH, max_inflated_bytes)
@@ -74,11 +75,12 @@ def rows_at(
     verify_crc: bool = False,
     gap_bytes: int = GAP_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """The records to which units of a queue point, a row each, in the units' order.
+    """Read the records to which units of a queue point, a row each, in the units' order.
 
-    Where no such record stands, the row is that of a damaged range: physicalOffset and storeSize
-    are the unit's, corruptReason says why (``segment_deleted`` where no file covers it). As many
-    rows as units, over one or more batches. Up to ``gap_bytes`` between two are read along.
+    If there is no such record, the row is that of a damaged range: physicalOffset and storeSize are
+    the unit's, and corruptReason gives the reason (``segment_deleted`` if no file covers it). There
+    are as many rows as units, in one or more batches. Up to ``gap_bytes`` between two are read
+    along.
     """
     levels = np.array(delay_levels_ms, np.int64)
     units = _Units(log, offsets, sizes, gap_bytes)
@@ -99,7 +101,7 @@ def rows_at(
 
 
 class _Units:
-    """The bytes to which units point, many of them in a buffer at a time."""
+    """The bytes to which units point, many units per buffer."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class _Units:
         self.positions = np.empty(len(self.offsets), np.int64)
         self.available = self.sizes.copy()
         self._segments = log.segments
-        # file 0 is none
+        # index 0 means no file
         self._starts = np.array([-1, *(segment.start for segment in self._segments)], np.int64)
         self._descriptors = np.full(len(self._starts), -1, np.int32)
         self._held: list[OpenFile] = []
@@ -128,7 +130,7 @@ class _Units:
         self.statuses[deleted] = Status.SEGMENT_DELETED
 
     def load(self, first: int, limit: int) -> int:
-        """Read for units from ``first`` on; how many of at most ``limit`` the buffer took."""
+        """Read for units from ``first`` on; return how many, up to ``limit``, the buffer took."""
         pieces = np.empty((limit, rowkernel.PIECE_FIELDS), np.int64)
         count, piece_count, size = rowkernel.plan_reads(
             self.offsets, self.sizes, self._files, first, limit, self.statuses,
@@ -148,7 +150,7 @@ class _Units:
         return int(count)
 
     def _open(self, pieces: NDArray[np.int64]) -> None:
-        """Let ``_descriptors`` tell the files of pieces; -1 for those that cannot be opened."""
+        """Put the open files of pieces into ``_descriptors``; -1 if a file cannot be opened."""
         for file in np.unique(pieces[:, rowkernel.PIECE_FILE]).tolist():
             if self._descriptors[file] < 0:
                 with suppress(OSError):
@@ -156,7 +158,7 @@ class _Units:
                     self._descriptors[file] = self._held[-1].fd
 
     def _read_again(self, piece: NDArray[np.int64], units: slice) -> None:
-        """Read a piece that did not come whole: its units get what there is, or an error tells."""
+        """Read a partly read piece again: its units get the available bytes, or this raises."""
         offset, start, size, _ = piece.tolist()
         found = self._log.read_into(offset, self.data.data[start : start + size])
         positions = self.positions[units]

@@ -1,6 +1,6 @@
-"""The public form of a message, a row each: what analysts, tables and readers see.
+"""The public form of a message, one row each, for analysts, tables and readers.
 
-| column | type | what |
+| column | type | content |
 |---|---|---|
 | topic | string | as stored; malformed UTF-8 replaced as Java does |
 | queueId | int | |
@@ -17,7 +17,7 @@
 | bodyCompression | string | zlib, lz4, zstd, or unknown; null for a plain (or inflated) body |
 | properties | map<string,string> | all of them; left out with includeProperties=false |
 | body | binary | as stored; left out with includeBody=false |
-| corruptReason | string | null, or why a damaged range is no record |
+| corruptReason | string | null, or why a damaged range is not a record |
 
 In the row of a damaged range physicalOffset is its start, storeSize its length, the rest null.
 """
@@ -56,6 +56,6 @@ ROWS_SCHEMA = pa.schema(
 
 
 def rows_schema(*, include_body: bool = True, include_properties: bool = True) -> pa.Schema:
-    """ROWS_SCHEMA, without what is left out."""
+    """ROWS_SCHEMA, without the excluded columns."""
     left_out = {"body": not include_body, "properties": not include_properties}
     return pa.schema([field for field in ROWS_SCHEMA if not left_out.get(field.name)])

@@ -1,1 +1,1 @@
-"""Packed runs: what a scan of the log gathers for the indexes, and how it crosses Spark."""
+"""Packed runs: the data that a scan of the log gathers for the indexes, and its way over Spark."""

@@ -1,9 +1,9 @@
-"""What crosses from the source to the sinks: packed runs and ranges (decision 0003).
+"""The data that crosses from the source to the sinks: packed runs and ranges (decision 0003).
 
-A row per message through the JVM is the limit of everything (about 1 M/s); so a scan of one chunk
-of log gives one row per (topic, queue id), with the chunk's ready 20-byte units as one value.
-Beside runs there are two kinds of range rows: what was scanned (so that the sink can check that
-the pieces join without gap or overlap) and what could not be dispatched (for the ledger).
+A row per message through the JVM would limit throughput (about 1 M/s). So a scan of one chunk of
+the log gives one row per (topic, queue id), with the chunk's complete 20-byte units as one value.
+Besides runs there are two kinds of range rows: scanned ranges, by which the sink checks that the
+pieces join without gap or overlap, and ranges that could not be dispatched, for the ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from store.log.cursor import BadRange
 
 
 class RowKind(IntEnum):
-    """What a row of the packed form is."""
+    """The kinds of rows in the packed form."""
 
     RUN = 0
     SCANNED = 1
@@ -47,12 +47,13 @@ PACKED_COLUMNS: tuple[tuple[str, str], ...] = (
     ("lastRecordOffset", "bigint"),
     ("status", "int"),
 )
-"""(name, Spark type) of the packed form. Internal: it changes with the sinks. ``queueOffsets`` is
-int64 little-endian, null where they count up by one from ``firstQueueOffset``; ``units`` are all
-columns of the run one after the other, ``bytesPerMessage`` wide together: units, details, bit maps;
-of an INDEX row those of IndexEntries, of a SCANNED row the text of its BatchSettings. They are in
-the row or, from ``spoolPosition`` on, in a file of the spool (``store.runs.spool``). ``status`` is
-the ``store.log.record.Status`` of a BAD range."""
+"""(name, Spark type) of the packed form, which is internal and changes with the sinks.
+
+``queueOffsets`` is int64 little-endian, null if they increase by one from ``firstQueueOffset``.
+``units`` holds the columns of the run one after the other, ``bytesPerMessage`` wide together:
+units, details, bit maps; in an INDEX row the columns of IndexEntries, in a SCANNED row the text of
+its BatchSettings. They are in the row itself or, at ``spoolPosition``, in a file of the spool
+(``store.runs.spool``). ``status`` is the ``store.log.record.Status`` of a BAD range."""
 
 
 DETAIL_DTYPE = np.dtype(
@@ -63,29 +64,29 @@ DETAIL_DTYPE = np.dtype(
         ("is_light", "<u1"),
     ]
 )
-"""What of a message the ext and batch queues want besides its unit (formats.md §3): msgBaseOffset
-and batchSize are the queue offset and 1 without an inner batch; ``is_light`` marks a unit that a
-message has in a light queue (INNER_MULTI_DISPATCH), beside the one in its own."""
+"""Fields of a message that the ext and batch queues need besides its unit (formats.md §3).
+msgBaseOffset and batchSize are the queue offset and 1 without an inner batch; ``is_light`` marks a
+message's unit in a light queue (INNER_MULTI_DISPATCH), in contrast to that in its own queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is gathered of a message besides its unit, for the dispatchers that are on."""
+    """Data to gather for a message besides its unit, as the active dispatchers need it."""
 
     index: bool = False
     """Hashes of its keys."""
     index_tags: bool = False
-    """And of its tags."""
+    """Hashes of its tags too."""
     details: bool = False
     """DETAIL_DTYPE."""
     bit_maps: bool = False
-    """filterBitMaps, by the source; they need details."""
+    """Bit maps (filterBitMaps), computed by the source; they need details."""
     multi_dispatch: bool = False
     """enableMultiDispatch: units in light queues."""
     lmq: bool = False
     """enableLmq."""
     batch_topics: frozenset[bytes] = frozenset()
-    """They have batch queues, for which details are gathered; their messages go into no light
+    """Topics with batch queues, for which details are gathered; their messages go into no light
     queue."""
 
     def with_batch_topics(self, topics: frozenset[bytes]) -> Wanted:
@@ -93,13 +94,13 @@ class Wanted:
         return replace(self, batch_topics=topics, details=self.details or bool(topics))
 
     def to_text(self) -> str:
-        """For the source's option ``gather``."""
+        """Encode for the source's option ``gather``."""
         topics = sorted(topic.decode() for topic in self.batch_topics)
         return json.dumps({**asdict(self), "batch_topics": topics})
 
     @classmethod
     def from_text(cls, text: str) -> Wanted:
-        """What ``to_text`` gave. Raises ValueError."""
+        """Decode the result of ``to_text``. Raises ValueError."""
         try:
             values = json.loads(text)
             topics = frozenset(topic.encode() for topic in values.pop("batch_topics", ()))
@@ -113,13 +114,13 @@ UNITS_ONLY = Wanted()
 
 @dataclass(frozen=True, slots=True)
 class IndexEntries:
-    """What the index holds of one scanned chunk: an entry a key, in log order.
+    """The index entries of one scanned chunk: an entry per key, in log order.
 
-    PREPARED messages are among them, ROLLBACK not; a message without keys has none.
+    PREPARED messages are included, ROLLBACK ones are not; a message without keys has no entry.
     """
 
     first_physical_offset: int
-    """Of the chunk's first record that the index is shown, with or without keys."""
+    """Offset of the chunk's first record that concerns the index, with or without keys."""
     offsets: NDArray[np.int64]
     """int64[n]: physical offset of the message."""
     hashes: NDArray[np.int32]
@@ -129,26 +130,26 @@ class IndexEntries:
 
 
 INDEX_ENTRY_BYTES = 20
-"""Of the three columns of IndexEntries together."""
+"""Bytes per entry of the three columns of IndexEntries together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages of one queue, in log order, out of one scanned chunk."""
+    """Messages of one queue, in log order, from one scanned chunk."""
 
     topic: bytes
     queue_id: int
     first_physical_offset: int
     first_queue_offset: int
     queue_offsets: NDArray[np.int64] | None
-    """int64[n]; None where they count up by one from ``first_queue_offset``."""
+    """int64[n]; None if they increase by one from ``first_queue_offset``."""
     units: NDArray[np.void]
-    """UNIT_DTYPE[n], as they stand in the queue file."""
+    """UNIT_DTYPE[n], exactly as in the queue file."""
     last_store_timestamp: int
     details: NDArray[np.void] | None = None
-    """DETAIL_DTYPE[n]; None where neither an ext nor a batch queue is built."""
+    """DETAIL_DTYPE[n]; None if neither an ext nor a batch queue is built."""
     bit_maps: NDArray[np.uint8] | None = None
-    """uint8[n, size]: filterBitMap of each message; None where no filter of the topic has one."""
+    """uint8[n, size]: filterBitMap of each message; None if no filter of the topic has one."""
 
     def __len__(self) -> int:
         return len(self.units)
@@ -156,35 +157,37 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """What of a store's settings may change while its log is followed and decides bytes: fixed for
-    a batch, the same for all its partitions and for the driver."""
+    """Settings that determine bytes but may change while the log is followed.
+
+    They are fixed for a batch and the same for all its partitions and for the driver.
+    """
 
     batch_topics: frozenset[bytes]
-    """Those that have batch queues."""
+    """Topics with batch queues."""
     delay_levels_ms: tuple[int, ...]
     """messageDelayLevel."""
 
     def to_text(self) -> str:
-        """For a row of the packed form."""
+        """Encode for a row of the packed form."""
         topics = sorted(topic.decode() for topic in self.batch_topics)
         return json.dumps([topics, self.delay_levels_ms])
 
     @classmethod
     def from_text(cls, text: str) -> BatchSettings:
-        """What ``to_text`` gave."""
+        """Decode the result of ``to_text``."""
         topics, levels = json.loads(text)
         return cls(frozenset(topic.encode() for topic in topics), tuple(levels))
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedRange:
-    """One partition read [start, end) of the log."""
+    """The range [start, end) of the log that one partition read."""
 
     start: int
     end: int
-    """Where the last record really ended."""
+    """Actual end of the last record."""
     planned_end: int
-    """Where it should have: smaller if a record crosses it, so that it was no record start."""
+    """Planned end: smaller if a record crosses it, because it was then no record start."""
     message_count: int
     """Sound records of every transaction type."""
     last_record_offset: int
@@ -205,9 +208,9 @@ class DispatchBatch:
     last_record_offset: int
     """Start of the last sound record; -1 if there is none."""
     index_entries: Sequence[IndexEntries] = ()
-    """By first physical offset; empty where no index is built."""
+    """Sorted by first physical offset; empty if no index is built."""
     batch_topics: frozenset[bytes] = frozenset()
-    """Those that have batch queues, as the batch was scanned."""
+    """Topics that had batch queues when the batch was scanned."""
 
     def runs_by_queue(self) -> dict[tuple[bytes, int], list[Run]]:
         """(topic, queue id) -> its runs, in log order."""
@@ -225,12 +228,12 @@ class DispatchBatch:
 
 @dataclass(slots=True)
 class DispatchCounts:
-    """What a dispatcher did; adds up over batches."""
+    """Counts of a dispatcher; they add up over batches."""
 
     messages: int = 0
-    """Messages given to the dispatcher, duplicates included."""
+    """Messages passed to the dispatcher, duplicates included."""
     duplicates: int = 0
-    """Of these, built before: offset + size <= maxPhysicOffset."""
+    """Duplicates, which were built before: offset + size <= maxPhysicOffset."""
     gaps: int = 0
     """Places where queue offsets jump forward."""
     quarantined_messages: int = 0
@@ -238,7 +241,7 @@ class DispatchCounts:
     quarantined_bytes: int = 0
     """Bytes of the log that got no entry, damage included; each range is in the ledger."""
     unusual_topics: int = 0
-    """Topics outside of the alphabet that RocketMQ's brokers check."""
+    """Topics with characters that RocketMQ's brokers do not allow."""
 
     def add(self, other: DispatchCounts) -> None:
         """Add another count to this one."""
@@ -249,22 +252,22 @@ class DispatchCounts:
 class CommitLogDispatcher(Protocol):
     """One derived index of the log (RocketMQ's ``CommitLogDispatcher``), written by the driver.
 
-    ``dispatch`` may be called again with a batch that it has seen, wholly or in part: after a
-    failure, a kill or a rewind. It must then change nothing that is right already.
+    After a failure, a kill or a rewind, ``dispatch`` may be called again with messages that it has
+    already dispatched. Existing entries are then left untouched.
     """
 
     name: str
     index_msg_timestamp: int
-    """For StoreCheckpoint, ms; 0 where it is not the index."""
+    """For StoreCheckpoint, ms; 0 for all dispatchers but the index."""
 
     def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
-        """Write the batch; raises OutputError without having advanced where a write fails."""
+        """Write the batch; if a write fails, raises OutputError without having advanced."""
 
     def sync(self) -> None:
-        """Make all that was dispatched durable; raises SyncError."""
+        """Make all dispatched entries durable; raises SyncError."""
 
     def truncate(self, end_offset: int) -> None:
-        """The log now ends at ``end_offset``: cut what was derived from bytes behind it."""
+        """Cut all entries derived from bytes of the log at and after ``end_offset``."""
 
     def close(self) -> None:
-        """Let go of files; raises SyncError."""
+        """Close files; raises SyncError."""

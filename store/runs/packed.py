@@ -1,4 +1,4 @@
-"""From collected Arrow rows back to runs and ranges: the driver's side of ``sources.runs``."""
+"""Unpacks collected Arrow rows into runs and ranges: the driver's side of ``sources.runs``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _NO_ENTRIES = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int6
 def unpack(
     batches: Iterable[pa.RecordBatch], spool: SpoolReader
 ) -> Iterator[Run | BadRange | ScannedRange | IndexEntries]:
-    """Rows of the packed form as objects; units stay where Arrow or the spool has them."""
+    """Rows of the packed form as objects; units stay in Arrow's or the spool's memory."""
     for batch in batches:
         buffers = {name: _values(batch.column(name)) for name in ("units", "queueOffsets")}
         rest = batch.drop_columns(list(buffers))
         names = rest.schema.names
-        # by columns: with many queues there are hundreds of thousands of rows
+        # by columns, because many queues make hundreds of thousands of rows
         columns = (rest.column(name).to_pylist() for name in names)
         for index, values in enumerate(zip(*columns, strict=True)):
             row = dict(zip(names, values, strict=True))
@@ -68,7 +68,7 @@ def _data(
 
 def _text(value: pa.Buffer | None) -> str:
     if value is None:
-        raise ValueError("a range row must say what it was scanned by")
+        raise ValueError("a SCANNED row of the packed form lacks its batch settings")
     return str(memoryview(value), "utf-8")
 
 

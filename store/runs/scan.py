@@ -1,4 +1,4 @@
-"""From log bytes to packed runs: the work of one source partition."""
+"""Scans log bytes into packed runs: the work of one source partition."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from store.runs.dispatch import (
 )
 
 CHUNK_RECORDS = 1 << 18
-"""A chunk of so many records stays in the cache while it is packed."""
+"""A chunk of this many records stays in the cache while it is packed."""
 MAX_CHUNK_RECORDS = 1 << 22
-"""Where queues are many, a larger chunk makes fewer and longer runs."""
+"""With many queues, a larger chunk makes fewer and longer runs."""
 RECORDS_PER_RUN = 256
 CHUNK_RUNS = 1 << 18
 _ARENA_BYTES = 16 << 20
 KEYS_PER_RECORD = 4
-"""Room for so many index entries a record; a chunk that has more is packed early."""
+"""Room for this many index entries per record; a chunk that has more is packed early."""
 MIN_LIST_ROOM = 1 << 16
-"""More than a block of properties can list keys or light queues: one record always fits."""
+"""More than one block of properties can list keys or light queues, so one record always fits."""
 _UNUSABLE_ROOM = 1 << 10
 
 
@@ -47,7 +47,7 @@ class PackedChunk:
     """The runs of one chunk as columns: row r of every array is run r."""
 
     topic_arena: NDArray[np.uint8]
-    """uint8[sum of topic lengths], topics one after the other in run order."""
+    """uint8[sum of topic lengths], topics concatenated in run order."""
     runs: NDArray[np.int64]
     """int64[run_count, scankernel.RUN_FIELDS]"""
     units: NDArray[np.uint8]
@@ -55,18 +55,18 @@ class PackedChunk:
     queue_offsets: NDArray[np.int64]
     """int64[message_count], run after run."""
     details: NDArray[np.void] | None
-    """DETAIL_DTYPE[message_count], run after run; None where not wanted."""
+    """DETAIL_DTYPE[message_count], run after run; None if not requested."""
     index_entries: IndexEntries | None
-    """None where not wanted, or where the chunk has nothing for the index."""
+    """None if not requested, or if the chunk has nothing for the index."""
     unusable: Sequence[BadRange]
-    """Records that are in their queue, but whose light queues cannot be told."""
+    """Records that are in their own queue, but whose light queues are unreadable."""
 
 
 class _Chunk:
     """Arrays that ``scan_records`` fills; reused for every chunk of a partition."""
 
     def __init__(self, record_count: int, wanted: Wanted) -> None:
-        """``record_count``: as many as there can be; memory is used as they come."""
+        """``record_count`` is the upper limit; memory is touched only as records come."""
         record_count = min(record_count, MAX_CHUNK_RECORDS)
         self.capacity = min(record_count, CHUNK_RECORDS)
         if wanted.multi_dispatch:
@@ -101,14 +101,14 @@ class _Chunk:
         self.state[scankernel.STATE_FIRST_INDEXED] = -1
 
     def out(self) -> tuple[NDArray[Any], ...]:
-        """What ``scan_records`` fills, as far as it may."""
+        """The arrays that ``scan_records`` fills, cut to their permitted length."""
         return (
             self.offsets[: self.capacity], self.sizes, self.tags, self.queue_offsets,
             self.run_ids, self.runs, self.arena, self.slots,
         )  # fmt: skip
 
     def grow(self) -> bool:
-        """Make room where the runs of a full chunk are short; False where it has to be packed."""
+        """Make room if the runs of a full chunk are short; False if it must be packed."""
         count, runs = self.state[scankernel.STATE_COUNT], self.state[scankernel.STATE_RUNS]
         if count < self.capacity or runs * RECORDS_PER_RUN < count:
             return False
@@ -117,7 +117,7 @@ class _Chunk:
         return self.capacity > before
 
     def pack(self) -> PackedChunk | None:
-        """Group what was parsed, and start over; None if there is nothing."""
+        """Group the parsed records and start over; None if there are none."""
         state = self.state
         count = int(state[scankernel.STATE_COUNT])
         if not count and state[scankernel.STATE_FIRST_INDEXED] < 0:
@@ -182,12 +182,12 @@ def scan(
     wanted: Wanted = UNITS_ONLY,
     reached: Callable[[int], None] = lambda _: None,
 ) -> Iterator[PackedChunk | BadRange | ScannedRange]:
-    """Parse [start, end) of the log; ``start`` is a record or file start, as ``end`` is.
+    """Parse [start, end) of the log; both bounds are record or file starts.
 
-    The last item is the ScannedRange; its ``end`` lies beyond ``end`` if a record crosses it,
-    which tells that ``end`` was no record start. ``reached`` is called often, with the offset up to
-    which the log is scanned. Raises CommitLogDataLossError where a file is missing, unless told
-    that this is a BadRange.
+    The last item is the ScannedRange. Its ``end`` is past the requested ``end`` if a record crosses
+    it, which shows that ``end`` was no record start. ``reached`` is called often, with the offset
+    up to which the log is scanned. A missing file raises CommitLogDataLossError, or gives a
+    BadRange without ``fail_on_data_loss``.
     """
     levels = np.array(delay_levels_ms, np.int64)
     batch_topics = _joined(sorted(wanted.batch_topics))
@@ -214,7 +214,7 @@ def scan(
             if packed is None:
                 raise AssertionError("one record does not fit into an empty chunk")
             yield packed
-    # the disk goes on while the next batch is planned; of a live end there is little to read
+    # the disk reads on while the next batch is planned; at the live end there is little to read
     log.will_need(offset, offset - start)
     packed = chunk.pack()
     if packed is not None:
@@ -225,13 +225,13 @@ def scan(
 
 
 def _joined(names: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Names one behind the other, and where each begins and the last one ends."""
+    """Concatenated names, and the start of each with the end of the last one."""
     bounds = np.cumsum([0, *map(len, names)], dtype=np.int64)
     return np.frombuffer(b"".join(names), np.uint8), bounds
 
 
 def _message_count(chunk: _Chunk) -> int:
-    """Light units are no messages of their own."""
+    """Number of messages; units in light queues do not count."""
     state = chunk.state
     units = state[scankernel.STATE_COUNT] - state[scankernel.STATE_LIGHT]
     return int(units + state[scankernel.STATE_SKIPPED])
@@ -262,10 +262,10 @@ def runs_of(chunk: PackedChunk) -> Iterator[Run]:
 def assemble(
     items: Iterable[Run | BadRange | ScannedRange | IndexEntries],
 ) -> DispatchBatch | None:
-    """Join what the partitions of a range gave, in any order; None if they do not join.
+    """Join the results of a range's partitions, in any order; None if they do not join.
 
-    They do not where a split fell on a record forged inside a body: the walk from the left then
-    runs past it. The caller scans again in one piece.
+    That happens if a split fell on a record forged inside a body: the walk from the left then
+    passes it. The caller scans again in one piece.
     """
     runs: list[Run] = []
     bad: list[BadRange] = []
@@ -307,7 +307,7 @@ def scan_in_one_piece(
     verify_crc: bool,
     wanted: Wanted = UNITS_ONLY,
 ) -> DispatchBatch | None:
-    """The batch [start, end), scanned here without splits; missing files are bad ranges."""
+    """Scan the batch [start, end) here without splits; missing files give bad ranges."""
 
     def items() -> Iterator[Run | BadRange | ScannedRange | IndexEntries]:
         for item in scan(

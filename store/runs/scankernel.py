@@ -1,9 +1,8 @@
-"""The kernel that turns records into packed runs, and what it gathers besides for other indexes.
+"""The kernel that turns records into packed runs and gathers data for other indexes.
 
-What each index wants of a message is a function of its own, and compiled away where it is not
-wanted: the consume queue alone pays nothing for the others. The truth is
-``store.log.record.decode``, ``store.log.lightqueues.light_queues`` and
-``store.index.indexfile.index_keys``.
+Each index has its own function here, which is compiled away if it is not requested, so the consume
+queue alone does not pay for the others. The reference is ``store.log.record.decode``,
+``store.log.lightqueues.light_queues`` and ``store.index.indexfile.index_keys``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _ROLLBACK = SysFlag.ROLLBACK
 
 UNIT_SIZE = 20
 
-# columns of the table of runs that scan_records fills, one row a run
+# columns of the table of runs that scan_records fills, one row per run
 (
     RUN_TOPIC_START,
     RUN_TOPIC_LENGTH,
@@ -98,7 +97,7 @@ def _put_key(value, offset, store_timestamp, keys, state):
 def _index_record(
     buf, topic, topic_length, props, end, offset, store_timestamp, keys, index_tags, state
 ):  # fmt: skip
-    """The hashes of a record's keys (``IndexService.buildIndex``); False where there is no room."""
+    """Put the hashes of a record's keys (``IndexService.buildIndex``); False without room."""
     pos, keys_end, unique, unique_end = find_two(buf, props, end, _KEYS, _UNIQ_KEY)
     if state[STATE_KEYS] + 3 + (keys_end - pos) // 2 > len(keys[0]):
         return False
@@ -135,7 +134,7 @@ def _is_blank(buf, pos, end):
 
 @kernel
 def _count_parts(buf, pos, end):
-    """(parts, end of the last) as Java's ``split(",")`` makes them: no empty ones at the end."""
+    """(parts, end of the last) of Java's ``split(",")``, which drops trailing empty parts."""
     while end > pos and buf[np.uint64(end - 1)] == 0x2C:
         end -= 1
     parts = np.int64(1 if end > pos else 0)
@@ -146,7 +145,7 @@ def _count_parts(buf, pos, end):
 
 @kernel
 def _is_among(buf, topic, topic_length, topics):
-    """Whether a topic is one of ``topics``: their names, and where each begins and ends there."""
+    """Whether a topic is one of ``topics``, given as joined names and the bounds of each."""
     names, bounds = topics
     for index in range(len(bounds) - 1):
         start = bounds[index]
@@ -159,8 +158,10 @@ def _is_among(buf, topic, topic_length, topics):
 
 @kernel
 def _multi_dispatch(buf, topic, topic_length, props, end, batch_topics):
-    """(parts, names, their end, offsets, their end): ``MultiDispatchUtils``; parts 0: no light
-    queue, -1: the lists cannot be used."""
+    """(parts, names, their end, offsets, their end), as in ``MultiDispatchUtils``.
+
+    parts is 0 without a light queue, and -1 if the lists cannot be used.
+    """
     if (
         topic_starts_with(buf, topic, topic_length, _RETRY_PREFIX)
         or topic_starts_with(buf, topic, topic_length, _SYSTEM_PREFIX)
@@ -190,7 +191,7 @@ def _multi_dispatch(buf, topic, topic_length, props, end, batch_topics):
 
 @njit(inline="always")
 def _topic_hash(buf, topic, length, queue_id):
-    """Of all bytes, eight at a time; the last eight may overlap those before."""
+    """Hash of all bytes, eight at a time; the last eight may overlap those before."""
     key = np.uint64(length) << np.uint64(32) ^ np.uint64(queue_id & 0xFFFFFFFF)
     at = np.int64(0)
     while at < length:
@@ -224,7 +225,7 @@ def _equal(left, left_pos, right, right_pos, length):
 
 @njit(inline="always")
 def _find_run(buf, topic, topic_length, queue_id, runs, arena, slots):
-    """(slot, row) of the run of (topic, queue id); row -1 and a free slot where there is none."""
+    """(slot, row) of the run of (topic, queue id); row -1 and a free slot if there is none."""
     # the highest bits depend on all bits of the topic
     high = _topic_hash(buf, topic, topic_length, queue_id) >> np.uint64(32)
     slot = np.int64(high * np.uint64(len(slots)) >> np.uint64(32))
@@ -242,7 +243,7 @@ def _find_run(buf, topic, topic_length, queue_id, runs, arena, slots):
 
 @kernel
 def _new_run(buf, topic, topic_length, queue_id, runs, state, arena, slots, slot):
-    """Row of a run made for (topic, queue id); -1 where the table is full."""
+    """Row of a new run for (topic, queue id); -1 if the table is full."""
     run = state[STATE_RUNS]
     start = state[STATE_ARENA]
     if run >= len(runs) or start + topic_length > len(arena):
@@ -265,8 +266,11 @@ def _add(
     buf, topic, topic_length, queue_id, queue_offset, offset, size, code, store_timestamp,
     is_light, offsets, sizes, tags, queue_offsets, run_ids, runs, arena, slots, state,
 ):  # fmt: skip
-    """Add a unit to the run of (topic, queue id). Returns its index; -1 where there is no room, -2
-    where a light unit of a message that the run has already is left out (a duplicate)."""
+    """Add a unit to the run of (topic, queue id) and return its index.
+
+    Returns -1 without room, and -2 for a second light unit of a message in the same run, which is
+    left out as a duplicate.
+    """
     count = state[STATE_COUNT]
     if count >= len(offsets):
         return np.int64(-1)
@@ -311,7 +315,7 @@ def _add_light(
     buf, lists, lmq, queue_id, offset, size, code, store_timestamp, out, state, details,
     unusable,
 ):  # fmt: skip
-    """Units in light queues (``ConsumeQueue.multiDispatchLmqQueue``); the caller made room."""
+    """Add units in light queues (``ConsumeQueue.multiDispatchLmqQueue``); the caller made room."""
     offsets, sizes, tags, queue_offsets, run_ids, runs, arena, slots = out
     parts, name, names_end, number, numbers_end = lists
     if parts < 0:
@@ -338,8 +342,10 @@ def _add_light(
 
 @njit(inline="always")
 def _has_room(parts, size, out, state, unusable):
-    """Whether a record of ``size`` bytes fits with all its light queues, of which none may be left
-    to the next chunk: the order within a queue would be lost."""
+    """Whether a record of ``size`` bytes fits with all its light queues.
+
+    None may be left to the next chunk, because the order within a queue would be lost.
+    """
     offsets, _, _, _, _, runs, arena, _ = out
     needed = 1 + max(parts, 0)
     return (
@@ -352,7 +358,7 @@ def _has_room(parts, size, out, state, unusable):
 
 @kernel
 def _detail_record(buf, props, end, index, store_timestamp, queue_offset, details):
-    """DETAIL_DTYPE of a record's own unit (``DispatchRequest.batchSize`` and ``msgBaseOffset``)."""
+    """Put the details of a record's own unit (``DispatchRequest.batchSize``, ``msgBaseOffset``)."""
     base_offset, batch_size = queue_offset, np.int64(1)
     num, num_end, inner, inner_end = find_two(buf, props, end, _INNER_NUM, _INNER_BASE)
     if num >= 0 and inner >= 0:
@@ -368,15 +374,15 @@ def scan_records(
 ):  # fmt: skip
     """Parse records that start before log offset ``stop`` and sort them into runs.
 
-    ``out``: offsets, sizes, tags, queue_offsets, run_ids (unit i stands at index i of each), runs,
-    arena, slots; PREPARED and ROLLBACK are counted in ``state`` only. What is None is not gathered,
-    and compiled away: ``details`` are the four columns of DETAIL_DTYPE, ``keys`` the three of
-    IndexEntries (with ``index_tags`` those of TAGS too), ``unusable`` int64[n, 2] takes
-    [start, end) of records whose light queues cannot be told (``lmq``: enableLmq; those of
-    ``batch_topics``, as ``_is_among`` takes them, have none). Returns (status, pos): OK where
-    ``stop`` is reached; with FULL nothing of the record at ``pos`` was taken.
+    ``out`` is offsets, sizes, tags, queue_offsets, run_ids (unit i is at index i of each), runs,
+    arena, slots. PREPARED and ROLLBACK are only counted in ``state``. An argument of None is not
+    gathered and is compiled away: ``details`` are the four columns of DETAIL_DTYPE, ``keys`` the
+    three of IndexEntries (with ``index_tags`` including those of TAGS), and ``unusable`` int64[n,
+    2] takes [start, end) of records whose light queues are unreadable (``lmq`` is enableLmq;
+    messages of ``batch_topics``, in the form of ``_is_among``, have none). Returns (status, pos):
+    OK if ``stop`` was reached; with FULL nothing of the record at ``pos`` was added.
     """
-    # here, not where it is used: unpacking counts references, in every turn of the loop
+    # not unpacked where used: that would count references in every turn of the loop
     offsets, sizes, tags, queue_offsets, run_ids, runs, arena, slots = out
     while base + pos < stop:
         status, size, stored, body, body_length, topic, topic_length, props = frame(
@@ -451,7 +457,7 @@ def pack_units(count, offsets, sizes, tags, queue_offsets, run_ids, cursors, uni
 
 @kernel
 def group_order(count, run_ids, cursors, order):
-    """``order[i]``: which record is at place i of the grouped order; ``cursors`` as above."""
+    """``order[i]`` becomes the record at index i of the grouped order; ``cursors`` as above."""
     for index in range(count):
         run = run_ids[index]
         order[cursors[run]] = index

@@ -1,15 +1,15 @@
-"""The spool: where scanned units wait for the driver, beside Spark instead of through it.
+"""The spool: files in which scanned units wait for the driver, instead of passing through Spark.
 
-Megabytes of units through a task's result cost the JVM more than the scan itself (about ten
-copies); so a task writes them into a file of its own in the spool directory, and its row says
-where. A spool is a place both sides see: the output's own directory on one machine.
+Megabytes of units in a task's result cost the JVM more than the scan itself (about ten copies). So
+a task writes them into its own file in the spool directory, and its row holds the position. Both
+sides must see the directory: it is the output's own one on one machine.
 
-One file a task attempt, under a random name. Nothing in it is durable or needed after a crash: the
-owner of the output empties the directory when it starts. The reader unlinks a file as soon as it
-is mapped, so that no batch leaves one in it.
+Each task attempt has one file with a random name. Nothing in it is durable or needed after a crash:
+the owner of the output empties the directory when it starts. The reader unlinks a file as soon as
+it is mapped, so no batch leaves one there.
 
-A task that takes long also says there, in a file named by its partition's start, how far it is:
-``ScanMark`` writes what ``scanned_bytes`` adds up.
+A long task also records its progress there, in a file named by its partition's start: ``ScanMark``
+writes the numbers that ``scanned_bytes`` adds up.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from store import fsops
 from store.errors import OutputError, StoreError
 
 MIN_SPOOLED_BYTES = 1 << 16
-"""Fewer go through Spark: that is faster than a file."""
+"""Smaller data goes through Spark, which is faster than a file."""
 
 MARK_SECONDS = 0.25
-"""A task of a shorter time leaves no mark."""
+"""A task that ends sooner leaves no mark."""
 _MARK_SUFFIX = ".at"
 _MARK_BYTES = 8
 
 
 class ScanMark:
-    """How many bytes of its partition a task has scanned, for whoever shows progress: a file of one
-    long. A task that is tried again goes on in its file; nothing depends on what is in it."""
+    """Records, for progress displays, the bytes of its partition that a task has scanned.
+
+    It is a file of one long. A retried task reuses its file; nothing depends on the content.
+    """
 
     def __init__(self, directory: Path, start: int) -> None:
         self._path = directory / f"{start}{_MARK_SUFFIX}"
@@ -43,7 +45,7 @@ class ScanMark:
         self._fd = -1
 
     def __call__(self, offset: int) -> None:
-        """The scan has reached ``offset``."""
+        """Record that the scan has reached ``offset``."""
         now = time.monotonic()
         if now < self._due:
             return
@@ -64,7 +66,7 @@ class ScanMark:
 
 
 def scanned_bytes(directory: Path) -> int:
-    """What the tasks of the batch under way have scanned, as far as they have said so."""
+    """Sum of the bytes that tasks of the current batch have recorded as scanned."""
     total = 0
     for path in directory.glob(f"*{_MARK_SUFFIX}"):
         try:
@@ -75,16 +77,16 @@ def scanned_bytes(directory: Path) -> int:
 
 
 def remove_marks(directory: Path) -> None:
-    """The tasks that made them have ended."""
+    """Remove the marks of tasks that have ended."""
     for path in directory.glob(f"*{_MARK_SUFFIX}"):
         fsops.unlink(path)
 
 
 class SpoolWriter:
-    """The file of one task attempt, made when it is first needed."""
+    """The file of one task attempt, created on first use."""
 
     def __init__(self, directory: Path | None) -> None:
-        """``directory`` None: nothing is spooled."""
+        """With ``directory`` None nothing is spooled."""
         self._path = directory and directory / uuid.uuid4().hex
         self._fd = -1
         self._size = 0
@@ -95,8 +97,11 @@ class SpoolWriter:
         return self._path.name if self._path else ""
 
     def write(self, data: memoryview) -> int | None:
-        """Byte position of ``data`` in the file; None where it has to go through Spark instead:
-        it is little, there is no spool, or the spool cannot take it."""
+        """Write ``data`` and return its byte position in the file.
+
+        None means that it must go through Spark: it is small, there is no spool, or the spool
+        cannot take it.
+        """
         if self._path is None or len(data) < MIN_SPOOLED_BYTES:
             return None
         try:
@@ -105,7 +110,7 @@ class SpoolWriter:
             fsops.pwrite(self._fd, data, self._size, self._path)
         except OutputError:
             if not self._size:
-                # no row names the file, so that nobody would remove it and the space is needed
+                # no row names the file, so nobody else would remove it, and the space is needed
                 self.close()
                 fsops.unlink(self._path)
             return None
@@ -114,7 +119,7 @@ class SpoolWriter:
         return position
 
     def close(self) -> None:
-        """Close the file; it is the reader's now."""
+        """Close the file; from now on the reader owns it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -128,9 +133,9 @@ class SpoolReader:
         self._taken: dict[str, memoryview] = {}
 
     def take(self, name: str, position: int, size: int) -> memoryview:
-        """``size`` bytes of a file at ``position``; valid for as long as they are referred to.
+        """``size`` bytes of a file at ``position``, valid while they are referenced.
 
-        Raises StoreError where the file is gone or too short.
+        Raises StoreError if the file is gone or too short.
         """
         view = self._taken.get(name)
         if view is None:
@@ -157,12 +162,12 @@ class SpoolReader:
 
 
 def empty_spool(directory: Path, root: Path) -> None:
-    """Make the directory below ``root``, or remove what an earlier owner's tasks left in it."""
+    """Create the directory below ``root``, or empty it of an earlier owner's files."""
     fsops.make_directories(directory, root)
     clear_spool(directory)
 
 
 def clear_spool(directory: Path) -> None:
-    """Remove what tasks have left in the directory, if it is there."""
+    """Remove all files that tasks have left in the directory, if it exists."""
     for path in directory.iterdir() if directory.is_dir() else ():
         fsops.unlink(path)

@@ -1,1 +1,1 @@
-"""Positions and records of an output: watermark, ledger, settings, RocketMQ's files of state."""
+"""Positions and records of an output: watermark, ledger, settings, RocketMQ's state files."""

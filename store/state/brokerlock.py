@@ -1,7 +1,7 @@
-"""RocketMQ's ``lock`` file: whoever holds byte 0 may write (``DefaultMessageStore.start``).
+"""RocketMQ's ``lock`` file: only the holder of byte 0 may write (``DefaultMessageStore.start``).
 
 The broker takes it with Java's ``FileChannel.tryLock(0, 1)``, a POSIX record lock that flock does
-not see. We take the same lock wherever we write, so that neither starts under the other.
+not see. Every write here takes the same lock, so neither process starts beside the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def broker_pid(root: Path) -> int | None:
-    """Process id of whoever holds the store's lock; None where nobody else does."""
+    """Process id of another process that holds the store's lock; None if there is none."""
     try:
         fd = os.open(root / FILE_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -43,8 +43,8 @@ class BrokerLock:
         self._fd = -1
 
     def __enter__(self) -> BrokerLock:
-        """Raises OwnershipError where a broker (or another writer) holds it."""
-        # asked first: closing any descriptor of the file would drop a lock that we held
+        """Raises OwnershipError if a broker (or another writer) holds it."""
+        # checked first: closing any descriptor of the file would drop a lock that we hold
         pid = broker_pid(self._path.parent)
         fd = fsops.open_for_writing(self._path)
         try:

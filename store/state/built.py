@@ -1,18 +1,19 @@
-"""How an output was built: the settings that decide its bytes, in ``OUTPUT/reput/built.json``.
+"""The settings that determine an output's bytes, recorded in ``OUTPUT/reput/built.json``.
 
-They are written before the first entry that depends on them, and every command reads them back: who
-opens an output need not say again how it was built, and who says otherwise is refused, since files
-of two settings can be neither continued nor verified. A setting may change where it decides nothing
-that is there; ``rebuild`` changes it where it does.
+They are written before the first entry that depends on them, and every command reads them back. So
+a caller need not repeat them, and a contradicting value is refused, because files of two settings
+can be neither continued nor verified. A setting may change if no existing file depends on it;
+otherwise ``rebuild`` changes it.
 
 One JSON object:
     version      1
     settings     name -> value, of SETTINGS
-    broker.conf  what the property file stated of them: a line that a flag overruled when the output
-                 was built is no contradiction until it changes
+    broker.conf  the values of these that the property file stated: a line that a flag overruled
+                 when the output was built is no contradiction until it changes
     crc32        of both
 
-Writer: the output's owner, whole, by a rename: after a crash the old or the new one stands there.
+Writer: the output's owner, which replaces the whole file by a rename, so after a crash the old or
+the new one exists.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ logger = logging.getLogger("reput")
 
 @dataclass(frozen=True, slots=True)
 class BuildSetting:
-    """One setting that decides bytes."""
+    """One setting that determines bytes."""
 
     name: str
-    """RocketMQ's key, or ours in its manner."""
+    """RocketMQ's key, or one of ours in the same style."""
     field: str
-    """Of StoreSettings."""
+    """Field of StoreSettings."""
     kinds: tuple[str, ...]
-    """Directories of an output that hold other bytes with another value."""
+    """Directories of an output whose bytes depend on the value."""
     flag: str | None = None
     may_change: bool = False
-    """Whether files of two values are sound: the value holds for what comes from now on."""
+    """Whether files of two values are sound, so that a new value holds for later entries."""
 
 
 _QUEUES = (CONSUME_QUEUE_DIRECTORY,)
@@ -85,7 +86,7 @@ SETTINGS = (
     BuildSetting("maxHashSlotNum", "max_hash_slot_num", _INDEX),
     BuildSetting("maxIndexNum", "max_index_num", _INDEX),
     BuildSetting("verifyCrc", "verify_crc", _EVERYTHING, "--verify-crc"),
-    # a broker takes other levels from a restart on
+    # a broker uses other levels after a restart
     BuildSetting("messageDelayLevelsMs", "message_delay_levels_ms", _QUEUES + _EXT + _BATCH,
                  may_change=True),
 )  # fmt: skip
@@ -95,12 +96,12 @@ _NAMES = {setting.field: setting.name for setting in SETTINGS}
 
 @dataclass(frozen=True, slots=True)
 class BuildRecord:
-    """What the file holds."""
+    """Content of the file."""
 
     settings: Mapping[str, Any]
     """Field of StoreSettings -> value."""
     stated: Mapping[str, Any]
-    """The same, of those that the property file stated."""
+    """Field -> value, for those that the property file stated."""
 
     @classmethod
     def of(cls, settings: StoreSettings) -> BuildRecord:
@@ -109,14 +110,14 @@ class BuildRecord:
         return cls({field: getattr(settings, field) for field in _NAMES}, stated)
 
     def to_json(self) -> bytes:
-        """The file."""
+        """Encode the file."""
         parts = {"settings": _named(self.settings), "broker.conf": _named(self.stated)}
         document = {"version": VERSION, **parts, "crc32": _crc(parts)}
         return (json.dumps(document, indent=1) + "\n").encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> BuildRecord:
-        """What ``to_json`` gave. Raises ValueError."""
+        """Decode the result of ``to_json``. Raises ValueError."""
         try:
             document = json.loads(data)
             parts = {key: document[key] for key in ("settings", "broker.conf")}
@@ -147,7 +148,7 @@ def _crc(parts: Mapping[str, Any]) -> int:
 
 
 def read_build_record(output: Path) -> BuildRecord | None:
-    """The record of an output; None where there is none. Raises StoreError where it is damaged."""
+    """The record of an output; None if there is none. Raises StoreError if it is damaged."""
     path = output / STATE_DIRECTORY / FILE_NAME
     try:
         return BuildRecord.from_json(path.read_bytes())
@@ -155,8 +156,8 @@ def read_build_record(output: Path) -> BuildRecord | None:
         return None
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"cannot read {path}, which says how {output} was built: {error}; remove it and call "
-            "again with the options that the output was built with"
+            f"cannot read {path}, which records how {output} was built: {error}; remove it and "
+            "call again with the options that the output was built with"
         ) from error
 
 
@@ -166,11 +167,12 @@ def settings_of(
     flags: Mapping[str, Any] | None = None,
     replaced: Collection[str] = (),
 ) -> StoreSettings:
-    """``given`` as ``output`` was built, or is to be: a flag counts first, then what the property
-    file states since, then what is recorded or, without a record, shows in the files.
+    """``given``, completed with the values that ``output`` was or will be built with.
 
-    ``flags``: field -> value, None where the flag was not given. ``replaced``: directories that are
-    to be built anew. Raises UsageError for a value that contradicts what is there.
+    The first of these counts: a flag, a line that the property file states since then, the record
+    or, without a record, the value that shows in the files. ``flags`` maps field -> value, None if
+    a flag was not given. ``replaced`` are directories to be rebuilt. Raises UsageError for a value
+    that contradicts existing files.
     """
     flags = {field: value for field, value in (flags or {}).items() if value is not None}
     if (size := flags.get("mapped_file_size_consume_queue")) is not None:
@@ -192,7 +194,7 @@ def settings_of(
         if value != known.get(field, value) and not _may_change(
             setting, known[field], output, replaced
         ):
-            # an output of another log is told as one
+            # if the output is of another log, that error is the more helpful one
             log = CommitLog(given.commit_log_directories, given.mapped_file_size_commit_log)
             with closing(log):
                 watermark_of_output(output, given.root, log)
@@ -206,8 +208,8 @@ def settings_of(
 def _may_change(
     setting: BuildSetting, built: object, output: Path, replaced: Collection[str]
 ) -> bool:
-    """Whether all that is there may go on with another value."""
-    # a dispatcher that stops at gaps has closed up none and filled none
+    """Whether all existing files may continue with another value."""
+    # a dispatcher that stops at gaps has neither closed nor filled one
     if setting.may_change or built is OnQueueGap.FAIL:
         return True
     return not any(_is_there(output / kind) for kind in setting.kinds if kind not in replaced)
@@ -222,8 +224,8 @@ def _contradiction(
 ) -> UsageError:
     return UsageError(
         f"{output} was built with {setting.name}={_shown(built)}, but {source} says "
-        f"{_shown(value)}: leave it out or say the same to go on, or have reput rebuild build all "
-        f"of {', '.join(setting.kinds)} anew with it"
+        f"{_shown(value)}: leave it out or give the same value to continue, or run reput "
+        f"rebuild for all of {', '.join(setting.kinds)} with the new value"
     )
 
 
@@ -234,9 +236,9 @@ def _shown(value: object) -> str:
 
 
 def record_build(output: Path, settings: StoreSettings) -> None:
-    """Make durable that ``output`` is built with ``settings``; costs a read where it is so already.
+    """Durably record the settings of ``output``; costs one read if they are recorded already.
 
-    For the owner of the output only. Raises OutputError.
+    Only the owner of the output may call it. Raises OutputError.
     """
     record, found = BuildRecord.of(settings), read_build_record(output)
     if found == record:
@@ -245,7 +247,7 @@ def record_build(output: Path, settings: StoreSettings) -> None:
         shown = recognised_settings(output, settings)
         texts = [f"{_NAMES[field]}={_shown(value)}" for field, value in shown.items()]
         logger.info(
-            "how %s was built is not recorded: its files say %s, the rest is taken as given",
+            "how %s was built is not recorded: its files show %s, the rest is taken as given",
             output, " ".join(texts) or "nothing",
         )  # fmt: skip
     fsops.make_directories(output / STATE_DIRECTORY, output)
@@ -253,16 +255,16 @@ def record_build(output: Path, settings: StoreSettings) -> None:
 
 
 def built_fields(output: Path) -> dict[str, Any]:
-    """The record by its own names, for people; empty where there is none. Raises StoreError."""
+    """The record by setting names, for display; empty if there is none. Raises StoreError."""
     record = read_build_record(output)
     return {} if record is None else _named(record.settings)
 
 
 def hash_slot_count(outputs: Iterable[Path], broker_conf: Path | None = None) -> int:
-    """maxHashSlotNum of the index files of some outputs, which need not be stores: as recorded, or
-    as a property file says (``broker_conf``, or those of the outputs), or RocketMQ's default.
+    """maxHashSlotNum of the index files of some outputs, which need not be stores.
 
-    Raises UsageError where two of them say different ones.
+    It is the recorded value, or that of a property file (``broker_conf``, or the outputs' own), or
+    RocketMQ's default. Raises UsageError if two outputs differ.
     """
     field = "max_hash_slot_num"
     said: dict[int, Path] = {}
@@ -276,7 +278,7 @@ def hash_slot_count(outputs: Iterable[Path], broker_conf: Path | None = None) ->
     if len(said) > 1:
         parts = " and ".join(f"{count} by {path}" for count, path in said.items())
         raise UsageError(
-            f"maxHashSlotNum is {parts}: indexes with other slots are not alike; leave the index "
-            "out with --only"
+            f"maxHashSlotNum is {parts}: indexes with different slot counts cannot be compared; "
+            "leave the index out with --only"
         )
     return next(iter(said), DEFAULT_MAX_HASH_SLOT_NUM)

@@ -1,9 +1,9 @@
 """The quarantine ledger: every byte of the log that got no entry, with the reason.
 
-One JSON object a line in ``reput/quarantine.jsonl`` of the output, appended and synced before the
-watermark moves, so that nothing is lost unsaid. Entries are keyed by their physical offset, reason
-and queue (a message goes into light queues besides its own): a replay lists nothing twice. A torn
-last line (a crash) is cut when the file is opened.
+One JSON object per line in ``reput/quarantine.jsonl`` of the output, appended and synced before the
+watermark advances, so that no loss is silent. Entries are keyed by their physical offset, reason
+and queue (a message goes into light queues besides its own), so a replay lists nothing twice. A
+torn last line (a crash) is cut when the file is opened.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _Key = tuple[int, str, str | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One range of the log and why it has no entry (or, for a gap, what was noticed)."""
+    """One range of the log and why it has no entry (or, for a gap, the observation)."""
 
     physical_offset: int
     end_physical_offset: int
     reason: str
     topic: str | None = None
-    """Escaped: it comes from untrusted bytes."""
+    """Escaped, because it comes from untrusted bytes."""
     queue_id: int | None = None
     queue_offset: int | None = None
     detail: str | None = None
 
     @property
     def key(self) -> _Key:
-        """What an entry is listed by."""
+        """The key that makes an entry unique."""
         return self.physical_offset, self.reason, self.topic, self.queue_id
 
     def to_json(self) -> str:
@@ -48,14 +48,14 @@ class LedgerEntry:
 
 
 def escaped(topic: bytes) -> str:
-    """A name from the log for people: ASCII, everything else as escapes, at most 80 characters."""
+    """Printable form of a name from the log: ASCII with escapes, up to 80 characters."""
     text = topic.decode("utf-8", "backslashreplace").encode("unicode_escape").decode()
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerCount:
-    """How much a ledger lists for one reason."""
+    """Counts of a ledger's entries for one reason."""
 
     reason: str
     ranges: int
@@ -63,8 +63,10 @@ class LedgerCount:
 
 
 def read_counts(directory: Path) -> tuple[LedgerCount, ...]:
-    """What the ledger below ``directory`` lists, by reason; a line that cannot be read is a reason
-    of its own. Reads only."""
+    """Count the entries of the ledger below ``directory`` by reason, without writing.
+
+    An unreadable line is counted under its own reason.
+    """
     ranges: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     path = directory / FILE_NAME
@@ -97,12 +99,12 @@ class Ledger:
             whole = self.path.read_bytes()
             kept = whole[: whole.rfind(b"\n") + 1]
             self._size = len(kept)
-            # a damaged line stays for people to see; its range may be listed again
+            # a damaged line stays as evidence; its range may be listed again
             keys = map(_key, kept.splitlines())
             self._seen = {key for key in keys if key is not None}
 
     def add(self, entry: LedgerEntry) -> bool:
-        """Note an entry for the next ``sync``; False where it is listed already."""
+        """Add an entry for the next ``sync``; False if it is already listed."""
         if entry.key in self._seen:
             return False
         self._seen.add(entry.key)
@@ -110,8 +112,11 @@ class Ledger:
         return True
 
     def truncate(self, end_offset: int) -> None:
-        """The log was cut at ``end_offset``: durably forget what was listed from there on, whose
-        bytes are gone. May be called again. Raises OutputError."""
+        """Durably remove entries from ``end_offset`` on, where the log was cut and their bytes are
+        gone.
+
+        May be called again. Raises OutputError.
+        """
         if not any(key[0] >= end_offset for key in self._seen):
             return
         lines = self.path.read_bytes()[: self._size].splitlines(keepends=True)
@@ -121,7 +126,7 @@ class Ledger:
         self._seen = {key for key in self._seen if key[0] < end_offset}
 
     def sync(self) -> None:
-        """Append what was noted, durably. Raises OutputError; may be called again then."""
+        """Durably append the added entries. Raises OutputError; may then be called again."""
         if not self._pending:
             return
         data = "".join(line + "\n" for line in self._pending).encode()
@@ -140,7 +145,7 @@ class Ledger:
 
 
 def _key(line: bytes) -> _Key | None:
-    """What the entry of a line is listed by; None for a line that cannot be read."""
+    """The key of a line's entry; None for an unreadable line."""
     try:
         found = json.loads(line)
         place = (found["physical_offset"], found["reason"])

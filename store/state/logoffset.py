@@ -1,8 +1,8 @@
-"""The source's offset as Spark keeps it: canonical JSON that says whose it is and proves itself.
+"""The source's offset as Spark keeps it: canonical JSON with the store's id and a checksum.
 
-``{"crc": .., "offset": .., "store": ".."}``. Spark compares offsets as JSON text and does not
-checksum its offset log (a changed digit skips data without a word), so that the keys stand in a
-fixed order and ``crc`` covers both other fields.
+``{"crc": .., "offset": .., "store": ".."}``. Spark compares offsets as JSON text, so the keys have
+a fixed order. It does not checksum its offset log (a changed digit would silently skip data), so
+``crc`` covers both other fields.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ MAX_OFFSET = (1 << 63) - 1
 
 
 def offset_json(store_id: str, offset: int) -> dict[str, Any]:
-    """The offset as the dict that Spark's Python source API wants."""
+    """The offset as the dict that Spark's Python source API expects."""
     return {"crc": _crc(store_id, offset), "offset": offset, "store": store_id}
 
 
 def parse_offset(value: object, store_id: str | None = None) -> int | None:
-    """The log offset in a dict or JSON text; None where it is damaged or, if ``store_id`` is
-    given, another store's."""
+    """The log offset in a dict or JSON text.
+
+    None if it is damaged or, with ``store_id`` given, belongs to another store.
+    """
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,8 +1,8 @@
-"""What the files of an output tell of how it was built, where nobody wrote it down.
+"""Recognises from an output's files how it was built, if that is not recorded.
 
-That is so for queues that a broker built, and for outputs of a reput that kept no record
-(``store.state.built``). A few files and entries are looked at; what does not show in them is left
-out.
+This concerns queues that a broker built, and outputs of a reput that kept no record
+(``store.state.built``). It samples a few files and entries, and omits settings that do not show in
+them.
 """
 
 from __future__ import annotations
@@ -48,14 +48,17 @@ _FILE_SIZES = {
 _QUEUES = 8
 _GAPS = 1000
 _INDEX_FILES, _ENTRIES_PER_FILE = 4, 64
-"""How many are looked at."""
+"""Sizes of the samples."""
 _SIZE_BYTES = 4
-"""Of a record's first field."""
+"""Bytes of a record's first field."""
 
 
 def recognised_settings(output: Path, given: StoreSettings) -> dict[str, Any]:
-    """Field of StoreSettings -> value, of those that the files tell. ``given``: the log, and what
-    else is needed to read them. Raises CommitLogError for an index whose log cannot be opened."""
+    """Field of StoreSettings -> value, for settings that the files reveal.
+
+    ``given`` has the log and other settings needed to read them. Raises CommitLogError if an
+    index exists but its log cannot be opened.
+    """
     found: dict[str, Any] = {}
     for kind, name in _FILE_SIZES.items():
         sizes = set(islice(_file_sizes(output / kind), _QUEUES))
@@ -83,8 +86,10 @@ def _file_sizes(root: Path) -> Iterator[int]:
 
 
 def _gaps(output: Path, queue_file_size: int) -> Iterator[OnQueueGap]:
-    """What was done at jumps of queue offsets that the ledger lists: the message after one stands
-    at its queue offset only where the gap was filled."""
+    """The action taken at each jump of queue offsets in the ledger.
+
+    The position of the message after a jump equals its queue offset only if the gap was filled.
+    """
     with suppress(OSError), (output / STATE_DIRECTORY / LEDGER).open("rb") as ledger:
         for line in ledger:
             with suppress(ValueError, KeyError, TypeError, AttributeError, StoreError):
@@ -100,7 +105,7 @@ def _gaps(output: Path, queue_file_size: int) -> Iterator[OnQueueGap]:
 
 
 def _tags_indexed(output: Path, given: StoreSettings) -> Iterator[bool]:
-    """Of messages with tags, the newest first: whether their tags are in the index."""
+    """For messages with tags, the newest first: whether their tags are in the index."""
     layout = IndexLayout(given.max_hash_slot_num, given.max_index_num)
     paths = IndexFiles(output / INDEX_DIRECTORY, layout).named_paths()
     if not paths:
@@ -119,8 +124,10 @@ def _tags_indexed(output: Path, given: StoreSettings) -> Iterator[bool]:
 def _has_tags_entry(
     path: Path, layout: IndexLayout, index: int, count: int, log: CommitLog
 ) -> bool | None:
-    """Whether the message of an entry has one for its tags; None where its entries are not all
-    there, are not those of its keys, or would be the same."""
+    """Whether the message of an entry has an entry for its tags.
+
+    None if its entries are incomplete, do not match its keys, or would be the same either way.
+    """
     offset = read_entry(path, layout, index).phy_offset
     first, end = index, index + 1
     while first > 1 and read_entry(path, layout, first - 1).phy_offset == offset:
@@ -128,7 +135,7 @@ def _has_tags_entry(
     while end < count and read_entry(path, layout, end).phy_offset == offset:
         end += 1
     record = log.record_at(offset, int.from_bytes(log.read(offset, _SIZE_BYTES), "big"))
-    # past the last entry of a full file the message's others may be in the next
+    # entries after the last one of a full file may be in the next file
     if not isinstance(record, Record) or end == layout.max_index_num:
         return None
     found = [read_entry(path, layout, at).key_hash for at in range(first, end)]

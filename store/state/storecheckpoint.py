@@ -38,7 +38,7 @@ class StoreCheckpoint:
 
     @classmethod
     def read(cls, root: Path) -> StoreCheckpoint | None:
-        """The checkpoint of a store, zeros for what its file is too short for; None without one."""
+        """The checkpoint of a store; fields past a short file's end are 0. None without one."""
         try:
             data = (root / FILE_NAME).read_bytes()
         except OSError:
@@ -46,7 +46,7 @@ class StoreCheckpoint:
         return cls(*_FIELDS.unpack_from(data.ljust(_FIELDS.size, b"\0")))
 
     def encode(self) -> bytes:
-        """The whole file."""
+        """Encode the whole file."""
         return _FIELDS.pack(
             self.physic_msg_timestamp,
             self.logics_msg_timestamp,

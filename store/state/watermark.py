@@ -1,4 +1,4 @@
-"""The watermark: everything before it is dispatched and durable. Readers trust what is below.
+"""The watermark: everything before it is dispatched and durable, so readers trust all of it.
 
 One file of two 4096-byte slots, written in turn, so that a torn write leaves the other whole. The
 valid slot with the higher sequence counts.
@@ -10,12 +10,12 @@ OFFSET  SIZE  FIELD (big-endian)
     32     8  sequence of writes
     40     8  end offset: the watermark
     48     8  start of the last record before it, -1 if unknown
-    56     4  CRC-32 of that record's first 88 bytes: tells a log that was cut and written anew
+    56     4  CRC-32 of that record's first 88 bytes: detects a log that was cut and rewritten
     60     8  storeTimestamp of the last dispatched message, ms
     68     8  physical offset from which on every key is in the index, -1 if unknown
     76     4  CRC-32 of the 76 bytes before
 
-Writer: the output's owner (``checkpoints.watermark``); here it is only read.
+Writer: the output's owner (``checkpoints.watermark``); this module only reads it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STATE_DIRECTORY = "reput"
-"""Below an output: what a dispatcher knows of it."""
+"""Directory of the dispatcher's state, inside an output."""
 FILE_NAME = "watermark"
 SLOT_SIZE = 4096
 _MAGIC = b"REPUTWM1"
@@ -43,7 +43,7 @@ class Watermark:
     store_id: str
     """uuid as 32 hex digits."""
     end_offset: int
-    """Exclusive: the physical offset behind the last dispatched byte of the log."""
+    """Exclusive: the physical offset after the last dispatched byte of the log."""
     epoch: int = 0
     sequence: int = 0
     last_record_offset: int = -1
@@ -52,7 +52,7 @@ class Watermark:
     index_begin: int = -1
 
     def pack(self) -> bytes:
-        """The slot's used bytes."""
+        """Encode the used bytes of a slot."""
         fields = _FIELDS.pack(
             _MAGIC,
             bytes.fromhex(self.store_id),
@@ -68,7 +68,7 @@ class Watermark:
 
     @classmethod
     def unpack(cls, data: bytes) -> Watermark | None:
-        """The watermark in a slot; None where it is torn, damaged or was never written."""
+        """The watermark in a slot; None if it is torn, damaged or was never written."""
         if len(data) < _FIELDS.size + _CRC.size:
             return None
         fields = data[: _FIELDS.size]
@@ -81,7 +81,7 @@ class Watermark:
 
 
 def read_watermark(directory: Path) -> Watermark | None:
-    """The watermark of an output's state directory; None where there is no valid one."""
+    """The watermark of an output's state directory; None if there is no valid one."""
     try:
         data = (directory / FILE_NAME).read_bytes()
     except OSError:

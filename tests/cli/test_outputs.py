@@ -62,7 +62,7 @@ def test_a_path_that_is_no_output_is_a_wrong_call(
     """No directory at all, an empty one: which it is, and what was looked for."""
     nowhere, empty = tmp_path / "nowhere", tmp_path / "empty"
     empty.mkdir()
-    for place, said in ((nowhere, f"no directory {nowhere}"), (empty, f"{empty} is no output")):
+    for place, said in ((nowhere, f"no directory {nowhere}"), (empty, f"{empty} is not an output")):
         code, error = called(built.store, place, words)
         assert (code, said in error) == (2, True), error
         assert error.count("\n") == 1
@@ -78,7 +78,10 @@ def test_an_output_of_another_log_is_a_wrong_call(
     (words,) = [words for words in READING if words[0] == name]
     for log, output in ((built, other), (other, built)):
         code, error = called(log.store, output.root, words)
-        assert (code, f"{output.root} is no output of the log of {log.store}" in error) == (2, True)
+        assert (code, f"{output.root} is not an output of the log of {log.store}" in error) == (
+            2,
+            True,
+        )
 
 
 def test_the_queue_source_reads_no_wrong_path(

@@ -122,7 +122,7 @@ def test_other_names_are_listed_and_other_sizes_refused(tmp_path: Path) -> None:
     assert [path.name for path in files.paths()] == [NAME]
     assert files.foreign_names() == ["20261121", unfinished, "notes"]
     assert [path.name for path in files.unfinished_paths()] == [unfinished]
-    with pytest.raises(IndexFileError, match=r"84 bytes where maxHashSlotNum.*say 88"):
+    with pytest.raises(IndexFileError, match=r"84 bytes but maxHashSlotNum.*give 88"):
         IndexFiles(files.directory, IndexLayout(2, 2)).paths()
 
 

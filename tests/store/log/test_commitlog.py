@@ -127,7 +127,7 @@ def test_a_file_of_another_size_is_named_in_the_error(tmp_path: Path) -> None:
         CommitLog([tmp_path], 64)
     message = str(caught.value)
     assert str(tmp_path / file_name(0)) in message
-    assert "100 bytes where mappedFileSizeCommitLog says 64" in message
+    assert "100 bytes but mappedFileSizeCommitLog is 64" in message
     assert CommitLog([tmp_path], 100).file_size == 100
 
 
@@ -282,7 +282,9 @@ def test_of_two_whole_copies_either_is_read_if_they_are_equal(tmp_path: Path) ->
     log.close()
     make_file(tmp_path / "b", 0, 64, content[:63])
     log = CommitLog(both)
-    with pytest.raises(CommitLogError, match=r"a/0{20} and .*b/0{20} have one name and length"):
+    with pytest.raises(
+        CommitLogError, match=r"a/0{20} and .*b/0{20} have the same name and length"
+    ):
         log.read(0, 1)
     assert log.read(64, 1) == b"\x7f"
     log.close()

@@ -328,7 +328,7 @@ def test_sizes_that_do_not_fit_are_named(tmp_path: Path) -> None:
     """A file of another size than the setting says; a setting that splits units."""
     written(tmp_path / BATCH_CONSUME_QUEUE_DIRECTORY / "T" / "0", [BatchMessage(0, 100)])
     with pytest.raises(
-        QueueFileError, match="230 bytes where mapperFileSizeBatchConsumeQueue says 460"
+        QueueFileError, match="230 bytes but mapperFileSizeBatchConsumeQueue is 460"
     ):
         list(open_batch_queues(tmp_path, 460))
     assert checked_file_size(DEFAULT_FILE_SIZE) == 300_000 * 46

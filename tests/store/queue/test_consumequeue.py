@@ -283,7 +283,7 @@ def test_a_queue_file_of_another_size_is_named(tmp_path: Path) -> None:
         ConsumeQueueFiles(tmp_path / "q", 200)
     message = str(caught.value)
     assert str(tmp_path / "q" / file_name(0)) in message
-    assert "100 bytes where mappedFileSizeConsumeQueue says 200" in message
+    assert "100 bytes but mappedFileSizeConsumeQueue is 200" in message
 
 
 def test_other_names_in_a_queue_directory_are_not_its_files(tmp_path: Path) -> None:

@@ -321,7 +321,5 @@ def test_a_file_of_another_size_is_named(tmp_path: Path) -> None:
     (tmp_path / "q" / file_name(100)).touch()
     (tmp_path / "q" / "notes").write_bytes(b"x")
     assert ConsumeQueueExtFiles(tmp_path / "q", 100).starts == [0]
-    with pytest.raises(
-        QueueFileError, match="100 bytes where mappedFileSizeConsumeQueueExt says 200"
-    ):
+    with pytest.raises(QueueFileError, match="100 bytes but mappedFileSizeConsumeQueueExt is 200"):
         ConsumeQueueExtFiles(tmp_path / "q", 200)
