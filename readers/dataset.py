@@ -41,7 +41,7 @@ def _tell_nobody(_done: int, _total: int) -> None:
 class MessageDataset(dataset.Dataset):  # type: ignore[misc]
     """The log of one store, up to its sealed end when the dataset is made.
 
-    Rows and columns follow ``store.rows.rowschema``. Bodies are inflated up to 64 MiB.
+    Rows and columns follow ``store.rows.rowschema``. Compressed bodies are inflated up to 64 MiB.
     """
 
     def __init__(self, settings: StoreSettings) -> None:

@@ -95,7 +95,7 @@ class MessageStore:
         ``settings`` replace those that ``root`` states and the indexes were built with
         (``store.state.built``); ``limits`` replace a pull's limits from the settings. Bodies are
         inflated up to ``max_body_bytes``. Raises UsageError if ``root`` is not a store, if its
-        settings cannot be read, or if ``output`` belongs to another log.
+        settings cannot be read, or if ``output`` is not an output of this log.
         """
         self._output = output or root
         settings = settings or settings_of(self._output, read_store_settings(root))

@@ -21,7 +21,7 @@ from store.errors import UsageError
 
 BACKUP_SUFFIX = ".bak"
 TRIES = 10
-"""Wait for a partial file before its backup is used."""
+"""Reads of a partial file before its backup is used."""
 RETRY_SECONDS = 0.02
 # strings are matched first, so that nothing inside one is taken for a key
 _INTEGER_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?[0-9]+)(?=\s*:)', re.DOTALL)

@@ -58,8 +58,8 @@ class CorruptRecordError(StoreError):
         self.physical_offset = physical_offset
         super().__init__(
             f"COMMITLOG_CORRUPT.{reason}: {path} at physical offset {physical_offset}, "
-            f"{end_physical_offset - physical_offset} bytes are no record; "
-            "set onCorrupt (run: --on-corrupt) to quarantine to list the range and pass it"
+            f"{end_physical_offset - physical_offset} bytes are no record; set "
+            "onCorrupt (run: --on-corrupt) to quarantine to list the range and continue after it"
         )
 
 

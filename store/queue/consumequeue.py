@@ -176,7 +176,7 @@ class QueueFiles(MappedFileQueue):
         """The result of ``find_end``, given an earlier result ``known``.
 
         It takes two small reads if nothing was added. It lists the files again; a queue that was
-        cut or replaced is searched anew.
+        cut or replaced is searched from its start.
         """
         self.refresh()
         before = self.read(known // self.unit_size - 1, 1 if known else 0)
