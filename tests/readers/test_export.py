@@ -270,7 +270,7 @@ def test_export_command(tmp_path: Path) -> None:
     file, new = tmp_path / "file", tmp_path / "new"
     file.write_bytes(b"")
     for arguments, code, text in (
-        ([out], 2, "holds something"),
+        ([out], 2, "is not empty"),
         ([file], 2, "file is not a directory"),
         ([new, "--columns", "body,bodies"], 2, "--columns names 'bodies'"),
         ([new, "--columns", "topic", "--partition-by", "topic"], 2, "no column is left"),

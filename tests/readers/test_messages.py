@@ -37,7 +37,7 @@ def test_a_body_is_inflated_up_to_the_limit(tmp_path: Path) -> None:
                 message.body()
     with MessageStore(root, max_body_bytes=len(plain) - 1) as store:
         for message in store.get_message("Topic", 0, 0).messages[:2]:
-            with pytest.raises(MessageBodyError, match=f"at most {len(plain) - 1} bytes"):
+            with pytest.raises(MessageBodyError, match=f"within {len(plain) - 1} bytes"):
                 message.body()
 
 

@@ -305,7 +305,7 @@ def test_ids_lead_to_their_messages_only(golden: Callable[[str], Path], seed: in
             assert store.message_by_id((elsewhere + place).hex()) is None
             assert store.message_at(message.physical_offset + 1) is None
         for text in ("", "zz", "00" * 15, "0" * 34, "AC" * 16 + "é"):
-            with pytest.raises(UsageError, match="no offset message id"):
+            with pytest.raises(UsageError, match="not an offset message id"):
                 store.message_by_id(text)
 
 
