@@ -179,7 +179,7 @@ def test_queue_files_of_another_size_are_refused(tmp_path: Path) -> None:
     Output(setup).run(log.plain.spans[4][1])
     before = setup.queues()
     setup.file_size = 200
-    with pytest.raises(QueueFileError, match="mappedFileSizeConsumeQueue says 200"):
+    with pytest.raises(QueueFileError, match="mappedFileSizeConsumeQueue is 200"):
         Output(setup).run(log.plain.end)
     assert setup.queues() == before
 
