@@ -48,6 +48,7 @@ _SWITCHES = {
     "enableLmq": "enable_lmq",
     "messageIndexEnable": "message_index_enable",
     "indexFileWriteEnable": "index_file_write_enable",
+    "enableAcceleratedRecovery": "enable_accelerated_recovery",
 }
 """Key -> field."""
 _NUMBERS = {
@@ -112,6 +113,8 @@ class StoreSettings:
     message_index_enable: bool = True
     index_file_write_enable: bool = True
     """Whether the index is kept in files (RocketMQ 5.4 and newer)."""
+    enable_accelerated_recovery: bool = False
+    """Whether a broker (RocketMQ 5.5) needs a logicsPhysicalOffset to start after a crash."""
     max_hash_slot_num: int = DEFAULT_MAX_HASH_SLOT_NUM
     """Slots of an index file."""
     max_index_num: int = DEFAULT_MAX_INDEX_NUM

@@ -36,7 +36,12 @@ from store.runs.spool import SpoolReader, clear_spool, empty_spool, remove_marks
 from store.state.built import record_build
 from store.state.ledger import Ledger, LedgerEntry
 from store.state.output import fingerprint
-from store.state.storecheckpoint import StoreCheckpoint
+from store.state.storecheckpoint import (
+    StoreCheckpoint,
+    keeps_logics_physical_offset,
+    lower_logics_physical_offset,
+    may_start_record,
+)
 from streaming.config import DispatcherConfig
 from streaming.dispatchers import Derived
 from streaming.followers import Followers
@@ -85,6 +90,7 @@ class BatchWriter:
         """The index writers, which ``take_over`` opens because the position decides how they read
         the files."""
         self._store_checkpoint_due = 0.0
+        self._keeps_logics_physical_offset = False
         self._may_be_behind = True
         """A broker may have written RocketMQ's checkpoint for messages that are dispatched only
         now."""
@@ -98,6 +104,7 @@ class BatchWriter:
     def take_over(self, plan: Plan) -> None:
         """Remove what an earlier run left unfinished, and begin with the plan's watermark."""
         empty_spool(self._config.spool_directory, self._config.output)
+        self._take_over_store_checkpoint(plan)
         clear_from = self._advance_to(plan)
         durable_end = plan.watermark.end_offset if self._built_by_us else None
         self.dispatchers = self._derived.dispatchers(
@@ -110,6 +117,21 @@ class BatchWriter:
                 dispatcher.truncate(clear_from)
         if plan.truncate_to is not None:
             self.write_store_checkpoint(final=True)
+
+    def _take_over_store_checkpoint(self, plan: Plan) -> None:
+        """Before any unit goes, or the watermark that tells of it: have RocketMQ's checkpoint claim
+        none that may."""
+        output, root = self._config.output, self._settings.root
+        found = StoreCheckpoint.read(output) or StoreCheckpoint()
+        covered, last = found.logics_physical_offset, plan.watermark.last_record_offset
+        # what a broker or an earlier run wrote, not damage; a log that was cut need not have it
+        is_cut = plan.truncate_to is not None
+        is_kept = covered > 0 and (is_cut or may_start_record(self._log, covered))
+        self._keeps_logics_physical_offset = is_kept or keeps_logics_physical_offset(
+            self._settings, {root} - {output}
+        )
+        if self._built_by_us:
+            lower_logics_physical_offset(output, last if last >= 0 else plan.watermark.end_offset)
 
     def _advance_to(self, plan: Plan) -> int | None:
         """Make the plan's position durable; return the offset from which no unit can be trusted.
@@ -332,11 +354,13 @@ class BatchWriter:
         if not final and now < self._store_checkpoint_due:
             return
         self._store_checkpoint_due = now + STORE_CHECKPOINT_SECONDS
-        timestamp = current.last_store_timestamp
+        timestamp, last = current.last_store_timestamp, current.last_record_offset
         before = StoreCheckpoint.read(self._config.output) or StoreCheckpoint()
         index_msg_timestamp = max(item.index_msg_timestamp for item in self.dispatchers)
         if not index_msg_timestamp and (self._may_be_behind or not self._derived.index):
             index_msg_timestamp = before.index_msg_timestamp
+        # without a last record the watermark was lowered, and the checkpoint with it
+        covered = last if last >= 0 else before.logics_physical_offset
         StoreCheckpoint(
             physic_msg_timestamp=max(
                 timestamp, before.physic_msg_timestamp if self._may_be_behind else 0
@@ -344,7 +368,8 @@ class BatchWriter:
             logics_msg_timestamp=timestamp,
             index_msg_timestamp=index_msg_timestamp,
             master_flushed_offset=before.master_flushed_offset,
-            confirm_phy_offset=max(current.last_record_offset, 0),
+            confirm_phy_offset=max(last, 0),
+            logics_physical_offset=covered if self._keeps_logics_physical_offset else 0,
         ).write(self._config.output)
 
     def close(self) -> None:

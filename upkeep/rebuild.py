@@ -181,6 +181,8 @@ def _take_over_checkpoint(output: Path, built: Path) -> None:
     if before is None or after is None:
         return
     after = replace(after, master_flushed_offset=before.master_flushed_offset)
+    if before.logics_physical_offset > 0 and not after.logics_physical_offset:
+        after = replace(after, logics_physical_offset=after.confirm_phy_offset)
     if not (built / INDEX_DIRECTORY).is_dir():
         # the index stays
         after = replace(after, index_msg_timestamp=before.index_msg_timestamp)

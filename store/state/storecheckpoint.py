@@ -1,4 +1,4 @@
-"""RocketMQ's ``checkpoint`` file (``StoreCheckpoint``, formats.md §9): five longs in one page.
+"""RocketMQ's ``checkpoint`` file (``StoreCheckpoint``, formats.md §9): six longs in one page.
 
 OFFSET  SIZE  FIELD
      0     8  physicMsgTimestamp, ms
@@ -6,24 +6,31 @@ OFFSET  SIZE  FIELD
     16     8  indexMsgTimestamp, ms
     24     8  masterFlushedOffset
     32     8  confirmPhyOffset
+    40     8  logicsPhysicalOffset, since 5.5.0; 0 where nobody keeps it
 The rest of the 4096 bytes is zero. 4.x writes the first three fields, 5.0.0 and 5.1.0 the first
-four (formats.md §12). RocketMQ maps the whole page over a file that is shorter.
+four, up to 5.4.0 five (formats.md §12). RocketMQ maps the whole page over a file that is shorter.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from store import fsops
+from store.config import StoreSettings
+from store.log.commitlog import CommitLog
+from store.log.record import Record
 
 FILE_NAME = "checkpoint"
 FILE_SIZE = 4096
-_FIELDS = struct.Struct(">qqqqq")
+_FIELDS = struct.Struct(">qqqqqq")
 USED_SIZE = _FIELDS.size
 """Bytes of the fields."""
+_SIZE_BYTES = 4
+"""Of a record's first field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,9 @@ class StoreCheckpoint:
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
+    logics_physical_offset: int = 0
+    """Start of a record before which every message is in the queues, durably: a 5.5 broker that
+    recovers from a crash dispatches from here on."""
 
     @classmethod
     def read(cls, root: Path) -> StoreCheckpoint | None:
@@ -47,13 +57,7 @@ class StoreCheckpoint:
 
     def encode(self) -> bytes:
         """Encode the whole file."""
-        return _FIELDS.pack(
-            self.physic_msg_timestamp,
-            self.logics_msg_timestamp,
-            self.index_msg_timestamp,
-            self.master_flushed_offset,
-            self.confirm_phy_offset,
-        ).ljust(FILE_SIZE, b"\0")
+        return _FIELDS.pack(*astuple(self)).ljust(FILE_SIZE, b"\0")
 
     def write(self, root: Path) -> None:
         """Write in place, as RocketMQ does, and sync. Raises OutputError."""
@@ -64,3 +68,29 @@ class StoreCheckpoint:
             fsops.sync(fd, path)
         finally:
             os.close(fd)
+
+
+def keeps_logics_physical_offset(settings: StoreSettings, roots: Iterable[Path]) -> bool:
+    """Whether an output is for RocketMQ 5.5, whose checkpoint has a logicsPhysicalOffset: its index
+    has tags, its property file asks for the recovery by it, or one of ``roots`` has one."""
+    if settings.index_tags or settings.enable_accelerated_recovery:
+        return True
+    found = map(StoreCheckpoint.read, roots)
+    return any(one is not None and one.logics_physical_offset > 0 for one in found)
+
+
+def lower_logics_physical_offset(root: Path, end_offset: int) -> None:
+    """Have a checkpoint claim no message from ``end_offset`` on, which is a record's start, before
+    its unit goes. Raises OutputError."""
+    found = StoreCheckpoint.read(root)
+    if found is not None and found.logics_physical_offset > end_offset:
+        replace(found, logics_physical_offset=end_offset).write(root)
+
+
+def may_start_record(log: CommitLog, offset: int) -> bool:
+    """Whether a record starts at ``offset``, as one must at a logicsPhysicalOffset; what the log
+    has lost counts as one."""
+    if offset < log.min_offset:
+        return True
+    size = int.from_bytes(log.read(offset, _SIZE_BYTES), "big")
+    return isinstance(log.record_at(offset, size), Record)

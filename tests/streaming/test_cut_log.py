@@ -46,6 +46,7 @@ SETTINGS = {
     "maxHashSlotNum": 7,
     "maxIndexNum": 20,
     "enableMultiDispatch": "true",
+    "enableAcceleratedRecovery": "true",
 }
 BATCH_TOPIC = b"Batch"
 TOPICS = (b"A", b"B", BATCH_TOPIC)

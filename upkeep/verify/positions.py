@@ -17,7 +17,7 @@ from store.log.record import Record
 from store.state import storecheckpoint
 from store.state.ledger import FILE_NAME as LEDGER
 from store.state.ledger import Ledger, LedgerEntry
-from store.state.storecheckpoint import StoreCheckpoint
+from store.state.storecheckpoint import StoreCheckpoint, may_start_record
 from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import SLOT_SIZE, USED_SIZE, Watermark
 from upkeep.verify.difference import Damage, Difference, LogRange
@@ -86,6 +86,8 @@ class StoreCheckpointBounds:
     index_timestamps: Sequence[int] | None
     """endTimestamps of index files that are full and followed by another, in order, in ms; None
     where they are unknown, since the index is switched off."""
+    keeps_logics_physical_offset: bool
+    """Whether the output is for RocketMQ 5.5, whatever its checkpoint holds."""
 
 
 def compare_store_checkpoint(
@@ -95,7 +97,7 @@ def compare_store_checkpoint(
     path = output / storecheckpoint.FILE_NAME
     data = path.read_bytes() if path.exists() else None
     found = StoreCheckpoint.read(output)
-    right = _right_checkpoint(found or StoreCheckpoint(-1, -1, -1, -1, -1), log, bounds)
+    right = _right_checkpoint(found or StoreCheckpoint(-1, -1, -1, -1, -1, -1), log, bounds)
     name = storecheckpoint.FILE_NAME
     if data is None:
         size = (storecheckpoint.FILE_SIZE,)
@@ -147,10 +149,27 @@ def _right_checkpoint(
     if not (logics <= physic and (is_live or physic <= newest)):
         physic = logics
     flushed, log_end = found.master_flushed_offset, bounds.log.sealed_end
-    is_start = 0 <= flushed < log_end and (flushed < log.min_offset or _record_at(log, flushed))
+    is_start = 0 <= flushed < log_end and may_start_record(log, flushed)
     if not is_start and flushed != log_end:
         flushed = 0
-    return StoreCheckpoint(physic, logics, index, flushed, confirm)
+    covered = _right_logics_physical_offset(found.logics_physical_offset, log, bounds)
+    return StoreCheckpoint(physic, logics, index, flushed, confirm, covered)
+
+
+def _right_logics_physical_offset(found: int, log: CommitLog, bounds: StoreCheckpointBounds) -> int:
+    """``found`` where no message before it can lack a unit and a record starts there: RocketMQ goes
+    on at this very byte of the log, and cuts the log where none does. 0 is none yet."""
+    watermark = bounds.watermark
+    last = watermark.last_record_offset
+    if last < 0:
+        last = watermark.end_offset
+
+    def is_right(offset: int) -> bool:
+        return 0 < offset <= last and may_start_record(log, offset)
+
+    if found == 0 or is_right(found):
+        return found
+    return last if bounds.keeps_logics_physical_offset and is_right(last) else 0
 
 
 def _record_at(log: CommitLog, offset: int) -> Record | None:

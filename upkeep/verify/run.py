@@ -34,7 +34,11 @@ from store.runs.scan import PackedChunk, runs_of, scan
 from store.state.built import record_build
 from store.state.ledger import LedgerEntry
 from store.state.output import check_is_output, fingerprint
-from store.state.storecheckpoint import StoreCheckpoint
+from store.state.storecheckpoint import (
+    StoreCheckpoint,
+    keeps_logics_physical_offset,
+    lower_logics_physical_offset,
+)
 from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import Watermark
 from upkeep.verify.batchconsumequeue import BatchConsumeQueueVerifier
@@ -228,6 +232,7 @@ class _Pass:
         bounds = StoreCheckpointBounds(
             watermark, self._scope, self._newest_store_timestamp,
             None if self._index is None else self._index.full_end_timestamps,
+            keeps_logics_physical_offset(self._settings, {self._settings.root} - {self._output}),
         )  # fmt: skip
         differences, right = compare_store_checkpoint(self._output, self._log, bounds)
         self._differences += differences
@@ -263,6 +268,8 @@ class _Pass:
         if self._ledger.path.name in kinds:
             self._ledger.heal()
         watermark, lowered = self._watermark, self._replay_from
+        if lowered is not None:
+            lower_logics_physical_offset(self._output, lowered)
         if watermark is None:
             # the watermark was lost: the files hold the entries that were compared
             begin = -1 if self._index is None or self._index.begin is None else self._index.begin

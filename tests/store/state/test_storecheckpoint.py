@@ -18,21 +18,22 @@ from tests.support.golden import GOLDEN_NAMES
 def test_golden_checkpoints_are_read_and_written_back(
     name: str, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Five longs at 0, 8, 16, 24, 32 (formats.md §9); writing what was read gives the same page."""
+    """Six longs at 0, 8, to 40 (formats.md §9); writing what was read gives the same page."""
     root = golden(name)
     stored = (root / "checkpoint").read_bytes()
     found = StoreCheckpoint.read(root)
     assert found is not None
     assert (
         struct.pack(
-            ">qqqqq",
+            ">qqqqqq",
             found.physic_msg_timestamp,
             found.logics_msg_timestamp,
             found.index_msg_timestamp,
             found.master_flushed_offset,
             found.confirm_phy_offset,
+            found.logics_physical_offset,
         )
-        == stored[:40]
+        == stored[:48]
     )
     (tmp_path / "copy").mkdir()
     found.write(tmp_path / "copy")
@@ -41,24 +42,26 @@ def test_golden_checkpoints_are_read_and_written_back(
 
 def test_a_checkpoint_is_one_page(tmp_path: Path) -> None:
     """4096 bytes from creation; rewritten in place, negative longs included."""
-    first = StoreCheckpoint(1, 2, 3, 4, 5)
+    first = StoreCheckpoint(1, 2, 3, 4, 5, 6)
     first.write(tmp_path)
     path = tmp_path / "checkpoint"
-    assert path.read_bytes() == struct.pack(">qqqqq", 1, 2, 3, 4, 5).ljust(4096, b"\0")
+    assert path.read_bytes() == struct.pack(">qqqqqq", 1, 2, 3, 4, 5, 6).ljust(4096, b"\0")
     inode = path.stat().st_ino
-    second = StoreCheckpoint(-1, 0, (1 << 63) - 1, -(1 << 63), 7)
+    second = StoreCheckpoint(-1, 0, (1 << 63) - 1, -(1 << 63), 7, -8)
     second.write(tmp_path)
     assert StoreCheckpoint.read(tmp_path) == second
     assert (path.stat().st_ino, path.stat().st_size) == (inode, 4096)
 
 
 @pytest.mark.parametrize("length", [4096, 0], ids=["page", "cut"])
-@pytest.mark.parametrize("fields", [(), (7, 8, 9), (7, 8, 9, 10), (7, 8, 9, 10, 11)])
+@pytest.mark.parametrize(
+    "fields", [(), (7, 8, 9), (7, 8, 9, 10), (7, 8, 9, 10, 11), (7, 8, 9, 10, 11, 12)]
+)
 def test_checkpoints_of_older_versions_have_zeros_for_the_later_fields(
     tmp_path: Path, fields: tuple[int, ...], length: int
 ) -> None:
-    """Three longs through 4.9.8, four in 5.0.0 and 5.1.0 (§13); in a page, or in a copy without
-    its zeros, which RocketMQ maps as a page again."""
+    """Three longs through 4.9.8, four in 5.0.0 and 5.1.0, five up to 5.4.0 (§12); in a page, or in
+    a copy without its zeros, which RocketMQ maps as a page again."""
     assert StoreCheckpoint.read(tmp_path) is None
     stored = struct.pack(f">{len(fields)}q", *fields)
     (tmp_path / "checkpoint").write_bytes(stored.ljust(length, b"\0"))
