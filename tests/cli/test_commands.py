@@ -12,7 +12,7 @@ from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail, records
 from store.log.record import Record, encode
 from tests.support.cli import reput, reput_json, reput_json_lines
-from tests.support.golden import difference, tree
+from tests.support.golden import difference, log_records, tree
 from workload.appender import Appender
 from workload.messages import Workload
 
@@ -136,9 +136,12 @@ def test_produce_writes_what_the_workload_says_and_goes_on(tmp_path: Path) -> No
 
 
 def test_produce_is_paced(tmp_path: Path) -> None:
-    """The rate is kept: messages follow from the time that passed."""
+    """No message comes before its time at the rate; a busy machine may only be late."""
     found = reput_json("produce", tmp_path / "s", "--rate", 1000, "--seconds", 2)
-    assert 1990 <= found["messages"] <= 2010
+    times = [record.store_timestamp for record in log_records(tmp_path / "s")]
+    assert len(times) == found["messages"] > 1
+    first = times.count(times[0])
+    assert all(at - times[0] + 2 >= number - first for number, at in enumerate(times))
 
 
 def test_demo_checks_every_message() -> None:
