@@ -32,9 +32,11 @@ def answer(settings: StoreSettings, query: str) -> Iterator[pa.RecordBatchReader
         try:
             relation = connection.sql(query)
             if relation is None:
-                raise UsageError(f"the query is empty; select from the table {TABLE}")
+                raise UsageError(f"the query gives no result; select from the table {TABLE}")
             yield relation.to_arrow_reader()
         except duckdb.ProgrammingError as error:
-            raise UsageError(f"the query cannot be run: {error}") from error
+            # below the query's line DuckDB draws where it failed: a log has no such columns
+            reason = str(error).rstrip(" ^\n")
+            raise UsageError(f"the query cannot be run: {reason}") from error
         except duckdb.Error as error:
             raise StoreError(f"the query failed: {error}") from error

@@ -5,7 +5,7 @@ INTERRUPTED = 130
 
 
 def __getattr__(name: str) -> str:
-    """``__version__``, looked up when it is asked for: the command starts without it."""
+    """Look ``__version__`` up when it is asked for, since it slows the command's start."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415

@@ -7,7 +7,7 @@ from reput import INTERRUPTED
 
 
 def main() -> None:
-    """Ctrl-C while the packages load, or a JVM starts, ends the command without a traceback."""
+    """Run the command; Ctrl-C ends it without a traceback also while packages load."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
     from reput.cli import main as run_command  # noqa: PLC0415

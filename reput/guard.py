@@ -1,7 +1,8 @@
-"""Refuses to run among strangers: another distribution may own one of our package names.
+"""Finds packages of other distributions that have the names of ours.
 
-Our folders have plain names (decision 0001), others ship packages of the same name (``streaming``
-for one), pip overwrites files without a word, and executors import by name: better a clear line.
+Our folders have plain names (decision 0001). Other distributions ship packages of the same names,
+such as ``streaming``; pip overwrites files without a warning, and executors import by name. The
+command therefore checks at its start and refuses to run beside them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PACKAGES = (
 
 
 def foreign_packages() -> list[str]:
-    """What is wrong, a line each; empty where every name is ours alone."""
+    """Return a line per package name that another distribution owns or shadows."""
     problems = []
     owners = packages_distributions()
     here = Path(__file__).resolve().parent.parent

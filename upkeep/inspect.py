@@ -9,7 +9,7 @@ from typing import Any
 from checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
 from checkpoints.spark_checkpoint import DamagedCheckpointError, read_position
 from store.config import StoreSettings
-from store.errors import UsageError
+from store.errors import NotFoundError, UsageError
 from store.log import properties
 from store.log.commitlog import CommitLog
 from store.log.cursor import Window, walk
@@ -83,15 +83,17 @@ def _record_fields(found: Record, settings: StoreSettings) -> dict[str, Any]:
 def describe_queue(
     settings: StoreSettings, output: Path, topic: str, queue_id: int, first: int, count: int
 ) -> list[dict[str, Any]]:
-    """Return units of a queue below ``output``. Raises UsageError where the queue does not exist,
-    or does not belong to this log."""
+    """Units of a queue below ``output``. Raises NotFoundError where there is no such queue,
+    UsageError where the output does not belong to this log."""
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     watermark_of_output(output, settings.root, log)
     name = topic_directory(topic.encode("utf-8", "surrogateescape"))
     root = output / CONSUME_QUEUE_DIRECTORY
     path = root / QueueKey(name, queue_id).relative_path if name is not None else None
     if path is None or not path.is_dir():
-        raise UsageError(f"no queue {queue_id} of topic {topic!r} below {root}")
+        raise NotFoundError(
+            f"no queue {queue_id} of topic {topic} below {root}; reput status lists the topics"
+        )
     files = ConsumeQueueFiles(path, settings.mapped_file_size_consume_queue)
     rows = []
     for index, unit in enumerate(files.read(first, count)):

@@ -1,9 +1,9 @@
 """The command line: a file per command, data in, text out. Nothing is decided here.
 
-Exit codes: 0 done, 1 failed, 2 called wrongly. Errors are one line on stderr.
+Exit codes: 0 for done, 1 for failed, 2 for called wrongly. An error is one line on stderr.
 
-Commands import what is heavy (Spark, Arrow, numba: more than a second together) when they run, so
-that no command waits for what another needs.
+Commands import heavy packages (Spark, Arrow, numba: more than a second together) when they run, so
+that no command waits for the packages of another.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _options(
 def main() -> None:
     """Entry point of the ``reput`` command."""
     _open_standard_streams()
-    # known before anything is parsed: what is wrong with a call is said in JSON, too
+    # read before anything is parsed, so that errors in the call itself are JSON, too
     as_json = not {"--json", "-j"}.isdisjoint(sys.argv)
     set_up(as_json)
     problems = foreign_packages()
@@ -92,11 +92,15 @@ def main() -> None:
         fail(f"{'; '.join(problems)}; install reput into an environment of its own", 1)
     try:
         try:
-            sys.exit(app(standalone_mode=not as_json))
+            sys.exit(app(standalone_mode=False))
         finally:
             sys.stdout.flush()
     except typer.TyperException as error:
-        fail(error.format_message(), error.exit_code)
+        line = _usage_line(error)
+        if not line:
+            # a group called without a command has shown its help
+            sys.exit(error.exit_code)
+        fail(line, error.exit_code)
     except ReputError as error:
         _leave_stdout()
         fail(str(error), error.exit_code)
@@ -110,9 +114,22 @@ def main() -> None:
         fail(f"cannot write to standard output: {error.strerror}", 1)
 
 
+def _usage_line(error: typer.TyperException) -> str:
+    """typer's sentence as a line of ours, with the command whose help explains it."""
+    # pydantic, which checks the values for typer, puts these words before some of its reasons
+    text = error.format_message().replace("Value error, ", "").rstrip(".")
+    if not text:
+        return ""
+    context = getattr(error, "ctx", None)
+    hint = f"; see {context.command_path} --help" if context is not None else ""
+    return f"{text[0].lower()}{text[1:]}{hint}"
+
+
 def _open_standard_streams() -> None:
-    """Where the caller has closed one, nothing of ours may be opened in its place and written to:
-    what goes there is dropped."""
+    """Open /dev/null in place of each stream that the caller has closed.
+
+    Otherwise a file of ours could get its number, and our output would go into that file.
+    """
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -123,7 +140,7 @@ def _open_standard_streams() -> None:
 
 
 def _leave_stdout() -> None:
-    """Have the interpreter's last flush succeed: what was not written has been told."""
+    """Make the interpreter's last flush succeed; an error line has told what was not written."""
     with suppress(OSError):
         sys.stdout.flush()
         return

@@ -1,4 +1,4 @@
-"""Commands and groups whose ``--help`` shows no value for the flags that typer itself adds."""
+"""Commands and groups whose ``--help`` shows no value beside the flags that typer adds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class _Plain:
-    """Typer names the type of every option, also of one that takes no value."""
+    """Removes the type that typer shows beside an option without a value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Every parameter, those that typer adds too. Called for help and for parsing."""
+        """Return every parameter, with those that typer adds. Called for help and for parsing."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False):
@@ -24,4 +24,4 @@ class Command(_Plain, TyperCommand):
 
 
 class Group(_Plain, TyperGroup):
-    """Commands under one name."""
+    """A group of commands under one name."""

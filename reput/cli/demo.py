@@ -1,4 +1,4 @@
-"""``reput demo``: see it work, on a log that it writes itself."""
+"""``reput demo``: shows the dispatcher at work on a log that the demo writes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from store.errors import UsageError
 
 def demo(
     directory: Annotated[
-        Path | None, value("DIR", "Where to work, kept; else a temporary place.", "--dir")
+        Path | None,
+        value("DIR", "Work in this directory and keep it; a temporary one if not given.", "--dir"),
     ] = None,
-    topics: Annotated[int, value("N", "Topics.", min=1, max=999)] = 4,
-    queues: Annotated[int, value("N", "Queues of each topic.", min=1)] = 4,
-    rate: Annotated[int, value("N", "Messages/s.", min=1)] = 10_000,
-    size: Annotated[int, value("BYTES", "Bytes of a body.", min=12)] = 300,
-    seconds: Annotated[int, value("N", "How long to append.", min=1)] = 20,
+    topics: Annotated[int, value("N", "Number of topics.", min=1, max=999)] = 4,
+    queues: Annotated[int, value("N", "Number of queues of each topic.", min=1)] = 4,
+    rate: Annotated[int, value("N", "Messages to append per second.", min=1)] = 10_000,
+    size: Annotated[int, value("BYTES", "Length of each body.", min=12)] = 300,
+    seconds: Annotated[int, value("N", "How many seconds to append for.", min=1)] = 20,
 ) -> None:
     """Append to a live log, follow it with the dispatcher, then check every message."""
     from workload.demo import DemoPlan, run_demo  # noqa: PLC0415
@@ -43,15 +44,16 @@ def demo(
         by_topic.setdefault(queue.topic, []).append(queue.message_count)
     tables.print_table(
         "read back from the consume queues",
-        ("topic", "queues", "messages", "checked"),
+        ("topic", "queues", "messages", "result"),
         [
-            (topic, len(counts), f"{sum(counts):,}", "all right")
+            (topic, len(counts), f"{sum(counts):,}", "all as appended")
             for topic, counts in by_topic.items()
         ],
     )
     active = progress.active_seconds()
     tables.print_line(
-        f"{progress.counts.messages:,} messages in {progress.batches} micro-batches, "
+        f"{tables.counted(progress.counts.messages, 'message')} in "
+        f"{tables.counted(progress.batches, 'micro-batch', 'micro-batches')}, "
         f"{progress.counts.messages / active:,.0f}/s while following, lag now "
         f"{tables.lag_text(progress.lag_bytes)}; every body, property, tag and offset was "
         "compared with what was appended"

@@ -1,4 +1,4 @@
-"""``reput diff``: where two stores differ in what follows from their logs."""
+"""``reput diff``: names where the queues and indexes of two stores differ."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from reput.cli import options, render, tables
 from store.errors import UsageError
+from store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
 from store.state.built import hash_slot_count
 from upkeep.compare import DIRECTORY_KINDS, KINDS, compare_stores
 
@@ -17,29 +18,38 @@ DIFFERENT = 1
 
 
 def diff(
-    store_a: Annotated[Path, typer.Argument(help="Root of a store, or of another output.")],
-    store_b: Annotated[Path, typer.Argument(help="The one to compare it with.")],
+    store_a: Annotated[
+        Path,
+        typer.Argument(
+            help="The root directory of a store or of another output.", metavar="STORE_A"
+        ),
+    ],
+    store_b: Annotated[
+        Path, typer.Argument(help="The root directory to compare it with.", metavar="STORE_B")
+    ],
     only: Annotated[
         str | None,
         options.value(
             "KINDS",
-            "Kinds, with commas: `consumequeue`, `index`, ..., `checkpoint`, whose times "
-            "differ of themselves; all but that if not given.",
+            "Compare only these kinds, with commas: `consumequeue`, `index`, ...; all but "
+            "`checkpoint`, whose times always differ, if not given.",
         ),
     ] = None,
     broker_conf: options.BrokerConf = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare queues and indexes; name the first entry of each that differs.
+    """Compare two stores' queues and indexes, and name the first entry of each that differs.
 
-    Reads only. Exit code 0 where nothing differs, 1 where something does, 2 if called wrongly.
+    Reads only. The exit code is 0 if nothing differs, 1 if anything does, 2 for a wrong call.
     """
     kinds = DIRECTORY_KINDS if only is None else options.kinds_option(only, KINDS)
     roots = (store_a, store_b)
     for root in roots:
         if not root.is_dir():
             raise UsageError(f"{root} is not a directory; give a store's root, or an output's")
-    slots = hash_slot_count(roots, broker_conf)
+    slots = DEFAULT_MAX_HASH_SLOT_NUM
+    if INDEX_DIRECTORY in kinds:
+        slots = hash_slot_count(roots, broker_conf)
     found = compare_stores(*roots, kinds, hash_slot_count=slots)
     if not found.compared:
         raise UsageError(f"neither {store_a} nor {store_b} holds {' or '.join(kinds)}")

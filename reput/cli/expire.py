@@ -1,4 +1,4 @@
-"""``reput expire``: remove derived files whose messages the log has lost."""
+"""``reput expire``: removes derived files whose messages the log no longer holds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ def expire(
     store: options.Store,
     output: options.Output = None,
     apply: Annotated[
-        bool, options.flag("Remove them; otherwise they are only shown.", "--apply")
+        bool, options.flag("Remove the files; otherwise they are only shown.", "--apply")
     ] = False,
     remove_unused: Annotated[
         bool,
-        options.flag("With `--apply`: whole queues without messages too.", "--remove-unused"),
+        options.flag(
+            "With `--apply`, remove whole queues without messages as well.", "--remove-unused"
+        ),
     ] = False,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
@@ -27,7 +29,7 @@ def expire(
 ) -> None:
     """Show, or remove, the queue files whose messages the log no longer holds.
 
-    RocketMQ's rule: from the oldest on, never a queue's last file.
+    As in RocketMQ, a queue loses its oldest files first, and never its last one.
     """
     if remove_unused and not apply:
         raise UsageError("--remove-unused needs --apply; without it nothing is removed")
@@ -46,13 +48,13 @@ def expire(
     rows: list[tuple[object, ...]] = [
         (file.topic, file.queue_id, file.path.relative_to(root), file.size) for file in found.files
     ]
-    fate = "all of it" if remove_unused or not apply else "kept"
+    fate = "would go" if remove_unused or not apply else "kept"
     rows += [(key.topic, key.queue_id, f"unused queue: {fate}", "") for key in found.unused_queues]
-    title, columns = "removed" if apply else "would go", ("topic", "queue", "file", "bytes")
+    title, columns = "removed" if apply else "to remove", ("topic", "queue", "file", "bytes")
     if rows:
         tables.print_table(title, columns, rows)
     tables.print_line(
-        f"{len(found.files):,} files, {tables.human_bytes(size)}, {len(found.unused_queues):,} "
-        f"unused queues; the log begins at {found.log_min_offset}"
-        + ("" if apply else "; nothing was removed, give --apply")
+        f"{tables.counted(len(found.files), 'file')}, {tables.human_bytes(size)}, "
+        f"{tables.counted(len(found.unused_queues), 'unused queue')}; the log begins at "
+        f"{found.log_min_offset}" + ("" if apply else "; nothing was removed, give --apply")
     )

@@ -1,4 +1,4 @@
-"""``reput export``: a range of the log as Parquet files."""
+"""``reput export``: writes a range of the log as Parquet files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _ExportProgress(Progress):
-    """Offsets are bytes of what is gone through."""
+    """The progress of an export; its offsets are bytes of log read so far."""
 
     def summary(self) -> dict[str, Any]:
         """Counts so far."""
@@ -29,32 +29,42 @@ class _ExportProgress(Progress):
 def export(
     store: options.Store,
     out: Annotated[
-        Path, typer.Argument(help="Directory to make; what is there already must be empty.")
+        Path,
+        typer.Argument(help="The directory to write; it must be new or empty.", metavar="OUT"),
     ],
     topic: options.Topics = None,
-    from_time: Annotated[str | None, options.time_value("Stored then or later")] = None,
-    to_time: Annotated[str | None, options.value("TIME", "Stored before.")] = None,
+    from_time: Annotated[
+        str | None, options.time_value("Take messages stored then or later")
+    ] = None,
+    to_time: Annotated[
+        str | None, options.value("TIME", "Take messages stored before then.")
+    ] = None,
     from_offset: Annotated[
-        int | None, options.value("OFFSET", "At this physical offset or beyond it.", min=0)
+        int | None, options.value("OFFSET", "Take messages from this physical offset on.", min=0)
     ] = None,
     to_offset: Annotated[
-        int | None, options.value("OFFSET", "Up to this physical offset, exclusive.", min=0)
+        int | None, options.value("OFFSET", "Take messages below this physical offset.", min=0)
     ] = None,
     columns: Annotated[
         str | None,
-        options.value("NAMES", "With commas: `topic,storeTimestamp,body`; all if not given."),
+        options.value(
+            "NAMES", "Write only these columns, with commas: `topic,storeTimestamp,body`."
+        ),
     ] = None,
     partition_by: Annotated[
-        str | None, options.value("NAMES", "Directories: `topic`, `date`, or both with a comma.")
+        str | None,
+        options.value(
+            "NAMES", "Write a directory per `topic`, per `date`, or per both with a comma."
+        ),
     ] = None,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a range of the log as Parquet files, a row per message.
+    """Write a range of the log as Parquet files with a row per message.
 
-    Log files that no condition allows are not opened. OUT is there when all of it is: until then it
-    is written as OUT.incomplete.
+    It opens only the log files of that range. It writes to OUT.incomplete, which becomes OUT when
+    everything is durable.
     """
     from readers.export import Selection  # noqa: PLC0415
 
@@ -73,8 +83,8 @@ def export(
         render.print_json({**asdict(done), "seconds": seconds})
     else:
         tables.print_line(
-            f"{done.rows:,} rows in {done.files:,} files, {tables.human_bytes(done.bytes)}, "
-            f"in {seconds} s"
+            f"{tables.counted(done.rows, 'row')} in {tables.counted(done.files, 'file')}, "
+            f"{tables.human_bytes(done.bytes)}, in {seconds} s"
         )
 
 

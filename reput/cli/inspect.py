@@ -1,8 +1,7 @@
-"""``reput inspect``: look at bytes without changing any."""
+"""``reput inspect``: shows records, queues and positions, and never writes."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,24 +13,29 @@ from store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, sys_flag_names
 from upkeep.inspect import describe_checkpoint, describe_queue, describe_record
 
 app = typer.Typer(
-    cls=Group, help="Look at records, queues and positions; never writes.", no_args_is_help=True
+    cls=Group,
+    help="Show records, queues and positions as they are, without writing.",
+    no_args_is_help=True,
 )
 
 
 _MAGICS = {f"{MESSAGE_MAGIC_V1:#x}": "v1", f"{MESSAGE_MAGIC_V2:#x}": "v2"}
 _NONE_WHERE_ZERO = ("prepared_transaction_offset", "store_checkpoint.")
-"""Beginnings of names; -1 is none everywhere."""
+"""Beginnings of the names of fields whose 0 means none; -1 means none in every field."""
+_SINGULAR = {"properties": "property"}
+"""The name before each entry of a mapping."""
 
 
 def _show(title: str, fields: dict[str, Any], as_json: bool) -> None:
     if as_json:
         render.print_json(fields)
     else:
-        tables.print_fields(title, {name: _named(name, one) for name, one in fields.items()})
+        named = {name: _named(name, one) for name, one in fields.items()}
+        tables.print_fields(title, {_SINGULAR.get(name, name): one for name, one in named.items()})
 
 
 def _named(name: str, value: Any) -> Any:
-    """A number by what it means: a time, a bit's name."""
+    """Return a number as what it means: a time, the names of its bits, none."""
     if name == "sys_flag":
         return f"{value} {' '.join(sys_flag_names(value))}".rstrip()
     if name == "magic":
@@ -46,11 +50,16 @@ def _named(name: str, value: Any) -> Any:
 @app.command("record", cls=Command)
 def record(
     store: options.Store,
-    physical_offset: Annotated[int, typer.Argument(min=0, help="Where the record starts.")],
+    physical_offset: Annotated[
+        int,
+        typer.Argument(
+            min=0, help="The byte of the log at which the record starts.", metavar="OFFSET"
+        ),
+    ],
     broker_conf: options.BrokerConf = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Decode what stands at a physical offset, be it sound or not."""
+    """Decode what stands at a physical offset, whether it is a sound record or not."""
     fields = describe_record(options.store_settings(store, broker_conf), physical_offset)
     _show(f"physical offset {physical_offset}", fields, as_json)
 
@@ -58,16 +67,20 @@ def record(
 @app.command("queue", cls=Command)
 def queue(
     store: options.Store,
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    queue_id: Annotated[int, typer.Argument(min=0, help="The queue.")],
-    first: Annotated[int, options.value("OFFSET", "First queue offset.", "--from", min=0)] = 0,
-    count: Annotated[int, options.value("N", "How many units.", "--count", "-n", min=1)] = 20,
-    output: options.Output = None,
+    topic: options.Topic,
+    queue_id: options.Queue,
+    first: Annotated[
+        int, options.value("OFFSET", "The queue offset to begin at.", "--from", min=0)
+    ] = 0,
+    count: Annotated[
+        int, options.value("N", "How many units to show.", "--count", "-n", min=1)
+    ] = 20,
+    output: options.ReadOutput = None,
     broker_conf: options.BrokerConf = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show units of a consume queue and whether each one's record is there."""
+    """Show units of a consume queue, and whether the log has the record of each."""
     settings = options.output_settings(store, output, broker_conf, None, consume_queue_file_size)
     rows = describe_queue(settings, output or store, topic, queue_id, first, count)
     if as_json:
@@ -76,12 +89,12 @@ def queue(
         title, columns = f"{topic} queue {queue_id}", tuple(rows[0])
         tables.print_table(title, columns, [tuple(row.values()) for row in rows])
     else:
-        tables.print_line(f"no units from queue offset {first} on")
+        tables.print_line(f"no units from queue offset {first} on; begin lower with --from")
 
 
 @app.command("checkpoint", cls=Command)
 def checkpoint(
-    store: Annotated[Path, typer.Argument(help="Root of a store, or of another output.")],
+    store: options.ReadRoot,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the store's positions: RocketMQ's checkpoint, the watermark, Spark's checkpoint."""

@@ -21,7 +21,7 @@ def kafka_followers(
         str | None,
         value(
             "HOST:PORT",
-            "Also every message to this Kafka, exactly once: `HOST:PORT`, ...",
+            "Also send every message to this Kafka, exactly once; `HOST:PORT`, ...",
             panel=KAFKA,
         ),
     ] = None,
@@ -29,42 +29,57 @@ def kafka_followers(
         str | None,
         value(
             "TOPICS",
-            "Topics for it, with commas, `*` and `?`; all but RocketMQ's own.",
+            "Send only these topics, with commas, `*` and `?`; all but RocketMQ's own if not "
+            "given.",
             panel=KAFKA,
         ),
     ] = None,
     kafka_topic_format: Annotated[
-        str, value("FORMAT", "Kafka's name for a topic, as in `rocketmq.{topic}`.", panel=KAFKA)
+        str,
+        value(
+            "FORMAT",
+            "The name that a topic gets in Kafka, such as `rocketmq.{topic}`.",
+            panel=KAFKA,
+        ),
     ] = "{topic}",
     no_kafka_mirror: Annotated[
         bool,
-        flag("Send no messages, only `--kafka-arrivals`.", "--no-kafka-mirror", panel=KAFKA),
+        flag(
+            "Send no messages, only what `--kafka-arrivals` asks for.",
+            "--no-kafka-mirror",
+            panel=KAFKA,
+        ),
     ] = False,
     kafka_arrivals: Annotated[
         str | None,
         value(
             "TOPIC",
-            "Also a notice of each message to this topic of it: `reput-arrivals`.",
+            "Also send a notice of each message to this Kafka topic, such as `reput-arrivals`.",
             panel=KAFKA,
         ),
     ] = None,
     kafka_max_message_bytes: Annotated[
-        str, value("SIZE", "The largest message, also of topics that are made.", panel=KAFKA)
+        str,
+        value(
+            "SIZE",
+            "The largest message to send, and the limit of topics that reput creates.",
+            panel=KAFKA,
+        ),
     ] = "32m",
     kafka_store_id: Annotated[
         str | None,
-        value("ID", "The store's name there, for a position that outlives OUTPUT.", panel=KAFKA),
+        value("ID", "The store's name in Kafka, for a position that outlives OUTPUT.", panel=KAFKA),
     ] = None,
     kafka_config: Annotated[
         Path | None,
         value(
             "FILE",
-            "TOML file with kafka-python's `security_`, `ssl_`, `sasl_` settings.",
+            "TOML file with `security_`, `ssl_` and `sasl_` settings of kafka-python.",
             panel=KAFKA,
         ),
     ] = None,
 ) -> tuple[FollowerTarget, ...]:
-    """What a run is told of Kafka. Raises UsageError."""
+    """Return the Kafka followers that the options ask for. Raises UsageError."""
     size = size_option("--kafka-max-message-bytes", kafka_max_message_bytes)
     if kafka is None:
         if kafka_topics or kafka_arrivals or kafka_store_id or kafka_config or no_kafka_mirror:
@@ -105,8 +120,8 @@ def _client_settings(path: Path | None) -> dict[str, Any]:
 
 
 def with_kafka_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that takes the options of ``kafka_followers`` where ``command`` has a parameter
-    ``kafka``, which gets what they stand for."""
+    """Return ``command`` with the options of ``kafka_followers`` in place of its parameter
+    ``kafka``, which gets the followers that they ask for."""
     ours = inspect.signature(kafka_followers, eval_str=True).parameters
     own = inspect.signature(command, eval_str=True)
 

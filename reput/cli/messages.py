@@ -1,5 +1,5 @@
-"""Messages on stdout: tables on a terminal, a JSON object a line elsewhere. What a message says is
-from strangers: nothing of it acts on a terminal, whichever form it has."""
+"""Messages on stdout: tables on a terminal, a JSON object per line elsewhere. Nothing of a message
+acts on the terminal, whichever form it is shown in."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class BodyForm(StrEnum):
 
 
 Body = Annotated[
-    BodyForm, options.value("FORM", "Bodies as `text`, `hex`, `base64` or `none`.", "--body")
+    BodyForm,
+    options.value(
+        "FORM", "Show bodies as `text`, `hex`, `base64` or not at all (`none`).", "--body"
+    ),
 ]
 _FORMS: dict[BodyForm, Callable[[bytes], str]] = {
     BodyForm.TEXT: lambda body: body.decode("utf-8", "backslashreplace"),
@@ -35,7 +38,7 @@ _FORMS: dict[BodyForm, Callable[[bytes], str]] = {
     BodyForm.BASE64: lambda body: base64.b64encode(body).decode(),
 }
 SHOWN_BODY_LINES = 6
-"""Lines of a terminal that a body of a list may take."""
+"""Lines of a terminal that a body in a list may take."""
 
 
 def is_for_people(as_json: bool) -> bool:
@@ -46,7 +49,8 @@ def is_for_people(as_json: bool) -> bool:
 def print_place(
     topic: str, queue_id: int, queue_offset: int, store_timestamp: int | None, as_json: bool
 ) -> None:
-    """What a search by time found; ``store_timestamp`` None beyond the last message."""
+    """Print the place that a search by time found; ``store_timestamp`` is None beyond the last
+    message."""
     if is_for_people(as_json):
         stored = "none stored yet" if store_timestamp is None else tables.time_text(store_timestamp)
         rows = [(queue_id, queue_offset, stored)]
@@ -57,9 +61,9 @@ def print_place(
 
 
 def fields_of(message: Message, queue_offset: int, body: BodyForm) -> dict[str, Any]:
-    """A message for JSON; times are ms since the epoch.
+    """A message as JSON fields; times are ms since the epoch.
 
-    ``queue_offset``: its place in the queue that was asked, where ``get`` finds it again.
+    ``queue_offset`` is its offset in the queue that was read, at which ``get`` finds it again.
     """
     fields = {
         **record.fields_for_json(message.record),
@@ -77,7 +81,7 @@ def fields_of(message: Message, queue_offset: int, body: BodyForm) -> dict[str, 
 
 
 def _plain_body(message: Message) -> tuple[bytes, str | None]:
-    """The body; the stored one and why, where it does not inflate."""
+    """The body and None; if it does not inflate, the stored bytes and the reason."""
     try:
         return message.body(), None
     except MessageBodyError as error:
@@ -85,7 +89,7 @@ def _plain_body(message: Message) -> tuple[bytes, str | None]:
 
 
 def print_message(message: Message, queue_offset: int, body: BodyForm, as_json: bool) -> None:
-    """Everything about one message."""
+    """Print everything about one message."""
     fields = fields_of(message, queue_offset, body)
     if not is_for_people(as_json):
         render.print_json(fields)
@@ -99,7 +103,7 @@ def print_message(message: Message, queue_offset: int, body: BodyForm, as_json: 
 
 
 class MessageList:
-    """Messages one below the other: a line that says which, the body below it."""
+    """Prints messages one below the other, each as a heading and its body."""
 
     def __init__(self, body: BodyForm, as_json: bool) -> None:
         self._body = body
@@ -108,7 +112,7 @@ class MessageList:
         """Messages printed so far."""
 
     def print(self, found: Iterable[tuple[Message, int]]) -> None:
-        """The next ones, each with its place in its queue."""
+        """Print the next messages, each with its queue offset."""
         for message, queue_offset in found:
             self.count += 1
             fields = fields_of(message, queue_offset, self._body)

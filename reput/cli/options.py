@@ -24,7 +24,7 @@ _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z", re.ASCII)
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MILLISECONDS = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
 _SECONDS_DIGITS = 10
-"""A number of so many digits is seconds since the epoch: as ms it would be a day of 1970."""
+"""A number of this many digits is seconds since the epoch: as ms it would be a day of 1970."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 LOCAL = "local"
 
@@ -54,9 +54,9 @@ def duration_option_ms(name: str, text: str) -> int:
 
 
 def time_option_ms(name: str, text: str) -> int:
-    """Milliseconds since the epoch, of such a number, of a time before now (``-1h``) or of an ISO
-    8601 time, UTC where it names no zone. Seconds since the epoch are taken too, and said to be
-    that. Raises UsageError naming the option."""
+    """Milliseconds since the epoch of such a number, of a time before now (``-1h``), or of an ISO
+    8601 time, which is in UTC unless it names a zone. A number that can only be seconds is taken as
+    seconds, with a note. Raises UsageError naming the option."""
     if _MILLISECONDS.match(text):
         if len(text) != _SECONDS_DIGITS:
             return int(text)
@@ -85,12 +85,12 @@ def _moment(text: str) -> datetime:
 
 
 def optional_time_ms(name: str, text: str | None) -> int | None:
-    """The same of an option that may be left out."""
+    """``time_option_ms`` of an option that may be left out."""
     return None if text is None else time_option_ms(name, text)
 
 
 def text(text: str) -> str:
-    """An argument as it is. Raises UsageError where it is no text: no message has such a name."""
+    """Return an argument unchanged. Raises UsageError if it is not UTF-8: no name is."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -114,7 +114,7 @@ def output_settings(
     consume_queue_file_size: str | None,
     **flags: object,
 ) -> StoreSettings:
-    """The same, with those that the output was built with. ``flags``: further ones, by field.
+    """A store's settings and those that the output was built with; ``flags``: more, by field.
 
     Raises UsageError, also where flags or property file contradict the output.
     """
@@ -130,7 +130,7 @@ def dispatcher_settings(
     consume_queue_file_size: str | None,
     conf: list[str] | None,
 ) -> dict[str, Any]:
-    """What every command that dispatches tells ``DispatcherConfig`` alike. Raises UsageError."""
+    """Fields of ``DispatcherConfig`` that every dispatching command sets. Raises UsageError."""
     return {
         "broker_conf": broker_conf,
         "commit_log_file_size": size_option("--commitlog-file-size", commit_log_file_size),
@@ -142,20 +142,20 @@ def dispatcher_settings(
 
 
 def kinds_option(text: str | None, known: Sequence[str]) -> Sequence[str]:
-    """Kinds of a text with commas. Raises UsageError naming the known ones."""
+    """Split a text at commas into kinds. Raises UsageError naming the known ones."""
     if text is None:
         return known
     kinds = text.split(",")
     for kind in kinds:
         if kind not in known:
-            raise UsageError(f"--only names {kind!r}; it must be of {', '.join(known)}")
+            raise UsageError(f"--only names {kind!r}; it must be one of {', '.join(known)}")
     return kinds
 
 
 def followers(
     delta: str | None, schema: Path | None, store_id: str | None, interval: str
 ) -> tuple[FollowerTarget, ...]:
-    """What a run is told to follow the log with. Raises UsageError."""
+    """Return the Delta followers that the options ask for. Raises UsageError."""
     interval_seconds = duration_option_ms("--delta-interval", interval) / 1000
     if delta is None:
         if schema is not None or store_id is not None:
@@ -181,7 +181,7 @@ def spark_conf(pairs: list[str]) -> dict[str, str]:
 
 SETTINGS, DAMAGE, INDEX = "Settings of store and Spark", "Damage and gaps", "Index of keys"
 DELTA, KAFKA = "Delta table", "Kafka"
-"""Panels of ``--help``; each is aligned by itself, so that names fit into 80 columns."""
+"""Panels of ``--help``; each aligns its own columns, so that names fit into 80 columns."""
 
 
 def flag(help: str, *names: str, panel: str | None = None) -> Any:
@@ -196,30 +196,45 @@ def value(metavar: str, help: str, *names: str, panel: str | None = None, **limi
 
 def time_value(what: str) -> Any:
     """An option with a time."""
-    return value("TIME", f"{what}: `2026-01-31T12:30Z` (other zones too), `-1h`, or ms.")
+    return value("TIME", f"{what}: `2026-01-31T12:30Z`, another zone, `-1h`, or ms.")
 
 
-Store = Annotated[Path, typer.Argument(help="Root of the store; holds `commitlog/`.")]
+Store = Annotated[
+    Path,
+    typer.Argument(help="The store's root directory, which holds `commitlog/`.", metavar="STORE"),
+]
+ReadRoot = Annotated[
+    Path,
+    typer.Argument(help="The root directory of a store or of another output.", metavar="STORE"),
+]
+Topic = Annotated[str, typer.Argument(help="The topic.", callback=text, metavar="TOPIC")]
+Queue = Annotated[int, typer.Argument(min=0, help="The queue's id.", metavar="QUEUE")]
 Output = Annotated[
     Path | None,
-    value("DIR", "Root of the store to write; the store itself if not given.", "--output", "-o"),
+    value("DIR", "Root directory to write to; the store itself if not given.", "--output", "-o"),
 ]
 ReadOutput = Annotated[
     Path | None,
-    value("DIR", "Root of queues and index; the store itself if not given.", "--output", "-o"),
+    value(
+        "DIR",
+        "Root directory of queues and index; the store itself if not given.",
+        "--output",
+        "-o",
+    ),
 ]
 BrokerConf = Annotated[
     Path | None,
-    value("FILE", "RocketMQ's property file, if it is not `broker.conf` in the store.",
+    value("FILE", "RocketMQ's property file; `broker.conf` in the store if not given.",
           panel=SETTINGS),
 ]  # fmt: skip
 CommitLogFileSize = Annotated[
     str | None,
-    value("SIZE", "mappedFileSizeCommitLog; `1g`.", "--commitlog-file-size", panel=SETTINGS),
-]
+    value("SIZE", "mappedFileSizeCommitLog, such as `1g`.", "--commitlog-file-size",
+          panel=SETTINGS),
+]  # fmt: skip
 ConsumeQueueFileSize = Annotated[
     str | None,
-    value("SIZE", "mappedFileSizeConsumeQueue in bytes.", "--consume-queue-file-size",
+    value("SIZE", "mappedFileSizeConsumeQueue, such as `6000000`.", "--consume-queue-file-size",
           panel=SETTINGS),
 ]  # fmt: skip
 Conf = Annotated[
@@ -228,52 +243,64 @@ Conf = Annotated[
 ]
 OnQueueGapOption = Annotated[
     OnQueueGap | None,
-    value("HOW", "Queue offsets that jump: close up as RocketMQ (`rocketmq`, at first), fill with "
-          "blanks (`blank`), or stop (`fail`).", panel=DAMAGE),
+    value("HOW", "Where queue offsets jump, append at the queue's end as RocketMQ does "
+          "(`rocketmq`, a new output's choice), fill the gap with blanks (`blank`), or stop "
+          "(`fail`).", panel=DAMAGE),
 ]  # fmt: skip
 VerifyCrc = Annotated[
     bool | None,
-    flag("Check the CRC of every body, or not.", "--verify-crc/--no-verify-crc", panel=DAMAGE),
+    flag(
+        "Check the CRC of every body; a new output does not.",
+        "--verify-crc/--no-verify-crc",
+        panel=DAMAGE,
+    ),
 ]
 Topics = Annotated[
     list[str] | None,
-    value("TOPIC", "Only of this topic; with `*` and `?`; may be repeated.", "--topic", "-t"),
+    value("TOPIC", "Take only this topic; `*` and `?` match; may be repeated.", "--topic", "-t"),
 ]
 Only = Annotated[
     str | None,
-    value("KINDS", "Kinds, with commas: `consumequeue`, `index`, ...; all if not given."),
+    value("KINDS", "Take only these kinds, with commas: `consumequeue`, `index`, ..."),
 ]
 Retention = Annotated[
     bool, flag("Remove queue files whose messages the log has lost.", "--retention")
 ]
 Index = Annotated[
     bool | None,
-    flag("Build the index of keys, or not; at first as messageIndexEnable says.",
+    flag("Build the index of keys; a new output follows messageIndexEnable.",
          "--index/--no-index", panel=INDEX),
 ]  # fmt: skip
 IndexTags = Annotated[
     bool | None,
-    flag("Index tags too, as RocketMQ 5.5 does.", "--index-tags/--no-index-tags", panel=INDEX),
+    flag("Index tags as well, as RocketMQ 5.5 does.", "--index-tags/--no-index-tags", panel=INDEX),
 ]
 Delta = Annotated[
     str | None,
-    value("URL", "Also a row a message into this Delta table: a path, `s3://...`, ...",
+    value("URL", "Also write a row per message to this Delta table, a path or `s3://...`.",
           panel=DELTA),
 ]  # fmt: skip
 DeltaSchema = Annotated[
     Path | None,
-    value("FILE", "Columns of JSON bodies for `--delta`: a TOML or JSON file.", panel=DELTA),
+    value(
+        "FILE", "TOML or JSON file that names the columns to take from JSON bodies.", panel=DELTA
+    ),
 ]
 DeltaStoreId = Annotated[
     str | None,
-    value("ID", "The store's name in a table that several share, or that outlives OUTPUT.",
+    value("ID", "The store's name in a table that several stores share or that outlives OUTPUT.",
           panel=DELTA),
 ]  # fmt: skip
 DeltaInterval = Annotated[
     str,
-    value("TIME", "Least time between commits to the table while there is little.", panel=DELTA),
+    value(
+        "TIME",
+        "Commit to the table at least this long after the last commit, unless much waits.",
+        panel=DELTA,
+    ),
 ]
-AsJson = Annotated[bool, flag("JSON for machines, on stderr too.", "--json", "-j")]
+AsJson = Annotated[bool, flag("Print JSON, on stderr as well.", "--json", "-j")]
 AsJsonLines = Annotated[
-    bool, flag("JSON lines on a terminal too; elsewhere they are the rule.", "--json", "-j")
-]
+    bool, flag("Print JSON lines on a terminal as well; elsewhere they are the rule.",
+               "--json", "-j")
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""``reput prepare``: pay the first start's costs beforehand."""
+"""``reput prepare``: does beforehand what the first start would do."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import typer
 
 
 def prepare() -> None:
-    """Once for an installation, so that every run starts in half the time; takes half a minute.
+    """Halve the start time of every later run; takes half a minute, once per installation.
 
-    Compiles the kernels and archives Spark's classes, into this user's private cache.
+    Compiles the kernels and archives Spark's classes in this user's private cache.
     """
     from upkeep.prepare import prepare as fill_cache  # noqa: PLC0415
 

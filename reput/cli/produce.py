@@ -1,4 +1,4 @@
-"""``reput produce``: write a commitlog as a broker does."""
+"""``reput produce``: writes a commitlog as a broker does."""
 
 from __future__ import annotations
 
@@ -20,32 +20,35 @@ DEFAULT_RATE = 5000
 
 def produce(
     store: options.Store,
-    topics: Annotated[int, options.value("N", "Topics.", min=1, max=999)] = 8,
-    queues: Annotated[int, options.value("N", "Queues of each topic.", min=1)] = 4,
+    topics: Annotated[int, options.value("N", "Number of topics.", min=1, max=999)] = 8,
+    queues: Annotated[int, options.value("N", "Number of queues of each topic.", min=1)] = 4,
     rate: Annotated[
         int | None,
         options.value(
             "N",
-            f"Messages/s, 0 for all that goes; if not given {DEFAULT_RATE}, with `--count` 0.",
+            f"Messages per second, 0 for no limit; if not given {DEFAULT_RATE}, or 0 with "
+            "`--count`.",
             min=0,
         ),
     ] = None,
-    size: Annotated[int, options.value("BYTES", "Bytes of a body.", min=12, max=4 << 20)] = 300,
-    seconds: Annotated[float, options.value("N", "How long.", min=0)] = 30.0,
+    size: Annotated[int, options.value("BYTES", "Length of each body.", min=12, max=4 << 20)] = 300,
+    seconds: Annotated[float, options.value("N", "How many seconds to append for.", min=0)] = 30.0,
     count: Annotated[
         int | None,
-        options.value("N", "How many messages, instead of how long.", "--count", "-n", min=1),
+        options.value(
+            "N", "Append this many messages, however long it takes.", "--count", "-n", min=1
+        ),
     ] = None,
-    seed: Annotated[int, options.value("N", "Bodies follow from it.")] = 1,
+    seed: Annotated[int, options.value("N", "Seed of the random bodies.")] = 1,
     property_crc: Annotated[
-        bool, options.flag("Write the property CRC as well.", "--property-crc")
+        bool, options.flag("Write the property CRC of each message as well.", "--property-crc")
     ] = False,
     commitlog_file_size: options.CommitLogFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Append made-up messages to a store's commitlog, creating it where it is missing.
+    """Append made-up messages to a store's commitlog, which is created if it is missing.
 
-    Holds the store's lock as a broker does. Ctrl-C and SIGTERM end it after the running append.
+    Holds the store's lock as a broker does. Ctrl-C or SIGTERM ends it after the running append.
     """
     from workload.appender import DEFAULT_FILE_SIZE, Appender  # noqa: PLC0415
 
@@ -54,8 +57,10 @@ def produce(
         raise UsageError(f"{store} is not a directory")
     if rate is None:
         rate = DEFAULT_RATE if count is None else 0
-    how_long = f"for {seconds:g} s" if count is None else f"up to {count:,} messages"
-    at = f"at {rate:,} messages/s" if rate else "as fast as it goes"
+    how_long = (
+        f"for {seconds:g} s" if count is None else f"up to {tables.counted(count, 'message')}"
+    )
+    at = f"at {rate:,} messages/s" if rate else "without a limit of the rate"
     render.print_note(f"appending to {store} {how_long}, {at}")
     workload = Workload(topics, queues, size, seed)
     display = render.ProgressDisplay("appending")
@@ -81,7 +86,8 @@ def produce(
         render.print_json(summary)
     else:
         tables.print_line(
-            f"{done:,} messages, {tables.human_bytes(end_offset - first_offset)} in {elapsed:.1f} s"
+            f"{tables.counted(done, 'message')}, "
+            f"{tables.human_bytes(end_offset - first_offset)} in {elapsed:.1f} s"
         )
 
 
@@ -94,8 +100,8 @@ def _append(
     stop: Event,
     display: render.ProgressDisplay,
 ) -> tuple[int, float]:
-    """Messages, and the seconds that they took."""
-    # the first one may wait for a kernel to be compiled: the clock starts after it
+    """Append until it is time to end; return how many messages, and the seconds they took."""
+    # the first append may wait for a kernel to be compiled: the clock starts after it
     appender.append_batch(workload.batch(0, 1, time.time_ns() // 1_000_000))
     done, began = 1, time.monotonic()
     while not stop.is_set():

@@ -1,4 +1,4 @@
-"""``reput get``, ``tail``, ``query`` and ``search-time``: a store read as its consumers do."""
+"""``reput get``, ``tail``, ``query`` and ``search-time``: read a store as its consumers do."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from reput.cli import messages, options, render
 from reput.cli.messages import Body, BodyForm
 from store.errors import NotFoundError, UsageError
+from store.index.indexfile import INDEX_DIRECTORY
 
 if TYPE_CHECKING:
     from readers.getmessage import GetMessageResult
@@ -24,15 +25,14 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 PRINTED_AT_ONCE = 100
 
-Topic = Annotated[str, typer.Argument(help="The topic.", callback=options.text)]
-Queue = Annotated[int, typer.Argument(min=0, help="The queue's id.")]
-
 
 def get(
     store: options.Store,
-    topic: Topic,
-    queue: Queue,
-    offset: Annotated[int, typer.Argument(min=0, help="Where the message stands in the queue.")],
+    topic: options.Topic,
+    queue: options.Queue,
+    offset: Annotated[
+        int, typer.Argument(min=0, help="The message's offset in the queue.", metavar="OFFSET")
+    ],
     output: options.ReadOutput = None,
     body: Body = BodyForm.TEXT,
     broker_conf: options.BrokerConf = None,
@@ -40,50 +40,66 @@ def get(
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJsonLines = False,
 ) -> None:
-    """Show one message of a queue. Exit code 1 where there is none."""
+    """Show one message of a queue; exit code 1 if there is none."""
     settings = options.output_settings(
         store, output, broker_conf, commitlog_file_size, consume_queue_file_size
     )
     with _opened(settings, output) as opened:
+        _check_queue(opened, topic, queue, output or store)
         found = opened.get_message(topic, queue, offset, 1)
     # where a message is gone a later one is found; one in an inner batch begins before the offset
     if not found.messages or not found.queue_offsets[0] <= offset < found.next_begin_offset:
         place = f"offset {offset} of queue {queue} of topic {topic}"
-        _raise_not_found(found, place, output or store)
+        _raise_not_found(found, place)
     # a batch that cannot be taken apart is one message
     index = min(offset - found.queue_offsets[0], len(found.messages) - 1)
     messages.print_message(found.messages[index], found.queue_offsets[0] + index, body, as_json)
 
 
-def _raise_not_found(found: GetMessageResult, place: str, output: Path) -> NoReturn:
+def _check_queue(store: MessageStore, topic: str, queue: int, root: Path) -> None:
+    """Raises NotFoundError where ``root`` has no such queue."""
+    if queue not in store.queue_ids(topic):
+        raise NotFoundError(
+            f"no queue {queue} of topic {topic} in {root}; reput status lists the topics, and "
+            "--output names another place of the queues"
+        )
+
+
+def _raise_not_found(found: GetMessageResult, place: str) -> NoReturn:
     if found.damaged:
         raise NotFoundError(
             f"the record at {place}, physical offset {found.damaged[0]}, is damaged; look at it "
             "with reput inspect record"
         )
-    has = f"has [{found.min_offset}, {found.max_offset})"
-    if not found.max_offset:
-        has = f"has none in {output} (are its queues in another --output?)"
-    raise NotFoundError(f"no message at {place}, which {has}")
+    has = f"[{found.min_offset}, {found.max_offset})" if found.max_offset else "no messages"
+    raise NotFoundError(f"no message at {place}, which has {has}")
 
 
 def tail(
     store: options.Store,
-    topic: Topic,
+    topic: options.Topic,
     lines: Annotated[
-        int, options.value("N", "How many of the last ones to show.", "--lines", "-n", min=0)
+        int, options.value("N", "How many of the last messages to show.", "--lines", "-n", min=0)
     ] = 10,
-    from_time: Annotated[str | None, options.time_value("Show all since then instead")] = None,
-    follow: Annotated[bool, options.flag("Go on with what comes.", "--follow", "-f")] = False,
-    tag: Annotated[str | None, options.value("TAGS", "Only with such a tag: `A || B`.")] = None,
+    from_time: Annotated[
+        str | None, options.time_value("Show all messages since then instead")
+    ] = None,
+    follow: Annotated[
+        bool, options.flag("Go on with the messages that arrive.", "--follow", "-f")
+    ] = False,
+    tag: Annotated[
+        str | None, options.value("TAGS", "Show only messages with one of these tags: `A || B`.")
+    ] = None,
     sql: Annotated[
         str | None,
-        options.value("SQL92", "Only those whose properties fulfil an SQL92 expression."),
+        options.value("SQL92", "Show only messages whose properties fulfil this SQL92 expression."),
     ] = None,
     group: Annotated[
         str | None,
         options.value(
-            "GROUP", "Only what a consumer group registered for, in SQL92; bit maps count."
+            "GROUP",
+            "Show only messages that fulfil the SQL92 expression of this consumer group; bit maps "
+            "are used as a broker does.",
         ),
     ] = None,
     output: options.ReadOutput = None,
@@ -93,9 +109,9 @@ def tail(
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJsonLines = False,
 ) -> None:
-    """Show a topic's last messages, in the order in which they were stored.
+    """Show a topic's last messages in the order in which they were stored.
 
-    Exit code 1 where there is none to show. With `--follow` until Ctrl-C or SIGTERM.
+    Exit code 1 if there is none to show. With `--follow` it goes on until Ctrl-C or SIGTERM.
     """
     from readers.tail import TopicTail  # noqa: PLC0415
 
@@ -108,7 +124,7 @@ def tail(
         if not opened.queue_ids(topic):
             missing = f"no queue of topic {topic} in {output or store}"
             if not follow:
-                raise NotFoundError(missing)
+                raise NotFoundError(f"{missing}; reput status lists the topics")
             render.print_note(f"{missing} yet; waiting for one")
         wanted = _message_filter(opened, topic, tag, sql, group)
         topic_tail = TopicTail(opened, topic, wanted)
@@ -125,13 +141,15 @@ def tail(
 
 def query(
     store: options.Store,
-    topic: Topic,
-    key: Annotated[str | None, options.value("KEY", "One of a message's keys.")] = None,
+    topic: options.Topic,
+    key: Annotated[str | None, options.value("KEY", "A key of the message.")] = None,
     unique_key: Annotated[
-        str | None, options.value("ID", "The id that its client gave a message.")
+        str | None, options.value("ID", "The id that a client gave the message.")
     ] = None,
-    begin: Annotated[str | None, options.time_value("Stored then or later")] = None,
-    end: Annotated[str | None, options.value("TIME", "Stored then or earlier.")] = None,
+    begin: Annotated[str | None, options.time_value("Take messages stored then or later")] = None,
+    end: Annotated[
+        str | None, options.value("TIME", "Take messages stored then or earlier.")
+    ] = None,
     output: options.ReadOutput = None,
     body: Body = BodyForm.TEXT,
     broker_conf: options.BrokerConf = None,
@@ -139,7 +157,7 @@ def query(
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJsonLines = False,
 ) -> None:
-    """Show the newest messages with a key, by the index. Exit code 1 where there is none."""
+    """Show the newest messages with a key, which the index finds; exit code 1 if there is none."""
     wanted = key if unique_key is None else unique_key
     if wanted is None or None not in (key, unique_key):
         raise UsageError("give --key or --unique-key, one of them")
@@ -156,22 +174,28 @@ def query(
         ask = opened.query if unique_key is None else opened.query_unique_key
         found = ask(topic, wanted, **bounds)
         if not found:
+            root = output or store
+            if not any((root / INDEX_DIRECTORY).glob("*")):
+                raise NotFoundError(f"no index in {root}; reput run --index builds one")
             raise NotFoundError(
-                f"the index in {output or store} has no message of topic {topic} with key {wanted}"
+                f"the index in {root} has no message of topic {topic} with key {wanted}"
             )
         messages.MessageList(body, as_json).print((m, m.queue_offset) for m in found)
 
 
 def search_time(
     store: options.Store,
-    topic: Topic,
-    queue: Queue,
+    topic: options.Topic,
+    queue: options.Queue,
     time: Annotated[
-        str, typer.Argument(help="As `2026-01-31T12:30Z`, `1h` (before now), or ms.")
+        str,
+        typer.Argument(
+            help="A time: `2026-01-31T12:30Z`, `1h` (before now), or ms.", metavar="TIME"
+        ),
     ],
     upper: Annotated[
         bool,
-        options.flag("The last message stored then or earlier; else the first stored then or "
+        options.flag("Show the last message stored then or earlier, not the first stored then or "
                      "later.", "--upper"),
     ] = False,
     output: options.ReadOutput = None,
@@ -180,7 +204,7 @@ def search_time(
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJsonLines = False,
 ) -> None:  # fmt: skip
-    """Show at which offset of a queue a time is. Exit code 1 where there is no such queue."""
+    """Show which queue offset a time has; exit code 1 if there is no such queue."""
     from store.queue.consumequeue import BoundaryType  # noqa: PLC0415
 
     wanted = options.time_option_ms("TIME", time)
@@ -189,8 +213,7 @@ def search_time(
         store, output, broker_conf, commitlog_file_size, consume_queue_file_size
     )
     with _opened(settings, output) as opened:
-        if queue not in opened.queue_ids(topic):
-            raise NotFoundError(f"no queue {queue} of topic {topic} in {output or store}")
+        _check_queue(opened, topic, queue, output or store)
         offset = opened.offset_by_time(topic, queue, wanted, boundary)
         stored = opened.store_time(topic, queue, offset)
     messages.print_place(topic, queue, offset, stored if stored >= 0 else None, as_json)
@@ -205,7 +228,7 @@ def _opened(settings: StoreSettings, output: Path | None) -> MessageStore:
 def _message_filter(
     store: MessageStore, topic: str, tag: str | None, sql: str | None, group: str | None
 ) -> MessageFilter | None:
-    """Raises UsageError for several, and for what RocketMQ refuses."""
+    """Raises UsageError for more than one filter, and for an expression that RocketMQ refuses."""
     from readers.messagefilter import MessageFilter  # noqa: PLC0415
 
     if (tag, sql, group).count(None) < 2:
@@ -227,7 +250,7 @@ def _message_filter(
 
 
 def _print_all(found: Iterator[QueueMessage], printed: messages.MessageList, stop: Event) -> None:
-    """In portions, so that a signal is heard."""
+    """Print in portions, so that a signal ends it soon."""
     while not stop.is_set() and (portion := list(islice(found, PRINTED_AT_ONCE))):
         printed.print((m.message, m.queue_offset) for m in portion if m.message is not None)
         for damaged in portion:

@@ -1,4 +1,4 @@
-"""``reput rebuild``: build queues and indexes anew, compare, put them in place."""
+"""``reput rebuild``: builds queues and indexes anew, compares them and swaps them in."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def rebuild(
     topic: Annotated[
         list[str] | None,
         options.value(
-            "TOPIC", "Replace this topic's queues only; may be repeated.", "--topic", "-t"
+            "TOPIC", "Replace only the queues of this topic; may be repeated.", "--topic", "-t"
         ),
     ] = None,
     only: options.Only = None,
     dry_run: Annotated[
         bool,
-        options.flag("Build and compare only; exit code 1 where it differs.", "--dry-run"),
+        options.flag("Build and compare only; exit code 1 if anything differs.", "--dry-run"),
     ] = False,
     drop_old: Annotated[
         bool,
-        options.flag("Build nothing: remove what rebuilds replaced and kept.", "--drop-old"),
+        options.flag("Build nothing, and remove what earlier rebuilds kept.", "--drop-old"),
     ] = False,
     on_queue_gap: options.OnQueueGapOption = None,
     verify_crc: options.VerifyCrc = None,
@@ -50,14 +50,14 @@ def rebuild(
     conf: options.Conf = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Build all that follows from a store's commitlog beside what is there, then swap it in.
+    """Build queues and index anew from a store's commitlog, compare, and swap them in.
 
-    Says what differed and keeps what it replaces as `consumequeue.replaced-N`. Refused while a
-    broker or dispatcher runs there. Safe to kill: either the old or the new is in place, and the
-    next start finishes or clears away.
+    It keeps what it replaces as `consumequeue.replaced-N`, and does not start while a broker or a
+    dispatcher runs there. If it is killed, either the old or the new files are in place, and the
+    next start finishes the swap or removes the rest.
     """
     if dry_run and drop_old:
-        raise UsageError("--dry-run and --drop-old are not for the same call")
+        raise UsageError("--dry-run and --drop-old exclude each other; give one of them")
     root = output or store
     if drop_old:
         _drop_old(root, as_json)
@@ -66,7 +66,7 @@ def rebuild(
     config = DispatcherConfig(
         store=store,
         output=root,
-        # who asks for it by name has it from now on
+        # an index that is asked for by name is built from now on
         index=True if only is not None and INDEX_DIRECTORY in kinds else None,
         index_tags=index_tags,
         on_queue_gap=on_queue_gap,
@@ -116,12 +116,17 @@ def _show(done: Rebuilt, root: Path, dry_run: bool, as_json: bool) -> None:
         if found.differences:
             shown = found.differences[:SHOWN_DIFFERENCES]
             tables.print_differences(shown, "was there", "built")
-            tables.print_line(f"the first {len(shown)} of {len(found.differences):,} differences")
+            tables.print_line(
+                f"the first {len(shown)} of {tables.counted(len(found.differences), 'difference')}"
+            )
         for line in tables.comparison_lines(found):
             tables.print_line(line)
-        tables.print_line(f"{done.progress.summary()['messages']:,} messages dispatched")
+        messages = done.progress.summary()["messages"]
+        tables.print_line(f"{tables.counted(messages, 'message')} dispatched")
         if dry_run:
-            tables.print_line("a dry run: nothing was replaced")
+            tables.print_line(
+                "a dry run: nothing was replaced; without --dry-run the built files are swapped in"
+            )
         else:
             kept = ", ".join(path.name for path in done.kept)
             old = f"the old is kept: {kept}" if kept else "nothing was there before"

@@ -1,6 +1,6 @@
-"""How a command speaks besides its result: logs, errors, progress; JSON lines where it is told so.
+"""Logs, errors and progress of a command, on stderr; JSON lines if the command is told so.
 
-All of it goes through one console for stderr, so that a line never runs into a progress bar.
+All of them go through one console, so that a line never runs into a progress bar.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from reput.cli.tables import escaped, human_bytes, human_seconds, lag_text
 
 PLAIN_SECONDS = 5.0
 UNCHANGED_SECONDS = 60.0
-"""How often a line says that nothing happens."""
+"""Seconds between lines while nothing changes."""
 
 
 class Shown(Protocol):
-    """What a progress display asks of ``streaming.progress.Progress``."""
+    """The part of ``streaming.progress.Progress`` that a progress display reads."""
 
     position: int
     ahead_bytes: int
@@ -54,14 +54,14 @@ class Shown(Protocol):
 
 
 class _Stderr:
-    """Lines for people, or for machines with time and level; above the bar while there is one."""
+    """Writes lines for people, or JSON with time and level; above the bar while there is one."""
 
     def __init__(self) -> None:
         self.as_json = False
         self.bar: Progress | None = None
 
     def say(self, level: str, fields: Mapping[str, object], plain: str) -> None:
-        """One line, at once: ``plain`` for people, ``fields`` for machines."""
+        """Write one line at once: ``plain`` for people, ``fields`` for machines."""
         if self.as_json:
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             plain = json_text({"time": now, "level": level, **fields})
@@ -74,19 +74,19 @@ _stderr = _Stderr()
 
 
 def fail(line: str, code: int) -> NoReturn:
-    """One line on stderr, then the end."""
+    """Write one line on stderr and exit."""
     text = " ".join(line.split())
     _stderr.say("error", {"event": text}, f"reput: error: {escaped(text)}")
     sys.exit(code)
 
 
 def print_note(line: str) -> None:
-    """One line on stderr, at once."""
+    """Write one line on stderr at once."""
     _stderr.say("info", {"event": line}, f"reput: {escaped(line)}")
 
 
 def json_text(fields: object, **options: Any) -> str:
-    """JSON on one line, in UTF-8 as it is but for characters that could act on a terminal."""
+    """JSON on one line; characters that could act on a terminal are escaped, others are not."""
     text = json.dumps(fields, ensure_ascii=False, **options)
     if text.isprintable():
         return text
@@ -98,7 +98,7 @@ def _json_escape(character: str) -> str:
 
 
 def print_json(fields: object, **options: Any) -> None:
-    """A result for machines, a line on stdout, in UTF-8 whatever the terminal speaks."""
+    """Print a result for machines as a line on stdout, in UTF-8 whatever the locale is."""
     typer.echo(json_text(fields, **options).encode())
 
 
@@ -110,13 +110,13 @@ class _Handler(logging.Handler):
 
 
 def set_up(as_json: bool) -> None:
-    """Our events on stderr, a line each: JSON if the command is told to print JSON."""
+    """Send our log to stderr, a line per event: JSON if the command is told to print JSON."""
     _stderr.as_json = as_json
     logger = logging.getLogger("reput")
     logger.handlers = [_Handler()]
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    # py4j prints a traceback for whatever our batch callback raises; we say it in one line
+    # py4j prints a traceback for each error of our batch callback; we print one line
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
@@ -159,7 +159,7 @@ class ProgressDisplay:
         if console.is_terminal and not _stderr.as_json:
             columns = (TextColumn("{task.description}"), BarColumn(None), TaskProgressColumn())
             _stderr.bar = _Bar(*columns, console=console, transient=True, expand=True)
-            self._task = _stderr.bar.add_task(doing, total=None, at="")
+            self._task = _stderr.bar.add_task(doing, total=None, at="starting")
             _stderr.bar.start()
 
     def __call__(self, progress: Shown) -> None:

@@ -1,4 +1,4 @@
-"""``reput run``: the dispatcher."""
+"""``reput run``: runs the dispatcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streaming.jvm import started
 
 
 class OnCorrupt(StrEnum):
-    """What to do with damaged bytes."""
+    """How a run treats damaged bytes."""
 
     QUARANTINE = "quarantine"
     FAIL = "fail"
@@ -26,17 +26,15 @@ class OnCorrupt(StrEnum):
 
 Trigger = Annotated[
     str,
-    options.value(
-        "TIME", "Least time between starts of micro-batches: `200ms`, `5s`; `0ms` is no pause."
-    ),
+    options.value("TIME", "Least time between the starts of two micro-batches: `200ms`, `5s`."),
 ]
 MaxBytesPerTrigger = Annotated[
-    str, options.value("SIZE", "Bytes of log per micro-batch at the most: `64k`, `1g`.")
+    str, options.value("SIZE", "Read up to this much of the log per micro-batch: `64k`, `1g`.")
 ]
 OnCorruptOption = Annotated[
     OnCorrupt,
     options.value(
-        "HOW", "Damaged bytes: list them and go on (`quarantine`), or stop (`fail`).",
+        "HOW", "At damaged bytes, list them and go on (`quarantine`) or stop (`fail`).",
         panel=options.DAMAGE,
     ),
 ]  # fmt: skip
@@ -46,10 +44,10 @@ OnCorruptOption = Annotated[
 def run(
     store: options.Store,
     output: options.Output = None,
-    once: Annotated[bool, options.flag("Catch up, then end.", "--once")] = False,
+    once: Annotated[bool, options.flag("Catch up with the log, then end.", "--once")] = False,
     checkpoint: Annotated[
         Path | None,
-        options.value("DIR", "Spark's checkpoint; `OUTPUT/reput/spark` if not given."),
+        options.value("DIR", "Directory of Spark's checkpoint; `OUTPUT/reput/spark` if not given."),
     ] = None,
     trigger: Trigger = f"{DEFAULT_TRIGGER_MS}ms",
     max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
@@ -57,11 +55,11 @@ def run(
     on_queue_gap: options.OnQueueGapOption = None,
     verify_crc: options.VerifyCrc = None,
     adopt: Annotated[
-        bool, options.flag("Go on with queues that another writer built.", "--adopt")
+        bool, options.flag("Continue queues that another writer built.", "--adopt")
     ] = False,
     replay_from: Annotated[
         str | None,
-        options.value("OFFSET", "Dispatch again from here: `earliest` or a physical offset."),
+        options.value("OFFSET", "Dispatch again from `earliest` or a physical offset."),
     ] = None,
     index: options.Index = None,
     index_tags: options.IndexTags = None,
@@ -77,10 +75,11 @@ def run(
     conf: options.Conf = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Dispatch a store's commitlog into consume queues: follow it, or `--once`.
+    """Dispatch a store's commitlog into consume queues, following it until stopped.
 
-    Safe to kill at any moment and to start again. Stops after the running batch on SIGTERM or
-    Ctrl-C. The output keeps how it was built: say that once.
+    SIGTERM or Ctrl-C ends it after the running batch, a second one at once; whatever ended it, the
+    next start goes on from the watermark. An output keeps the settings that it was built with, so
+    give `--on-queue-gap`, `--verify-crc`, `--index` and `--index-tags` only once.
     """
     max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger)
     config = DispatcherConfig(
@@ -121,8 +120,10 @@ def _run(config: DispatcherConfig, as_json: bool) -> None:
         render.print_json(summary)
     else:
         tables.print_line(
-            f"{summary['messages']:,} messages dispatched ({summary['duplicates']:,} were there "
-            f"already, {summary['gaps']:,} gaps, {summary['quarantined_bytes']:,} bytes "
+            f"{tables.counted(summary['messages'], 'message')} dispatched "
+            f"({summary['duplicates']:,} were there already, "
+            f"{tables.counted(summary['gaps'], 'gap')}, "
+            f"{tables.counted(summary['quarantined_bytes'], 'byte')} "
             f"quarantined) up to physical offset {summary['end_offset']} "
             f"in {summary['seconds']} s"
         )

@@ -1,50 +1,55 @@
-"""``reput sql``: SQL over the raw log, without a broker and without Spark."""
+"""``reput sql``: runs SQL over the raw log, without a broker and without Spark."""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
 
 from reput.cli import messages, options, render, tables
 
+ROWS_OF_A_TABLE = 1000
+
 
 def sql(
     store: options.Store,
     query: Annotated[
-        str, typer.Argument(help="In DuckDB's SQL; the table is `messages`, a row per message.")
+        str,
+        typer.Argument(help="A query in DuckDB's SQL on the table `messages`.", metavar="QUERY"),
     ],
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     as_json: options.AsJsonLines = False,
 ) -> None:
-    """Ask the log itself: `select topic, count(*) from messages group by topic`.
+    """Query the log in SQL: `select topic, count(*) from messages group by topic`.
 
-    Reads what a query needs: the columns that it names, from the files that its conditions on
-    physicalOffset and storeTimestamp allow. `copy (select ...) to 'file.parquet'` exports.
+    The table has a row per message. A query reads only the columns that it names, from the log
+    files that its conditions on physicalOffset and storeTimestamp allow. `copy (select ...) to
+    'file.parquet'` writes a file.
     """
     from readers.sql import answer  # noqa: PLC0415
 
     settings = options.store_settings(store, broker_conf, commitlog_file_size)
     with answer(settings, query) as reader:
+        found = (row for batch in reader for row in batch.to_pylist(maps_as_pydicts="lossy"))
         if not messages.is_for_people(as_json):
-            for batch in reader:
-                for row in batch.to_pylist(maps_as_pydicts="lossy"):
-                    render.print_json(row, default=_plain)
+            for row in found:
+                render.print_json(row, default=_plain)
             return
-        rows = [
-            tuple(row.values())
-            for batch in reader
-            for row in batch.to_pylist(maps_as_pydicts="lossy")
-        ]
-    if rows:
-        tables.print_table("", reader.schema.names, rows)
-    else:
+        names, shown = reader.schema.names, False
+        rows = (tuple(row.values()) for row in found)
+        # a table at a time: the answer may be larger than memory
+        while portion := list(islice(rows, ROWS_OF_A_TABLE)):
+            tables.print_table("", names, portion)
+            shown = True
+    if not shown:
         tables.print_line("no rows")
 
 
 def _plain(value: Any) -> str:
-    """What JSON has no form for: times as ISO 8601, bytes as base64 would hide text, so as text."""
+    """Return as text a value that JSON has no form for: times in ISO 8601, and bytes decoded, since
+    base64 would hide the text in them."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

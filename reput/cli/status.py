@@ -1,7 +1,8 @@
-"""``reput status``: where a store and its queues stand."""
+"""``reput status``: shows where a store and its queues stand."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,26 +15,29 @@ from store.config import NO_PROPERTY_FILE
 from upkeep.status import FollowerStatus, QueueStatus, Status, read_status
 
 WATCH_SECONDS = 2.0
+CLEAR_FROM_HOME = "\x1b[H\x1b[J"
+"""Erases below the cursor's home: a terminal scrolls nothing of it into its history."""
 
 
 def status(
     store: options.Store,
-    output: options.Output = None,
+    output: options.ReadOutput = None,
     topic: Annotated[
         list[str] | None,
-        options.value("TOPIC", "Each queue of this topic; may be repeated.", "--topic", "-t"),
+        options.value("TOPIC", "Show each queue of this topic; may be repeated.", "--topic", "-t"),
     ] = None,
     watch: Annotated[
-        bool, options.flag("Again every two seconds, until Ctrl-C or SIGTERM.", "--watch", "-w")
+        bool,
+        options.flag("Show it again every two seconds until Ctrl-C or SIGTERM.", "--watch", "-w"),
     ] = False,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the log's end, the watermark, the lag, what is in quarantine, and every topic's queues.
+    """Show the log's end, the watermark, the lag, the quarantine and every topic's queues.
 
-    Reads only. Lag in seconds: since the first message that is not dispatched was stored.
+    Reads only. The lag in seconds is the age of the first message that is not dispatched yet.
     """
     settings = options.output_settings(
         store, output, broker_conf, commitlog_file_size, consume_queue_file_size
@@ -45,21 +49,25 @@ def status(
             if as_json:
                 render.print_json(asdict(found))
             else:
-                if watch and console.is_terminal:
-                    console.clear()
-                _show(found, by_queue=topic is not None)
+                if watch and console.is_terminal and not console.is_dumb_terminal:
+                    sys.stdout.write(CLEAR_FROM_HOME)
+                _show(found, topic)
             if not watch or stop.wait(WATCH_SECONDS):
                 return
 
 
-def _show(found: Status, by_queue: bool) -> None:
+def _show(found: Status, topics: Sequence[str] | None) -> None:
     lag = "unknown"
+    if found.watermark is None:
+        lag = "unknown without a watermark"
     if found.lag_bytes is not None and found.lag_seconds is not None:
-        count = "many" if found.lag_messages is None else f"{found.lag_messages:,}"
+        many = found.lag_messages is None
+        count = "many messages" if many else tables.counted(found.lag_messages or 0, "message")
         seconds = tables.human_seconds(found.lag_seconds)
-        lag = f"{seconds}, {count} messages, {tables.human_bytes(found.lag_bytes)}"
+        lag = f"{seconds}, {count}, {tables.human_bytes(found.lag_bytes)}"
     quarantine = ", ".join(
-        f"{tables.escaped(one.reason)} {one.ranges:,} ranges of {one.bytes:,} bytes"
+        f"{tables.escaped(one.reason)} {tables.counted(one.ranges, 'range')} of "
+        f"{tables.counted(one.bytes, 'byte')}"
         for one in found.quarantine
     )
     lines = {
@@ -67,7 +75,9 @@ def _show(found: Status, by_queue: bool) -> None:
         "settings": tables.escaped(found.broker_conf or NO_PROPERTY_FILE),
         "commitlog": tables.escaped(", ".join(found.commit_log_directories)),
         "log": f"[{found.log_min}, {found.log_end})",
-        "watermark": tables.known(found.watermark),
+        "watermark": "none, reput has not built here"
+        if found.watermark is None
+        else str(found.watermark),
         "lag": lag,
         "writer": f"process {found.writer_pid}" if found.writer_pid else "none",
         "quarantine": quarantine or "none",
@@ -78,8 +88,8 @@ def _show(found: Status, by_queue: bool) -> None:
     for follower in found.followers:
         tables.print_fields(f"follower {follower.name}", _follower_fields(follower))
     if not found.queues:
-        tables.print_line("no queues")
-    elif by_queue:
+        tables.print_line(f"no queues{' of ' + ', '.join(topics) if topics else ''}")
+    elif topics is not None:
         columns = ("topic", "queue", "min offset", "max offset")
         rows = [(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in found.queues]
         tables.print_table("queues", columns, rows)

@@ -1,12 +1,13 @@
-"""Tables, fields, numbers and times for people. A number that an option takes, an offset say, is
-printed as the option takes it; only counts in sentences are grouped by thousands.
+"""Tables, fields, numbers and times for people. A number that an option takes, such as an offset,
+is printed as the option takes it; only counts in sentences are grouped by thousands.
 
-Text comes from anywhere and never acts on a terminal: it is no markup, and what is not printable is
-shown as an escape.
+Text from a message never acts on a terminal: it is no markup, and characters that are not printable
+are shown as escapes.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,21 +15,22 @@ from datetime import UTC, datetime
 from rich import box
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from upkeep.compare import Comparison, Difference, Fields
 
 SHOWN_LINES = 12
-"""Lines of a terminal that one value may take; more of it is counted, not shown."""
+"""Lines of a terminal that one value may take; the rest is counted, not shown."""
 _BETWEEN = 2
 """Characters between a table's columns."""
 _UNBROKEN = 1 << 16
+_PIECE = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|\\.|.", re.DOTALL)
+"""A character, or an escape: a line never ends within one."""
 
 
 def _console() -> Console:
-    """Where no terminal sets a width, no line is broken."""
+    """Return a console that breaks lines on a terminal only."""
     console = Console()
     if not console.is_terminal:
         console.width = _UNBROKEN
@@ -36,7 +38,7 @@ def _console() -> Console:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on stdout where it fits; else one record a block, a line a field."""
+    """Print a table on stdout if it fits; otherwise a block per record with a line per field."""
     console = _console()
     texts = [[shown(value) for value in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(columns, *texts, strict=True)]
@@ -58,7 +60,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 
 def print_fields(title: str, fields: Mapping[str, object]) -> None:
-    """One record on stdout, a line a field; a mapping among the values is a line an entry."""
+    """Print one record on stdout with a line per field, and a line per entry of a mapping."""
     console = _console()
     console.print(Text(title, style="italic"))
     flat: dict[str, str] = {}
@@ -74,37 +76,62 @@ def _print_fields(console: Console, fields: Mapping[str, str]) -> None:
     name_width = min(max(map(cell_len, fields), default=0), console.width // 2) + _BETWEEN
     room = max(console.width - name_width, 1)
     for name, value in fields.items():
-        text = Text(elided(value, room * SHOWN_LINES))
         first = f"{set_cell_size(name, name_width - _BETWEEN)}{' ' * _BETWEEN}"
-        for line in text.wrap(console, room, overflow="fold") or [text]:
-            line.rstrip()
+        for line in folded(value, room, SHOWN_LINES):
             console.print(Text.assemble((first, "bold"), line), soft_wrap=True)
             first = " " * name_width
 
 
 def print_entry(heading: str, body: str | None, lines: int) -> None:
-    """An entry of a list: a line that says which, and up to ``lines`` of its text below it."""
+    """Print an entry of a list: its heading, and up to ``lines`` lines of its text below it."""
     console = _console()
     console.print(Text(heading, style="bold"))
     if body:
-        indented = console.width - _BETWEEN
-        text = Text(elided(escaped(body), indented * lines), overflow="fold")
-        console.print(Padding(text, (0, 0, 0, _BETWEEN)))
+        for line in folded(escaped(body), console.width - _BETWEEN, lines):
+            console.print(Text(" " * _BETWEEN + line), soft_wrap=True)
 
 
 def print_line(line: str) -> None:
-    """A sentence on stdout, broken between words where the terminal ends."""
+    """Print a sentence on stdout, broken between words where the terminal ends."""
     _console().print(Text(line))
 
 
-def elided(text: str, length: int) -> str:
-    """``text``, or its first ``length`` characters and how many more there are."""
-    more = len(text) - length
-    return text if more <= 0 else f"{text[:length]}... ({more:,} more characters)"
+def folded(text: str, width: int, most: int) -> list[str]:
+    """Return ``text`` in lines of up to ``width`` cells, at least one and up to ``most``, and a
+    line that counts the characters beyond them. A line ends between words where it can."""
+    lines: list[str] = []
+    at = 0
+    while at < len(text) and len(lines) < most:
+        end = _line_end(text, at, width)
+        lines.append(text[at:end].rstrip())
+        at = end
+    if at < len(text):
+        lines.append(f"... ({len(text) - at:,} more characters)")
+    return lines or [""]
+
+
+def _line_end(text: str, begin: int, width: int) -> int:
+    end, cells, space = begin, 0, begin
+    for piece in _PIECE.finditer(text, begin):
+        cells += cell_len(piece[0])
+        # the first piece is taken however narrow the terminal is, a space where it ends the line
+        if cells > width and end > begin and piece[0] != " ":
+            break
+        end = piece.end()
+        if piece[0] == " " and 2 * cells > width:
+            space = end
+    else:
+        return end
+    return space if space > begin else end
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """``1 file``, ``2,000 files``; ``plural`` where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def shown(value: object) -> str:
-    """A value for people: what is not there is said to be so, a time has its zone."""
+    """A value for people: None is ``none``, and a time has its zone."""
     match value:
         case None:
             return "none"
@@ -114,6 +141,8 @@ def shown(value: object) -> str:
             return time_text(round(value.timestamp() * 1000))
         case bytes():
             return escaped(value.decode("utf-8", "backslashreplace"))
+        case list() | tuple():
+            return " ".join(map(shown, value))
         case dict():
             return " ".join(f"{escaped(str(key))}={shown(one)}" for key, one in value.items())
         case _:
@@ -121,20 +150,20 @@ def shown(value: object) -> str:
 
 
 def known(value: object) -> str:
-    """The same of what may be unknown."""
+    """``shown``, with ``unknown`` for None."""
     return "unknown" if value is None else shown(value)
 
 
 def escaped(text: str) -> str:
-    """Text from anywhere, harmless on a terminal: what is not printable, as control characters,
-    line feeds and those that turn the direction of writing, is shown as an escape."""
+    """Return ``text`` made harmless on a terminal: control characters, line feeds, characters that
+    turn the direction of writing and others that are not printable become escapes."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def time_text(milliseconds: int) -> str:
-    """A time in ISO 8601, UTC, as options take it; the number where no calendar has it."""
+    """A time in ISO 8601 and UTC, as options take it; the number itself beyond the calendar."""
     try:
         moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -167,22 +196,24 @@ def lag_text(lag_bytes: int | None) -> str:
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
-    """How much was compared and how much of it differs, a line a kind."""
+    """Yield a line per kind: how much was compared and how much of it differs."""
     different = Counter(difference.kind for difference in comparison.differences)
     for kind, count in comparison.compared.items():
-        result = f"{different[kind]:,} differ" if different[kind] else "equal"
+        differing = different[kind]
+        verb = "differs" if differing == 1 else "differ"
+        result = f"{differing:,} {verb}" if differing else "equal"
         yield f"{kind:20} {count:,} compared, {result}"
 
 
 def print_differences(differences: Sequence[Difference], left: object, right: object) -> None:
-    """Each entry that differs, as both sides have it; ``left`` and ``right`` name the stores."""
+    """Print each entry that differs as both sides have it; ``left`` and ``right`` name them."""
     for one in differences:
         sides = {str(left): _fields(one.left), str(right): _fields(one.right)}
         print_sides(" ".join(filter(None, (one.kind, one.place, one.entry))), sides)
 
 
 def print_sides(heading: str, sides: Mapping[str, str]) -> None:
-    """One difference: what and where, and below it what each side has there."""
+    """Print one difference: a heading that says where, and below it what each side has."""
     console = _console()
     console.print(Text(escaped(heading), style="bold"))
     _print_fields(console, {f"  {escaped(name)}": text for name, text in sides.items()})

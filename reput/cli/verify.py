@@ -1,4 +1,4 @@
-"""``reput verify``: all that was built against the log."""
+"""``reput verify``: compares all that was built with the log."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from reput.cli import options, render, tables
+from store.config import NO_PROPERTY_FILE, StoreSettings
 from store.index.indexfile import INDEX_DIRECTORY
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
@@ -15,19 +16,20 @@ from upkeep.compare import INDEX_ENTRY_DTYPE
 from upkeep.verify.difference import Damage, Difference
 
 SHOWN_DIFFERENCES = 200
+REPAIRED = "cut what differs; reput run writes it again, and no broker may start here before"
 _NAMES: dict[tuple[str, str], tuple[str, ...]] = {
     (CONSUME_QUEUE_DIRECTORY, Damage.UNIT): UNIT_DTYPE.names or (),
     (BATCH_CONSUME_QUEUE_DIRECTORY, Damage.UNIT): BATCH_UNIT_DTYPE.names or (),
     (INDEX_DIRECTORY, Damage.ENTRY): INDEX_ENTRY_DTYPE.names or (),
 }
-"""Of the fields of a difference, by kind and damage; a file that is wrong has its bytes."""
+"""Names of a difference's fields by kind and damage; a wrong file has a size in bytes."""
 
 
 def verify(
     store: options.Store,
     output: options.Output = None,
     repair: Annotated[
-        bool, options.flag("Cut what is wrong; the next run writes it again.", "--repair")
+        bool, options.flag("Cut what differs; the next `reput run` writes it again.", "--repair")
     ] = False,
     on_queue_gap: options.OnQueueGapOption = None,
     verify_crc: options.VerifyCrc = None,
@@ -37,10 +39,10 @@ def verify(
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare all that is below the watermark with what the log says; exit code 1 if any differs.
+    """Compare queues and index up to the watermark with the log; exit code 1 if any differs.
 
-    Only reads, unless told to repair; then `reput run` writes what was cut. How it was built the
-    output knows, but for one of an older reput.
+    Reads only, unless `--repair` is given. An output keeps the settings that it was built with;
+    give `--on-queue-gap`, `--verify-crc` and `--index-tags` only for one of an older reput.
     """
     from upkeep.verify.run import verify as verify_output  # noqa: PLC0415
 
@@ -52,25 +54,27 @@ def verify(
     if as_json:
         render.print_json({**asdict(found), "repaired": repair})
     else:
+        differing = len(found.differences)
         for one in found.differences[:SHOWN_DIFFERENCES]:
             sides = {"log says": _fields(one, one.expected), "found": _fields(one, one.found)}
             tables.print_sides(_place(one), sides)
         tables.print_line(
-            f"{found.queues:,} queues, {found.units:,} units, {found.index_entries:,} index "
-            f"entries compared with the log [{found.log_start}, {found.log_end}): "
-            f"{len(found.differences) or 'no'} differences"
-            + (
-                f", the first {SHOWN_DIFFERENCES} shown"
-                if len(found.differences) > SHOWN_DIFFERENCES
-                else ""
-            )
+            f"{tables.counted(found.queues, 'queue')}, {tables.counted(found.units, 'unit')}, "
+            f"{tables.counted(found.index_entries, 'index entry', 'index entries')} compared "
+            f"with the log [{found.log_start}, {found.log_end}): "
+            f"{tables.counted(differing, 'difference') if differing else 'no differences'}"
+            + (f", the first {SHOWN_DIFFERENCES} shown" if differing > SHOWN_DIFFERENCES else "")
         )
-        if repair and found.differences:
-            tables.print_line(
-                "cut; `reput run` writes the rest again before a broker may start here"
-            )
+        if differing:
+            tables.print_line(REPAIRED if repair else _advice(settings))
     if found.differences and not repair:
         raise typer.Exit(1)
+
+
+def _advice(settings: StoreSettings) -> str:
+    if settings.property_file is None:
+        return f"{NO_PROPERTY_FILE}, were assumed; if the broker has others, give --broker-conf"
+    return "to repair: reput verify --repair cuts what differs, then reput run writes it again"
 
 
 def _place(found: Difference) -> str:

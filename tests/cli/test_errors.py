@@ -198,11 +198,47 @@ def test_a_spark_setting_that_is_wrong(golden: Callable[[str], Path], tmp_path: 
     assert_one_line(done, 1, "Spark does not start", "NEVER")
 
 
-def test_unknown_option_is_a_usage_error() -> None:
-    """typer's own message, exit code 2."""
-    done = reput("run", "--onse")
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["run", "--onse"], ["--onse", "--once", "reput run --help"]),
+        (["stauts"], ["'stauts'", "'status'", "reput --help"]),
+        (["get", "STORE"], ["missing argument", "reput get --help"]),
+        (["inspect", "record", "STORE", "x"], ["integer", "reput inspect record --help"]),
+        (["run", "STORE", "--on-corrupt", "skip"], ["--on-corrupt", "'skip'", "'quarantine'"]),
+        (["tail", "STORE", "T", "--lines", "-1"], ["--lines", "greater than or equal to 0"]),
+    ],
+)
+def test_a_wrong_call_is_one_line(arguments: list[str], parts: list[str]) -> None:
+    """No frame: what is wrong, what is near, where to read on."""
+    done = reput(*arguments)
+    assert_one_line(done, 2, *parts)
+    assert len(done.stderr.splitlines()) == 1
+    assert "Value error" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["inspect"]])
+def test_a_group_without_a_command_shows_its_help(arguments: list[str]) -> None:
+    """Help alone, and the exit code of a wrong call."""
+    done = reput(*arguments)
     assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    assert "Commands" in done.stdout + done.stderr
+    assert "error" not in done.stdout + done.stderr
+
+
+def test_what_to_do_where_nothing_is_found(golden: Callable[[str], Path]) -> None:
+    """A topic, a queue, an index that are not there: exit code 1, and where to look."""
+    store = golden("broker")
+    for arguments, part in (
+        (("get", store, "Order", 0, 0), "reput status lists the topics"),
+        (("get", store, "Orders", 9, 0), "no queue 9 of topic Orders"),
+        (("tail", store, "Order"), "reput status lists the topics"),
+        (("search-time", store, "Orders", 9, "1h"), "no queue 9 of topic Orders"),
+        (("inspect", "queue", store, "Order", 0), "reput status lists the topics"),
+        (("query", store, "Orders", "--key", "k"), "no index in"),
+    ):
+        assert_one_line(reput(*arguments), 1, part)
+    assert "no queues of Order\n" in reput("status", store, "--topic", "Order").stdout
 
 
 def test_delta_without_its_package(golden: Callable[[str], Path], tmp_path: Path) -> None:

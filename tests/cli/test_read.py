@@ -385,7 +385,7 @@ def test_what_is_not_there_and_what_is_called_wrongly(
     """One line each; 1 for not found, 2 for a wrong call."""
     store = golden("plain")
     assert_one_line(call("get", store, "Topic_1", 0, 10**9), 1, "no message", "which has [0, ")
-    assert_one_line(call("get", store, "Nothing", 0, 0), 1, "no message", "Nothing")
+    assert_one_line(call("get", store, "Nothing", 0, 0), 1, "no queue 0", "Nothing")
     assert_one_line(call("tail", store, "Nothing"), 1, "no queue", "Nothing")
     assert_one_line(call("search-time", store, "Topic_1", 99, 0), 1, "no queue 99")
     assert_one_line(call("query", store, "Topic_1", "--key", "none"), 1, "no message", "none")

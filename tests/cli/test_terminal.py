@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from reput.cli import app
-from tests.support.cli import on_terminal, reput, reput_on_terminal
+from tests.support.cli import on_terminal, reput, reput_json, reput_on_terminal
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 CONTROL = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
@@ -101,6 +101,56 @@ def test_tail_gives_a_body_the_width_of_the_terminal(golden: Callable[[str], Pat
     assert sum("  queue " in line for line in shown) == 4
 
 
+@pytest.mark.parametrize("columns", [37, 60, 80])
+def test_no_escape_is_broken_by_the_end_of_a_line(
+    golden: Callable[[str], Path], columns: int
+) -> None:
+    """Bodies of random bytes: each line by itself is escapes and printable characters, and all of
+    them together are the body."""
+    store = golden("plain")
+    shown = lines_on(columns, "get", store, "Topic_0", 0, 3)
+    begin = next(number for number, line in enumerate(shown) if line.startswith("body "))
+    room = re.match(r"body +", shown[begin])
+    assert room is not None
+    end = next(n for n in range(begin, len(shown)) if "more characters)" in shown[n])
+    lines = [line[room.end() :] for line in shown[begin:end]]
+    for line in lines:
+        assert re.search(r"\\(x.?|u.{0,3})?$", line) is None, line
+    body = reput_json("get", store, "Topic_0", 0, 3)["body"]
+    wanted = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in body)
+    assert wanted.replace(" ", "").startswith("".join(lines).replace(" ", ""))
+
+
+def test_watch_leaves_nothing_in_the_history_of_a_terminal(golden: Callable[[str], Path]) -> None:
+    """Each screen replaces the last one: nothing that scrolls, as erasing the whole screen does."""
+    script = (
+        "import os, signal, sys; from reput.cli import status; from reput.__main__ import main; "
+        "status.WATCH_SECONDS = 0; read = status.read_status; calls = []\n"
+        "def counted(*a):\n"
+        "    calls.append(a)\n"
+        "    if len(calls) == 3: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return read(*a)\n"
+        "status.read_status = counted\n"
+        "sys.argv = ['reput', 'status', sys.argv[1], '--watch']; main()"
+    )
+    sent = on_terminal([sys.executable, "-c", script, str(golden("plain"))], "xterm", 80)
+    screens = sent.split("\x1b[H\x1b[J")
+    assert len(screens) == 4
+    assert screens[0] == ""
+    assert "\x1b[2J" not in sent
+    for screen in screens[1:]:
+        assert screen.count("commitlog ") == 1
+        assert "Topic_5" in screen
+
+
+def test_an_answer_larger_than_a_table_is_shown_in_several(golden: Callable[[str], Path]) -> None:
+    """Rows are printed as they come: 3,170 of them, in portions with their heads."""
+    pytest.importorskip("duckdb")
+    shown = lines_on(80, "sql", golden("plain"), "select physicalOffset from messages")
+    assert sum(line.isdigit() for line in shown) == 3170
+    assert shown.count("physicalOffset") == 4
+
+
 def test_verify_shows_a_difference_by_names(golden: Callable[[str], Path]) -> None:
     """The file in one piece, both sides with the names of their fields; no empty frame."""
     store = golden("broker")
@@ -114,6 +164,7 @@ def test_verify_shows_a_difference_by_names(golden: Callable[[str], Path]) -> No
     shown = lines_on(60, "verify", store)
     assert any(f"consumequeue/Orders/0/{victim.name}" in line for line in shown)
     assert any(re.match(r"  log says  offset 2426, size 264, tags_code \d+$", s) for s in shown)
+    assert "1 difference to repair" in " ".join(shown)
     assert any(re.match(r"  found     offset 67962, size 264, tags_code \d+$", s) for s in shown)
 
 
@@ -131,5 +182,5 @@ def test_inspect_names_what_numbers_mean(golden: Callable[[str], Path]) -> None:
     assert re.search(r"^sys_flag +513 compressed zstd$", shown, re.M)
     assert re.search(r"^prepared_transaction_offset +none$", shown, re.M)
     assert re.search(r"^body_crc_is_right +yes$", shown, re.M)
-    assert re.search(r"^properties UNIQ_KEY +[0-9A-F]{32,}$", shown, re.M)
+    assert re.search(r"^property UNIQ_KEY +[0-9A-F]{32,}$", shown, re.M)
     assert "{" not in shown

@@ -100,7 +100,8 @@ def verify(
             if not is_ours and not watermark_differences(output / STATE_DIRECTORY):
                 raise UsageError(
                     f"{output} has no watermark: reput did not build its queues; take them over "
-                    "with reput run --adopt, then repair"
+                    "with reput run --adopt, then repair, or build them with reput run where there "
+                    "are none"
                 )
             held.enter_context(Ownership(output))
         sealed_end = LogTail(log).settled()
