@@ -15,69 +15,77 @@ from store.follower import FollowerTarget
 
 _CLIENT_PREFIXES = ("security_", "ssl_", "sasl_")
 
+Kafka = Annotated[
+    str | None,
+    value(
+        "HOST:PORT",
+        "Also send every message to this Kafka, exactly once; `HOST:PORT`, ...",
+        panel=KAFKA,
+    ),
+]
+KafkaTopics = Annotated[
+    str | None,
+    value(
+        "TOPICS",
+        "Send only these topics, with commas, `*` and `?`; all but RocketMQ's own if not given.",
+        panel=KAFKA,
+    ),
+]
+KafkaTopicFormat = Annotated[
+    str,
+    value(
+        "FORMAT",
+        "The name that a topic gets in Kafka, such as `rocketmq.{topic}`.",
+        panel=KAFKA,
+    ),
+]
+NoKafkaMirror = Annotated[
+    bool,
+    flag(
+        "Send no messages, only what `--kafka-arrivals` asks for.",
+        "--no-kafka-mirror",
+        panel=KAFKA,
+    ),
+]
+KafkaArrivals = Annotated[
+    str | None,
+    value(
+        "TOPIC",
+        "Also send a notice of each message to this Kafka topic, such as `reput-arrivals`.",
+        panel=KAFKA,
+    ),
+]
+KafkaMaxMessageBytes = Annotated[
+    str,
+    value(
+        "SIZE",
+        "The largest message to send, and the limit of topics that reput creates.",
+        panel=KAFKA,
+    ),
+]
+KafkaStoreId = Annotated[
+    str | None,
+    value("ID", "The store's name in Kafka, for a position that outlives OUTPUT.", panel=KAFKA),
+]
+KafkaConfig = Annotated[
+    Path | None,
+    value(
+        "FILE",
+        "TOML file with `security_`, `ssl_` and `sasl_` settings of kafka-python.",
+        panel=KAFKA,
+    ),
+]
+
 
 def kafka_followers(
-    kafka: Annotated[
-        str | None,
-        value(
-            "HOST:PORT",
-            "Also send every message to this Kafka, exactly once; `HOST:PORT`, ...",
-            panel=KAFKA,
-        ),
-    ] = None,
-    kafka_topics: Annotated[
-        str | None,
-        value(
-            "TOPICS",
-            "Send only these topics, with commas, `*` and `?`; all but RocketMQ's own if not "
-            "given.",
-            panel=KAFKA,
-        ),
-    ] = None,
-    kafka_topic_format: Annotated[
-        str,
-        value(
-            "FORMAT",
-            "The name that a topic gets in Kafka, such as `rocketmq.{topic}`.",
-            panel=KAFKA,
-        ),
-    ] = "{topic}",
-    no_kafka_mirror: Annotated[
-        bool,
-        flag(
-            "Send no messages, only what `--kafka-arrivals` asks for.",
-            "--no-kafka-mirror",
-            panel=KAFKA,
-        ),
-    ] = False,
-    kafka_arrivals: Annotated[
-        str | None,
-        value(
-            "TOPIC",
-            "Also send a notice of each message to this Kafka topic, such as `reput-arrivals`.",
-            panel=KAFKA,
-        ),
-    ] = None,
-    kafka_max_message_bytes: Annotated[
-        str,
-        value(
-            "SIZE",
-            "The largest message to send, and the limit of topics that reput creates.",
-            panel=KAFKA,
-        ),
-    ] = "32m",
-    kafka_store_id: Annotated[
-        str | None,
-        value("ID", "The store's name in Kafka, for a position that outlives OUTPUT.", panel=KAFKA),
-    ] = None,
-    kafka_config: Annotated[
-        Path | None,
-        value(
-            "FILE",
-            "TOML file with `security_`, `ssl_` and `sasl_` settings of kafka-python.",
-            panel=KAFKA,
-        ),
-    ] = None,
+    kafka: Kafka = None,
+    kafka_topics: KafkaTopics = None,
+    kafka_topic_format: KafkaTopicFormat = "{topic}",
+    no_kafka_mirror: NoKafkaMirror = False,
+    kafka_arrivals: KafkaArrivals = None,
+    kafka_max_message_bytes: KafkaMaxMessageBytes = "32m",
+    kafka_store_id: KafkaStoreId = None,
+    kafka_config: KafkaConfig = None,
 ) -> tuple[FollowerTarget, ...]:
     """Return the Kafka followers that the options ask for. Raises UsageError."""
     size = size_option("--kafka-max-message-bytes", kafka_max_message_bytes)

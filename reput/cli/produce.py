@@ -85,10 +85,8 @@ def produce(
     if as_json:
         render.print_json(summary)
     else:
-        tables.print_line(
-            f"{tables.counted(done, 'message')}, "
-            f"{tables.human_bytes(end_offset - first_offset)} in {elapsed:.1f} s"
-        )
+        size_text = tables.human_bytes(end_offset - first_offset)
+        tables.print_line(f"{tables.counted(done, 'message')}, {size_text} in {elapsed:.1f} s")
 
 
 def _append(
