@@ -148,7 +148,7 @@ def kinds_option(text: str | None, known: Sequence[str]) -> Sequence[str]:
     kinds = text.split(",")
     for kind in kinds:
         if kind not in known:
-            raise UsageError(f"--only names {kind!r}; it must be one of {', '.join(known)}")
+            raise UsageError(f"--only names {kind!r}; choose from {', '.join(known)}")
     return kinds
 
 

@@ -87,7 +87,7 @@ def test_indexes_that_are_left_out_are_not_asked_for_their_slots(golden: Golden)
     [
         (["diff", "STORE", "NOWHERE"], "is not a directory"),
         (["diff", "EMPTY", "EMPTY"], "holds consumequeue or"),
-        (["diff", "STORE", "STORE", "--only", "queues"], "it must be one of consumequeue, "),
+        (["diff", "STORE", "STORE", "--only", "queues"], "choose from consumequeue, "),
         (["rebuild", "NOWHERE"], "is not a directory"),
         (["rebuild", "NOWHERE", "--drop-old"], "is not a directory"),
         (["rebuild", "STORE", "--only", "checkpoint"], "--only names 'checkpoint'"),
