@@ -91,7 +91,7 @@ def test_indexes_that_are_left_out_are_not_asked_for_their_slots(golden: Golden)
         (["rebuild", "NOWHERE"], "is not a directory"),
         (["rebuild", "NOWHERE", "--drop-old"], "is not a directory"),
         (["rebuild", "STORE", "--only", "checkpoint"], "--only names 'checkpoint'"),
-        (["rebuild", "STORE", "--topic", "a/b"], "no plain name"),
+        (["rebuild", "STORE", "--topic", "a/b"], "not a plain name"),
         (["rebuild", "STORE", "--dry-run", "--drop-old"], "exclude each other"),
     ],
 )
