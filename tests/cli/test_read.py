@@ -252,7 +252,7 @@ def test_file_sizes_by_flags_stand_above_the_property_file(
     for name, *rest in commands:
         command = (name, store, "Topic_1", *rest)
         if name != "query":
-            assert_one_line(call(*command), 1, "mappedFileSizeConsumeQueue")
+            assert_one_line(call(*command), 2, "mappedFileSizeConsumeQueue")
         assert json_lines(call(*command, *sizes))
         other = (*sizes, "--commitlog-file-size", "4096")
         assert_one_line(call(*command, *other), 1, "commitlog")
