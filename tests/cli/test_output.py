@@ -81,7 +81,7 @@ def test_a_replay_has_the_log_before_it() -> None:
 def test_produce_says_at_what_rate(tmp_path: Path) -> None:
     """A count alone goes as fast as it can."""
     command = ("produce", tmp_path / "s", "--commitlog-file-size", "1m", "--count", 100)
-    assert "100 messages, as fast as it goes" in reput(*command).stderr
+    assert "100 messages, without a limit of the rate" in reput(*command).stderr
     assert "100 messages, at 2,000 messages/s" in reput(*command, "--rate", 2000).stderr
     assert "for 0 s, at 5,000 messages/s" in reput(*command[:-2], "--seconds", 0).stderr
 
