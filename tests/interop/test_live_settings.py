@@ -147,7 +147,7 @@ def test_settings_that_change_under_a_dispatcher(tmp_path: Path) -> None:
         pytest.raises(UsageError, match=r"topic Again has queue.type=BatchCQ") as told,
     ):
         follower.run(script)
-    _, *arguments = shlex.split(str(told.value).partition("anew: ")[2])
+    _, *arguments = shlex.split(str(told.value).partition("rebuild them: ")[2])
     healed = reput(*arguments)
     assert healed.returncode == 0, healed.stderr
     replaced = output / "consumequeue.replaced-1"

@@ -123,7 +123,7 @@ def test_two_files_of_one_name_with_other_bytes_end_a_run(golden: Golden, tmp_pa
     data[-100_000:] = bytes(100_000)
     (tmp_path / "second" / name).write_bytes(data)
     config = DispatcherConfig(store, output, once=True, max_bytes_per_trigger=256 << 10)
-    with pytest.raises(StoreError, match=f"commitlog/{name} and .*second/{name} have one name"):
+    with pytest.raises(StoreError, match=f"commitlog/{name} and .*second/{name} have the same"):
         run_dispatcher(config, threading.Event())
     (tmp_path / "second" / name).unlink()
     run_dispatcher(config, threading.Event())
