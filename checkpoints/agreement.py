@@ -54,8 +54,6 @@ SUFFICIENT_UNITS = 16
 UNITS_IN_A_ROW = 4
 """A unit counts as agreeing only where this many units before it in its queue agree too: a single
 one may point to the start of another message of the same size."""
-_SIZE_BYTES = 4
-"""Length of a record's first field, its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,9 +302,8 @@ def _first_index_offset_that_differs(
         offset = entry.phy_offset
         if offset < log.min_offset:
             return False
-        size = int.from_bytes(log.read(offset, _SIZE_BYTES), "big", signed=True)
-        found = log.record_at(offset, size) if 0 < size <= log_end - offset else None
-        if not isinstance(found, Record):
+        found = log.record_starting_at(offset)
+        if not isinstance(found, Record) or offset + found.total_size > log_end:
             return True
         keys = index_keys(found, index_tags=True)
         return entry.key_hash not in map(index_key_hash, keys)

@@ -170,8 +170,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
 
     def _first_store_time(self, segment: Segment) -> int | None:
         """storeTimestamp of a file's first record in us; None if that record is damaged."""
-        size = int.from_bytes(self._log.read(segment.start, 4), "big")
-        found = self._log.record_at(segment.start, size)
+        found = self._log.record_starting_at(segment.start)
         return found.store_timestamp * 1000 if isinstance(found, Record) else None
 
 

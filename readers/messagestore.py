@@ -270,11 +270,10 @@ class MessageStore:
         log = self._view.log
         if not log.min_offset <= physical_offset < self._view.end:
             return None
-        size = int.from_bytes(log.read(physical_offset, 4), "big")
-        if physical_offset + size > self._view.end:
+        found = log.record_starting_at(physical_offset)
+        if not isinstance(found, Record) or physical_offset + found.total_size > self._view.end:
             return None
-        found = log.record_at(physical_offset, size)
-        return Message.of(found, self._max_body_bytes) if isinstance(found, Record) else None
+        return Message.of(found, self._max_body_bytes)
 
     def message_by_id(self, offset_message_id: str) -> Message | None:
         """The message with the id that a broker assigned; None for another broker's id.

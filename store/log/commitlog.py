@@ -47,6 +47,9 @@ _OPEN_TRIES = 3
 _OPEN_RETRY_SECONDS = 0.01
 _LIST_TRIES = 100
 
+_SIZE_LENGTH = 4
+"""Bytes of a record's first field."""
+
 
 def offset_to_file_name(offset: int) -> str:
     """20 digits, so that names sort as offsets do."""
@@ -293,6 +296,10 @@ class CommitLog:
         if isinstance(found, Record) and found.total_size != size:
             return Outcome(Status.BAD_SIZE, found.total_size)
         return found
+
+    def record_starting_at(self, offset: int) -> Record | Outcome:
+        """Decode the record at ``offset``, of the size that its own first field gives."""
+        return self.record_at(offset, int.from_bytes(self.read(offset, _SIZE_LENGTH), "big"))
 
     def store_time(self, offset: int) -> int:
         """storeTimestamp of the record that begins at ``offset``, ms; NO_TIME if no file has its

@@ -37,6 +37,7 @@ from store.queue.consumequeue import (
 )
 from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from store.state.ledger import FILE_NAME as LEDGER
+from store.state.ledger import QUEUE_OFFSET_GAP
 from store.state.watermark import STATE_DIRECTORY
 
 _FILE_SIZES = {
@@ -49,8 +50,6 @@ _QUEUES = 8
 _GAPS = 1000
 _INDEX_FILES, _ENTRIES_PER_FILE = 4, 64
 """Sizes of the samples."""
-_SIZE_BYTES = 4
-"""Bytes of a record's first field."""
 
 
 def recognised_settings(output: Path, given: StoreSettings) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def _gaps(output: Path, queue_file_size: int) -> Iterator[OnQueueGap]:
             with suppress(ValueError, KeyError, TypeError, AttributeError, StoreError):
                 entry = json.loads(line)
                 topic = topic_directory(entry["topic"].encode())
-                if entry["reason"] != "queue_offset_gap" or topic is None:
+                if entry["reason"] != QUEUE_OFFSET_GAP or topic is None:
                     continue
                 path = output / CONSUME_QUEUE_DIRECTORY
                 path /= QueueKey(topic, entry["queue_id"]).relative_path
@@ -134,7 +133,7 @@ def _has_tags_entry(
         first -= 1
     while end < count and read_entry(path, layout, end).phy_offset == offset:
         end += 1
-    record = log.record_at(offset, int.from_bytes(log.read(offset, _SIZE_BYTES), "big"))
+    record = log.record_starting_at(offset)
     # entries after the last one of a full file may be in the next file
     if not isinstance(record, Record) or end == layout.max_index_num:
         return None

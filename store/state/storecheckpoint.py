@@ -29,8 +29,6 @@ FILE_SIZE = 4096
 _FIELDS = struct.Struct(">qqqqqq")
 USED_SIZE = _FIELDS.size
 """Bytes of the fields."""
-_SIZE_BYTES = 4
-"""Of a record's first field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,4 @@ def lower_logics_physical_offset(root: Path, end_offset: int) -> None:
 def may_start_record(log: CommitLog, offset: int) -> bool:
     """Whether a record starts at ``offset``, as one must at a logicsPhysicalOffset; what the log
     has lost counts as one."""
-    if offset < log.min_offset:
-        return True
-    size = int.from_bytes(log.read(offset, _SIZE_BYTES), "big")
-    return isinstance(log.record_at(offset, size), Record)
+    return offset < log.min_offset or isinstance(log.record_starting_at(offset), Record)

@@ -22,9 +22,6 @@ from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import SLOT_SIZE, USED_SIZE, Watermark
 from upkeep.verify.difference import Damage, Difference, LogRange
 
-_SIZE_BYTES = 4
-"""Length of a record's first field, its size."""
-
 
 def _difference(
     kind: str,
@@ -172,19 +169,13 @@ def _right_logics_physical_offset(found: int, log: CommitLog, bounds: StoreCheck
     return last if bounds.keeps_logics_physical_offset and is_right(last) else 0
 
 
-def _record_at(log: CommitLog, offset: int) -> Record | None:
-    size = int.from_bytes(log.read(offset, _SIZE_BYTES), "big")
-    found = log.record_at(offset, size)
-    return found if isinstance(found, Record) else None
-
-
 def _may_be_last(log: CommitLog, offset: int, logics: int) -> bool:
     """Return whether the last record at some time may have been at ``offset``, the last dispatched
     message of this store timestamp."""
     if offset < log.min_offset:
         return True
-    found = _record_at(log, offset)
-    if found is None:
+    found = log.record_starting_at(offset)
+    if not isinstance(found, Record):
         return False
     return not found.dispatched_to_queue or found.store_timestamp == logics
 
