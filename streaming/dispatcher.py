@@ -25,7 +25,9 @@ from checkpoints.ownership import Ownership
 from checkpoints.reconcile import Plan, make_plan
 from checkpoints.swap import finish_swap
 from sources.commitlog import CommitLogDataSource
+from sources.livesettings import Watched
 from store import errors, fsops
+from store.config import FILE_NAME as BROKER_CONF
 from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
 from store.errors import NoSpaceError, ReputError, StoreError, UsageError
 from store.log.commitlog import CommitLog
@@ -101,6 +103,10 @@ class _Run:
         self._spark: SparkSession | None = None
         self._progress: Progress | None = None
         self._replay_from = _replay_from(config, log)
+        self._stated_directories = Watched(
+            config.broker_conf or config.store / BROKER_CONF,
+            lambda: read_store_settings(config.store, config.broker_conf).commit_log_directories,
+        )
         directories = (config.state_directory, config.spark_directory)
         self.space = SpaceWait(directories, stop, self._show_waiting)
 
@@ -172,7 +178,7 @@ class _Run:
                 writer.check()
                 writer.tend()
                 writer.note_progress()
-                _check_directories(self._config, self._log)
+                self._check_directories()
                 self._show(writer.progress)
             if query.isActive:
                 writer.stop()
@@ -210,23 +216,22 @@ class _Run:
             self._replay_from = writer.position
         writer.close()
 
+    def _check_directories(self) -> None:
+        """Check that the log's directories are the same: a broker that was started again with
+        another path writes where this run does not look."""
+        try:
+            stated = self._stated_directories.value()
+        except UsageError:
+            return  # the file is being written, or the broker has yet to create the directory
+        if {*stated} != {*self._log.directories}:
+            raise StoreError(
+                "the commitlog directories have changed since this run began, to "
+                f"{', '.join(map(str, stated))}; start it again, it goes on where it was"
+            )
+
     def _show_waiting(self) -> None:
         if self._progress is not None:
             self._show(self._progress)
-
-
-def _check_directories(config: DispatcherConfig, log: CommitLog) -> None:
-    """Check that the log's directories are the same: a broker that was started again with another
-    path writes where this run does not look."""
-    try:
-        stated = read_store_settings(config.store, config.broker_conf).commit_log_directories
-    except UsageError:
-        return  # the file is being written, or the broker has yet to create the directory
-    if {*stated} != {*log.directories}:
-        raise StoreError(
-            "the commitlog directories have changed since this run began, to "
-            f"{', '.join(map(str, stated))}; start it again, it goes on where it was"
-        )
 
 
 def _check_queues_are_ours(output: Path) -> None:
