@@ -278,7 +278,8 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         unsynced.sync()
         strays = self._positions(self._differences.entries(Damage.STRAY))
         files.clear_from(min(strays, default=_NOWHERE))
-        if self._is_emptied:
+        if self._is_emptied or (self._strays and set(self._strays) == set(self.sizes)):
+            # an empty directory would be taken for a queue that has lost its files
             fsops.remove_directory(self.directory)
             fsops.remove_directory(self.directory.parent)
 

@@ -29,7 +29,7 @@ from tests.support.golden import ALL_GOLDEN_NAMES, relaid_queues, tree, unpack_g
 from tests.support.outputs import Output, QueueLog, Setup, random_queue_offsets
 from tests.support.processes import is_killed_at
 from tests.support.queue_damage import DAMAGES
-from tests.support.wire import UNIT, read_log
+from tests.support.wire import UNIT, file_name, read_log
 from upkeep.expiry import expire
 from upkeep.verify.difference import Damage
 from upkeep.verify.run import Verification, verify
@@ -278,6 +278,20 @@ def test_a_log_that_lost_its_front(
                 offset = UNIT.unpack_from(data, at)[0]
                 if offset >= log_min:
                     assert now[at : at + 20] == data[at : at + 20], f"{queue_file} {at} {place}"
+
+
+def test_a_queue_of_stray_files_goes_with_its_directory(ram_path: Path) -> None:
+    """The log lost its front: an empty directory would be a queue that has lost its files."""
+    built = build("plain", 200, ram_path)
+    sorted((built.store / "commitlog").iterdir())[0].unlink()
+    built.setup.log.refresh()
+    stray = built.setup.root / "consumequeue" / "Topic_0" / "150"
+    stray.mkdir()
+    (stray / file_name(2400)).write_bytes(b"")
+    found = built.verify(repair=True)
+    assert [(d.damage, d.queue_id) for d in found.differences] == [(Damage.FILE, 150)]
+    assert not stray.exists()
+    assert built.verify().differences == ()
 
 
 def test_what_is_refused(ram_path: Path) -> None:
