@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,9 @@ from pyspark.sql import SparkSession
 from store.errors import StoreError
 from streaming.jvm import Jvm, end_process, find_java, started
 from streaming.settings import SETTINGS, local_settings
+
+# between a JVM's last byte on a socket and its end
+LOST_SECONDS = 2.0
 
 logger = logging.getLogger("reput")
 
@@ -75,6 +79,8 @@ def _open(settings: dict[str, str], jvm: Jvm | None) -> SparkSession:
         opened = SparkSession.builder.config(conf=conf).getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise StoreError(f"Spark does not start: {first_line(error)}") from error
+    # it polls a socket of the JVM: the socket's end deserves no traceback, whoever closes it first
+    opened.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     _skip_lookup(opened)
     return opened
 
@@ -103,13 +109,40 @@ def first_line(error: BaseException) -> str:
 
 def _stop(opened: SparkSession) -> None:
     """Stop Spark without waiting for its accumulator server, which only polls and ends by itself:
-    waiting takes up to a second. The server's loss of the JVM meanwhile deserves no traceback."""
+    waiting takes up to a second."""
     context = opened.sparkContext
     server = context._accumulatorServer
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]
     context._accumulatorServer = None  # type: ignore[assignment]
     threading.Thread(target=server.shutdown, daemon=True).start()
-    opened.stop()
+    try:
+        opened.stop()
+    except (Py4JError, OSError):
+        # the JVM is gone, and the context has noticed it now: it only clears itself
+        context.stop()
+        raise
+
+
+@contextmanager
+def _watched(process: subprocess.Popen[bytes] | None, opened: SparkSession) -> Iterator[None]:
+    """Stop Spark after the block; say in one line that its JVM was lost, where that is the cause
+    of an error. Raises StoreError."""
+    try:
+        try:
+            yield
+        finally:
+            _stop(opened)
+    except (Py4JError, PySparkException, OSError) as error:
+        if process is None:
+            raise
+        try:
+            code = process.wait(LOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise error from None
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+        raise StoreError(
+            f"Spark's java {how}; if the machine ran out of memory, its kernel's log says so. "
+            "Start the command again: a run goes on at its watermark, and nothing is lost"
+        ) from error
 
 
 @contextmanager
@@ -119,7 +152,7 @@ def session(extra: dict[str, str], jvm: Jvm | None = None) -> Iterator[SparkSess
 
     ``extra`` overrides our settings. Under spark-submit the master is the submitter's, and the
     submitter's settings override ours too. ``jvm`` is one that the caller has started with the same
-    ``extra`` and will end. Raises StoreError where Spark does not start.
+    ``extra`` and will end. Raises StoreError where Spark does not start, or its JVM is lost.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -129,5 +162,6 @@ def session(extra: dict[str, str], jvm: Jvm | None = None) -> Iterator[SparkSess
         jvm = jvm or stack.enter_context(started(extra))
         stack.callback(_disconnect)
         opened = _open(_settings(extra), jvm)
-        stack.callback(_stop, opened)
+        process = opened.sparkContext._gateway.proc if jvm is None else jvm.process  # type: ignore[union-attr]
+        stack.enter_context(_watched(process, opened))
         yield opened

@@ -116,8 +116,10 @@ def set_up(as_json: bool) -> None:
     logger.handlers = [_Handler()]
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    # py4j prints a traceback for each error of our batch callback; we print one line
+    # py4j prints a traceback for each error of our batch callback, and through the root logger for
+    # each call of a JVM that is gone; we print one line
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
 
 
 @contextmanager

@@ -1,0 +1,47 @@
+"""Spark's JVM dies below a run, as the kernel kills it where memory runs out."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+
+from store.state.watermark import STATE_DIRECTORY, read_watermark
+from tests.support.cli import REPUT, ROOT, kill_tree, reput
+from tests.support.golden import difference, unpack_golden
+from tests.support.tables import log_end
+
+POLL_SECONDS = 0.02
+LONGEST_SECONDS = 120.0
+
+
+def test_a_lost_jvm_is_one_line_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    """The queues are RocketMQ's own afterwards."""
+    store, output = unpack_golden("plain", tmp_path), tmp_path / "output"
+    end = log_end(store)
+    process = subprocess.Popen(
+        [*REPUT, "run", str(store), "--output", str(output)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + LONGEST_SECONDS
+        while (found := read_watermark(output / STATE_DIRECTORY)) is None or (
+            found.end_offset < end
+        ):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(POLL_SECONDS)
+        (java,) = [p for p in psutil.Process(process.pid).children() if p.name() == "java"]
+        java.send_signal(signal.SIGKILL)
+        _, said = process.communicate(timeout=LONGEST_SECONDS)
+    finally:
+        kill_tree(process.pid)
+    assert process.returncode == 1
+    assert "Traceback" not in said, said
+    (line,) = [line for line in said.splitlines() if line.startswith("reput: error: ")]
+    assert "Spark's java was killed by signal 9" in line
+    assert reput("run", store, "--output", output, "--once").returncode == 0
+    assert difference(output / "consumequeue", store / "consumequeue") == []
