@@ -41,9 +41,10 @@ format: install ## let ruff format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(BENCH_STAMP) ## every figure, beside RocketMQ's; about an hour, 40 GiB of disk while it runs
+bench: $(BENCH_STAMP) ## every figure, beside RocketMQ's; 45 to 55 minutes, 40 GiB of disk while it runs
 	sh deploy/install-jdk.sh maven
 	$(BIN)/python -m bench --json docs/bench.json --plot docs/bench.svg
+	$(BIN)/python -m docs.generate
 
 bench-quick: $(BENCH_STAMP) ## small logs: the ratios to RocketMQ and to the parse limit; two minutes
 	sh deploy/install-jdk.sh maven
@@ -53,7 +54,7 @@ $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' $(EDITABLE)
 	touch $(BENCH_STAMP)
 
-docs: install ## write the generated tables into docs/reference
+docs: install ## write the generated tables into docs and README
 	$(BIN)/python -m docs.generate
 
 build: install ## the wheel

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 from rich.console import Console
@@ -40,8 +40,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help=f"logs of {QUICK_GIB:g} GiB and the rows {', '.join(suite.QUICK_ROWS)}",
     )  # fmt: skip
     parser.add_argument("--rows", help=f"separated by commas; any of {', '.join(suite.ROW_NAMES)}")
+    parser.add_argument(
+        "--half", type=int, choices=tuple(suite.HALVES),
+        help=f"half of the rows, to measure all of them into one --json file in two runs of about "
+        f"half an hour; 2 begins with {suite.HALVES[2][0]}",
+    )  # fmt: skip
     parser.add_argument("--gib", type=float, help=f"size of the main logs ({FULL_GIB:g})")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--live-seconds", type=int, help=f"({FULL_LIVE_SECONDS})")
     parser.add_argument(
         "--json", type=Path,
@@ -49,7 +54,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--plot", type=Path, help="picture, .svg or .png; needs matplotlib")
     chosen = parser.parse_args(arguments)
-    default = suite.QUICK_ROWS if chosen.quick else suite.ROW_NAMES
+    default = suite.QUICK_ROWS if chosen.quick else suite.HALVES.get(chosen.half, suite.ROW_NAMES)
     chosen.wanted = chosen.rows.split(",") if chosen.rows else list(default)
     unknown = sorted(set(chosen.wanted) - set(suite.ROW_NAMES))
     if unknown:
@@ -97,7 +102,7 @@ def _ended_by_signal(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def run(context: Context, chosen: argparse.Namespace, console: Console) -> list[Row]:
-    """Measure; the results so far survive an error or Ctrl-C."""
+    """Measure; the results so far survive an error, Ctrl-C and SIGTERM."""
     rows: list[Row] = []
     busy = psutil.cpu_percent(BUSY_SAMPLE_SECONDS)
     if busy > BUSY_PERCENT:
@@ -112,10 +117,16 @@ def run(context: Context, chosen: argparse.Namespace, console: Console) -> list[
     finally:
         if rows:
             report.show(rows, console)
+            _draw(chosen, machine, rows, console)
+    return rows
+
+
+def _draw(
+    chosen: argparse.Namespace, machine: dict[str, Any], rows: list[Row], console: Console
+) -> None:
     drawn = report.read_rows(chosen.json) if chosen.json else rows
     if chosen.plot and not picture.plot(chosen.plot, machine, drawn):
         console.print("no plot: it draws only catch-up and latency rows")
-    return rows
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ WARM_GOALS = {300: 10.0, 1200: 10.0}
 """Multiples of RocketMQ's rate, by body size."""
 LIMIT_GOALS = {300: 0.30, 1200: 0.50}
 """Shares of the parse limit, by body size."""
+CONCURRENT = "RocketMQ, concurrent"
+"""RocketMQ with ``enableBuildConsumeQueueConcurrently``."""
+CONCURRENT_SIZE = 1200
+"""The body size at which that is measured: its time goes by messages, and here are fewest."""
 COLD_CACHE_GOAL = 0.90
 WHOLE_GOAL = 4.0
 ALL_DISPATCHERS_GOAL = 5.0
@@ -47,11 +52,13 @@ def measure(context: Context, body_size: int) -> Iterator[Row]:
 def _warm(context: Context, directory: Path, log: Log, names: dict[str, str]) -> Iterator[Row]:
     """Measure with the session up and the page cache warm: this project, RocketMQ and the kernels
     take turns."""
-    wants_rocketmq = names["catch-up"] in context.wanted
     details: dict[str, Any] = {"reput": []}
     flushed: list[float] = []
+    concurrent: list[int] = []
     logs.warm(log)
-    with reput.open_session(directory) as session, reput.open_kernels(log) as kernels:
+    with ExitStack() as held:
+        session = held.enter_context(reput.open_session(directory))
+        kernels = held.enter_context(reput.open_kernels(log))
 
         def ours() -> float:
             told = session.catch_up(log)
@@ -61,44 +68,70 @@ def _warm(context: Context, directory: Path, log: Log, names: dict[str, str]) ->
         # the first pass in a session starts workers and compiles plans
         details["first_pass"] = session.catch_up(log)
         systems: dict[str, Callable[[], float]] = {"reput": ours, "parse limit": kernels.scan}
-        if not wants_rocketmq:
-            seconds = measures.alternate(context.rounds, systems, context.say)
-        else:
-            with rocketmq.warm(log, directory / "rocketmq") as resident:
-
-                def theirs() -> float:
-                    os.sync()
-                    rebuild = resident.rebuild()
-                    flushed.append(rebuild.flushed_seconds)
-                    return rebuild.dispatch_seconds
-
-                systems = {"RocketMQ": theirs, **systems}
-                seconds = measures.alternate(context.rounds, systems, context.say)
-    if flushed:
-        seconds["RocketMQ, flushed"] = Figures("s", tuple(flushed))
+        if names["catch-up"] in context.wanted:
+            peers = _rocketmqs(held, directory, log, flushed, concurrent)
+            systems = {**peers, **systems}
+        seconds = measures.alternate(context.rounds, systems, context.say)
     rates = {name: _rate(log, values) for name, values in seconds.items()}
-    details |= {"seconds": {name: list(values.values) for name, values in seconds.items()}}
-    if wants_rocketmq:
+    details["seconds"] = {name: list(values.values) for name, values in seconds.items()}
+    if names["catch-up"] in context.wanted:
+        rates["RocketMQ, flushed"] = _rate(log, Figures("s", tuple(flushed)))
+        details["concurrent_entries"] = concurrent
         yield _against_rocketmq(context, log, names["catch-up"], rates, details)
     if names["parse-limit"] in context.wanted:
         yield _share_of_limit(context, log, names["parse-limit"], rates, details)
+
+
+def _rocketmqs(
+    held: ExitStack, directory: Path, log: Log, flushed: list[float], concurrent: list[int]
+) -> dict[str, Callable[[], float]]:
+    """Start RocketMQ as it is by default and, at CONCURRENT_SIZE, once more with its concurrent
+    build of queues, which adds the number of its entries to ``concurrent``."""
+    default = held.enter_context(rocketmq.warm(log, directory / "rocketmq"))
+
+    def one_thread() -> float:
+        os.sync()
+        rebuild = default.rebuild()
+        flushed.append(rebuild.flushed_seconds)
+        return rebuild.dispatch_seconds
+
+    if log.body_size != CONCURRENT_SIZE:
+        return {"RocketMQ": one_thread}
+    settings = [rocketmq.CONCURRENT]
+    parallel = held.enter_context(rocketmq.warm(log, directory / "concurrent", settings))
+
+    def concurrently() -> float:
+        os.sync()
+        rebuild = parallel.rebuild_concurrently()
+        concurrent.append(rebuild.entries)
+        # as if it had gone on at its rate, where it is incomplete
+        return rebuild.dispatch_seconds * log.message_count / max(1, rebuild.entries)
+
+    return {"RocketMQ": one_thread, CONCURRENT: concurrently}
 
 
 def _against_rocketmq(
     context: Context, log: Log, name: str, rates: dict[str, Figures], details: dict[str, Any]
 ) -> Row:
     goal = WARM_GOALS[log.body_size]
+    systems = ("reput", "RocketMQ", "RocketMQ, flushed", CONCURRENT)
     times = measures.ratios(rates["reput"], rates["RocketMQ"])
-    return Row(
+    row = Row(
         name=name,
         title=f"catch-up, {log.body_size} bytes, session up, page cache warm",
         goal=f">= {goal:g}x RocketMQ",
         result=measures.ratio_text(times),
         met=context.judged(times.median >= goal),
-        figures={key: rates[key] for key in ("reput", "RocketMQ", "RocketMQ, flushed")},
+        figures={key: rates[key] for key in systems if key in rates},
         details={"log": log.title, **details},
         notes=["result: RocketMQ's dispatch alone against reput's durable watermark"],
     )
+    if entries := details["concurrent_entries"]:
+        row.notes.append(
+            f"RocketMQ's concurrent build made {min(entries):,} of {log.message_count:,} entries; "
+            "its time ends with the last one"
+        )
+    return row
 
 
 def _share_of_limit(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.interop.kafka import Kafka
 
 NAME = "kafka-mirror"
-LOG_SHARE = 1 / 32
+LOG_SHARE = 1 / 64
 """Share of the main log's size, because kafka-python does a hundredth of the log's rate."""
 RATE_UNIT = "messages/s"
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bench import measures, rocketmq
 from bench.context import Context
 from bench.latency import Latencies, evaluate
 from bench.measures import Figures, Row
@@ -37,6 +40,8 @@ DRAIN_SECONDS = 60.0
 WARM_UP_SECONDS = 10.0
 WARM_UP_SHARE_MAX = 0.5
 IDLE_SETTLE_SHARE = 0.25
+PEER_SHARE = 0.25
+"""RocketMQ's share of our time: its latency does not change after its first seconds."""
 RATE_SHARE = 0.99
 """Share of its rate that the producer must reach for the run to count."""
 IDLE_CPU_GOAL = 0.03
@@ -55,8 +60,9 @@ class Goal:
         return words + (", lag bounded" if self.bounded else "")
 
 
+BESIDE_ROCKETMQ = "latency-1000"
 LATENCY_ROWS = {
-    "latency-1000": (1_000, Goal(150, 400)),
+    BESIDE_ROCKETMQ: (1_000, Goal(150, 400)),
     "latency-100000": (100_000, Goal(250, 700, bounded=True)),
 }
 
@@ -157,21 +163,67 @@ def measure_latency(context: Context) -> Iterator[Row]:
 
 
 def _measure_latency(context: Context, name: str) -> Row:
+    """Follow a live log in one piece, or in turns with RocketMQ on a log of its own; both run all
+    the time."""
     rate = LATENCY_ROWS[name][0]
     context.say(f"{name}: a live log for {context.live_seconds} s")
-    with _live(context, rate) as (producer, follower, trace):
-        producer.send(str(context.live_seconds))
-        cpu, began = cpu_seconds(follower.pid), time.monotonic()
-        watermarks, told = _watch(follower, producer)
-        cpu = (cpu_seconds(follower.pid) - cpu) / (time.monotonic() - began)
-        appends = np.load(trace)
-    latencies = evaluate(
-        appends,
-        np.array(watermarks, np.int64),
-        rate,
-        min(WARM_UP_SECONDS, WARM_UP_SHARE_MAX * context.live_seconds),
+    runs: list[Run] = []
+    theirs: list[NDArray[np.float64]] = []
+    with ExitStack() as held:
+        producer, follower, trace = held.enter_context(_live(context, rate))
+        if name != BESIDE_ROCKETMQ:
+            runs.append(_follow(producer, follower, trace, context.live_seconds))
+        else:
+            peer = held.enter_context(rocketmq.live(trace.parent / "rocketmq"))
+            for number in range(1, context.rounds + 1):
+                seconds = context.live_seconds / context.rounds
+                runs.append(_follow(producer, follower, trace, seconds))
+                theirs.append(rocketmq.latencies(peer, rate, PEER_SHARE * seconds, BODY_SIZE))
+                context.say(
+                    f"round {number}/{context.rounds} RocketMQ: p50 {np.median(theirs[-1]):.2f} ms"
+                )
+    warm_up = min(WARM_UP_SECONDS, WARM_UP_SHARE_MAX * context.live_seconds / len(runs))
+    found = evaluate(
+        np.concatenate([run.appends for run in runs]),
+        np.concatenate([run.watermarks for run in runs]),
+        rate, warm_up,
+    )  # fmt: skip
+    row = _latency_row(context, name, found, runs)
+    if theirs:
+        _add_rocketmq(row, np.concatenate(theirs)[int(PEER_SHARE * warm_up * rate) :])
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One uninterrupted time of a live log."""
+
+    appends: NDArray[np.int64]
+    watermarks: NDArray[np.int64]
+    rate: float
+    """Messages/s that were appended."""
+    cores: float
+    """Use of the dispatcher's processes."""
+
+
+def _follow(producer: LineProcess, follower: Follower, trace: Path, seconds: float) -> Run:
+    producer.send(str(seconds))
+    cpu, began = cpu_seconds(follower.pid), time.monotonic()
+    watermarks, told = _watch(follower, producer)
+    cores = (cpu_seconds(follower.pid) - cpu) / (time.monotonic() - began)
+    return Run(np.load(trace), np.array(watermarks, np.int64), told["rate"], cores)
+
+
+def _add_rocketmq(row: Row, milliseconds: NDArray[np.float64]) -> None:
+    weights = np.ones(len(milliseconds), np.int64)
+    p50, p99 = (measures.percentile(milliseconds, weights, share) for share in (0.50, 0.99))
+    row.figures["RocketMQ p50"] = Figures("ms", (p50,))
+    row.figures["RocketMQ p99"] = Figures("ms", (p99,))
+    row.result += f"; RocketMQ p50 {p50:.1f} ms, p99 {p99:.1f} ms"
+    row.notes.append(
+        f"RocketMQ: from putMessage's return until the queue has the entry, not durable; "
+        f"{len(milliseconds):,} messages in turns with reput"
     )
-    return _latency_row(context, name, latencies, told["rate"], cpu)
 
 
 def _watch(
@@ -197,10 +249,10 @@ def _watch(
     return seen, told
 
 
-def _latency_row(
-    context: Context, name: str, latencies: Latencies, reached: float, cpu: float
-) -> Row:
+def _latency_row(context: Context, name: str, latencies: Latencies, runs: Sequence[Run]) -> Row:
     rate, goal = LATENCY_ROWS[name]
+    reached = min(run.rate for run in runs)
+    cpu = statistics.fmean(run.cores for run in runs)
     paced = reached >= RATE_SHARE * rate
     met = latencies.p50_ms <= goal.p50_ms and latencies.p99_ms <= goal.p99_ms and paced
     if goal.bounded:

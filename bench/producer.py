@@ -3,9 +3,9 @@
 It appends ``RATE`` messages/s in ticks of 5 ms; the messages of a tick are one call, so they share
 the moment at which it returned. Messages are made beforehand and appended again and again, because
 their content does not matter to a dispatcher. It first reports where the log ends, which is not
-empty then. On the line ``SECONDS`` it appends for so long, writes the trace and answers. Meanwhile
-the log is flushed as often as a broker's FlushRealTimeService does: seconds of unwritten log would
-be a load on the disk that no broker makes.
+empty then. For each line ``SECONDS`` it appends for so long, writes the trace and answers.
+Meanwhile the log is flushed as often as a broker's FlushRealTimeService does: seconds of unwritten
+log would be a load on the disk that no broker makes.
 """
 
 from __future__ import annotations
@@ -80,23 +80,21 @@ def flushed(store: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    """Get ready, wait for the line, produce and answer, once."""
+    """Get ready, then produce and answer for each line until stdin ends."""
     store, trace_path = Path(sys.argv[1]), Path(sys.argv[2])
     rate, size = int(sys.argv[3]), int(sys.argv[4])
     workload = Workload(8, 4, size, seed=1)
     with Appender(store) as appender:
         produce(appender, workload, 1000, 0.1)
         print(json.dumps({"end_offset": appender.end_offset}), flush=True)
-        line = sys.stdin.readline()
-        if not line:
-            return
-        began = time.monotonic()
-        with flushed(store):
-            trace = produce(appender, workload, rate, float(line))
-        seconds = time.monotonic() - began
-    np.save(trace_path, trace)
-    messages = int(trace[:, 2].sum())
-    print(json.dumps({"end_offset": int(trace[-1, 1]), "rate": messages / seconds}), flush=True)
+        for line in sys.stdin:
+            began = time.monotonic()
+            with flushed(store):
+                trace = produce(appender, workload, rate, float(line))
+            seconds = time.monotonic() - began
+            np.save(trace_path, trace)
+            told = {"end_offset": int(trace[-1, 1]), "rate": int(trace[:, 2].sum()) / seconds}
+            print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

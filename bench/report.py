@@ -54,7 +54,7 @@ def write_json(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> None
     """
     names = {row.name for row in rows}
     runs = []
-    for run in _read_runs(path):
+    for run in read_runs(path):
         kept = [row for row in run["rows"] if row["name"] not in names]
         if kept and run["about"] != machine:
             runs.append({"about": run["about"], "rows": kept})
@@ -65,10 +65,11 @@ def write_json(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> None
 
 def read_rows(path: Path) -> list[Row]:
     """Return all rows of a result file, those of older runs first."""
-    return [Row.from_json(row) for run in _read_runs(path) for row in run["rows"]]
+    return [Row.from_json(row) for run in read_runs(path) for row in run["rows"]]
 
 
-def _read_runs(path: Path) -> list[dict[str, Any]]:
+def read_runs(path: Path) -> list[dict[str, Any]]:
+    """Return the runs of a result file as they stand in it, oldest first."""
     if not path.is_file():
         return []
     runs: list[dict[str, Any]] = json.loads(path.read_text())

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bench import logs
 from bench.logs import Log
 from bench.processes import BenchError, LineProcess, line_process, run_to_exit
@@ -27,15 +30,20 @@ HARNESS = Path(__file__).parent / "harness"
 MAIN_CLASS = "reput.bench.Harness"
 JVM_OPTIONS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m")
 BUILD_SECONDS = 900.0
+CONCURRENT = "enableBuildConsumeQueueConcurrently=true"
+"""RocketMQ's setting for a build of queues by several threads."""
 START_SECONDS = 60.0
+LIVE_LIMIT_SECONDS = 120.0
+LIVE_RATE_SHARE = 0.99
 SLOWEST_RATE = 50_000
 """Messages/s; RocketMQ does over ten times that, so a slower one counts as halted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """One complete rebuild of a log's consume queues."""
+    """One rebuild of a log's consume queues."""
 
+    entries: int
     dispatch_seconds: float
     flush_seconds: float
 
@@ -77,7 +85,14 @@ class Warm:
 
     def rebuild(self) -> Rebuild:
         """Make one pass from the log's start. Raises BenchError for an incomplete one."""
-        return _checked(self._ask("pass"), self._log)
+        rebuild = _checked(self._ask("pass"), self._log)
+        logs.check_queues(self.view, self._log)
+        return rebuild
+
+    def rebuild_concurrently(self) -> Rebuild:
+        """Make one pass, with CONCURRENT among the settings, until entries come no more; it may be
+        incomplete."""
+        return Rebuild(**self._ask("pass"))
 
     def _ask(self, line: str | None) -> dict[str, Any]:
         if line is not None:
@@ -96,7 +111,7 @@ def warm(log: Log, view: Path, settings: Sequence[str] = ()) -> Iterator[Warm]:
     """
     with _home() as home, _unchanged(log):
         logs.link_view(log, view)
-        command = _command("warm", log, view, home, settings)
+        command = _command("warm", view, home, log.message_count, *_settings(log, settings))
         try:
             with line_process(command, "RocketMQ") as process:
                 resident = Warm(process, log, home, view)
@@ -111,7 +126,7 @@ def cold(log: Log, view: Path, settings: Sequence[str] = ()) -> float:
     with _home() as home, _unchanged(log):
         logs.link_view(log, view)
         try:
-            command = _command("cold", log, view, home, settings)
+            command = _command("cold", view, home, log.message_count, *_settings(log, settings))
             seconds, told = run_to_exit(command, "RocketMQ", _limit(log))
             _checked(told, log)
         finally:
@@ -119,13 +134,42 @@ def cold(log: Log, view: Path, settings: Sequence[str] = ()) -> float:
     return seconds
 
 
-def _command(mode: str, log: Log, view: Path, home: Path, settings: Sequence[str]) -> list[str]:
+@contextmanager
+def live(store: Path) -> Iterator[LineProcess]:
+    """Run RocketMQ on a new store, to which it appends for each line ``RATE SECONDS SIZE``."""
+    with _home() as home, line_process(_command("live", store, home, 0), "RocketMQ") as process:
+        process.answer(START_SECONDS)
+        yield process
+
+
+def latencies(
+    process: LineProcess, rate: int, seconds: float, body_size: int
+) -> NDArray[np.float64]:
+    """Return the milliseconds from each message's put to its queue entry, in the order of puts.
+
+    Raises BenchError where entries are missing, or the rate was not reached.
+    """
+    told = process.ask(f"{rate} {seconds} {body_size}", seconds + LIVE_LIMIT_SECONDS)
+    found = np.array(told["latencies_ns"], np.float64) / 1e6
+    if found.min() < 0 or told["rate"] < LIVE_RATE_SHARE * rate:
+        raise BenchError(
+            f"RocketMQ gave {int((found < 0).sum()):,} of {len(found):,} messages no entry, "
+            f"at {told['rate']:,.0f} messages/s"
+        )
+    return found
+
+
+def _settings(log: Log, settings: Sequence[str]) -> list[str]:
+    return [f"mappedFileSizeCommitLog={log.file_size}", *settings]
+
+
+def _command(mode: str, store: Path, home: Path, message_count: int, *settings: str) -> list[str]:
     jar = build()
     private = ("user.home", "java.io.tmpdir", "rocketmq.log.root.dir")
     return [
         "java", *JVM_OPTIONS, "-XX:-UsePerfData", *(f"-D{name}={home}" for name in private),
-        "-cp", f"{jar}{os.pathsep}{jar.parent}/lib/*", MAIN_CLASS, mode, str(view),
-        f"mappedFileSizeCommitLog={log.file_size}", *settings,
+        "-cp", f"{jar}{os.pathsep}{jar.parent}/lib/*", MAIN_CLASS, mode, str(store),
+        str(message_count), *settings,
     ]  # fmt: skip
 
 
@@ -135,7 +179,7 @@ def _checked(told: dict[str, Any], log: Log) -> Rebuild:
         raise BenchError(
             f"RocketMQ built {told['entries']:,} entries of {log.message_count:,} messages"
         )
-    return Rebuild(told["dispatch_seconds"], told["flush_seconds"])
+    return Rebuild(**told)
 
 
 def _limit(log: Log) -> float:

@@ -30,7 +30,7 @@ MANY_QUEUES = 10_000
 MANY_QUEUES_GOAL = 2.0
 PATIENCE_SECONDS = 3600.0
 """Seconds that a pass may take additionally for its many queues."""
-LONG_PASS_SECONDS = 120.0
+LONG_PASS_SECONDS = 30.0
 OPEN_FILES_GOAL = 1024
 """Open files of all processes together: the usual limit of a single one."""
 
@@ -232,7 +232,7 @@ def _most_queues_row(context: Context, directory: Path, log: Log) -> Row:
         with session.peaks() as peak:
             first = session.catch_up(log, PATIENCE_SECONDS)
         context.say(f"first pass: {first['seconds']:.1f} s, {peak.open_files} open files")
-        # a pass of minutes does not depend on a warm session
+        # a pass of a minute does not depend on a warm session
         rounds = context.rounds if first["seconds"] < LONG_PASS_SECONDS else 0
         passes = [session.catch_up(log, PATIENCE_SECONDS) for _ in range(rounds)] or [first]
     ours, theirs = _figures(passes), _rocketmq(context, directory, log)

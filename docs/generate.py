@@ -1,4 +1,5 @@
-"""Write the tables in docs/reference that follow from code (``make docs``); a test compares."""
+"""Write the tables that follow from code and from the benchmark's results (``make docs``); a test
+compares."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from pathlib import Path
 
 import typer.main
 
+import bench.page
 import store.rows.rowschema
 from reput.cli import app
 from sources.commitlogoptions import COMMIT_LOG_OPTIONS
 from sources.options import Option
 from sources.queueoptions import CONSUME_QUEUE_OPTIONS
 
-REFERENCE = Path(__file__).parent / "reference"
+ROOT = Path(__file__).parent.parent
 
 
 def source_options(table: tuple[Option, ...]) -> str:
@@ -48,14 +50,16 @@ def row_columns() -> str:
 
 
 TABLES = {
-    "run.md": {"run options": run_options},
-    "sources.md": {
+    "docs/reference/run.md": {"run options": run_options},
+    "docs/reference/sources.md": {
         "row columns": row_columns,
         "source options": lambda: source_options(COMMIT_LOG_OPTIONS),
         "queue source options": lambda: source_options(CONSUME_QUEUE_OPTIONS),
     },
+    "docs/performance.md": {"rows": bench.page.all_rows},
+    "README.md": {"measured": bench.page.readme_table},
 }
-"""Page in docs/reference -> name of a table -> what writes it."""
+"""Page -> name of a table -> what writes it."""
 
 
 def generated(page: str, text: str) -> str:
@@ -71,5 +75,5 @@ def generated(page: str, text: str) -> str:
 
 if __name__ == "__main__":
     for page in TABLES:
-        path = REFERENCE / page
+        path = ROOT / page
         path.write_text(generated(page, path.read_text("utf-8")), "utf-8")

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def test_time_that_grows_faster_than_size_is_found() -> None:
 @pytest.mark.parametrize("entries", [999, 1001])
 def test_an_incomplete_rebuild_is_no_time(entries: int) -> None:
     """Neither RocketMQ's nor ours."""
-    told = {"entries": entries, "dispatch_seconds": 1.0, "flush_seconds": 0.5}
+    told: dict[str, Any] = {"entries": entries, "dispatch_seconds": 1.0, "flush_seconds": 0.5}
     with pytest.raises(BenchError, match=r"of 1,000 messages"):
         rocketmq._checked(told, LOG)
     with pytest.raises(BenchError, match=r"of 1,000 messages"):
@@ -154,6 +155,8 @@ def test_rows_and_sizes_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (quick.gib, quick.wanted) == (1.0, frozenset(suite.QUICK_ROWS))
     chosen = command.make_context(command.parse(["--rows", "idle", "--gib", "0.5"]))
     assert (chosen.gib, chosen.wanted, chosen.rounds) == (0.5, frozenset({"idle"}), 3)
+    halves = [command.parse(["--half", half]).wanted for half in ("1", "2")]
+    assert halves[0] + halves[1] == list(suite.ROW_NAMES)
     everything = command.make_context(command.parse([]))
     assert everything.wanted == set(suite.ROW_NAMES)
     assert dataclasses.replace(everything, started=0.0).live_seconds == 300

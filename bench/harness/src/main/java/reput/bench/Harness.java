@@ -26,15 +26,24 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * <p>{@code cold} loads and starts the store, waits until all is dispatched, reports the entries
  * and ends: loading itself dispatches, as recovery. {@code warm} goes on: for each line
  * {@code pass} on stdin it drops the queues, sends the reput service back to the log's start and
- * times it; it ends with stdin. Every answer is one line of JSON on stdout. The caller, who knows
- * the messages, must check that the entries are complete.
+ * times it; it ends with stdin. Every answer is one line of JSON on stdout. {@code live} appends to
+ * an empty store instead, see {@link Live}.
+ *
+ * <p>A concurrent build of queues ({@code enableBuildConsumeQueueConcurrently=true}) goes on after
+ * {@code dispatchBehindBytes()} is 0. A pass therefore ends when there are as many entries as
+ * MESSAGES, or at the last entry when none was added for {@link #STALL_NANOS}. The caller must check
+ * that the entries are complete.
  *
  * <p>The process ends without a shutdown of the store, which would wait for seconds: nothing of
  * this store is kept.
  */
 public final class Harness {
-    private static final String USAGE = "usage: Harness cold|warm STORE_DIR [key=value...]";
+    private static final String USAGE =
+        "usage: Harness cold|warm|live STORE_DIR MESSAGES [key=value...]";
+    private static final int SETTINGS_AT = 3;
     private static final long POLL_MILLIS = 1;
+    /** After so long without a further entry a build counts as ended. */
+    private static final long STALL_NANOS = 10_000_000_000L;
 
     /** A store without a broker that builds only consume queues; {@code key=value} overrides. */
     private static final Map<String, String> DEFAULTS = Map.of(
@@ -46,10 +55,12 @@ public final class Harness {
         "cleanFileForciblyEnable", "false");
 
     private final DefaultMessageStore store;
+    private final long messageCount;
     private final PrintStream answers;
 
-    private Harness(DefaultMessageStore store, PrintStream answers) {
+    private Harness(DefaultMessageStore store, long messageCount, PrintStream answers) {
         this.store = store;
+        this.messageCount = messageCount;
         this.answers = answers;
     }
 
@@ -60,14 +71,17 @@ public final class Harness {
         System.setOut(System.err);
         int exitCode = 1;
         try {
-            if (arguments.length < 2 || !arguments[0].matches("cold|warm")) {
+            if (arguments.length < SETTINGS_AT || !arguments[0].matches("cold|warm|live")) {
                 System.err.println(USAGE);
                 exitCode = 2;
             } else {
-                Harness harness = new Harness(create(arguments), answers);
+                DefaultMessageStore store = create(arguments);
+                Harness harness = new Harness(store, Long.parseLong(arguments[2]), answers);
                 harness.load();
-                if (arguments[0].equals("warm")) {
-                    harness.serve();
+                switch (arguments[0]) {
+                    case "warm" -> harness.serve();
+                    case "live" -> new Live(store, answers).serve();
+                    default -> { }
                 }
                 exitCode = 0;
             }
@@ -80,7 +94,7 @@ public final class Harness {
     private static DefaultMessageStore create(String[] arguments) throws Exception {
         Properties properties = new Properties();
         properties.putAll(DEFAULTS);
-        for (int i = 2; i < arguments.length; i++) {
+        for (int i = SETTINGS_AT; i < arguments.length; i++) {
             String[] pair = arguments[i].split("=", 2);
             properties.setProperty(pair[0], pair[1]);
         }
@@ -103,8 +117,7 @@ public final class Harness {
             throw new IllegalStateException("the store does not load");
         }
         store.start();
-        awaitDispatch();
-        answer(System.nanoTime() - began, 0);
+        answer(awaitDispatch() - began, 0);
     }
 
     private void serve() throws Exception {
@@ -126,21 +139,21 @@ public final class Harness {
         }
         long began = System.nanoTime();
         reputFrom(store.getCommitLog().getMinOffset());
-        awaitDispatch();
-        long dispatched = System.nanoTime();
+        long dispatched = awaitDispatch();
+        long flushing = System.nanoTime();
         for (Map<Integer, ConsumeQueueInterface> queues : store.getConsumeQueueTable().values()) {
             for (ConsumeQueueInterface queue : queues.values()) {
                 queue.flush(0);
             }
         }
-        answer(dispatched - began, System.nanoTime() - dispatched);
+        answer(dispatched - began, System.nanoTime() - flushing);
     }
 
     private void reputFrom(long physicalOffset) throws ReflectiveOperationException {
         Field field = DefaultMessageStore.class.getDeclaredField("reputMessageService");
         field.setAccessible(true);
         Object service = field.get(store);
-        Method setter = service.getClass().getDeclaredMethod("setReputFromOffset", long.class);
+        Method setter = field.getType().getDeclaredMethod("setReputFromOffset", long.class);
         setter.setAccessible(true);
         setter.invoke(service, physicalOffset);
     }
@@ -151,24 +164,38 @@ public final class Harness {
         return (IndexService) field.get(store);
     }
 
-    private void awaitDispatch() throws InterruptedException {
+    /** Returns the time, by {@link System#nanoTime}, of the last entry. */
+    private long awaitDispatch() throws InterruptedException {
         while (store.dispatchBehindBytes() != 0) {
             Thread.sleep(POLL_MILLIS);
         }
+        long entries = entryCount();
+        long grown = System.nanoTime();
+        while (entries < messageCount && System.nanoTime() - grown < STALL_NANOS) {
+            Thread.sleep(POLL_MILLIS);
+            long found = entryCount();
+            if (found != entries) {
+                entries = found;
+                grown = System.nanoTime();
+            }
+        }
+        return grown;
     }
 
-    private void answer(long dispatchNanos, long flushNanos) {
+    private long entryCount() {
         long entries = 0;
-        long queueCount = 0;
         for (Map<Integer, ConsumeQueueInterface> queues : store.getConsumeQueueTable().values()) {
             for (ConsumeQueueInterface queue : queues.values()) {
                 entries += queue.getMaxOffsetInQueue() - queue.getMinOffsetInQueue();
-                queueCount++;
             }
         }
+        return entries;
+    }
+
+    private void answer(long dispatchNanos, long flushNanos) {
         answers.println(String.format(
             Locale.ROOT,
-            "{\"entries\":%d,\"queues\":%d,\"dispatch_seconds\":%.6f,\"flush_seconds\":%.6f}",
-            entries, queueCount, dispatchNanos / 1e9, flushNanos / 1e9));
+            "{\"entries\":%d,\"dispatch_seconds\":%.6f,\"flush_seconds\":%.6f}",
+            entryCount(), dispatchNanos / 1e9, flushNanos / 1e9));
     }
 }
