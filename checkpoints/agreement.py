@@ -62,9 +62,12 @@ class Built:
 
     output: Path
     settings: StoreSettings
-    index: bool
-    """Whether the index takes part in the comparison; an index that is no longer built may be older
-    than the last cut."""
+
+    @property
+    def index(self) -> bool:
+        """Whether the index takes part in the comparison; an index that is no longer built may be
+        older than the last cut."""
+        return self.settings.builds_index
 
 
 @dataclass(frozen=True, slots=True)

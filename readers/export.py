@@ -16,7 +16,7 @@ import io
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from store import fsops
 from store.config import StoreSettings
 from store.datadirectories import check_target
 from store.errors import OutputError, OwnershipError, StoreError, UsageError
+from store.queue.topics import known_topics, near_topics
 from store.rows.rowschema import ROWS_SCHEMA
 
 PARTITIONS = {"topic": "topic", "date": "storeTimestamp"}
@@ -84,6 +85,18 @@ class Selection:
             whole = condition if whole is None else whole & condition
         return whole
 
+    def check_topics(self, found: Collection[str], store: Path) -> None:
+        """Raise UsageError for a topic or pattern that matches neither a ``found`` topic nor one
+        that the store knows: it cannot be told before the log was read, which may hold messages of
+        a deleted topic."""
+        known = {*found, *(known_topics([store]) if self.topics else ())}
+        for topic in self.topics:
+            if not any(re.fullmatch(_pattern(topic), name, re.DOTALL) for name in known):
+                raise UsageError(
+                    f"no message of topic {topic!r} in the chosen range of the log, and {store} "
+                    f"knows no such topic{near_topics(topic, known)}; nothing was written"
+                )
+
 
 @dataclass(frozen=True, slots=True)
 class Exported:
@@ -106,8 +119,8 @@ def export(
     """Write the rows of a selection to ``out``, which must be absent or an empty directory.
 
     ``columns`` are names of ROWS_SCHEMA, ``partition_by`` names of PARTITIONS. Raises UsageError
-    for other names, for an ``out`` that is not empty and for one inside a store's data;
-    OwnershipError while another export writes there; StoreError if ``stop`` was set; OutputError.
+    for other names, for a topic that is neither in the range nor known to the store, for an ``out``
+    that is not empty and for one inside a store's data; OwnershipError while another export writes there; StoreError if ``stop`` was set; OutputError.
     """
     _check_names("--columns", columns, ROWS_SCHEMA.names)
     _check_names("--partition-by", partition_by, PARTITIONS)
@@ -116,6 +129,7 @@ def export(
         raise UsageError("no column is left for the files; name another one in --columns")
     messages = MessageDataset(settings)
     rows = 0
+    found: set[str] = set()
 
     def passed(done: int, total: int) -> None:
         if stop.is_set():
@@ -127,9 +141,14 @@ def export(
         files = _Files(aside, kept, partition_by)
         try:
             read = dict.fromkeys([*kept, *(PARTITIONS[name] for name in partition_by)])
+            if selection.topics:
+                read["topic"] = None
             for batch in messages.batches(list(read), selection.condition(), passed):
                 files.add(batch)
                 rows += batch.num_rows
+                if selection.topics:
+                    found.update(pc.unique(batch.column("topic")).to_pylist())
+            selection.check_topics(found, settings.root)
             files.finish()
         except BaseException:
             files.abandon()

@@ -61,6 +61,7 @@ from store.queue.consumequeue import (
 )
 from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
 from store.queue.queuetype import BATCH_CQ, read_queue_types
+from store.queue.topics import check_topics
 from store.state.built import settings_of
 from store.state.output import watermark_of_output
 from store.state.watermark import STATE_DIRECTORY, read_watermark
@@ -158,6 +159,10 @@ class MessageStore:
         if name is None:
             return []
         return list_queue_ids(self._output / self._directory_kind(name) / name)
+
+    def check_topic(self, topic: str) -> None:
+        """Raise UsageError if neither the store nor the output knows a topic."""
+        check_topics([topic], self._settings.root, self._output)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Offset of the first message that is still in the log.

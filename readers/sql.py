@@ -1,9 +1,14 @@
-"""SQL over the raw log: DuckDB with ``readers.dataset`` as its table ``messages``."""
+"""SQL over the raw log: DuckDB with ``readers.dataset`` as its table ``messages``.
+
+A query opens no file of its own, for reading or writing, and changes no setting. DuckDB would
+otherwise write wherever ``copy ... to``, a log or a profile names, also among the data of a store.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
@@ -18,16 +23,21 @@ TABLE = "messages"
 def answer(settings: StoreSettings, query: str) -> Iterator[pa.RecordBatchReader]:
     """Run a query; its rows can be read while the block lasts.
 
-    Raises UsageError if DuckDB is not installed or rejects the query, StoreError if the query fails
-    later.
+    Raises UsageError if DuckDB is not installed, rejects the query, or the query names a file;
+    StoreError if it fails later.
     """
     try:
         import duckdb  # noqa: PLC0415 - an extra
     except ImportError:
         raise UsageError("SQL needs DuckDB: pip install 'reput[sql]'") from None
     messages = MessageDataset(settings)
-    with duckdb.connect() as connection:
-        connection.execute("set TimeZone = 'UTC'")
+    with (
+        TemporaryDirectory(prefix="reput-sql-") as temporary,
+        duckdb.connect(
+            config={"enable_external_access": False, "temp_directory": temporary}
+        ) as connection,
+    ):
+        connection.execute("set TimeZone = 'UTC'; set lock_configuration = true")
         connection.register(TABLE, messages)
         try:
             relation = connection.sql(query)
@@ -38,5 +48,10 @@ def answer(settings: StoreSettings, query: str) -> Iterator[pa.RecordBatchReader
             # below the query's line DuckDB draws where it failed: a log has no such columns
             reason = str(error).rstrip(" ^\n")
             raise UsageError(f"the query cannot be run: {reason}") from error
+        except duckdb.PermissionException as error:
+            raise UsageError(
+                f"the query names a file ({error}), and sql opens none: redirect its output to a "
+                "file, or write Parquet files with reput export"
+            ) from error
         except duckdb.Error as error:
             raise StoreError(f"the query failed: {error}") from error

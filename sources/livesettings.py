@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from store.config import StoreSettings, read_store_settings
+from store.filetimes import is_settled
 from store.queue.queuetype import TOPICS_FILE, batch_topics, read_queue_types
 from store.runs.dispatch import BatchSettings
 
 ABORT_FILE = "abort"
 """The file below a store's root that exists while a broker has the store open."""
-_TICK_NS = 50_000_000
-"""Two writes within this time may leave a file with the same timestamp."""
 
 T = TypeVar("T")
 
@@ -90,10 +89,11 @@ class LiveSettings:
 
 def _signature(path: Path) -> object:
     """Return a value that changes whenever the file is written; None where there is no file."""
+    looked_at = time.time_ns()
     try:
         found = path.stat()
     except FileNotFoundError:
         return None
-    if abs(time.time_ns() - found.st_mtime_ns) < _TICK_NS:
+    if not is_settled(found.st_mtime_ns, looked_at):
         return object()
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

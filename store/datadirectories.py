@@ -8,13 +8,13 @@ and no target of reput may be inside one, of this store or of another.
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from store.config import COMMIT_LOG_DIRECTORY, StoreSettings
 from store.config import FILE_NAME as BROKER_CONF
 from store.errors import UsageError
 from store.index.indexfile import INDEX_DIRECTORY
+from store.log.commitlog import is_mapped_file_name
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY
 from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
@@ -28,7 +28,6 @@ DATA_DIRECTORIES = frozenset({
 })  # fmt: skip
 """Relative to a store's root: ``StorePathConfigHelper``, ``TimerMessageStore``,
 ``CompactionStore``."""
-_MAPPED_FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 
 
 def check_target(
@@ -76,7 +75,7 @@ def _holds_data(directory: Path) -> bool:
         return True
     try:
         with os.scandir(directory) as entries:
-            return any(_MAPPED_FILE_NAME.match(entry.name) for entry in entries)
+            return any(is_mapped_file_name(entry.name) for entry in entries)
     except OSError:
         return False
 

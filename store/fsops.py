@@ -102,7 +102,10 @@ def make_directories(path: Path, root: Path) -> None:
 
 
 def create_directories(path: Path, root: Path) -> list[Path]:
-    """Create ``path`` below ``root``; return the directories that must still be synced for it."""
+    """Create ``path`` below ``root``; return the directories that must still be synced for it.
+
+    After an error, those that were created are durable: another call finds them there.
+    """
     missing, current = [path], path
     unsynced = []
     try:
@@ -118,6 +121,8 @@ def create_directories(path: Path, root: Path) -> list[Path]:
                 if not current.is_dir():
                     raise
     except OSError as error:
+        for parent in unsynced:
+            sync_directory(parent)
         raise output_error(error, "create directory", current) from error
     return unsynced
 

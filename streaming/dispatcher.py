@@ -124,7 +124,7 @@ class _Run:
         log_end = LogTail(log).settled()
         plan = make_plan(
             log, log_end, found, config.spark_directory,
-            Built(config.output, self._settings, derived.index),
+            Built(config.output, self._settings),
             self._replay_from,
             config.store_id,
         )  # fmt: skip

@@ -38,8 +38,11 @@ class Progress:
 
     @property
     def lag_bytes(self) -> int | None:
-        """Bytes of log that this run has not dispatched yet; None while unknown."""
-        return None if self.log_end is None else max(0, self.log_end - self.position)
+        """Bytes of log that this run has not dispatched yet; None while unknown. What was scanned
+        is of the log, even if the log's end was last seen before that."""
+        if self.log_end is None:
+            return None
+        return max(self.ahead_bytes, self.log_end - self.position)
 
     def advance(self, end_offset: int, counts: DispatchCounts) -> None:
         """Record that a batch is durable."""

@@ -48,7 +48,7 @@ def expire(
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     with ExitStack() as held:
         held.callback(log.close)
-        built = Built(output, settings, settings.message_index_enable)
+        built = Built(output, settings)
         if apply:
             _watermark(log, built)  # this creates nothing in a directory that is not an output
             held.enter_context(Ownership(output))

@@ -30,6 +30,7 @@ from store.queue.consumequeue import (
     QueueKey,
     topic_directory,
 )
+from store.queue.topics import check_topics
 from store.state.built import built_fields
 from store.state.output import watermark_of_output
 from store.state.storecheckpoint import StoreCheckpoint
@@ -84,15 +85,17 @@ def describe_queue(
     settings: StoreSettings, output: Path, topic: str, queue_id: int, first: int, count: int
 ) -> list[dict[str, Any]]:
     """Units of a queue below ``output``. Raises NotFoundError where there is no such queue,
-    UsageError where the output does not belong to this log."""
+    UsageError for an unknown topic and where the output does not belong to this log."""
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     watermark_of_output(output, settings.root, log)
     name = topic_directory(topic.encode("utf-8", "surrogateescape"))
     root = output / CONSUME_QUEUE_DIRECTORY
     path = root / QueueKey(name, queue_id).relative_path if name is not None else None
     if path is None or not path.is_dir():
+        check_topics([topic], settings.root, output)
         raise NotFoundError(
-            f"no queue {queue_id} of topic {topic} below {root}; reput status lists the topics"
+            f"no queue {queue_id} of topic {topic} below {root}; reput status --topic lists its "
+            "queues"
         )
     files = ConsumeQueueFiles(path, settings.mapped_file_size_consume_queue)
     rows = []

@@ -29,6 +29,7 @@ from store.config import StoreSettings
 from store.errors import NoSpaceError, StoreError, UsageError
 from store.index.indexfile import INDEX_DIRECTORY
 from store.queue.consumequeue import topic_directory
+from store.queue.topics import check_topics
 from store.state.built import FILE_NAME as BUILD_RECORD
 from store.state.built import read_build_record, record_build, settings_of
 from store.state.storecheckpoint import StoreCheckpoint
@@ -82,8 +83,8 @@ def rebuild(
     positions and RocketMQ's checkpoint; otherwise these stay, and the next run finds the new units
     built. Raises ReputError, and OwnershipError where a broker or dispatcher runs.
     """
-    chosen, parts = _chosen(kinds, topics)
     output = config.output
+    chosen, parts = _chosen(config, kinds, topics)
     # a wrong call must not create a directory
     config.check_targets(config.given_settings())
     finish_swap(output)
@@ -138,8 +139,11 @@ def drop_old(output: Path) -> list[Path]:
         return drop_replaced(output, REPLACEABLE)
 
 
-def _chosen(kinds: Collection[str], topics: Collection[str] | None) -> tuple[list[str], list[str]]:
-    """Return the kinds in order, and the parts of an output that they and the topics select."""
+def _chosen(
+    config: DispatcherConfig, kinds: Collection[str], topics: Collection[str] | None
+) -> tuple[list[str], list[str]]:
+    """Return the kinds in order, and the parts of an output that they and the topics select. Raises
+    UsageError for a topic that is unknown or has no directory."""
     wanted = {*kinds, *(TOGETHER if TOGETHER & {*kinds} else ())}
     chosen = [kind for kind in DIRECTORY_KINDS if kind in wanted]
     if topics is None:
@@ -147,6 +151,7 @@ def _chosen(kinds: Collection[str], topics: Collection[str] | None) -> tuple[lis
     for topic in topics:
         if topic_directory(topic.encode("utf-8", "surrogateescape")) != topic:
             raise UsageError(f"--topic is {topic!r}, which has no queues: it is not a plain name")
+    check_topics(topics, config.store, config.output)
     return chosen, [f"{kind}/{topic}" for kind in chosen for topic in topics]
 
 

@@ -19,6 +19,7 @@ from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail, Window, records, walk
 from store.log.record import Record
 from store.queue.consumequeue import CQ_STORE_UNIT_SIZE, open_queues
+from store.queue.topics import check_topics
 from store.state.brokerlock import broker_pid
 from store.state.ledger import QUEUE_OFFSET_GAP, LedgerCount, read_counts
 from store.state.output import watermark_of_output
@@ -78,12 +79,14 @@ def read_status(
 ) -> Status:
     """Return the current status, with the queues of ``topics``, or of all.
 
-    Raises UsageError where ``output`` does not belong to this log, StoreError where log or queues
-    cannot be read.
+    Raises UsageError where ``output`` does not belong to this log and for an unknown topic,
+    StoreError where log or queues cannot be read.
     """
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     # the order matters: a dispatcher may be moving the watermark
     found = watermark_of_output(output, settings.root, log)
+    if topics is not None:
+        check_topics(topics, settings.root, output)
     log_end = LogTail(log).settled()
     watermark = found.end_offset if found else None
     lag_bytes, lag_messages = None, None

@@ -57,11 +57,12 @@ def get(
 
 
 def _check_queue(store: MessageStore, topic: str, queue: int, root: Path) -> None:
-    """Raises NotFoundError where ``root`` has no such queue."""
+    """Raises NotFoundError where ``root`` has no such queue, UsageError for an unknown topic."""
     if queue not in store.queue_ids(topic):
+        store.check_topic(topic)
         raise NotFoundError(
-            f"no queue {queue} of topic {topic} in {root}; reput status lists the topics, and "
-            "--output names another place of the queues"
+            f"no queue {queue} of topic {topic} in {root}; reput status --topic lists its queues, "
+            "and --output names another place of the queues"
         )
 
 
@@ -124,7 +125,8 @@ def tail(
         if not opened.queue_ids(topic):
             missing = f"no queue of topic {topic} in {output or store}"
             if not follow:
-                raise NotFoundError(f"{missing}; reput status lists the topics")
+                opened.check_topic(topic)
+                raise NotFoundError(f"{missing}; --output names another place of the queues")
             render.print_note(f"{missing} yet; waiting for one")
         wanted = _message_filter(opened, topic, tag, sql, group)
         topic_tail = TopicTail(opened, topic, wanted)
@@ -174,6 +176,7 @@ def query(
         ask = opened.query if unique_key is None else opened.query_unique_key
         found = ask(topic, wanted, **bounds)
         if not found:
+            opened.check_topic(topic)
             root = output or store
             if not any((root / INDEX_DIRECTORY).glob("*")):
                 raise NotFoundError(f"no index in {root}; reput run --index builds one")

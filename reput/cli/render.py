@@ -37,7 +37,6 @@ class Shown(Protocol):
     position: int
     ahead_bytes: int
     start_offset: int
-    log_end: int | None
 
     @property
     def lag_bytes(self) -> int | None:
@@ -172,7 +171,7 @@ class ProgressDisplay:
         text = (
             f"{summary['messages']:,} messages, {messages:,.0f}/s, {human_bytes(size)}/s, "
             f"lag {lag_text(progress.lag_bytes)}"
-            + (f", {human_bytes(ahead)} of it scanned" if ahead else "")
+            + (f" ({human_bytes(ahead)} of it scanned)" if ahead else "")
             + f", ETA {'unknown' if eta is None else human_seconds(eta)}"
         )
         fields = {
@@ -180,8 +179,8 @@ class ProgressDisplay:
             "eta_seconds": eta, "messages_per_second": round(messages),
             "bytes_per_second": round(size),
         }  # fmt: skip
-        total = None if progress.log_end is None else progress.log_end - progress.start_offset
-        self.update(progress.position + ahead - progress.start_offset, total, text, fields)
+        done, lag = progress.position - progress.start_offset, progress.lag_bytes
+        self.update(done + ahead, None if lag is None else done + lag, text, fields)
 
     def update(
         self, done: float, total: float | None, text: str, fields: Mapping[str, object]

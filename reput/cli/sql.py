@@ -25,8 +25,8 @@ def sql(
     """Query the log in SQL: `select topic, count(*) from messages group by topic`.
 
     The table has a row per message. A query reads only the columns that it names, from the log
-    files that its conditions on physicalOffset and storeTimestamp allow. `copy (select ...) to
-    'file.parquet'` writes a file.
+    files that its conditions on physicalOffset and storeTimestamp allow. It opens no other file:
+    redirect the output, or write Parquet files with `reput export`.
     """
     from readers.sql import answer  # noqa: PLC0415
 

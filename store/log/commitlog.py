@@ -32,14 +32,13 @@ from operator import attrgetter
 from pathlib import Path
 
 from store.errors import CommitLogError, UsageError
+from store.filetimes import is_settled
 from store.log import record
 from store.log.record import SIZE_MAGIC_LENGTH, Outcome, Record, Status
 
 FILE_NAME_LENGTH = 20
 _FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _EMPTY_HEADER = bytes(SIZE_MAGIC_LENGTH)
-# shared file systems store times to a second or two, and clocks of two machines differ a little
-_SETTLED_NANOSECONDS = 3_000_000_000
 READ_AHEAD_BYTES = 128 << 20
 NO_TIME = -1
 """storeTimestamp if there is no record."""
@@ -123,7 +122,7 @@ class CommitLog:
             # the broker is still creating it; RocketMQ drops an empty last file as well
             signature = ()
             segments.pop()
-        if max(signature, default=0) > listed_at - _SETTLED_NANOSECONDS:
+        if not is_settled(max(signature, default=0), listed_at):
             # a file that arrives now may leave the directory's time unchanged
             signature = ()
         self._check(segments, {path: status.st_size for path, status in listed.items()})

@@ -70,7 +70,7 @@ class MappedFileQueue:
         """Write (byte offset, data) pairs, none of which crosses a file's end.
 
         Directories are created below ``root``. Nothing is durable before the caller has synced the
-        returned files.
+        returned files; only after an error, new names are: another call finds them there.
         """
         unsynced = Unsynced([], [])
         try:
@@ -80,15 +80,17 @@ class MappedFileQueue:
                 new = start not in self.starts
                 if new:
                     unsynced.directories.extend(fsops.create_directories(self.directory, root))
+                    unsynced.directories.append(self.directory)
                 fd = fsops.open_for_writing(path, self.file_size)
                 unsynced.files.append((fd, path))
                 fsops.pwrite(fd, data, offset - start, path)
                 if new:
-                    unsynced.directories.append(self.directory)
                     self.starts = sorted({*self.starts, start})
         except BaseException:
             for fd, _ in unsynced.files:
                 os.close(fd)
+            for directory in dict.fromkeys(unsynced.directories):
+                fsops.sync_directory(directory)
             raise
         return unsynced
 

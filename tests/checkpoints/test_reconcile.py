@@ -87,8 +87,11 @@ class Scene:
         """A plan, and a check that making it changed nothing."""
         before = tree(self.directory)
         end = self.end if log_end is None else log_end
-        settings = StoreSettings(self.directory, (), mapped_file_size_consume_queue=QUEUE_FILE_SIZE)
-        built = Built(self.directory, settings, index=False)
+        settings = StoreSettings(
+            self.directory, (), mapped_file_size_consume_queue=QUEUE_FILE_SIZE,
+            message_index_enable=False,
+        )  # fmt: skip
+        built = Built(self.directory, settings)
         plan = make_plan(self.log, end, found, self.spark, built, replay_from)
         assert tree(self.directory) == before
         return plan

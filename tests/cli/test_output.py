@@ -78,6 +78,16 @@ def test_a_replay_has_the_log_before_it() -> None:
     assert (progress.lag_bytes, progress.eta_seconds()) == (0, 0.0)
 
 
+def test_what_is_scanned_is_part_of_the_lag(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also while the log's end was last seen before it, as at a start."""
+    progress = Progress(start_offset=0, end_offset=0, log_end=0)
+    progress.ahead_bytes = 3 << 20
+    display = render.ProgressDisplay()
+    display._due = 0.0
+    display(progress)
+    assert "lag 3.0 MiB (3.0 MiB of it scanned)" in capsys.readouterr().err
+
+
 def test_produce_says_at_what_rate(tmp_path: Path) -> None:
     """A count alone goes as fast as it can."""
     command = ("produce", tmp_path / "s", "--commitlog-file-size", "1m", "--count", 100)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyarrow import dataset
 
@@ -20,7 +19,7 @@ from store.errors import UsageError
 from store.log import java
 from store.log.record import Record
 from tests.support.cli import reput
-from tests.support.golden import ALL_GOLDEN_NAMES, log_records
+from tests.support.golden import ALL_GOLDEN_NAMES, log_records, tree
 from tests.support.processes import bytes_read
 
 field = dataset.field
@@ -146,8 +145,8 @@ def test_sql_counts_as_a_loop_does(golden: Callable[[str], Path]) -> None:
         assert reader.read_all().to_pylist() == [{"count_star()": len(both)}]
 
 
-def test_sql_command(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """JSON lines, an export, and a line for a query that is none."""
+def test_sql_command(golden: Callable[[str], Path]) -> None:
+    """JSON lines, and a line for a query that is none."""
     store = golden("plain")
     known = log_records(store)
     done = reput("sql", store, "select physicalOffset, storeTimestamp from messages order by 1")
@@ -157,15 +156,55 @@ def test_sql_command(golden: Callable[[str], Path], tmp_path: Path) -> None:
     assert [datetime.fromisoformat(row["storeTimestamp"]) for row in rows] == [
         at(one.store_timestamp) for one in known
     ]
-    target = tmp_path / "out.parquet"
-    query = f"copy (select topic, body from messages where queueId = 1) to '{target}'"
-    assert reput("sql", store, query).returncode == 0
-    exported = pq.read_table(target).column("body").to_pylist()
-    assert exported == [one.body for one in known if one.queue_id == 1]
     wrong = reput("sql", store, "select nothing from nowhere")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("reput: error: the query cannot be run")
     assert len(wrong.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "copy (select topic from messages) to '{}'",
+        "set enable_external_access = true; copy (select 1) to '{}'",
+        "set allowed_directories = ['/']; copy (select 1) to '{}'",
+        "attach '{}'",
+        "export database '{}'",
+        "from enable_logging(storage = 'file', storage_path = '{}')",
+        "from enable_profiling(save_location = '{}')",
+        "set profiling_output = '{}'",
+        "set temp_directory = '{}'",
+    ],
+)
+def test_a_query_writes_no_file(golden: Callable[[str], Path], tmp_path: Path, query: str) -> None:
+    """Neither among the data of a store, by its name or through a link, nor elsewhere: a wrong call
+    in one line."""
+    store = golden("plain")
+    (tmp_path / "link").symlink_to(store / "commitlog")
+    before = tree(store)
+    for place in (store / "commitlog", tmp_path / "link", tmp_path):
+        with pytest.raises(UsageError), answer(
+            read_store_settings(store), query.format(place / "x")
+        ) as reader:
+            reader.read_all()
+        assert not (place / "x").exists()
+    assert tree(store) == before
+
+
+def test_what_does_not_fit_into_memory_is_put_elsewhere(
+    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB's own place for it is the working directory, which may be a store's."""
+    monkeypatch.chdir(tmp_path)
+    settings = read_store_settings(golden("plain"))
+    before = tree(tmp_path)
+    query = "select current_setting('temp_directory') from messages limit 1"
+    with answer(settings, query) as reader:
+        place = Path(reader.read_all().column(0)[0].as_py())
+        assert place.is_absolute()
+        assert not place.is_relative_to(tmp_path)
+    assert not place.exists()
+    assert tree(tmp_path) == before
 
 
 def test_a_store_without_a_log_is_refused(tmp_path: Path) -> None:

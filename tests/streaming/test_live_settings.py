@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -58,7 +59,7 @@ class Query:
         self._owned = Ownership(self.output).__enter__()
         self.derived = Derived.of(config, settings)
         log = CommitLog(settings.commit_log_directories)
-        built = Built(self.output, settings, index=False)
+        built = Built(self.output, replace(settings, message_index_enable=False))
         plan = make_plan(log, LogTail(log).settled(), None, config.spark_directory, built)
         self._id = plan.watermark.store_id
         followers = Followers(config, settings, self._id)

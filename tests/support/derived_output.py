@@ -83,7 +83,7 @@ class DerivedOutput:
                 _check_queues_are_ours(self.root)
             derived = Derived.of(config, settings)
             end = LogTail(log).settled()
-            built = Built(self.root, settings, derived.index)
+            built = Built(self.root, settings)
             plan = make_plan(log, end, found, config.spark_directory, built)
             behind = Followers(config, settings, plan.watermark.store_id)
             progress = Progress(plan.start, plan.watermark.end_offset)

@@ -188,13 +188,13 @@ class ComparedQueue(FilesAsFound, QueueFiles):
             elif size != self.file_size:
                 self._wrong_sizes.append(start)
                 self._note(Damage.FILE_SIZE, start, 0, (size,), (self.file_size,))
+        newest_gone = -1
         for start in self.starts:
             is_compared = begin <= start and start + self.file_size <= end
             if start not in self._strays and not is_compared:
                 units = self._units(start, least=begin - start)
                 at = start + self.unit_size * np.arange(len(units))
-                is_unit = (units["size"] > 0) & (units["offset"] >= 0)
-                is_gone = is_unit & (units["offset"] + units["size"] <= self._log.start)
+                is_gone, newest_gone = self._are_gone(units, newest_gone)
                 is_blank = self._are_blank(units, is_first=start == first)
                 self._note_wrong(Damage.EXPIRED, start, units, (at < begin) & ~is_gone & ~is_blank)
                 is_zero = units == np.zeros(1, self.UNIT_DTYPE)
@@ -205,6 +205,17 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         """Return whether a queue without a file had one: a queue keeps its last file, or is removed
         as a whole."""
         return self.directory.is_dir()
+
+    def _are_gone(self, units: NDArray[np.void], newest: int) -> tuple[NDArray[np.bool_], int]:
+        """Return which units may be of messages before the log's first byte, and the highest of
+        their offsets; ``newest`` is that of the units before them. Offsets must not fall: a search
+        for the queue's end would stop there."""
+        offsets, sizes = units["offset"], units["size"]
+        is_gone = (sizes > 0) & (offsets >= 0) & (offsets + sizes <= self._log.start)
+        is_real = is_gone & (sizes != PRE_BLANK_SIZE)
+        before = np.maximum.accumulate(np.where(is_real, offsets, newest).clip(newest))
+        is_gone &= ~is_real | (offsets == before)
+        return is_gone, int(before[-1]) if len(before) else newest
 
     def _are_blank(self, units: NDArray[np.void], *, is_first: bool) -> NDArray[np.bool_]:  # noqa: ARG002
         return np.zeros(len(units), np.bool_)

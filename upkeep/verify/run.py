@@ -94,7 +94,7 @@ def verify(
     with ExitStack() as held:
         held.callback(log.close)
         check_is_output(output, settings.root)
-        built = Built(output, settings, settings.message_index_enable)
+        built = Built(output, settings)
         if repair:
             is_ours = watermark_of(log, LogTail(log).settled(), built) is not None
             if not is_ours and not watermark_differences(output / STATE_DIRECTORY):

@@ -6,6 +6,7 @@ queues written here with struct (formats.md §5). The dispatcher's rules are in 
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.errors import QueueFileError
+from store import fsops
+from store.errors import NoSpaceError, QueueFileError
 from store.queue.consumequeue import (
     UNIT_DTYPE,
     BoundaryType,
@@ -25,6 +27,7 @@ from store.queue.consumequeue import (
     rounded_file_size,
     topic_directory,
 )
+from store.queue.unsynced import UnsyncedFiles
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.wire import PRE_BLANK, UNIT, file_name
 
@@ -407,3 +410,39 @@ def test_a_search_by_time_passes_over_blanks_and_what_the_log_lost(
             assert {BLANK} >= set(units[lower : later[0]]) if later else lower == len(units)
             before = [index for index, stored in real if stored <= time]
             assert max(at[1], floor) == (before[-1] if before else floor)
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["same object", "another object"])
+def test_names_that_a_failed_write_made_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_same: bool
+) -> None:
+    """Whichever step fails, on the second file or the first: after a second try each directory was
+    synced with all the names that it holds."""
+    synced: dict[Path, set[str]] = {}
+    sync_directory = fsops.sync_directory
+
+    def recorded(path: Path) -> None:
+        sync_directory(path)
+        synced[path] = {entry.name for entry in path.iterdir()}
+
+    monkeypatch.setattr(fsops, "sync_directory", recorded)
+    for ordinal in itertools.count(1):
+        root = tmp_path / str(ordinal)
+        root.mkdir()
+        directory = root / "consumequeue" / "Topic" / "0"
+        files = ConsumeQueueFiles(directory, 40)
+        failpoints = fsops._Failpoints(f"*:{ordinal}=ENOSPC")
+        monkeypatch.setattr(fsops, "_failpoints", failpoints)
+        data, done = UNIT.pack(1, 100, 0) * 3, UnsyncedFiles()
+        try:
+            done.add(files.write(0, data, root))
+        except NoSpaceError:
+            again = files if is_same else ConsumeQueueFiles(directory, 40)
+            done.add(again.write(0, data, root))
+        else:
+            break
+        done.sync()
+        for path in (root, *(parent for parent in directory.parents if root in parent.parents),
+                     directory):  # fmt: skip
+            assert synced[path] == {entry.name for entry in path.iterdir()}, (ordinal, path)
+    assert ordinal > 6

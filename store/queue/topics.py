@@ -1,0 +1,49 @@
+"""The topics that a store or another output knows: a mistyped name must not look like a topic
+without messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from store.errors import UsageError
+from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
+from store.queue.queuetype import TOPICS_FILE, read_queue_types
+from store.state.ledger import escaped
+
+_NEAR_COUNT, _NEAR_ENOUGH = 3, 0.6
+
+
+def known_topics(roots: Iterable[Path]) -> set[str]:
+    """The topics with queues below some roots of stores and outputs, and those that a store there
+    declares. Raises UsageError if a declaration cannot be read."""
+    found: set[str] = set()
+    for root in roots:
+        for kind in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY):
+            found.update(key.topic for key in list_queues(root / kind))
+        found.update(topic.decode() for topic in read_queue_types(root))
+    return found
+
+
+def check_topics(topics: Iterable[str], *roots: Path) -> None:
+    """Raise UsageError for a topic that none of the roots knows."""
+    known = known_topics(roots)
+    for topic in topics:
+        if topic not in known:
+            place = " or ".join(dict.fromkeys(map(str, roots)))
+            raise UsageError(
+                f"no topic {_shown(topic)} in {place}: it has no queues there and is not in "
+                f"{TOPICS_FILE}{near_topics(topic, known)}; reput status lists the topics"
+            )
+
+
+def near_topics(topic: str, known: Collection[str]) -> str:
+    """The part of an error that names the topics that may have been meant; empty without one."""
+    near = difflib.get_close_matches(topic, known, _NEAR_COUNT, _NEAR_ENOUGH)
+    return f"; did you mean {' or '.join(map(_shown, near))}?" if near else ""
+
+
+def _shown(topic: str) -> str:
+    return escaped(topic.encode("utf-8", "surrogateescape"))
