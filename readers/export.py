@@ -50,7 +50,7 @@ Show = Callable[[int, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RowSelection:
     """Rows that meet every condition; a damaged range has neither topic nor time."""
 
     topics: Sequence[str] = ()
@@ -110,7 +110,7 @@ class Exported:
 def export(
     settings: StoreSettings,
     out: Path,
-    selection: Selection,
+    selection: RowSelection,
     columns: Sequence[str],
     partition_by: Sequence[str],
     stop: threading.Event,

@@ -16,10 +16,11 @@ from typing import Self
 
 from readers.messagefilter import MessageFilter
 from readers.messages import Message
-from readers.queues import CqUnit, LogView, QueueReader
 from store.config import StoreSettings
 from store.errors import MessageBodyError
+from store.log.commitlog import NO_TIME, CommitLog
 from store.log.record import Record
+from store.queue.view import CqUnit, QueueView
 
 MAX_PULL_MSG_SIZE = 128 << 20
 MIN_PULL_MSG_SIZE = 100
@@ -71,6 +72,20 @@ class PullLimits:
             settings.max_filter_message_size,
             int(memory * (settings.access_message_in_memory_max_ratio / 100)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """The part of the log that may be read."""
+
+    log: CommitLog
+    end: int
+    """Physical offset, exclusive."""
+
+    def store_time(self, offset: int, size: int) -> int:
+        """storeTimestamp of the record at ``offset``, NO_TIME if there is none
+        (``CommitLog.pickupStoreTimestamp``)."""
+        return NO_TIME if offset + size > self.end else self.log.store_time(offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +179,7 @@ class _Pull:
 
 
 def get_message(
-    queue: QueueReader,
+    queue: QueueView,
     view: LogView,
     offset: int,
     max_count: int,

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
-from readers.queues import UnitColumns
 from readers.readahead import map_ahead
 from store.errors import QueueFileError
 from store.log import properties
 from store.queue.consumequeueext import MAX_ADDR
+from store.queue.view import UnitColumns
 from store.rows.rowschema import ROWS_SCHEMA
 
 UNITS_PER_READ = 1 << 16

@@ -21,18 +21,12 @@ from readers.getmessage import (
     MAX_PULL_MSG_SIZE,
     GetMessageResult,
     GetMessageStatus,
+    LogView,
     PullLimits,
     get_message,
 )
 from readers.messagefilter import MessageFilter
 from readers.messages import DEFAULT_MAX_BODY_BYTES, Message, decode_message_id
-from readers.queues import (
-    BatchConsumeQueueReader,
-    ConsumeQueueReader,
-    LogView,
-    QueueReader,
-    UnitColumns,
-)
 from store import configjson
 from store.config import StoreSettings, read_store_settings
 from store.errors import UsageError
@@ -46,22 +40,16 @@ from store.log import record
 from store.log.commitlog import NO_TIME, CommitLog
 from store.log.cursor import LogTail
 from store.log.record import Record
-from store.queue.batchconsumequeue import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    BatchConsumeQueueFiles,
-)
 from store.queue.consumequeue import (
-    CONSUME_QUEUE_DIRECTORY,
     BoundaryType,
-    ConsumeQueueFiles,
     QueueKey,
     list_queue_ids,
     list_queues,
     topic_directory,
 )
-from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
 from store.queue.queuetype import BATCH_CQ, read_queue_types
 from store.queue.topics import check_topics
+from store.queue.view import QueueView, UnitColumns, open_view, queue_root
 from store.state.built import settings_of
 from store.state.output import watermark_of_output
 from store.state.watermark import STATE_DIRECTORY, read_watermark
@@ -108,7 +96,7 @@ class MessageStore:
         self._tail = LogTail(log)
         layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
         self._index = IndexFiles(self._output / INDEX_DIRECTORY, layout)
-        self._queues: dict[QueueKey, QueueReader] = {}
+        self._queues: dict[QueueKey, QueueView] = {}
         self._watermark = watermark_of_output(self._output, settings.root, log)
         end = self._watermark.end_offset if self._watermark else self._tail.settled()
         self._view = LogView(log, end)
@@ -150,15 +138,15 @@ class MessageStore:
 
     def topics(self) -> list[str]:
         """Topics that have queues, sorted."""
-        roots = (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
-        return sorted({key.topic for root in roots for key in list_queues(self._output / root)})
+        roots = (queue_root(self._output, is_batch) for is_batch in (False, True))
+        return sorted({key.topic for root in roots for key in list_queues(root)})
 
     def queue_ids(self, topic: str) -> list[int]:
         """A topic's queues, sorted."""
         name = topic_directory(topic.encode())
         if name is None:
             return []
-        return list_queue_ids(self._output / self._directory_kind(name) / name)
+        return list_queue_ids(queue_root(self._output, self._is_batch(name)) / name)
 
     def check_topic(self, topic: str) -> None:
         """Raise UsageError if neither the store nor the output knows a topic."""
@@ -191,7 +179,7 @@ class MessageStore:
         a filter that matches none of them gives NO_MATCHED_MESSAGE and the next offset.
         """
 
-        def ask(queue: QueueReader) -> GetMessageResult:
+        def ask(queue: QueueView) -> GetMessageResult:
             return get_message(
                 queue, self._view, offset, max_count, max_bytes=max_bytes,
                 message_filter=message_filter, limits=self._limits,
@@ -246,8 +234,8 @@ class MessageStore:
     ) -> int:
         """Queue offset by store time, within the queue's bounds (``ConsumeQueueFiles``)."""
 
-        def ask(queue: QueueReader) -> int:
-            found = queue.offset_by_time(timestamp_ms, boundary)
+        def ask(queue: QueueView) -> int:
+            found = queue.offset_by_time(timestamp_ms, boundary, self._view.store_time)
             return min(max(found, queue.min_offset), queue.max_offset)
 
         return self._ask(topic, queue_id, ask, 0)
@@ -255,7 +243,7 @@ class MessageStore:
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time of the message at ``offset``; -1 without one."""
 
-        def ask(queue: QueueReader) -> int:
+        def ask(queue: QueueView) -> int:
             for unit in queue.units_from(offset, 1) or ():
                 return self._view.store_time(unit.physical_offset, unit.size)
             return NO_TIME
@@ -338,7 +326,7 @@ class MessageStore:
         return [message for message in messages if message is not None]
 
     def _ask(
-        self, topic: str, queue_id: int, question: Callable[[QueueReader], _T], without: _T
+        self, topic: str, queue_id: int, question: Callable[[QueueView], _T], without: _T
     ) -> _T:
         """A queue's answer, or ``without`` if no store can have such a queue."""
         name = topic_directory(topic.encode())
@@ -353,29 +341,19 @@ class MessageStore:
             self._queues.clear()
             return question(self._queue(key))
 
-    def _queue(self, key: QueueKey) -> QueueReader:
+    def _queue(self, key: QueueKey) -> QueueView:
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = self._open(key)
+            queue = open_view(
+                self._output, key, self._settings, self._view.log,
+                is_batch=self._is_batch(key.topic),
+            )  # fmt: skip
+            queue.follow(self._view.end)
+            self._queues[key] = queue
         return queue
 
-    def _open(self, key: QueueKey) -> QueueReader:
-        settings, path = self._settings, key.relative_path
-        kind = self._directory_kind(key.topic)
-        if kind == BATCH_CONSUME_QUEUE_DIRECTORY:
-            batch_size = settings.mapper_file_size_batch_consume_queue
-            batch_files = BatchConsumeQueueFiles(self._output / kind / path, batch_size)
-            return BatchConsumeQueueReader(batch_files, self._view)
-        files = ConsumeQueueFiles(
-            self._output / kind / path, settings.mapped_file_size_consume_queue
-        )
-        ext_directory = self._output / CONSUME_QUEUE_EXT_DIRECTORY / path
-        ext = ConsumeQueueExtFiles(ext_directory, settings.mapped_file_size_consume_queue_ext)
-        return ConsumeQueueReader(files, ext, self._view)
-
-    def _directory_kind(self, topic: str) -> str:
-        """Directory kind of a topic's queues, as found on disk or else as the broker declares."""
-        if (self._output / BATCH_CONSUME_QUEUE_DIRECTORY / topic).is_dir():
-            return BATCH_CONSUME_QUEUE_DIRECTORY
-        is_batch = self._queue_types.get(topic.encode()) == BATCH_CQ
-        return BATCH_CONSUME_QUEUE_DIRECTORY if is_batch else CONSUME_QUEUE_DIRECTORY
+    def _is_batch(self, topic: str) -> bool:
+        """Whether a topic has batch queues, as found on disk or else as the broker declares."""
+        if (queue_root(self._output, is_batch=True) / topic).is_dir():
+            return True
+        return self._queue_types.get(topic.encode()) == BATCH_CQ

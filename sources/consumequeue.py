@@ -50,12 +50,12 @@ from sources.queueoffsets import (
 from sources.queueoptions import ConsumeQueueOptions, Offsets
 from sources.queues import BuiltQueues
 from sources.schemas import check_schema, rows_schema
-from sources.selection import Selection
+from sources.selection import QueueSelection
 from store.config import StoreSettings
 from store.errors import CommitLogDataLossError, UsageError
 from store.log.commitlog import CommitLog
 from store.queue.consumequeue import QueueKey
-from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
+from store.queue.view import BatchConsumeQueueView
 from store.state.built import settings_of
 from store.state.output import watermark_of_output
 
@@ -125,7 +125,7 @@ class _QueueReader:
             schema,
             rows_schema(options["includeBody"], options["includeProperties"]),
         )
-        self._selection = Selection(
+        self._selection = QueueSelection(
             topics=options["topics"],
             topic_pattern=options["topicPattern"],
             queue_ids=options["queueIds"],
@@ -153,7 +153,7 @@ class _QueueReader:
             self._opened = _Opened(
                 settings,
                 log,
-                BuiltQueues(self._output, settings, self._listed),
+                BuiltQueues(self._output, settings, log, self._listed),
                 LossCheck(self.options["failOnDataLoss"]),
             )
         return self._opened
@@ -176,8 +176,9 @@ class _QueueReader:
             if least is not None and least > len(ranges):
                 count = max(count, -(-least * len(units) // total))
             cuts = [units.start + index * len(units) // count for index in range(count + 1)]
+            is_batch = isinstance(queues[key], BatchConsumeQueueView)
             partitions += [
-                QueuePartition(key.topic, key.queue_id, queues[key].is_batch, first, last)
+                QueuePartition(key.topic, key.queue_id, is_batch, first, last)
                 for first, last in pairwise(cuts)
                 if first < last
             ]
@@ -195,11 +196,7 @@ class _QueueReader:
         opened, options = self._store(), self.options
         key = QueueKey(partition.topic, partition.queue_id)
         queue = opened.queues.open(key, partition.is_batch)
-        ext = ConsumeQueueExtFiles(
-            self._output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path,
-            opened.settings.mapped_file_size_consume_queue_ext,
-        )
-        yield from QueueRows(key, queue.files, ext, opened.log).read(
+        yield from QueueRows(key, queue, opened.log).read(
             range(partition.first, partition.last),
             self._selection,
             to_arrow_schema(self._schema, timezone="UTC"),
@@ -228,10 +225,10 @@ class ConsumeQueueBatchReader(_QueueReader, DataSourceReader):
                 f"option topics names {', '.join(sorted(missing))}, for which {self._output} "
                 "has no messages"
             )
-        starts = resolve_starts(self.options, queues, opened.log, EARLIEST)
-        ends = resolve_ends(self.options, queues, opened.log)
+        starts = resolve_starts(self.options, queues, EARLIEST)
+        ends = resolve_ends(self.options, queues)
         check_order(starts, ends, queues)
-        starts = opened.loss.starts(starts, queues, opened.log)
+        starts = opened.loss.starts(starts, queues)
         return self._plan(starts, opened.loss.ends(ends, queues), queues)
 
 
@@ -264,7 +261,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         starts = pinned.read()
         if starts is None:
             opened = self._store()
-            starts = resolve_starts(self.options, opened.queues.refresh(), opened.log, LATEST)
+            starts = resolve_starts(self.options, opened.queues.refresh(), LATEST)
             pinned.keep(offsets_json(starts))
         return offsets_json(starts)
 
@@ -286,7 +283,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
             return start
         queues = opened.queues.found
         opened.log.refresh()
-        starts = opened.loss.starts(self._parsed(start), queues, opened.log)
+        starts = opened.loss.starts(self._parsed(start), queues)
         ends = self._ends(queues)
         ends = {key: max(end, starts[key]) for key, end in ends.items() if key in starts}
         self._caught_up = offsets_json(ends)
@@ -316,7 +313,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         it is repeated."""
         opened = self._store()
         queues = opened.queues.refresh()
-        starts = opened.loss.starts(self._parsed(start), queues, opened.log)
+        starts = opened.loss.starts(self._parsed(start), queues)
         return self._plan(starts, opened.loss.ends(self._parsed(end), queues), queues)
 
     def commit(self, end: dict[str, Any]) -> None:

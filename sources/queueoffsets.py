@@ -15,13 +15,12 @@ from sources.queueoptions import (
     Offsets,
     parse_offsets,
 )
-from sources.queues import BuiltQueue
 from store.errors import CommitLogDataLossError, UsageError
-from store.log.commitlog import CommitLog
 from store.queue.consumequeue import QueueKey
+from store.queue.view import QueueView
 
 logger = logging.getLogger("reput")
-Queues = Mapping[QueueKey, BuiltQueue]
+Queues = Mapping[QueueKey, QueueView]
 
 
 def offsets_json(offsets: Offsets) -> dict[str, dict[str, int]]:
@@ -45,15 +44,13 @@ def latest(queues: Queues) -> Offsets:
     return {key: queue.max_offset for key, queue in queues.items()}
 
 
-def resolve_starts(
-    options: ConsumeQueueOptions, queues: Queues, log: CommitLog, default: str
-) -> Offsets:
+def resolve_starts(options: ConsumeQueueOptions, queues: Queues, default: str) -> Offsets:
     """Return where a query without a checkpoint begins in each queue, in the order of Spark's Kafka
     source. Raises UsageError for a time that no message of a queue has, and for queues that the
     JSON omits or that do not exist."""
     times = _times(options, "starting", queues)
     if times is not None:
-        found = {key: queues[key].offset_by_time(log, times[key]) for key in queues}
+        found = {key: queues[key].first_from_time(times[key]) for key in queues}
         late = [key for key, offset in found.items() if offset is None]
         if late and options["startingOffsetsByTimestampStrategy"] == "error":
             raise UsageError(
@@ -64,20 +61,20 @@ def resolve_starts(
             key: queues[key].max_offset if offset is None else offset
             for key, offset in found.items()
         }
-    return _resolved("startingOffsets", options["startingOffsets"] or default, queues, log)
+    return _resolved("startingOffsets", options["startingOffsets"] or default, queues)
 
 
-def resolve_ends(options: ConsumeQueueOptions, queues: Queues, log: CommitLog) -> Offsets:
+def resolve_ends(options: ConsumeQueueOptions, queues: Queues) -> Offsets:
     """Return where a batch read ends in each queue, exclusive. Raises UsageError as
     ``resolve_starts``."""
     times = _times(options, "ending", queues)
     if times is not None:
-        found = {key: queues[key].offset_by_time(log, times[key]) for key in queues}
+        found = {key: queues[key].first_from_time(times[key]) for key in queues}
         return {
             key: queues[key].max_offset if offset is None else offset
             for key, offset in found.items()
         }
-    return _resolved("endingOffsets", options["endingOffsets"] or LATEST, queues, log)
+    return _resolved("endingOffsets", options["endingOffsets"] or LATEST, queues)
 
 
 def check_order(starts: Offsets, ends: Offsets, queues: Queues) -> None:
@@ -97,13 +94,13 @@ def _times(options: ConsumeQueueOptions, word: str, queues: Queues) -> Offsets |
     return None if options[key] is None else _complete(key, options[key], queues)
 
 
-def _resolved(key: str, wanted: str | Offsets, queues: Queues, log: CommitLog) -> Offsets:
+def _resolved(key: str, wanted: str | Offsets, queues: Queues) -> Offsets:
     if wanted == EARLIEST:
-        return {key: queue.min_offset(log.min_offset) for key, queue in queues.items()}
+        return {key: queue.min_offset for key, queue in queues.items()}
     if wanted == LATEST or isinstance(wanted, str):
         return latest(queues)
-    offset_of: dict[int, Callable[[BuiltQueue], int]] = {
-        EARLIEST_OFFSET: lambda queue: queue.min_offset(log.min_offset),
+    offset_of: dict[int, Callable[[QueueView], int]] = {
+        EARLIEST_OFFSET: lambda queue: queue.min_offset,
         LATEST_OFFSET: lambda queue: queue.max_offset,
     }
     return {
@@ -160,7 +157,7 @@ class LossCheck:
             "COMMITLOG_DATA_LOSS.%s: %s; going on with the remaining messages", case, detail
         )
 
-    def starts(self, starts: Offsets, queues: Queues, log: CommitLog) -> Offsets:
+    def starts(self, starts: Offsets, queues: Queues) -> Offsets:
         """Return where each of ``queues`` is read from: ``starts`` without lost messages; new
         queues start at their beginning."""
         found: Offsets = {}
@@ -169,14 +166,14 @@ class LossCheck:
         for key, queue in queues.items():
             start = starts.get(key)
             if start is None:
-                start = queue.min_offset(log.min_offset)
+                start = queue.min_offset
             elif start > (end := queue.max_offset):
                 self.report(
                     "START_ABOVE_MAX",
                     f"{_named([key])} was requested from {start}, but ends at {end}",
                 )
-            elif queue.is_gone(start, log.min_offset):
-                first = queue.min_offset(log.min_offset)
+            elif queue.is_gone(start):
+                first = queue.min_offset
                 self.report(
                     "START_BELOW_MIN",
                     f"{_named([key])} was requested from {start}, but begins at {first}",

@@ -10,28 +10,27 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sources.queueoffsets import LossCheck
-from sources.selection import Selection
+from sources.selection import QueueSelection
 from store.errors import CorruptRecordError
 from store.log.commitlog import CommitLog
 from store.log.record import SCHEDULE_TOPIC, Status
-from store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
-from store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey
-from store.queue.consumequeueext import MAX_ADDR, ConsumeQueueExtFiles
+from store.queue.consumequeue import QueueKey
+from store.queue.consumequeueext import MAX_ADDR
+from store.queue.view import QueueView, UnitColumns
 from store.rows.rows import ROWS_PER_BATCH, rows_at
 
 
 class QueueRows:
-    """Reads one queue; ``ext`` are the files of its ext units, whether it has any or not."""
+    """Reads one queue."""
 
-    def __init__(
-        self, key: QueueKey, files: QueueFiles, ext: ConsumeQueueExtFiles, log: CommitLog
-    ) -> None:
-        self._key, self._files, self._ext, self._log = key, files, ext, log
+    def __init__(self, key: QueueKey, queue: QueueView, log: CommitLog) -> None:
+        self._key, self._queue, self._log = key, queue, log
+        self._files = queue.files
 
     def read(
         self,
         units: range,
-        selection: Selection,
+        selection: QueueSelection,
         schema: pa.Schema,
         *,
         loss: LossCheck,
@@ -46,7 +45,7 @@ class QueueRows:
         queues, and where gaps in queue offsets were closed up. Raises CommitLogDataLossError or
         CorruptRecordError where the options ask for it.
         """
-        kept = self._files.starts[0] // self._files.unit_size if self._files.starts else units.stop
+        kept = self._queue.first_unit if self._files.starts else units.stop
         if kept > units.start:
             loss.report("START_BELOW_MIN", f"{self._files.directory} begins at unit {kept}")
         for first in range(max(units.start, kept), units.stop, ROWS_PER_BATCH):
@@ -55,12 +54,12 @@ class QueueRows:
             if len(found) < count:
                 end = first + len(found)
                 loss.report("END_ABOVE_MAX", f"{self._files.directory} ends at unit {end}")
-            positions, found = self._wanted(found, first, selection)
+            wanted = self._wanted(self._queue.columns(first, found), selection)
             at = 0
             for batch in rows_at(
                 self._log,
-                found["offset"].astype(np.int64),
-                found["size"].astype(np.int32),
+                wanted.physical_offsets,
+                wanted.sizes,
                 schema,
                 delay_levels_ms=delay_levels_ms,
                 max_inflated_bytes=max_inflated_bytes,
@@ -68,33 +67,19 @@ class QueueRows:
                 gap_bytes=0,
             ):
                 self._check(batch, loss, fail_on_corrupt)
-                yield self._placed(batch, positions[at : at + len(batch)], selection)
+                yield self._placed(batch, wanted.queue_offsets[at : at + len(batch)], selection)
                 at += len(batch)
 
-    def _wanted(
-        self, units: NDArray[np.void], first: int, selection: Selection
-    ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        """Return queue offsets and units for which the log must be read; blanks are no messages."""
-        positions = np.arange(first, first + len(units), dtype=np.int64)
-        if units.dtype == BATCH_UNIT_DTYPE:
-            positions = units["msg_base_offset"].astype(np.int64)
-        wanted = units["size"] != PRE_BLANK_SIZE
-        wanted &= (positions >= selection.first_offset) & (positions < selection.end_offset)
-        positions, units = positions[wanted], units[wanted]
+    def _wanted(self, units: UnitColumns, selection: QueueSelection) -> UnitColumns:
+        """Return the units for which the log must be read."""
+        offsets = units.queue_offsets
+        units = units.taken((offsets >= selection.first_offset) & (offsets < selection.end_offset))
         # the units of delayed messages hold their due times
-        if selection.tag_filters and self._key.topic.encode() != SCHEDULE_TOPIC:
-            wanted = self._matches(units["tags_code"].astype(np.int64), selection)
-            positions, units = positions[wanted], units[wanted]
-        return positions, units
-
-    def _matches(self, tags_codes: NDArray[np.int64], selection: Selection) -> NDArray[np.bool_]:
-        """Return bool[n]; true also where the code is the address of an ext unit that is gone."""
-        unknown = np.zeros(len(tags_codes), np.bool_)
-        for index in np.flatnonzero(tags_codes <= MAX_ADDR):
-            unit = self._ext.read(int(tags_codes[index]))
-            unknown[index] = unit is None
-            tags_codes[index] = 0 if unit is None else unit.tags_code
-        return selection.matches_codes(tags_codes) | unknown
+        if not selection.tag_filters or self._key.topic.encode() == SCHEDULE_TOPIC:
+            return units
+        codes = self._queue.with_ext(units).tags_codes
+        # an ext unit that is gone leaves its address, and the log decides
+        return units.taken(selection.matches_codes(codes) | (codes <= MAX_ADDR))
 
     def _check(self, batch: pa.RecordBatch, loss: LossCheck, fail_on_corrupt: bool) -> None:
         reasons, offsets = batch.column("corruptReason"), batch.column("physicalOffset")
@@ -116,7 +101,7 @@ class QueueRows:
             raise CorruptRecordError(place, offset, end, reason.upper())
 
     def _placed(
-        self, batch: pa.RecordBatch, positions: NDArray[np.int64], selection: Selection
+        self, batch: pa.RecordBatch, positions: NDArray[np.int64], selection: QueueSelection
     ) -> pa.RecordBatch:
         """Return ``batch`` with the queue's own columns and without hash collisions of tags."""
         own = {

@@ -28,7 +28,7 @@ MAX_QUEUE_OFFSET = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class QueueSelection:
     """Conditions that all must hold for a message; None accepts all."""
 
     topics: frozenset[str] | None = None
@@ -57,7 +57,7 @@ class Selection:
                 matches &= np.isin(low_bits, np.array(sorted(wanted.codes), np.int32))
         return matches
 
-    def narrowed(self, filters: Iterable[Filter]) -> Selection:
+    def narrowed(self, filters: Iterable[Filter]) -> QueueSelection:
         """Return this selection narrowed by those of Spark's filters that it understands; the rest
         is left to Spark."""
         selection = self
@@ -70,7 +70,7 @@ class Selection:
                 selection = selection._with_bound(each)
         return selection
 
-    def _with_values(self, column: tuple[str, ...], values: frozenset[Any]) -> Selection:
+    def _with_values(self, column: tuple[str, ...], values: frozenset[Any]) -> QueueSelection:
         match column:
             case ("topic",):
                 return replace(self, topics=_both(self.topics, values))
@@ -85,7 +85,7 @@ class Selection:
 
     def _with_bound(
         self, bound: GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
-    ) -> Selection:
+    ) -> QueueSelection:
         if bound.attribute != ("queueOffset",):
             return self
         match bound:
@@ -97,7 +97,7 @@ class Selection:
                 return self._within(0, bound.value)
         return self._within(0, bound.value + 1)
 
-    def _within(self, first: int, end: int) -> Selection:
+    def _within(self, first: int, end: int) -> QueueSelection:
         return replace(
             self,
             first_offset=max(self.first_offset, first),

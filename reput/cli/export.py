@@ -14,7 +14,7 @@ from store.runs.dispatch import DispatchCounts
 from streaming.progress import Progress
 
 if TYPE_CHECKING:
-    from readers.export import Exported, Selection
+    from readers.export import Exported, RowSelection
     from store.config import StoreSettings
 
 
@@ -66,10 +66,10 @@ def export(
     It opens only the log files of that range. It writes to OUT.incomplete, which becomes OUT when
     everything is durable.
     """
-    from readers.export import Selection  # noqa: PLC0415
+    from readers.export import RowSelection  # noqa: PLC0415
 
     settings = options.store_settings(store, broker_conf, commitlog_file_size)
-    selection = Selection(
+    selection = RowSelection(
         [options.text(name) for name in topic or ()],
         options.optional_time_ms("--from-time", from_time),
         options.optional_time_ms("--to-time", to_time),
@@ -91,7 +91,7 @@ def export(
 def _export(
     settings: StoreSettings,
     out: Path,
-    selection: Selection,
+    selection: RowSelection,
     columns: str | None,
     partition_by: str | None,
 ) -> Exported:

@@ -149,13 +149,8 @@ class ConsumeQueueExtFiles(MappedFileQueue):
         start = real_offset(address) // self.file_size * self.file_size
         if start not in self.starts:
             return None
-        with self.path(start).open("rb", buffering=0) as file:
-            position = real_offset(address) - start
-            data = os.pread(file.fileno(), MIN_EXT_UNIT_SIZE, position)
-            if len(data) == MIN_EXT_UNIT_SIZE:
-                size = _SIZE.unpack_from(data)[0]
-                data += os.pread(file.fileno(), max(0, size - len(data)), position + len(data))
-        return decode_unit(data, 0)
+        position = real_offset(address) - start
+        return decode_unit(self._span(start, position, position), 0)
 
     def read_many(self, addresses: NDArray[np.int64]) -> list[ExtUnit | None]:
         """``read`` for each of int64[n]; the addresses should be close together."""
@@ -169,12 +164,22 @@ class ConsumeQueueExtFiles(MappedFileQueue):
             in_file = starts == start
             positions = offsets[in_file] - start
             first, last = int(positions.min()), int(positions.max())
-            with self.path(start).open("rb", buffering=0) as file:
-                data = os.pread(file.fileno(), last - first + MAX_EXT_UNIT_SIZE, first)
+            data = self._span(start, first, last)
             places = zip(which[in_file].tolist(), positions.tolist(), strict=True)
             for index, position in places:
                 found[index] = decode_unit(data, position - first)
         return found
+
+    def _span(self, start: int, first: int, last: int) -> bytes:
+        """Bytes of the file that starts at ``start``, from one unit's position to the end of
+        another."""
+        size = last - first + MIN_EXT_UNIT_SIZE
+        with self.path(start).open("rb", buffering=0) as file:
+            data = os.pread(file.fileno(), size, first)
+            if len(data) == size:
+                rest = _SIZE.unpack_from(data, last - first)[0] - MIN_EXT_UNIT_SIZE
+                data += os.pread(file.fileno(), max(0, rest), first + size)
+        return data
 
     def units(self, start: int) -> Iterator[tuple[int, ExtUnit]]:
         """(byte offset, unit) of the file that starts at ``start``, up to its end or the first

@@ -20,7 +20,7 @@ import pytest
 from pyarrow import dataset
 
 from readers import export as exporting
-from readers.export import Exported, Selection, export
+from readers.export import Exported, RowSelection, export
 from store import fsops
 from store.config import read_store_settings
 from store.errors import NoSpaceError, OwnershipError, StoreError
@@ -53,13 +53,13 @@ def expected_rows(store: Path) -> list[dict[str, Any]]:
 def exported(
     store: Path,
     out: Path,
-    selection: Selection | None = None,
+    selection: RowSelection | None = None,
     partition_by: tuple[str, ...] = (),
     columns: tuple[str, ...] = tuple(ROWS_SCHEMA.names),
 ) -> Exported:
     """One export, not stopped."""
     return export(
-        read_store_settings(store), out, selection or Selection(), columns, partition_by,
+        read_store_settings(store), out, selection or RowSelection(), columns, partition_by,
         threading.Event(), lambda *_: None,
     )  # fmt: skip
 
@@ -126,26 +126,33 @@ def test_selections_are_those_of_a_loop(tmp_path: Path) -> None:
         for row in (middle, later)
     )
     start, end = middle["physicalOffset"], later["physicalOffset"]
-    cases: list[tuple[Selection, Callable[[dict[str, Any]], bool]]] = [
-        (Selection(from_ms=from_ms), lambda row: row["storeTimestamp"] >= middle["storeTimestamp"]),
-        (Selection(to_ms=to_ms), lambda row: row["storeTimestamp"] < later["storeTimestamp"]),
-        (Selection(from_offset=start), lambda row: row["physicalOffset"] >= start),
-        (Selection(from_offset=start + 1), lambda row: row["physicalOffset"] > start),
-        (Selection(to_offset=end), lambda row: row["physicalOffset"] < end),
+    cases: list[tuple[RowSelection, Callable[[dict[str, Any]], bool]]] = [
         (
-            Selection(["Orders*", "?.b"], from_ms, to_ms, start + 1, end),
+            RowSelection(from_ms=from_ms),
+            lambda row: row["storeTimestamp"] >= middle["storeTimestamp"],
+        ),
+        (RowSelection(to_ms=to_ms), lambda row: row["storeTimestamp"] < later["storeTimestamp"]),
+        (RowSelection(from_offset=start), lambda row: row["physicalOffset"] >= start),
+        (RowSelection(from_offset=start + 1), lambda row: row["physicalOffset"] > start),
+        (RowSelection(to_offset=end), lambda row: row["physicalOffset"] < end),
+        (
+            RowSelection(["Orders*", "?.b"], from_ms, to_ms, start + 1, end),
             lambda row: (
                 start < row["physicalOffset"] < end
                 and (row["topic"].startswith("Orders") or row["topic"] == "a.b")
             ),
         ),
+<<<<<<< HEAD
         (Selection(to_offset=0), lambda _: False),
+=======
+        (RowSelection(["nothing"]), lambda _: False),
+>>>>>>> 3a122ee (One view of a queue serves the Spark source and the readers; what chooses messages, rows and topics has a name each)
     ]
     for pattern in (*ODD_TOPICS, "*", "a?b", "*r*s*", "?", "??"):
         if not pattern.startswith("["):  # fnmatch knows sets of characters, too
             cases.append(
                 (
-                    Selection([pattern]),
+                    RowSelection([pattern]),
                     lambda row, pattern=pattern: fnmatch.fnmatchcase(row["topic"], pattern),
                 )
             )
@@ -168,7 +175,7 @@ def test_damaged_ranges_are_rows_without_topic_and_time(tmp_path: Path) -> None:
     odd = tmp_path / "all" / "topic=__HIVE_DEFAULT_PARTITION__" / "part-0.parquet"
     found = pq.ParquetFile(odd).read(["physicalOffset", "corruptReason"]).to_pylist()
     assert found == [{"physicalOffset": offsets[4], "corruptReason": "bad_magic"}]
-    assert exported(tmp_path / "store", tmp_path / "some", Selection(["*"])).rows == 8
+    assert exported(tmp_path / "store", tmp_path / "some", RowSelection(["*"])).rows == 8
 
 
 def test_files_that_no_condition_allows_are_not_read(
@@ -180,7 +187,7 @@ def test_files_that_no_condition_allows_are_not_read(
     size = files[0].stat().st_size
     seen: list[tuple[int, int, int]] = []
     told = export(
-        read_store_settings(store), tmp_path / "out", Selection(from_offset=int(files[-1].name)),
+        read_store_settings(store), tmp_path / "out", RowSelection(from_offset=int(files[-1].name)),
         ROWS_SCHEMA.names, (), threading.Event(), lambda *numbers: seen.append(numbers),
     )  # fmt: skip
     assert told.rows > 0
@@ -210,7 +217,7 @@ def test_export_that_fails_or_is_stopped_leaves_nothing(
     stop.set()
     with pytest.raises(StoreError, match="stopped"):
         export(
-            read_store_settings(store), out, Selection(), ROWS_SCHEMA.names, (), stop,
+            read_store_settings(store), out, RowSelection(), ROWS_SCHEMA.names, (), stop,
             lambda *_: None,
         )  # fmt: skip
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
