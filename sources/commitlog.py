@@ -199,11 +199,11 @@ class _LogReader:
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
         from sources.bitmaps import BitMaps  # noqa: PLC0415
-        from sources.runs import read_runs  # noqa: PLC0415
         from store.rows.rows import read_rows  # noqa: PLC0415
+        from store.runs.packed import read_runs  # noqa: PLC0415
 
         settings, log = self._store()
-        options, schema = self.options, to_arrow_schema(self._schema, timezone="UTC")
+        options = self.options
         common: dict[str, Any] = {
             "delay_levels_ms": partition.settings.delay_levels_ms,
             "verify_crc": options["verifyCrc"],
@@ -214,7 +214,7 @@ class _LogReader:
             wanted = options["gather"].with_batch_topics(partition.settings.batch_topics)
             bit_maps = BitMaps(log, settings, partition.filters) if wanted.bit_maps else None
             yield from read_runs(
-                log, partition.start, partition.end, schema, spool, bit_maps,
+                log, partition.start, partition.end, spool, bit_maps.added_to if bit_maps else None,
                 wanted=wanted, **common,
             )  # fmt: skip
             return
@@ -222,7 +222,7 @@ class _LogReader:
             log,
             partition.start,
             partition.end,
-            schema,
+            to_arrow_schema(self._schema, timezone="UTC"),
             fail_on_corrupt=options["onCorrupt"] == "fail",
             max_inflated_bytes=options["maxInflatedBytes"] if options["inflateBodies"] else None,
             **common,

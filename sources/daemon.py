@@ -15,13 +15,14 @@ import numpy as np
 import pyspark.daemon
 import pyspark.worker
 
-import sources.runs
+import sources.bitmaps
 import store.rows.rows
+import store.runs.packed
 from sources import hangup
 from store.log import kernels
 from store.log.cursor import NO_LIMIT
 
-LOADED = (pyspark.worker, store.rows.rows, sources.runs)
+LOADED = (pyspark.worker, sources.bitmaps, store.rows.rows, store.runs.packed)
 
 
 def load() -> None:

@@ -7,10 +7,8 @@ from pyspark.sql.types import StructType
 
 from store.errors import UsageError
 from store.rows import rowschema
-from store.runs.dispatch import PACKED_COLUMNS
+from store.runs.packedschema import PACKED_SCHEMA
 
-RUNS_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in PACKED_COLUMNS)
-"""The schema of the packed form."""
 _SPARK_TYPES = {
     pa.int32(): "int",
     pa.int64(): "bigint",
@@ -27,6 +25,9 @@ def ddl(schema: pa.Schema) -> str:
         f"{field.name} {_SPARK_TYPES[field.type]}{'' if field.nullable else ' not null'}"
         for field in schema
     )
+
+
+RUNS_SCHEMA = ddl(PACKED_SCHEMA)
 
 
 def check_schema(source: str, given: StructType, fixed: str) -> None:

@@ -11,50 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store.log.cursor import BadRange
-
-
-class RowKind(IntEnum):
-    """The kinds of rows in the packed form."""
-
-    RUN = 0
-    SCANNED = 1
-    BAD = 2
-    INDEX = 3
-
-
-PACKED_COLUMNS: tuple[tuple[str, str], ...] = (
-    ("kind", "int not null"),
-    ("topic", "binary"),
-    ("queueId", "int"),
-    ("messageCount", "bigint not null"),
-    ("firstPhysicalOffset", "bigint not null"),
-    ("endPhysicalOffset", "bigint not null"),
-    ("firstQueueOffset", "bigint"),
-    ("queueOffsets", "binary"),
-    ("units", "binary"),
-    ("bytesPerMessage", "int"),
-    ("spoolName", "string"),
-    ("spoolPosition", "bigint"),
-    ("lastStoreTimestamp", "bigint"),
-    ("plannedEndOffset", "bigint"),
-    ("lastRecordOffset", "bigint"),
-    ("status", "int"),
-)
-"""(name, Spark type) of the packed form, which is internal and changes with the sinks.
-
-``queueOffsets`` is int64 little-endian, null if they increase by one from ``firstQueueOffset``.
-``units`` holds the columns of the run one after the other, ``bytesPerMessage`` wide together:
-units, details, bit maps; in an INDEX row the columns of IndexEntries, in a SCANNED row the text of
-its BatchSettings. They are in the row itself or, at ``spoolPosition``, in a file of the spool
-(``store.runs.spool``). ``status`` is the ``store.log.record.Status`` of a BAD range."""
-
 
 DETAIL_DTYPE = np.dtype(
     [

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
@@ -25,8 +25,9 @@ from store.errors import UsageError
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
 from store.log.record import Record
-from store.runs.dispatch import PACKED_COLUMNS, DispatchBatch
+from store.runs.dispatch import DispatchBatch
 from store.runs.packed import unpack
+from store.runs.packedschema import PACKED_SCHEMA
 from store.runs.scan import assemble
 from store.runs.spool import SpoolReader
 from store.state.logoffset import offset_json
@@ -38,9 +39,6 @@ from streaming.progress import Progress
 from tests.support.batch_queue import messages_of, model_of, model_tree
 from tests.support.golden import tree
 from workload.appender import Appender
-
-TYPES = {"int": IntegerType(), "bigint": LongType(), "binary": BinaryType(), "string": StringType()}
-"""``StructType.fromDDL`` asks a JVM."""
 
 
 class Query:
@@ -70,9 +68,8 @@ class Query:
             "path": str(self.store), "mode": "runs", "storeId": self._id,
             "gather": self.derived.wanted.to_text(),
         }  # fmt: skip
-        schema = StructType()
-        for name, kind in PACKED_COLUMNS:
-            schema = schema.add(name, TYPES[kind.split()[0]], "not null" not in kind)
+        # ``StructType.fromDDL`` asks a JVM
+        schema = from_arrow_schema(PACKED_SCHEMA)
         self._reader = CommitLogStreamReader(CommitLogOptions(options), schema)
         return self
 

@@ -1,0 +1,45 @@
+"""The columns of the packed form, which is internal and changes with the sinks.
+
+``queueOffsets`` is int64 little-endian, null if they increase by one from ``firstQueueOffset``.
+``units`` holds the columns of the run one after the other, ``bytesPerMessage`` wide together:
+units, details, bit maps; in an INDEX row the columns of IndexEntries, in a SCANNED row the text of
+its BatchSettings. They are in the row itself or, at ``spoolPosition``, in a file of the spool
+(``store.runs.spool``). ``status`` is the ``store.log.record.Status`` of a BAD range.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import pyarrow as pa
+
+
+class RowKind(IntEnum):
+    """The kinds of rows in the packed form."""
+
+    RUN = 0
+    SCANNED = 1
+    BAD = 2
+    INDEX = 3
+
+
+PACKED_SCHEMA = pa.schema(
+    [
+        pa.field("kind", pa.int32(), nullable=False),
+        pa.field("topic", pa.binary()),
+        pa.field("queueId", pa.int32()),
+        pa.field("messageCount", pa.int64(), nullable=False),
+        pa.field("firstPhysicalOffset", pa.int64(), nullable=False),
+        pa.field("endPhysicalOffset", pa.int64(), nullable=False),
+        pa.field("firstQueueOffset", pa.int64()),
+        pa.field("queueOffsets", pa.binary()),
+        pa.field("units", pa.binary()),
+        pa.field("bytesPerMessage", pa.int32()),
+        pa.field("spoolName", pa.string()),
+        pa.field("spoolPosition", pa.int64()),
+        pa.field("lastStoreTimestamp", pa.int64()),
+        pa.field("plannedEndOffset", pa.int64()),
+        pa.field("lastRecordOffset", pa.int64()),
+        pa.field("status", pa.int32()),
+    ]
+)
