@@ -120,7 +120,8 @@ def export(
 
     ``columns`` are names of ROWS_SCHEMA, ``partition_by`` names of PARTITIONS. Raises UsageError
     for other names, for a topic that is neither in the range nor known to the store, for an ``out``
-    that is not empty and for one inside a store's data; OwnershipError while another export writes there; StoreError if ``stop`` was set; OutputError.
+    that is not empty and for one inside a store's data; OwnershipError while another export writes
+    there; StoreError if ``stop`` was set; OutputError.
     """
     _check_names("--columns", columns, ROWS_SCHEMA.names)
     _check_names("--partition-by", partition_by, PARTITIONS)

@@ -183,9 +183,10 @@ def test_a_query_writes_no_file(golden: Callable[[str], Path], tmp_path: Path, q
     (tmp_path / "link").symlink_to(store / "commitlog")
     before = tree(store)
     for place in (store / "commitlog", tmp_path / "link", tmp_path):
-        with pytest.raises(UsageError), answer(
-            read_store_settings(store), query.format(place / "x")
-        ) as reader:
+        with (
+            pytest.raises(UsageError),
+            answer(read_store_settings(store), query.format(place / "x")) as reader,
+        ):
             reader.read_all()
         assert not (place / "x").exists()
     assert tree(store) == before

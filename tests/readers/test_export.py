@@ -142,11 +142,7 @@ def test_selections_are_those_of_a_loop(tmp_path: Path) -> None:
                 and (row["topic"].startswith("Orders") or row["topic"] == "a.b")
             ),
         ),
-<<<<<<< HEAD
-        (Selection(to_offset=0), lambda _: False),
-=======
-        (RowSelection(["nothing"]), lambda _: False),
->>>>>>> 3a122ee (One view of a queue serves the Spark source and the readers; what chooses messages, rows and topics has a name each)
+        (RowSelection(to_offset=0), lambda _: False),
     ]
     for pattern in (*ODD_TOPICS, "*", "a?b", "*r*s*", "?", "??"):
         if not pattern.startswith("["):  # fnmatch knows sets of characters, too

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
