@@ -110,8 +110,10 @@ def find_agreement(
 ) -> Agreement:
     """Search for the cut; ``noticed`` is the text that ``what_differs`` returned.
 
-    Raises CommitLogError where no units or too few agree, which means that this is another log.
+    Raises CommitLogError where no units or too few agree, which means that this is another log, and
+    where a part of the log may not be mounted.
     """
+    log.check_mounted(f"{noticed}, and nothing is cut")
     queues = list(_queues(log, log_end, watermark, built))
     bounds = [queue.first_offset_that_differs() for queue in queues]
     if built.index:

@@ -56,7 +56,8 @@ def make_plan(
     ``built`` is examined where the log is not as it was dispatched; ``replay_from`` is a record
     start from which to dispatch again; ``store_id`` is the identity for an output without one.
 
-    Raises CommitLogError where too few of the built units agree with the log.
+    Raises CommitLogError where too few of the built units agree with the log, and where a part of
+    the log may not be mounted.
     """
     notes: list[str] = []
     first = log.min_offset
@@ -81,6 +82,7 @@ def make_plan(
         )
     if watermark.end_offset < first:
         lost = (watermark.end_offset, first)
+        log.check_mounted(f"nothing of [{lost[0]}, {lost[1]}) is skipped")
         notes.append(f"log begins at {first}: [{lost[0]}, {lost[1]}) was removed undispatched")
         watermark = replace(watermark, end_offset=first, last_record_offset=-1, last_record_crc=0)
     start, spark = watermark.end_offset, None

@@ -97,6 +97,7 @@ class BatchWriter:
         self._tend_due = 0.0
         self._retention_due = 0.0
         self._retained_from = 0
+        self._is_retention_held = False
         self._thread = ThreadPoolExecutor(1, "reput-batch-writer")
         self._pending: Future[None] | None = None
         self._collected_end = plan.start
@@ -322,6 +323,14 @@ class BatchWriter:
         self._retention_due = now + RETENTION_SECONDS
         first = self._log.min_offset
         if first > self._retained_from:
+            try:
+                self._log.check_mounted("no queue files are removed")
+            except CommitLogError as error:
+                if not self._is_retention_held:
+                    logger.warning("%s", error)
+                self._is_retention_held = True
+                return
+            self._is_retention_held = False
             end = self._watermark.current.end_offset
             files = list(expired_files(self._config.output, self._settings, first, end))
             size = remove_files(files)
@@ -330,6 +339,8 @@ class BatchWriter:
 
     def _note_bad(self, bad: BadRange, counts: DispatchCounts) -> None:
         reason = bad.status.name.lower()
+        if bad.status is Status.SEGMENT_DELETED:
+            self._log.check_mounted(f"nothing of [{bad.start}, {bad.end}) is skipped")
         if self._config.fail_on_corrupt and bad.status not in _NO_DAMAGE:
             segment = self._log.segment_at(bad.start)
             place = str(segment.path) if segment else str(self._settings.root)

@@ -43,11 +43,12 @@ def expire(
 
     Without ``apply`` it only reads, also while others write. Raises UsageError where ``output`` was
     not built by reput, OwnershipError while a dispatcher or a broker runs on it, CommitLogError
-    where the log is not its log.
+    where the log is not its log, or a part of it may not be mounted.
     """
     log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
     with ExitStack() as held:
         held.callback(log.close)
+        log.check_mounted("nothing is removed")
         built = Built(output, settings)
         if apply:
             _watermark(log, built)  # this creates nothing in a directory that is not an output

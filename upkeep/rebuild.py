@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from store import fsops
 from store.config import StoreSettings
 from store.errors import NoSpaceError, StoreError, UsageError
 from store.index.indexfile import INDEX_DIRECTORY
+from store.log.commitlog import CommitLog
 from store.queue.consumequeue import topic_directory
 from store.queue.topics import check_topics
 from store.state.built import FILE_NAME as BUILD_RECORD
@@ -86,7 +88,11 @@ def rebuild(
     output = config.output
     chosen, parts = _chosen(config, kinds, topics)
     # a wrong call must not create a directory
-    config.check_targets(config.given_settings())
+    given = config.given_settings()
+    config.check_targets(given)
+    log = CommitLog(given.commit_log_directories, given.mapped_file_size_commit_log)
+    with closing(log):
+        log.check_mounted("nothing is replaced")
     finish_swap(output)
     settings, built_kinds = _settings(config, chosen if topics is None else [])
     with Ownership(output):

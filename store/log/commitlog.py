@@ -101,6 +101,7 @@ class CommitLog:
         self._copies: dict[int, list[Path]] = {}
         """Further files of a segment's name and length, by its start, not yet compared."""
         self._signature: tuple[int, ...] = ()
+        self._used_directories: set[Path] = set()
         self._open_files: dict[int, OpenFile] = {}
         self.refresh()
 
@@ -128,7 +129,22 @@ class CommitLog:
         self._check(segments, {path: status.st_size for path, status in listed.items()})
         self._close_removed({segment.start: listed[segment.path] for segment in segments})
         self.segments = segments
+        self._used_directories = {path.parent for path in listed}
         self._signature = signature
+
+    def check_mounted(self, consequence: str) -> None:
+        """Raise CommitLogError where one of several directories has no file of the log.
+
+        An unmounted disk leaves an empty directory behind, and nothing may be removed, cut or
+        skipped because its files look gone. ``consequence`` says what is refused.
+        """
+        for directory in self.directories if len(self.directories) > 1 else ():
+            if directory not in self._used_directories:
+                raise CommitLogError(
+                    f"{directory} has no file of the log, and its disk may not be mounted: "
+                    f"{consequence}; mount it, or leave it out of storePathCommitLog and "
+                    "readOnlyCommitLogStorePaths"
+                )
 
     def _list(self) -> tuple[dict[Path, os.stat_result], list[Path]]:
         """The log's files, and all other entries of the directories."""

@@ -8,9 +8,10 @@ them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ _FILE_SIZES = {
 """Directory -> field of StoreSettings."""
 _QUEUES = 8
 _GAPS = 1000
-_INDEX_FILES, _ENTRIES_PER_FILE = 4, 64
+_INDEX_FILES, _ENTRIES_PER_FILE, _ENTRIES_IN_A_ROW = 4, 64, 1024
 """Sizes of the samples."""
 
 
@@ -106,18 +107,75 @@ def _gaps(output: Path, queue_file_size: int) -> Iterator[OnQueueGap]:
 def _tags_indexed(output: Path, given: StoreSettings) -> Iterator[bool]:
     """For messages with tags, the newest first: whether their tags are in the index."""
     layout = IndexLayout(given.max_hash_slot_num, given.max_index_num)
-    paths = IndexFiles(output / INDEX_DIRECTORY, layout).named_paths()
-    if not paths:
+    files = _index_files(output, layout)
+    if not files:
         return
     log = CommitLog(given.commit_log_directories, given.mapped_file_size_commit_log)
     with closing(log):
-        for path in paths[: -_INDEX_FILES - 1 : -1]:
-            if path.stat().st_size == layout.file_size:
-                count = min(read_header(path).index_count, layout.max_index_num)
-                for index in range(count - 1, 0, -max(1, count // _ENTRIES_PER_FILE)):
-                    found = _has_tags_entry(path, layout, index, count, log)
-                    if found is not None:
-                        yield found
+        for path, count in files[: -_INDEX_FILES - 1 : -1]:
+            for index in range(count - 1, 0, -max(1, count // _ENTRIES_PER_FILE)):
+                found = _has_tags_entry(path, layout, index, count, log)
+                if found is not None:
+                    yield found
+
+
+def tags_begin(output: Path, settings: StoreSettings, log: CommitLog) -> int | None:
+    """The physical offset from which the index has the tags of messages: 0 if it has all, None if
+    it has none.
+
+    RocketMQ 5.5 continues the index that RocketMQ 5.3 began without tags. A binary search over the
+    entries finds the first message with its tags after those without. As one entry may be damaged,
+    a message counts as one without tags only if the one before it does. Where no message among many
+    shows it, the search goes on before them.
+    """
+    layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+    files = _index_files(output, layout)
+    firsts = list(accumulate((count - 1 for _, count in files), initial=0))
+
+    def has_tags(numbers: Iterable[int]) -> tuple[int, bool | None]:
+        """The first of some entries that shows it, and whether its message has its tags."""
+        for number in islice(numbers, _ENTRIES_IN_A_ROW):
+            file = bisect_right(firsts, number) - 1
+            path, count = files[file]
+            found = _has_tags_entry(path, layout, number - firsts[file] + 1, count, log)
+            if found is not None:
+                return number, found
+        return -1, None
+
+    def offset_of(number: int) -> int:
+        file = bisect_right(firsts, number) - 1
+        return read_entry(files[file][0], layout, number - firsts[file] + 1).phy_offset
+
+    low, high = 0, firsts[-1]
+    has_untagged = False
+    while low < high:
+        middle = (low + high) // 2
+        if offset_of(middle) < log.min_offset:
+            low = middle + 1
+            continue
+        number, found = has_tags(range(middle, high))
+        if found is False:
+            offset = offset_of(number)
+            before = (n for n in range(number - 1, -1, -1) if offset_of(n) != offset)
+            found = has_tags(before)[1] or False
+        if found is False:
+            low, has_untagged = number + 1, True
+        else:
+            high = middle
+    if not has_untagged:
+        return 0
+    # between the two, a message with tags and without keys has no entry
+    number, found = has_tags(range(low, firsts[-1]))
+    return offset_of(number if found else low) if low < firsts[-1] else None
+
+
+def _index_files(output: Path, layout: IndexLayout) -> list[tuple[Path, int]]:
+    """The whole files of the index, the oldest first, each with the number of its next entry."""
+    return [
+        (path, min(max(read_header(path).index_count, 1), layout.max_index_num))
+        for path in IndexFiles(output / INDEX_DIRECTORY, layout).named_paths()
+        if path.stat().st_size == layout.file_size
+    ]
 
 
 def _has_tags_entry(

@@ -212,5 +212,28 @@ def test_what_rocketmq_5_5_wrote_is_recognised(
     assert index_contents(part, layout) == index_contents(theirs, layout)
 
 
+def test_an_index_that_5_3_began_and_5_5_continued_is_sound(
+    golden: Callable[[str], Path],
+) -> None:
+    """Its first part is without tags, and verified so."""
+    store = golden("mixed")
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(store / name)
+    (store / "checkpoint").unlink()
+    log = sorted((store / "commitlog").iterdir())
+    later = [path.rename(store / path.name) for path in log[3:]]
+    boot(store)
+    for path in later:
+        path.rename(store / "commitlog" / path.name)
+    boot(store, release=NEWEST)
+    settings = settings_of(store, read_store_settings(store))
+    found = verify(settings, store)
+    assert settings.index_tags
+    assert found.differences == ()
+    tagged = [r for r in log_records(store) if r.transaction_type != 12 and tags_of(r)]
+    without = verify(replace(settings, index_tags=False), store).index_entries
+    assert without < found.index_entries < without + len(tagged)
+
+
 def tags_of(message: Record) -> bytes:
     return message.property_map.get(b"TAGS", b"")

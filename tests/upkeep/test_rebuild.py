@@ -19,6 +19,7 @@ from store import fsops
 from store.config import read_store_settings
 from store.errors import NoSpaceError, OutputError, OwnershipError, StoreError, UsageError
 from store.log.record import Record
+from store.state.built import settings_of
 from store.state.brokerlock import BrokerLock
 from store.state.storecheckpoint import StoreCheckpoint
 from store.state.watermark import read_watermark
@@ -183,6 +184,26 @@ def test_topics_of_an_output_go_on_where_it_stood(golden: Golden, tmp_path: Path
     assert difference(output / "consumequeue" / "Topic_3", store / "consumequeue" / "Topic_3") == []
     run_dispatcher(DispatcherConfig(part, output, once=True), threading.Event())
     assert difference(output / "consumequeue", store / "consumequeue") == []
+
+
+def test_queues_alone_of_an_output_that_lags(golden: Golden, tmp_path: Path) -> None:
+    """They are ahead of watermark and index then; the next run gives the index the keys of the
+    rest."""
+    store, output, part = golden("plain"), tmp_path / "output", tmp_path / "part"
+    shutil.copytree(store, part)
+    log = sorted((part / "commitlog").iterdir())
+    for path in log[3:]:
+        path.unlink()
+    config = DispatcherConfig(part, output, once=True)
+    run_dispatcher(config, threading.Event())
+    for path in sorted((store / "commitlog").iterdir())[3:]:
+        shutil.copy(path, part / "commitlog")
+    rebuild(config, threading.Event(), kinds=["consumequeue"])
+    assert difference(output / "consumequeue", store / "consumequeue") == []
+    run_dispatcher(config, threading.Event())
+    found = verify(settings_of(output, config.given_settings()), output)
+    assert found.index_entries > 0
+    assert found.differences == ()
 
 
 def test_refused_while_a_broker_or_dispatcher_runs(

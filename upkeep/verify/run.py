@@ -34,6 +34,7 @@ from store.runs.scan import PackedChunk, runs_of, scan
 from store.state.built import record_build
 from store.state.ledger import LedgerEntry
 from store.state.output import check_is_output, fingerprint
+from store.state.recognition import tags_begin
 from store.state.storecheckpoint import (
     StoreCheckpoint,
     keeps_logics_physical_offset,
@@ -96,6 +97,7 @@ def verify(
         check_is_output(output, settings.root)
         built = Built(output, settings)
         if repair:
+            log.check_mounted("nothing is cut")
             is_ours = watermark_of(log, LogTail(log).settled(), built) is not None
             if not is_ours and not watermark_differences(output / STATE_DIRECTORY):
                 raise UsageError(
@@ -176,13 +178,29 @@ class _Pass:
             from sources.bitmaps import BitMaps  # noqa: PLC0415
 
             bit_maps = BitMaps(self._log, settings)
+        tags_from = None
+        if self._index is not None and settings.index_tags:
+            tags_from = tags_begin(self._output, settings, self._log)
+        middle = scope.end if tags_from is None else min(max(scope.start, tags_from), scope.end)
+        self._scan(scope.start, middle, bit_maps, index_tags=False)
+        self._scan(middle, scope.end, bit_maps, index_tags=True)
+        for verifier in self._verifiers:
+            self._differences += verifier.finish(self._last_record_offset)
+        lost = watermark_differences(self._state)
+        if self._watermark is not None or lost:
+            self._differences += [*self._ledger.differences(scope), *lost]
+        self._compare_store_checkpoint()
+
+    def _scan(self, start: int, end: int, bit_maps: BitMaps | None, *, index_tags: bool) -> None:
+        """Compare all that follows from [start, end) of the log."""
+        settings = self._settings
         for item in scan(
-            self._log, scope.start, scope.end,
+            self._log, start, end,
             delay_levels_ms=settings.message_delay_levels_ms, verify_crc=settings.verify_crc,
             fail_on_data_loss=False,
             wanted=Wanted(
                 index=self._index is not None and self._index.begin is not None,
-                index_tags=settings.index_tags, details=True,
+                index_tags=index_tags, details=True,
                 multi_dispatch=settings.enable_multi_dispatch,
                 lmq=settings.enable_multi_dispatch and settings.enable_lmq,
                 batch_topics=self._batch_topics,
@@ -192,14 +210,8 @@ class _Pass:
                 self._compare_chunk(item, bit_maps)
             elif isinstance(item, BadRange):
                 self._check_bad(item)
-            else:
+            elif item.last_record_offset >= 0:
                 self._last_record_offset = item.last_record_offset
-        for verifier in self._verifiers:
-            self._differences += verifier.finish(self._last_record_offset)
-        lost = watermark_differences(self._state)
-        if self._watermark is not None or lost:
-            self._differences += [*self._ledger.differences(scope), *lost]
-        self._compare_store_checkpoint()
 
     def _compare_chunk(self, chunk: PackedChunk, bit_maps: BitMaps | None) -> None:
         runs = list(runs_of(chunk))

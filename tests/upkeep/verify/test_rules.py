@@ -22,8 +22,10 @@ from checkpoints.watermark import WatermarkFile, read_watermark
 from store.config import StoreSettings, read_store_settings
 from store.errors import CommitLogError, IndexFileError, ReputError, StoreError, UsageError
 from store.runs.dispatch import DispatchBatch
+from store.state.built import record_build
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
+from tests.support.golden import log_records
 from tests.support.outputs import Output, QueueLog
 from tests.support.processes import is_killed_at
 from tests.support.wire import UNIT
@@ -363,3 +365,43 @@ def test_a_lost_ledger_of_a_damaged_log_says_what_to_do(ram_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(CommitLogError, match=r"quarantine\.jsonl.*--replay-from earliest"):
         verify(settings, setup.root, repair=True)
+
+
+@pytest.mark.parametrize("name", ["plain", "mixed", "batch"])
+def test_tags_that_are_indexed_from_some_message_on(ram_path: Path, seed: int, name: str) -> None:
+    """As RocketMQ 5.5 continues the index of RocketMQ 5.3, wherever it comes to it: sound. A tag
+    that is missing afterwards is damage, and so is a key."""
+    rng, output = random.Random(seed), DerivedOutput.unpack(name, ram_path)
+    offsets = [one.physical_offset for one in log_records(output.store)]
+    settings = read_store_settings(output.store)
+    untagged = DerivedOutput(output.store, ram_path / "untagged")
+    untagged.start()
+    tagged = DerivedOutput(output.store, ram_path / "tagged")
+    tagged.start(index_tags=True)
+    least, most = (one.verify().index_entries for one in (untagged, tagged))
+    assert least < most
+    for number, end in enumerate((offsets[1], *rng.sample(offsets, 3), offsets[-1])):
+        mixed = DerivedOutput(output.store, ram_path / str(number))
+        mixed.start(part=lambda _, end=end: end)
+        record_build(mixed.root, replace(settings, index_tags=True))
+        mixed.start()
+        found = mixed.verify()
+        assert found.differences == (), f"{seed=} {end=}"
+        assert least <= found.index_entries <= most
+        (mixed.state / "built.json").unlink()
+        assert mixed.verify() == found
+    for path, entry in (tagged, most - 1), (mixed, 1):
+        damage_entry(path, rng.randrange(1, entry + 1))
+        assert len(path.verify().differences) > 0
+
+
+def damage_entry(output: DerivedOutput, number: int) -> None:
+    """Another hash in one entry of the index."""
+    for path in output.files()["index"]:
+        layout = output.layout
+        if number < layout.max_index_num:
+            data = bytearray(path.read_bytes())
+            data[layout.entry_position(number)] ^= 1
+            path.write_bytes(data)
+            return
+        number -= layout.max_index_num - 1
