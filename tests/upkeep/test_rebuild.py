@@ -19,8 +19,8 @@ from store import fsops
 from store.config import read_store_settings
 from store.errors import NoSpaceError, OutputError, OwnershipError, StoreError, UsageError
 from store.log.record import Record
-from store.state.built import settings_of
 from store.state.brokerlock import BrokerLock
+from store.state.built import settings_of
 from store.state.storecheckpoint import StoreCheckpoint
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig

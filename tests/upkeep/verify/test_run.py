@@ -23,6 +23,7 @@ from checkpoints.ownership import Ownership
 from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.errors import CommitLogError, OwnershipError, QueueFileError, UsageError
 from store.log.commitlog import CommitLog
+from store.queue.consumequeue import ConsumeQueueFiles
 from store.state.watermark import read_watermark
 from tests.support.cli import reput
 from tests.support.golden import ALL_GOLDEN_NAMES, relaid_queues, tree, unpack_golden
@@ -278,6 +279,32 @@ def test_a_log_that_lost_its_front(
                 offset = UNIT.unpack_from(data, at)[0]
                 if offset >= log_min:
                     assert now[at : at + 20] == data[at : at + 20], f"{queue_file} {at} {place}"
+
+
+@pytest.mark.parametrize("apart", [1, 7])
+def test_units_of_gone_messages_that_changed_places(ram_path: Path, apart: int) -> None:
+    """A dispatch from there would take the queue to end between them, and write units twice."""
+    built = build("plain", 200, ram_path)
+    files = sorted((built.store / "commitlog").iterdir())
+    for path in files[: len(files) // 2]:
+        path.unlink()
+    built.setup.log.refresh()
+    log_min = built.setup.log.min_offset
+    queue = built.setup.root / "consumequeue" / "Topic_0" / "2"
+    data = b"".join(path.read_bytes() for path in sorted(queue.iterdir()))
+    units = list(UNIT.iter_unpack(data))
+    later = sum(0 < size <= log_min - offset for offset, size, _ in units) - 1
+    earlier = later - apart
+    for index, other in (earlier, later), (later, earlier):
+        path = queue / file_name(index * 20 // 200 * 200)
+        data = bytearray(path.read_bytes())
+        data[index * 20 % 200 : index * 20 % 200 + 20] = UNIT.pack(*units[other])
+        path.write_bytes(data)
+    found = built.verify(repair=True)
+    assert {(d.damage, d.queue_id) for d in found.differences} == {(Damage.EXPIRED, 2)}
+    assert found.replay_from is None
+    assert built.verify().differences == ()
+    assert ConsumeQueueFiles(queue, 200).find_end(log_min) == (later + 1) * 20
 
 
 def test_a_queue_of_stray_files_goes_with_its_directory(ram_path: Path) -> None:
