@@ -144,7 +144,7 @@ def test_selections_are_those_of_a_loop(tmp_path: Path) -> None:
         ),
         (RowSelection(to_offset=0), lambda _: False),
     ]
-    for pattern in (*ODD_TOPICS, "*", "a?b", "*r*s*", "?", "??"):
+    for pattern in (*ODD_TOPICS, "*", "a?b", "*r*s*"):
         if not pattern.startswith("["):  # fnmatch knows sets of characters, too
             cases.append(
                 (
