@@ -9,12 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streaming.session import session
+from tests.interop.rocketmq import release
 from tests.support.golden import unpack_golden
 from tests.support.jdk import MISSING_TOOL
 from tests.support.memory import ram_path
 from tests.support.seeds import seed
 
-__all__ = ["ram_path", "seed"]
+__all__ = ["ram_path", "release", "seed"]
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from tests.interop import rocketmq
 LETTERS = "abcXYZ019_-%|中é😀 "
 
 
+@pytest.mark.usefixtures("release")
 def test_shapes_and_positions_are_those_of_rocketmq(seed: int) -> None:
     """Every error rate with several numbers of consumers, and a random group and topic for each."""
-    rocketmq.require_maven()
     rng = random.Random(seed)
     cases = []
     for error_rate in range(-1, 102):

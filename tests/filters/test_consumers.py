@@ -23,10 +23,10 @@ FIRST = ("a IS NOT NULL", "b CONTAINS '5' OR TAGS > 0", "NULL", "", "")
 MESSAGES = 1500
 
 
+@pytest.mark.usefixtures("release")
 def test_bit_maps_and_matches_are_those_of_rocketmq(seed: int) -> None:
     """A broker's manager registers random consumers and writes its file; what we make of that file
     equals what the broker's dispatcher and message filter say, bit for bit."""
-    rocketmq.require_maven()
     rng, selectors = random.Random(seed), Selectors(seed)
     lines = [
         f"register {hexed(topic)} {hexed(group)} {hexed(text)}"

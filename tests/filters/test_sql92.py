@@ -46,9 +46,9 @@ def ours(case: Case) -> str:
     return str("null" if value is None else value).upper()
 
 
+@pytest.mark.usefixtures("release")
 def test_random_expressions_evaluate_as_in_rocketmq(seed: int) -> None:
     """Every outcome occurs often, and each of them is RocketMQ's."""
-    rocketmq.require_maven()
     selectors = Selectors(seed)
     cases = [(selectors.expression(), selectors.properties()) for _ in range(CASES)]
     answers = theirs(cases)
@@ -62,9 +62,9 @@ def test_random_expressions_evaluate_as_in_rocketmq(seed: int) -> None:
     assert min(counts[outcome] for outcome in ("TRUE", "FALSE", "NULL", "INVALID", "THROWN")) > 100
 
 
+@pytest.mark.usefixtures("release")
 def test_every_pair_of_values_compares_as_in_rocketmq() -> None:
     """Each text with each kind of operand, in both places, under = and <."""
-    rocketmq.require_maven()
     operands = [*NUMBERS, "- 5", "-2147483648", "- 5.5", "b", "'5'", "''", "TRUE", "(b = 'x')"]
     cases: list[Case] = []
     for text in TEXTS:
@@ -83,9 +83,9 @@ def test_every_pair_of_values_compares_as_in_rocketmq() -> None:
     assert len(cases) > 5000
 
 
+@pytest.mark.usefixtures("release")
 def test_oddities_that_the_documentation_names() -> None:
     """The ones in the module's docstring, by RocketMQ and by us."""
-    rocketmq.require_maven()
     expected = {
         "a = b": "TRUE",
         "a = 0.0": "INVALID",

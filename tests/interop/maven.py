@@ -1,10 +1,12 @@
-"""Java projects of the tests, built by Maven once for their sources."""
+"""Maven builds the Java projects of the tests, each once for its sources."""
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from filelock import FileLock
 
@@ -23,23 +25,25 @@ def require_maven(purpose: str) -> None:
     require_tools(("java", "mvn"), purpose)
 
 
-def build(project: Path) -> Path:
-    """Package a project unless that was done for these very sources; return its ``target``.
+def build(project: Path, properties: Mapping[str, str] = MappingProxyType({})) -> Path:
+    """Package a project, unless that was done for these very sources and properties; return its
+    ``target``, or the folder in it that the pom names by ``rocketmq.version``.
 
     A lock makes parallel test processes wait for one build. Staleness goes by content, because a
     checkout gives files any time stamp.
     """
-    target = project / "target"
+    target = project / "target" / properties.get("rocketmq.version", "")
     stamp = target / "sources.sha256"
+    given = [f"-D{name}={value}" for name, value in sorted(properties.items())]
     with FileLock(project / ".build.lock", timeout=BUILD_TIMEOUT_SECONDS):
-        digest = _sources_digest(project)
+        digest = _sources_digest(project, given)
         if stamp.is_file() and stamp.read_text() == digest:
             return target
         stamp.unlink(missing_ok=True)
         command = ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(project / "pom.xml")]
         try:
             done = subprocess.run(
-                [*command, "package"],
+                [*command, *given, "package"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -52,7 +56,7 @@ def build(project: Path) -> Path:
             raise HarnessError(f"maven took over {BUILD_TIMEOUT_SECONDS:.0f} s") from error
         if done.returncode != 0:
             raise HarnessError(f"maven failed, exit {done.returncode}\n{tail(done.stdout)}")
-        target.mkdir(exist_ok=True)
+        target.mkdir(parents=True, exist_ok=True)
         stamp.write_text(digest)
     return target
 
@@ -62,8 +66,8 @@ def tail(text: str) -> str:
     return "\n".join(text.splitlines()[-ERROR_TAIL_LINES:])
 
 
-def _sources_digest(project: Path) -> str:
-    digest = hashlib.sha256()
+def _sources_digest(project: Path, given: Sequence[str]) -> str:
+    digest = hashlib.sha256(" ".join(given).encode())
     for path in (project / "pom.xml", *sorted((project / "src").rglob("*"))):
         if path.is_file():
             digest.update(f"{path.relative_to(project)}\n".encode())

@@ -1,4 +1,4 @@
-"""A real RocketMQ 5.3.3 broker and client for tests, one JVM per role.
+"""Real RocketMQ brokers and clients for tests, one JVM per role.
 
 Why: only RocketMQ itself can say whether it accepts the files that this project writes. The Java
 side is the Maven project in `harness/`; it speaks a line protocol on stdin and stdout, and each
@@ -6,7 +6,8 @@ role is a process of its own, so that a test can kill one and keep the others.
 
 Invariants: everything a JVM writes beside the store goes to a private directory that is removed
 with it; no process outlives the test run (a broker stops at the end of its stdin, and every other
-call has a time limit); a process is only ever ended by its own id.
+call has a time limit); a process is only ever ended by its own id. All JVMs of a test are of one
+release: 5.3.3 unless the fixture `release` says otherwise, which runs a test once for each.
 
 Not done here: reading stores, or anything that works without Java.
 """
@@ -22,17 +23,25 @@ import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self, TypedDict, cast
+
+import pytest
 
 from tests.interop import maven
 from tests.interop.maven import HarnessError, tail
 
 HARNESS = Path(__file__).parent / "harness"
 MAIN_CLASS = "reput.interop.Harness"
+PARITY = "5.3.3"
+"""The release whose files and rules this project reproduces."""
 NEWEST = "5.5.1"
-"""Whose store class stands beside that of 5.3.3."""
+"""The release whose stores must be read and continued as well."""
+RELEASES = (PARITY, NEWEST)
+UNPUBLISHED = {"5.5.1": "5.5.0"}
+"""Releases of which only the broker's own jars are published, and whose client and name server
+stand in."""
 READY_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 90.0
 CALL_TIMEOUT_SECONDS = 300.0
@@ -110,9 +119,33 @@ def require_maven() -> None:
     maven.require_maven("a real RocketMQ broker")
 
 
-def build_harness() -> Path:
-    """Build the Java side unless its jar is of these very sources; return the jar."""
-    return maven.build(HARNESS) / "harness.jar"
+def build_harness(name: str) -> Path:
+    """Build the Java side for a release unless its jar is of these very sources; return the jar."""
+    others = UNPUBLISHED.get(name, name)
+    versions = {"rocketmq.version": name, "rocketmq.others.version": others}
+    return maven.build(HARNESS, versions) / "harness.jar"
+
+
+@contextlib.contextmanager
+def of_release(name: str) -> Iterator[None]:
+    """Every JVM that starts within is of this release of RocketMQ."""
+    global _release  # noqa: PLW0603
+    before, _release = _release, name
+    try:
+        yield
+    finally:
+        _release = before
+
+
+_release = PARITY
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def release(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The test runs once with each release of RocketMQ that reput must agree with."""
+    require_maven()
+    with of_release(request.param):
+        yield request.param
 
 
 class Broker:
@@ -231,23 +264,30 @@ class Broker:
         return HarnessError(f"{problem}\n{_last_words(self._home)}")
 
 
-def send(namesrv: str, topic: str, count: int, seed: int, rate: float | None = None) -> SendResult:
-    """Send `count` messages of every kind, the same ones for the same seed; `rate` is per second.
+def send(
+    namesrv: str, topic: str, count: int, seed: int, light_queues: Sequence[str] = ()
+) -> SendResult:
+    """Send `count` messages of every kind, the same ones for the same seed.
 
-    On return all are stored, but committed and delayed ones become visible a little later: give
-    `drain` the count to wait for.
+    Half of the plain ones go to some of `light_queues` too. On return all are stored, but committed
+    and delayed ones become visible a little later: give `drain` the count to wait for.
     """
-    return finish_send(start_send(namesrv, topic, count, seed, rate))
+    return finish_send(start_send(namesrv, topic, count, seed, light_queues=light_queues))
 
 
 def start_send(
-    namesrv: str, topic: str, count: int, seed: int, rate: float | None = None
+    namesrv: str,
+    topic: str,
+    count: int,
+    seed: int,
+    rate: float = 0,
+    light_queues: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
-    """As `send`, without waiting: the caller ends it with `finish_send`, or kills it."""
-    arguments = ["send", namesrv, topic, str(count), str(seed)]
-    if rate is not None:
-        arguments.append(str(rate))
-    process, _ = _spawn(arguments)
+    """As `send`, without waiting: the caller ends it with `finish_send`, or kills it.
+
+    `rate` is a limit of messages per second, 0 for none.
+    """
+    process, _ = _spawn(["send", namesrv, topic, str(count), str(seed), str(rate), *light_queues])
     return process
 
 
@@ -308,14 +348,14 @@ def ask_paths(file_size: int, settings: Sequence[tuple[str, str]]) -> list[list[
     return [[Path(name) for name in answer.split("|") if name] for answer in answers]
 
 
-def boot(store: Path, *, release: str = "", **settings: Setting) -> BootResult:
+def boot(store: Path, **settings: Setting) -> BootResult:
     """Open a store with RocketMQ's own store class, let it recover and dispatch, and close it.
 
     The store's `broker.conf` is obeyed, `settings` go above it. Recovery changes the store, so give
     it a copy. `release`: another one's store class, NEWEST.
     """
     arguments = ["boot", str(store), *_pairs(settings)]
-    process, _ = _spawn(arguments, heap="512m", release=release)
+    process, _ = _spawn(arguments, heap="512m")
     return cast(BootResult, json.loads(_finish(process, CALL_TIMEOUT_SECONDS)))
 
 
@@ -335,10 +375,9 @@ def _spawn(
     heap: str = "256m",
     stdin: int = subprocess.DEVNULL,
     quick: bool = True,
-    release: str = "",
 ) -> tuple[subprocess.Popen[str], Path]:
     """Start one JVM; its private directory lives as long as the returned process object."""
-    jar = build_harness()
+    jar = build_harness(_release)
     home = Path(tempfile.mkdtemp(prefix="reput-interop-"))
     command = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
     if quick:
@@ -346,9 +385,8 @@ def _spawn(
         command.append("-XX:TieredStopAtLevel=1")
     private = ("user.home", "java.io.tmpdir", "rocketmq.log.root.dir", "rocketmq.home.dir")
     command += [f"-D{name}={home}" for name in private]
-    libraries = [*([f"lib-{release}"] if release else []), "lib"]
-    places = [jar, *(jar.parent / name / "*" for name in libraries)]
-    command += ["-Dfile.encoding=UTF-8", "-cp", os.pathsep.join(map(str, places))]
+    libraries = jar.parent / "lib" / "*"
+    command += ["-Dfile.encoding=UTF-8", "-cp", f"{jar}{os.pathsep}{libraries}"]
     command += [MAIN_CLASS, *arguments]
     try:
         with (home / "stderr.log").open("wb") as errors:

@@ -19,29 +19,22 @@ from store.config import read_store_settings
 from store.state.built import settings_of
 from store.state.storecheckpoint import StoreCheckpoint
 from streaming.config import DispatcherConfig
-from tests.interop.rocketmq import NEWEST, HarnessError, boot, require_maven
+from tests.interop.rocketmq import NEWEST, HarnessError, boot
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import difference, log_records, tree
 from upkeep.rebuild import rebuild
 from upkeep.verify.run import verify
 
-pytestmark = pytest.mark.usefixtures("spark")
-
-
-@pytest.fixture(autouse=True)
-def _maven() -> None:
-    require_maven()
+pytestmark = [
+    pytest.mark.usefixtures("spark", "release"),
+    pytest.mark.parametrize("release", [NEWEST], indirect=True),
+]
 
 
 @pytest.fixture
 def newest(golden: Callable[[str], Path]) -> Path:
-    """A store whose every derived file RocketMQ 5.5.1 made of the log."""
-    store = golden("mixed")
-    for name in ("consumequeue", "index"):
-        shutil.rmtree(store / name)
-    (store / "checkpoint").unlink()
-    boot(store, release=NEWEST)
-    return store
+    """A store of a RocketMQ 5.5.1 broker that recovers so."""
+    return golden("orders-5.5.1")
 
 
 def covered(output: Path) -> int:
@@ -59,7 +52,7 @@ def recover(store: Path) -> int:
     """Start after a crash; how many messages it dispatched."""
     (store / "abort").touch()
     queues = tree(store / "consumequeue")
-    found = boot(store, release=NEWEST, enableAcceleratedRecovery=True)
+    found = boot(store, enableAcceleratedRecovery=True)
     assert found["clean"]
     assert tree(store / "consumequeue") == queues
     return found["dispatched"]

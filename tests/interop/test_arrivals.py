@@ -20,7 +20,7 @@ from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from tests.interop.kafka import Kafka
 from tests.interop.mirroring import found_in, mirror_target
-from tests.interop.rocketmq import ask_store
+from tests.interop.rocketmq import NEWEST, PARITY, ask_store
 from tests.interop.test_kafka import identity, mirrored, wanted
 
 __all__ = ["identity"]
@@ -65,8 +65,12 @@ def expected_notices(store: Path, theirs: Path) -> dict[str, list[dict[str, obje
     return told
 
 
-@pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("name", ["mixed", "lmq"])
+@pytest.mark.usefixtures("spark", "release")
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [(PARITY, "mixed"), (PARITY, "lmq"), (NEWEST, "queues-5.5.1")],
+    indirect=["release"],
+)
 def test_arrivals_and_a_mirror_behind_the_dispatcher(
     kafka: Kafka, golden: Callable[[str], Path], tmp_path: Path, identity: str, name: str
 ) -> None:

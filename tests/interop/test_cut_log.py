@@ -14,7 +14,7 @@ import pytest
 
 from sinks.delta import DeltaTarget
 from store.state.watermark import read_watermark
-from tests.interop.rocketmq import Broker, boot, drain, require_maven, send
+from tests.interop.rocketmq import Broker, boot, drain, send
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import difference, tree
 from tests.support.seeds import seed
@@ -23,15 +23,10 @@ from tests.support.wire import read_log
 
 __all__ = ["seed"]
 
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = pytest.mark.usefixtures("spark", "release")
 SETTINGS = {"messageIndexEnable": True, "flushDiskType": "ASYNC_FLUSH"}
 TOPICS = {"Trade": 4, "Audit": 2}
-MESSAGES = 600
-
-
-@pytest.fixture(autouse=True)
-def _maven() -> None:
-    require_maven()
+MESSAGES = 300
 
 
 def lose_end(store: Path, offset: int, *, only: int | None = None) -> None:

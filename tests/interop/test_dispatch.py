@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,24 +17,18 @@ from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress
 from tests.interop.rocketmq import (
     Broker,
+    DrainResult,
     boot,
     drain,
     finish_send,
-    require_maven,
-    send,
     start_send,
 )
 from tests.support.golden import difference, tree
 
 pytestmark = pytest.mark.usefixtures("spark")
 TOPICS = {"Trade": 4, "Audit": 2}
-MESSAGES = 3000
+MESSAGES = 1000
 SEND_TIMEOUT = 120.0
-
-
-@pytest.fixture(autouse=True)
-def _maven() -> None:
-    require_maven()
 
 
 def log_end(store: Path) -> int:
@@ -42,46 +36,60 @@ def log_end(store: Path) -> int:
     return LogTail(CommitLog([store / "commitlog"])).settled()
 
 
-def test_tailing_a_live_broker_gives_its_queues(tmp_path: Path) -> None:
-    """A real client sends while reput follows into its own output; then the trees are equal."""
-    store, output = tmp_path / "store", tmp_path / "output"
+@dataclass(frozen=True)
+class Followed:
+    """A stopped broker's store, and the output of a dispatcher that followed it meanwhile."""
+
+    store: Path
+    output: Path
+    drained: dict[str, DrainResult]
+    """By topic, what a client read from the broker."""
+    progress: Progress
+
+
+@pytest.fixture(scope="module")
+def followed(release: str, tmp_path_factory: pytest.TempPathFactory) -> Followed:
+    """A real client sends while reput follows into its own output, until all is dispatched."""
+    root = tmp_path_factory.mktemp(release)
+    store, output = root / "store", root / "output"
     store.mkdir()
     stop = threading.Event()
-    state: dict[str, Any] = {}
+    end = None
+    drained = {}
     with Broker(store, TOPICS) as broker:
         with pytest.raises(OwnershipError, match="is held by process"):
             run_dispatcher(DispatcherConfig(store, store, adopt=True), threading.Event())
-        senders = [start_send(broker.namesrv, topic, MESSAGES, 11, None) for topic in TOPICS]
+        senders = [start_send(broker.namesrv, topic, MESSAGES, 11) for topic in TOPICS]
 
         def follow(progress: Progress) -> None:
-            if "end" not in state and all(sender.poll() is not None for sender in senders):
+            nonlocal end
+            if end is None and all(sender.poll() is not None for sender in senders):
                 sent = [finish_send(sender, SEND_TIMEOUT) for sender in senders]
                 for topic, counts in zip(TOPICS, sent, strict=True):
                     # delayed messages and commits arrive a little later
-                    drain(broker.namesrv, topic, at_least=counts["visible"], timeout=SEND_TIMEOUT)
+                    drained[topic] = drain(
+                        broker.namesrv, topic, at_least=counts["visible"], timeout=SEND_TIMEOUT
+                    )
                 broker.stop()
-                state["end"] = log_end(store)
-            if progress.end_offset == state.get("end"):
+                end = log_end(store)
+            if progress.end_offset == end:
                 stop.set()
 
         progress = run_dispatcher(DispatcherConfig(store, output, trigger_ms=100), stop, follow)
-    assert progress.end_offset == state["end"]
-    assert progress.counts.messages > len(TOPICS) * MESSAGES
-    assert progress.counts.quarantined_bytes == 0
-    assert difference(output / "consumequeue", store / "consumequeue") == []
+    assert progress.end_offset == end
+    return Followed(store, output, drained, progress)
 
 
-def test_broker_runs_on_our_queues(tmp_path: Path) -> None:
+def test_tailing_a_live_broker_gives_its_queues(followed: Followed) -> None:
+    """The trees are equal once both have stopped."""
+    assert followed.progress.counts.messages > len(TOPICS) * MESSAGES
+    assert followed.progress.counts.quarantined_bytes == 0
+    assert difference(followed.output / "consumequeue", followed.store / "consumequeue") == []
+
+
+def test_broker_runs_on_our_queues(followed: Followed, tmp_path: Path) -> None:
     """A commitlog and our consume queues: the broker boots, cuts nothing, a consumer drains all."""
-    store, rebuilt = tmp_path / "store", tmp_path / "rebuilt"
-    store.mkdir()
-    with Broker(store, TOPICS) as broker:
-        wanted = {}
-        for topic in TOPICS:
-            counts = send(broker.namesrv, topic, MESSAGES, 12)
-            wanted[topic] = drain(
-                broker.namesrv, topic, at_least=counts["visible"], timeout=SEND_TIMEOUT
-            )
+    store, rebuilt = followed.store, tmp_path / "rebuilt"
     rebuilt.mkdir()
     for part in ("commitlog", "config"):
         shutil.copytree(store / part, rebuilt / part)
@@ -95,7 +103,7 @@ def test_broker_runs_on_our_queues(tmp_path: Path) -> None:
     assert tree(rebuilt / "consumequeue") == ours
     with Broker(rebuilt, TOPICS) as broker:
         drained = {topic: drain(broker.namesrv, topic) for topic in TOPICS}
-    for topic, digest in wanted.items():
+    for topic, digest in followed.drained.items():
         assert drained[topic]["messages"] == digest["messages"] > 0
         assert drained[topic]["sha256"] == digest["sha256"]
     after = tree(rebuilt / "consumequeue")

@@ -22,16 +22,10 @@ ORDERS_SHA256 = "810099c39d292309b7dc4e743490099d943cbefb9624cdbf5b845a8681258e7
 DELIVERY_LIMIT_SECONDS = 120.0
 
 
-@pytest.fixture
-def maven() -> None:
-    """Skip, or fail on CI, where a real broker cannot run."""
-    rocketmq.require_maven()
+needs_rocketmq = pytest.mark.parametrize("release", [rocketmq.PARITY], indirect=True)
 
 
-needs_rocketmq = pytest.mark.usefixtures("maven")
-
-
-@needs_rocketmq
+@pytest.mark.usefixtures("release")
 def test_a_consumer_gets_what_a_producer_sent(tmp_path: Path) -> None:
     """Batches, compressed, delayed and committed messages arrive; rolled back ones do not."""
     store = tmp_path / "store"
@@ -67,6 +61,7 @@ def test_a_consumer_gets_what_a_producer_sent(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.usefixtures("release")
 @needs_rocketmq
 def test_a_broker_serves_the_golden_store(tmp_path: Path) -> None:
     """The drained digest is the one that the golden stores' README states."""
@@ -78,6 +73,7 @@ def test_a_broker_serves_the_golden_store(tmp_path: Path) -> None:
     assert drained["sha256"] == ORDERS_SHA256
 
 
+@pytest.mark.usefixtures("release")
 @needs_rocketmq
 def test_a_killed_broker_leaves_its_abort_file_and_recovers(tmp_path: Path) -> None:
     """Messages sent before the kill are there after the restart; a running send fails by itself."""
@@ -105,6 +101,7 @@ def test_a_killed_broker_leaves_its_abort_file_and_recovers(tmp_path: Path) -> N
     assert not (store / "abort").exists()
 
 
+@pytest.mark.usefixtures("release")
 @needs_rocketmq
 def test_the_end_of_stdin_stops_a_broker(tmp_path: Path) -> None:
     """So no broker is left behind when the process that started it dies."""
@@ -118,6 +115,7 @@ def test_the_end_of_stdin_stops_a_broker(tmp_path: Path) -> None:
     assert not (tmp_path / "store" / "abort").exists()
 
 
+@pytest.mark.usefixtures("release")
 @needs_rocketmq
 def test_java_reads_malformed_utf8_by_its_own_rules() -> None:
     """Length counts UTF-16 units, and each malformed part becomes U+FFFD."""
@@ -133,6 +131,7 @@ def test_java_reads_malformed_utf8_by_its_own_rules() -> None:
     ]
 
 
+@pytest.mark.usefixtures("release")
 @needs_rocketmq
 def test_a_failure_carries_the_reason(tmp_path: Path) -> None:
     """A misspelt setting and an unreachable name server are told, not guessed."""

@@ -25,7 +25,7 @@ from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress
 from tests.interop.maven import HarnessError
-from tests.interop.rocketmq import Broker, boot, drain, require_maven, send
+from tests.interop.rocketmq import Broker, boot, drain, send
 from tests.support.cli import reput
 from tests.support.golden import difference, tree
 
@@ -109,12 +109,11 @@ def send_all(broker: Broker, topic: str, seed: int) -> None:
     drain(broker.namesrv, topic, at_least=sent["visible"], timeout=LIMIT_SECONDS)
 
 
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("spark", "release")
 def test_settings_that_change_under_a_dispatcher(tmp_path: Path) -> None:
     """A batch topic that is created, a consumer's filter, other delay levels with a restart of the
     broker; then a topic that comes back as a batch topic, on which the dispatcher stops and names
     the command that mends its output."""
-    require_maven()
     store, output = tmp_path / "store", tmp_path / "output"
     store.mkdir()
     follower = Follower(DispatcherConfig(store, output, trigger_ms=50))

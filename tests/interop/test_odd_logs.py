@@ -18,7 +18,7 @@ import pytest
 
 from store.config import read_store_settings
 from store.state.storecheckpoint import StoreCheckpoint
-from tests.interop.rocketmq import HarnessError, boot, require_maven
+from tests.interop.rocketmq import NEWEST, PARITY, HarnessError, boot
 from tests.streaming.test_golden import dispatch
 from tests.streaming.test_golden_indexes import check_equal
 from tests.support.golden import difference, tree
@@ -26,7 +26,7 @@ from tests.support.wire import UNIT, PlainLog
 from upkeep.compare import compare_stores
 from upkeep.verify.run import verify
 
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = pytest.mark.usefixtures("spark", "release")
 
 LOG_FILE_SIZE = 65536
 SETTINGS = {
@@ -45,11 +45,6 @@ QUEUES = 3
 FAR = 100_000
 """A queue offset beyond every other."""
 LIGHT_QUEUES = ("%LMQ%a", "%LMQ%b", "Side")
-
-
-@pytest.fixture(autouse=True)
-def _maven() -> None:
-    require_maven()
 
 
 def properties(values: Mapping[str, object], *, separator_at_end: bool = True) -> bytes:
@@ -277,8 +272,22 @@ def cut_log(rest: Sequence[tuple[str, int]], tags: str = "T") -> PlainLog:
     return log
 
 
-@pytest.mark.parametrize(("count", "tags"), [(20, "T"), (60, "T"), (61, "T"), (60, "Longer")])
-@pytest.mark.parametrize("planned", [False, True])
+LOSSES = [
+    (planned, count, tags)
+    for planned in (False, True)
+    for count, tags in ((60, "T"), (20, "T"), (61, "T"), (60, "Longer"))
+]
+
+
+@pytest.mark.parametrize(
+    ("release", "planned", "count", "tags"),
+    [
+        *((PARITY, *loss) for loss in LOSSES),
+        (NEWEST, *LOSSES[0]),
+        *(pytest.param(NEWEST, *loss, marks=pytest.mark.slow) for loss in LOSSES[1:]),
+    ],
+    indirect=["release"],
+)
 def test_units_of_messages_that_the_log_has_lost(
     tmp_path: Path, seed: int, planned: bool, count: int, tags: str
 ) -> None:

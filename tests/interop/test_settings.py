@@ -11,11 +11,9 @@ from pathlib import Path
 
 from store.config import read_store_settings
 from store.errors import UsageError
-from tests.interop import maven
-from tests.interop.rocketmq import HARNESS
+from tests.interop.rocketmq import RELEASES, build_harness, require_maven
 from tests.support import settings_page
 
-NEWEST = Path(__file__).parent / "newest"
 HOME = "~"
 
 PRINT_SETTINGS = """
@@ -80,12 +78,12 @@ TOLD_BY_FILES = {
 default."""
 
 
-def defaults_of(project: Path, directory: Path) -> dict[str, str]:
+def defaults_of(release: str, directory: Path) -> dict[str, str]:
     """Every property of both classes in a release, and its default."""
-    maven.require_maven("RocketMQ's own setting classes")
+    require_maven()
     source = directory / "PrintSettings.java"
     source.write_text(PRINT_SETTINGS)
-    jars = maven.build(project) / "lib" / "*"
+    jars = build_harness(release).parent / "lib" / "*"
     done = subprocess.run(
         ["java", f"-Duser.home={HOME}", "-XX:TieredStopAtLevel=1", "-cp", jars, source, *CLASSES],
         capture_output=True, text=True, timeout=120, check=False,
@@ -96,7 +94,7 @@ def defaults_of(project: Path, directory: Path) -> dict[str, str]:
 
 def test_every_setting_of_two_releases_is_listed_with_its_default(tmp_path: Path) -> None:
     """None is missing, none is made up, each is listed once; defaults, and which release has it."""
-    old, new = defaults_of(HARNESS, tmp_path), defaults_of(NEWEST, tmp_path)
+    old, new = (defaults_of(release, tmp_path) for release in RELEASES)
     assert len(old) > 300
     assert len(new) > len(old)
     rows, others = settings_page.rows(), settings_page.others()

@@ -21,22 +21,17 @@ from tests.interop.rocketmq import (
     ask_paths,
     drain,
     finish_send,
-    require_maven,
     start_send,
 )
 from tests.support.golden import difference
 from tests.support.several_paths import state_paths
 from tests.support.wire import file_name
 
+pytestmark = pytest.mark.usefixtures("release")
 TOPICS = {"Trade": 4, "Audit": 2}
 MESSAGES = 4000
 SEND_TIMEOUT = 120.0
 FILE_SIZE = 4096
-
-
-@pytest.fixture(autouse=True)
-def _maven() -> None:
-    require_maven()
 
 
 def test_the_same_files_are_the_log_as_to_rocketmq(tmp_path: Path) -> None:
@@ -81,7 +76,7 @@ def follow_broker(store: Path, output: Path, seed: int, settings: dict[str, Any]
     state: dict[str, Any] = {}
     with Broker(store, TOPICS, settings) as broker:
         before = {topic: drain(broker.namesrv, topic)["messages"] for topic in TOPICS}
-        senders = [start_send(broker.namesrv, topic, MESSAGES, seed, None) for topic in TOPICS]
+        senders = [start_send(broker.namesrv, topic, MESSAGES, seed) for topic in TOPICS]
 
         def follow(progress: Progress) -> None:
             if "end" not in state and all(sender.poll() is not None for sender in senders):

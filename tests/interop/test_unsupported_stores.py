@@ -1,7 +1,6 @@
 """Stores that real brokers make of the kinds that are not read: each is recognised as what it is.
 
-Not compared: what lies in them. RocketMQ 5.3.3 cannot keep its light queues in RocksDB alone, nor
-its queues below ``consumequeue_rocksdb``; tests/test_unsupported_stores.py makes those.
+Not compared: what lies in them. RocketMQ 5.3.3 cannot keep its light queues in RocksDB alone.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from store.config import read_store_settings
 from store.errors import UsageError
 from tests.interop import rocketmq
 
+pytestmark = pytest.mark.usefixtures("release")
 TOPIC = "Unsupported"
 MESSAGES = 20
 
@@ -33,7 +33,6 @@ def test_a_broker_with_dledger_and_topics_in_rocksdb_and_queues_written_twice(
 ) -> None:
     """By its settings; without them by its directories, until the settings say that one of them
     counts no more; at last by its log's bytes alone."""
-    rocketmq.require_maven()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -60,9 +59,24 @@ def test_a_broker_with_dledger_and_topics_in_rocksdb_and_queues_written_twice(
 
 def test_a_broker_with_queues_in_rocksdb(tmp_path: Path) -> None:
     """By its settings, and by its directories without them."""
-    rocketmq.require_maven()
     store = tmp_path / "store"
     with rocketmq.Broker(store, {TOPIC: 1}, {"storeType": "defaultRocksDB"}):
         pass
     assert "storeType in" in refusal(store)
     assert f"{store / 'consumequeue'} is a RocksDB store" in refusal(store, "")
+
+
+@pytest.mark.parametrize("release", [rocketmq.NEWEST], indirect=True)
+def test_a_broker_with_light_queues_in_rocksdb_alone(tmp_path: Path) -> None:
+    """RocketMQ 5.5 writes no file of a light queue then, and all files of the others."""
+    store = tmp_path / "store"
+    settings: dict[str, rocketmq.Setting] = {
+        "enableMultiDispatch": True, "enableLmq": True, "rocksdbCQDoubleWriteEnable": True,
+        "combineCQUseRocksdbForLmq": True,
+    }  # fmt: skip
+    with rocketmq.Broker(store, {TOPIC: 1}, settings) as broker:
+        rocketmq.send(broker.namesrv, TOPIC, MESSAGES, seed=6, light_queues=["%LMQ%a"])
+    queues = {path.name for path in (store / "consumequeue").iterdir() if any(path.glob("0/0*"))}
+    assert TOPIC in queues
+    assert "%LMQ%a" not in queues
+    assert "combineCQUseRocksdbForLmq in" in refusal(store)

@@ -16,7 +16,7 @@ from store.log.cursor import LogTail, records
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress
-from tests.support.golden import GOLDEN_NAMES, difference, relaid_queues, tree
+from tests.support.golden import difference, relaid_queues, tree
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -25,22 +25,6 @@ def dispatch(store: Path, output: Path, **options: object) -> Progress:
     """One ``--once`` run in this process."""
     config = DispatcherConfig(store, output, once=True, **options)  # type: ignore[arg-type]
     return run_dispatcher(config, threading.Event())
-
-
-@pytest.mark.parametrize("max_bytes", [1 << 30, 64 << 10], ids=["one batch", "64k batches"])
-@pytest.mark.parametrize("name", GOLDEN_NAMES)
-def test_golden_queues_are_equal(
-    golden: Callable[[str], Path], tmp_path: Path, name: str, max_bytes: int
-) -> None:
-    """Names, sizes and contents; in one batch and in many."""
-    store, output = golden(name), tmp_path / "output"
-    progress = dispatch(store, output, max_bytes_per_trigger=max_bytes)
-    assert difference(output / "consumequeue", store / "consumequeue") == []
-    assert progress.counts.duplicates == 0
-    assert progress.counts.quarantined_bytes == 0
-    size = progress.end_offset
-    if max_bytes < 1 << 30:
-        assert progress.batches >= size // max_bytes
 
 
 @pytest.mark.parametrize("name", ["plain", "mixed"])

@@ -52,11 +52,16 @@ def check_equal(output: Path, store: Path, *, index: bool) -> None:
 def test_every_index_equals_rocketmqs(
     golden: Callable[[str], Path], tmp_path: Path, name: str, max_bytes: int
 ) -> None:
-    """The broker store was run without an index."""
+    """The broker store was run without an index; 5.5 indexes tags."""
     store, output = golden(name), tmp_path / "output"
     index = name != "broker"
-    dispatch(store, output, max_bytes_per_trigger=max_bytes, index=None if index else False)
+    progress = dispatch(
+        store, output, max_bytes_per_trigger=max_bytes,
+        index=None if index else False, index_tags="5.5" in name or None,
+    )  # fmt: skip
     check_equal(output, store, index=index)
+    assert progress.counts.duplicates == progress.counts.quarantined_bytes == 0
+    assert progress.batches >= progress.end_offset // max_bytes
 
 
 @pytest.mark.parametrize("name", ["mixed", "ext", "lmq", "batch"])

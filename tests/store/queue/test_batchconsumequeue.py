@@ -241,10 +241,10 @@ def test_searches_find_what_a_plain_scan_finds(tmp_path: Path, seed: int) -> Non
             assert upper == (before[-1] if before else -1), (place, time)
 
 
+@pytest.mark.usefixtures("release")
 def test_bytes_searches_and_cuts_are_those_of_rocketmq(tmp_path: Path, seed: int) -> None:
     """RocketMQ's own BatchConsumeQueue, given the same units over many files: what it answers and
     leaves. Not compared: UPPER, and stale bytes past a cut, which it leaves and we clear."""
-    rocketmq.require_maven()
     units = random_units(random.Random(seed), 83)
     ours = tmp_path / "ours" / BATCH_CONSUME_QUEUE_DIRECTORY
     files = written(ours / "topic" / "0", units)

@@ -191,12 +191,12 @@ class Scenario:
             self.say(f"get {address}", answer)
 
 
+@pytest.mark.usefixtures("release")
 @pytest.mark.parametrize("file_size", [100, 137, 1000, 4096])
 def test_units_are_placed_as_rocketmq_places_them(
     tmp_path: Path, seed: int, file_size: int
 ) -> None:
     """Widths change, files roll: the same addresses, the same bytes in the same files."""
-    rocketmq.require_maven()
     theirs = tmp_path / "theirs"
     scenario = Scenario(seed, tmp_path / "ours", file_size)
     for _ in range(60):
@@ -208,13 +208,13 @@ def test_units_are_placed_as_rocketmq_places_them(
     assert len(scenario.files.starts) > 3
 
 
+@pytest.mark.usefixtures("release")
 @pytest.mark.parametrize("file_size", [137, 1000])
 def test_recovery_and_truncations_are_those_of_rocketmq(
     tmp_path: Path, seed: int, file_size: int
 ) -> None:
     """Restarts, cuts after an address, removal before one, appends after each: the same ends,
     addresses, units and files. Not compared: stale bytes, which RocketMQ leaves and we clear."""
-    rocketmq.require_maven()
     rng = random.Random(seed)
     theirs = tmp_path / "theirs"
     scenario = Scenario(seed, tmp_path / "ours", file_size)

@@ -228,7 +228,7 @@ def test_rows_of_rocketmqs_queues(name: str, golden: Callable[[str], Path]) -> N
         assert found.column("queueId").to_pylist() == [int(queue.name)] * len(units)
         assert found.column("tagsCode").to_pylist() == units["tags_code"].tolist()
         checked += len(units)
-    assert checked > 1000
+    assert checked > 400
     log.close()
 
 

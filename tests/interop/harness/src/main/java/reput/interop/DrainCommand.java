@@ -57,7 +57,7 @@ record DrainCommand(
             }
             protocol.json(drain(consumer, queues));
         } finally {
-            consumer.shutdown();
+            EventThreadWaker.during(consumer::shutdown);
         }
         return null;
     }

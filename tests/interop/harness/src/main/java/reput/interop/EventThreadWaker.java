@@ -1,7 +1,7 @@
 package reput.interop;
 
 /**
- * Spares tests most of a broker's stop: two thirds of it is waiting for idle network threads.
+ * Spares tests most of a broker's or client's stop, which is waiting for idle network threads.
  *
  * <p>Each remoting server and client joins a {@code NettyEventExecutor} that polls for connection
  * events three seconds at a time and is not interrupted. Interrupting that poll ends it early; the
@@ -17,15 +17,16 @@ final class EventThreadWaker {
     private EventThreadWaker() {
     }
 
-    static EventThreadWaker start() {
+    /** Runs a shutdown. */
+    static void during(Runnable shutdown) {
         EventThreadWaker waker = new EventThreadWaker();
         waker.thread.setDaemon(true);
         waker.thread.start();
-        return waker;
-    }
-
-    void close() {
-        closed = true;
+        try {
+            shutdown.run();
+        } finally {
+            waker.closed = true;
+        }
     }
 
     private void run() {

@@ -13,7 +13,7 @@ public final class Harness {
     private static final String USAGE =
         """
         usage: Harness broker STORE_DIR [key=value...] [-- topic:queues...]
-               Harness send NAMESRV TOPIC COUNT SEED [RATE]
+               Harness send NAMESRV TOPIC COUNT SEED RATE [LIGHT_QUEUE...]
                Harness drain NAMESRV TOPIC [AT_LEAST TIMEOUT_SECONDS]
                Harness boot STORE_DIR [key=value...]
                Harness ask STORE_DIR [key=value...]
@@ -57,7 +57,7 @@ public final class Harness {
         int count = rest.size();
         return switch (args[0]) {
             case "broker" -> count < 1 ? null : BrokerCommand.parse(rest, protocol);
-            case "send" -> count < 4 || count > 5 ? null : SendCommand.parse(rest, protocol);
+            case "send" -> count < 5 ? null : SendCommand.parse(rest, protocol);
             case "drain" -> count != 2 && count != 4 ? null : DrainCommand.parse(rest, protocol);
             case "boot" -> count < 1 ? null : BootCommand.parse(rest, protocol);
             case "ask" -> count < 1 ? null : AskCommand.parse(rest, protocol);

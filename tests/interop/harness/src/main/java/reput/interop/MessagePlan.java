@@ -2,11 +2,15 @@ package reput.interop;
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.Iterator;
 import java.util.List;
 import java.util.NoSuchElementException;
 import java.util.Random;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageConst;
 
 /**
  * What to send, step by step, from a seed alone: the same seed gives the same messages in the same
@@ -37,14 +41,16 @@ final class MessagePlan implements Iterator<MessagePlan.Step> {
     private final String topic;
     private final int count;
     private final long seed;
+    private final List<String> lightQueues;
     private final Random random;
     private int planned;
     private int steps;
 
-    MessagePlan(String topic, int count, long seed) {
+    MessagePlan(String topic, int count, long seed, List<String> lightQueues) {
         this.topic = topic;
         this.count = count;
         this.seed = seed;
+        this.lightQueues = lightQueues;
         this.random = new Random(seed);
     }
 
@@ -108,6 +114,15 @@ final class MessagePlan implements Iterator<MessagePlan.Step> {
             message.putUserProperty("区域", random.nextBoolean() ? "华东" : "华北");
         }
         message.setFlag(random.nextInt(4));
+        if (kind == Kind.PLAIN && !lightQueues.isEmpty() && random.nextBoolean()) {
+            List<String> names = new ArrayList<>(lightQueues);
+            Collections.shuffle(names, random);
+            int chosen = between(1, names.size());
+            MessageAccessor.putProperty(
+                message,
+                MessageConst.PROPERTY_INNER_MULTI_DISPATCH,
+                String.join(MixAll.LMQ_DISPATCH_SEPARATOR, names.subList(0, chosen)));
+        }
         if (kind == Kind.DELAYED) {
             message.setDelayTimeLevel(1);
         }

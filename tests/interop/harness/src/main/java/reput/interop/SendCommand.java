@@ -25,9 +25,17 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * seed also chooses the queues, save for transactions, whose queue the client chooses. Committed and
  * delayed messages become visible only some time after this returns (the commit is one-way, delay
  * level 1 is a second): wait for {@code visible} messages when reading.
+ *
+ * @param lightQueues names of which plain messages are dispatched to some as well
  */
 record SendCommand(
-    String nameServer, String topic, int count, long seed, double rate, Protocol protocol)
+    String nameServer,
+    String topic,
+    int count,
+    long seed,
+    double rate,
+    List<String> lightQueues,
+    Protocol protocol)
     implements Callable<Void> {
 
     private static final int SEND_TIMEOUT_MILLIS = 30_000;
@@ -41,7 +49,8 @@ record SendCommand(
             arguments.get(1),
             Integer.parseInt(arguments.get(2)),
             Long.parseLong(arguments.get(3)),
-            arguments.size() > 4 ? Double.parseDouble(arguments.get(4)) : 0,
+            Double.parseDouble(arguments.get(4)),
+            arguments.subList(5, arguments.size()),
             protocol);
     }
 
@@ -54,8 +63,8 @@ record SendCommand(
         try {
             protocol.json(send(plain, transactional));
         } finally {
-            transactional.shutdown();
-            plain.shutdown();
+            EventThreadWaker.during(transactional::shutdown);
+            EventThreadWaker.during(plain::shutdown);
         }
         return null;
     }
@@ -64,7 +73,7 @@ record SendCommand(
         throws Exception {
         List<MessageQueue> queues = new ArrayList<>(plain.fetchPublishMessageQueues(topic));
         queues.sort(Comparator.comparingInt(MessageQueue::getQueueId));
-        MessagePlan plan = new MessagePlan(topic, count, seed);
+        MessagePlan plan = new MessagePlan(topic, count, seed, lightQueues);
         Tally tally = new Tally();
         long begin = System.nanoTime();
         while (plan.hasNext()) {
