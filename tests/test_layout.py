@@ -88,7 +88,7 @@ def imported(source: str, package: str) -> Iterator[str]:
 
 
 def forbidden_imports(source: str, package: str) -> list[str]:
-    """What the table does not allow ``package`` to import."""
+    """The imports of ``package`` that the table does not allow."""
     allowed = OURS[package] | FOREIGN[package] | sys.stdlib_module_names | {package}
     return sorted({name for name in imported(source, package) if name not in allowed})
 

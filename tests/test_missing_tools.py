@@ -30,7 +30,7 @@ def test_the_last_lines_say_what_did_not_run() -> None:
 
 
 def test_on_ci_it_fails() -> None:
-    """What CI leaves out must not look green."""
+    """A CI run that leaves tests out must not look green."""
     done = run_tests(CI="true")
     assert done.returncode == 1, done.stdout
     assert "needs java and mvn on PATH to run" in done.stdout

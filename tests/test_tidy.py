@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ PRODUCT = (
 )  # fmt: skip
 MODULE_LINES = 500
 FUNCTION_LINES = 70
+
+BEHIND = re.compile(r"(?<![A-Za-z])[Bb]ehind(?![A-Za-z])")
+"""The word by itself, also in a name with underscores."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Documented = ast.Module | ast.ClassDef | Function
@@ -57,6 +61,15 @@ def undocumented(tree: ast.Module) -> Iterator[str]:
     yield from visit(tree, "module")
 
 
+def fragments(tree: ast.Module) -> Iterator[str]:
+    """First lines of docstrings, of values too, that begin as a fragment."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            text = node.value.value
+            if isinstance(text, str) and text.startswith(("What ", "Of ")):
+                yield text.splitlines()[0]
+
+
 def test_modules_are_short() -> None:
     """500 lines, tests too."""
     assert len(sources(*EVERYTHING)) > 50
@@ -90,8 +103,45 @@ def test_what_is_public_has_a_docstring(package: str) -> None:
     assert missing == {}
 
 
+def test_docstrings_are_sentences() -> None:
+    """None begins as a fragment: "What ..." or "Of ..."."""
+    found = {
+        str(path.relative_to(ROOT)): texts
+        for path in sources(*EVERYTHING, "docs")
+        if (texts := list(fragments(ast.parse(path.read_text("utf-8")))))
+    }
+    assert found == {}
+
+
+def test_positions_are_before_or_beyond() -> None:
+    """A position lies before or beyond another, a slower one lags: neither is "behind".
+
+    RocketMQ's own names, such as dispatchBehindBytes, have no word of their own there.
+    """
+    files = [
+        *ROOT.glob("*.*"),
+        *(path for folder in (*EVERYTHING, "docs") for path in (ROOT / folder).rglob("*.*")),
+    ]
+    texts = [
+        path
+        for path in files
+        if path.suffix in (".py", ".md", ".java", ".toml", ".sh", ".lark")
+        and path != Path(__file__)
+        and "target" not in path.parts
+    ]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in texts
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if BEHIND.search(line)
+    ]
+    assert len(texts) > 300
+    assert found == []
+
+
 def test_the_checks_see_what_they_look_for() -> None:
-    """A canary: a long function and missing docstrings are found, private ones are let be."""
+    """A canary: a long function, missing docstrings, fragments and the word are found, private
+    functions and RocketMQ's names are let be."""
     body = "\n".join(f"    x = {index}" for index in range(FUNCTION_LINES))
     tree = ast.parse(
         f'"""Module."""\ndef long():\n{body}\ndef _p(): ...\nclass C:\n  def m(self): ...'
@@ -99,3 +149,7 @@ def test_the_checks_see_what_they_look_for() -> None:
     assert lines_of(next(functions(tree))) == FUNCTION_LINES + 1
     assert list(undocumented(tree)) == ["module.long", "module.C", "module.C.m"]
     assert list(undocumented(ast.parse("x = 1"))) == ["module"]
+    texts = '"""What it is."""\nx = 1\n"""Of x."""\ny = "Of y"\n"""Whatever."""'
+    assert list(fragments(ast.parse(texts))) == ["What it is.", "Of x."]
+    assert all(BEHIND.search(line) for line in ("Behind it", "units_behind_it", "is behind."))
+    assert not any(map(BEHIND.search, ("dispatchBehindBytes", "consumerFallbehindThreshold")))

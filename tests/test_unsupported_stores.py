@@ -59,7 +59,7 @@ DIRECTORIES = {
     "consumequeue_rocksdb/CURRENT": ("consumequeue_rocksdb", "storeType=default"),
     "config/rdb/CURRENT": ("rdb", "configManagerVersion=v1"),
 }
-"""What a store of such a kind has -> what the error says."""
+"""The mark of a store of such a kind -> the words of the error."""
 
 COMMANDS: dict[str, tuple[object, ...]] = {
     "run": ("--once",), "status": (), "expire": (), "verify": (), "get": ("T", 0, 0),

@@ -54,7 +54,7 @@ def test_every_row_says_its_session_and_commit(results: Path) -> None:
 
 
 def test_the_readmes_ratios_are_the_medians_of_the_rounds(results: Path) -> None:
-    """Of rates ours over theirs, of seconds theirs over ours; what was not measured is left out."""
+    """Rates are ours over theirs, times theirs over ours; rows not measured are left out."""
     assert page.readme_table(results).splitlines()[2:5] == [
         "| catch-up, 300-byte bodies | 2 M messages/s | 0.75 M messages/s "
         "| **2.50x (2.00 to 3.00)** |",

@@ -1,4 +1,4 @@
-"""What the suite makes of what it is told: goals, misses, failures, wrong arguments."""
+"""The suite reports goals, misses, failures and wrong arguments."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_goals_are_judged_at_their_size_only() -> None:
 def test_a_failure_is_a_missed_row_and_the_rest_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What came before it in its group stays."""
+    """The rows before it in its group stay."""
 
     def breaks(_: Context) -> Iterator[Row]:
         yield Row("a", "", "", "1x", True)
@@ -133,7 +133,7 @@ def test_the_result_file_holds_everything(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_result_file_keeps_the_last_of_each_row(tmp_path: Path) -> None:
-    """Of an older run what the newer one did not measure; of the same run its last state."""
+    """Rows that the newer run did not measure are kept; the same run keeps its last state."""
     path = tmp_path / "out.json"
     figures = {"reput": Figures("M messages/s", (3.0, 1.0))}
     old = [Row(name, "old", "", "1", None, figures) for name in ("first", "second")]

@@ -19,7 +19,7 @@ from tests.support.plain_queues import plain_queue
 def test_a_pass_counts_every_row(
     spark: SparkSession, golden: Callable[[str], Path], stream: bool
 ) -> None:
-    """Of all queues of a store, as a batch read and as a stream that ends."""
+    """All queues of a store, as a batch read and as a stream that ends."""
     store = golden("plain")
     queues = (store / "consumequeue").glob("*/*")
     expected = sum(1 for queue in queues for _ in plain_queue(store, queue))

@@ -1,4 +1,4 @@
-"""What a start decides: four positions against each other, one row of a table per case.
+"""A start compares four positions and decides: one row of a table per case.
 
 Held against decision 0002 (the log and the watermark are the truth, Spark's checkpoint is
 replaceable), on real log files and hand-made checkpoint directories. A plan changes no file.

@@ -168,7 +168,7 @@ def test_a_changed_byte_gives_the_position_or_damage(case: Case, tmp_path: Path)
 
 
 def test_a_file_of_zeros_is_damage(case: Case, tmp_path: Path) -> None:
-    """What a power cut leaves of a file whose data was never written."""
+    """A power cut leaves this of a file whose data was never written."""
     directory = case.make(tmp_path / "spark")
     for path in files_of(directory):
         whole = path.read_bytes()

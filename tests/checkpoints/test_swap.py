@@ -216,7 +216,7 @@ def test_a_damaged_journal_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_links_and_other_file_systems_are_refused(tmp_path: Path) -> None:
-    """What is built below the output could not take their places."""
+    """A directory built below the output could not take their places."""
     output = tmp_path / "output"
     (tmp_path / "elsewhere").mkdir()
     output.mkdir()

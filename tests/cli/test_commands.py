@@ -1,4 +1,4 @@
-"""What each command prints and does, on real stores."""
+"""Each command prints and does what its help says, on real stores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_run_once_json_ends_with_the_promised_line(
 
 
 def test_status_before_and_after(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """What is unknown is null, never 0; afterwards every queue's offsets are RocketMQ's."""
+    """Unknown figures are null, never 0; afterwards every queue's offsets are RocketMQ's."""
     store, output = golden("broker"), tmp_path / "output"
     (output / "reput").mkdir(parents=True)  # what a dispatcher makes first
     before = reput_json("status", store, "--output", output)

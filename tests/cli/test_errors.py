@@ -190,7 +190,7 @@ def test_a_jvm_that_does_not_start(golden: Callable[[str], Path], tmp_path: Path
 
 
 def test_a_spark_setting_that_is_wrong(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """What Spark refuses once it runs is one line too."""
+    """Spark's refusal at run time is one line too."""
     done = reput(
         "run", golden("plain"), "--output", tmp_path / "o", "--once",
         "--conf", "spark.scheduler.mode=NEVER",
@@ -239,7 +239,7 @@ def test_what_to_do_where_nothing_is_found(golden: Callable[[str], Path]) -> Non
 
 
 def test_delta_without_its_package(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """What to install; nothing is begun."""
+    """The error says what to install; nothing is begun."""
     store, output = golden("plain"), tmp_path / "output"
     script = (
         "import sys; sys.modules['deltalake'] = None; sys.argv[0] = 'reput'; "

@@ -1,4 +1,4 @@
-"""What machines read, and what is said besides the result: JSON lines, progress, notes."""
+"""Machines read JSON lines on stdout; progress and notes go to stderr."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_produce_says_at_what_rate(tmp_path: Path) -> None:
 
 
 def test_status_tells_quarantine_gaps_lag_and_topics(tmp_path: Path) -> None:
-    """Of a damaged record, of messages that came since, and of one topic alone."""
+    """Notes name a damaged record, messages that came since, and a choice of one topic."""
     store, output = tmp_path / "store", tmp_path / "output"
     with Appender(store, file_size=1 << 16) as appender:
         for topic in (b"A", b"A", b"B", b"a/b"):

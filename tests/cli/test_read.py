@@ -25,7 +25,7 @@ from tests.support.live_store import LiveStore
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
 
 ORDERS_DIGEST = "810099c39d292309b7dc4e743490099d943cbefb9624cdbf5b845a8681258e75"
-"""Of tests/golden/README.md: what a RocketMQ client drains."""
+"""The digest of what a RocketMQ client drains (tests/golden/README.md)."""
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold red]x[/]\r\n\x7f\x9b31m\u202ecod\u2066.\u200b:smile:"
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
@@ -48,7 +48,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 def json_lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    """What a command printed that did what it was asked."""
+    """The output of a command that succeeded."""
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -88,7 +88,7 @@ def test_tail_of_everything_is_what_a_client_drains(golden: Callable[[str], Path
 
 
 def test_get_shows_every_field(golden: Callable[[str], Path]) -> None:
-    """Of a message with a topic and tags beyond ASCII, against the plain decoder."""
+    """Every field of a message with a topic and tags beyond ASCII equals the plain decoder's."""
     store = golden("mixed")
     message = next(m for m in messages_of(store, "订单-主题") if "KEYS" in m.values)
     found, values = message.record, message.values
@@ -308,7 +308,7 @@ def test_hostile_text_in_json_is_ascii_and_whole(tmp_path: Path, call: Call) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_tail_follows_until_a_signal(tmp_path: Path, number: signal.Signals) -> None:
-    """What is dispatched appears, in queues that are new too; only what the filter wants."""
+    """Messages appear once they are dispatched, in new queues too, where they pass the filter."""
     with LiveStore(tmp_path) as live:
         live.append_tags(b"A", b"B", b"A")
         live.dispatch()

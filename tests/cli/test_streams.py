@@ -1,4 +1,4 @@
-"""What a shell does to a command besides giving it arguments: its output's end, and Ctrl-C."""
+"""A shell does more to a command than give it arguments: it closes its output and sends Ctrl-C."""
 
 from __future__ import annotations
 

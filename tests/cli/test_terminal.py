@@ -1,4 +1,4 @@
-"""What people see on terminals of 60 and 80 columns: nothing cut or squeezed, no collisions."""
+"""Terminals of 60 and 80 columns show everything: nothing cut or squeezed, no collisions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ display.close()
 
 
 def lines_on(columns: int, *arguments: object) -> list[str]:
-    """What a terminal shows, without its styles."""
+    """The text that a terminal shows, without its styles."""
     shown = STYLE.sub("", reput_on_terminal(*arguments, term="xterm", columns=columns))
     return [line.rstrip() for line in shown.splitlines()]
 

@@ -29,7 +29,7 @@ def test_zones_and_numbers(text: str) -> None:
 
 
 def test_local_time_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `TZ` says."""
+    """Times are in the zone that `TZ` names."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     assert time_option_ms("--begin", "2026-01-31T21:00 local") == NOON_UTC

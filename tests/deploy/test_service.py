@@ -92,7 +92,7 @@ def test_unit_stops_the_driver_first_and_gives_it_time() -> None:
 
 
 def test_network_is_closed_but_for_what_the_drop_in_opens() -> None:
-    """What may be reached is written as addresses, for names would be refused; the operator is told
+    """Reachable hosts are written as addresses, for names would be refused; the operator is told
     where the file goes."""
     unit, opened = _unit(), _unit(NETWORK)
     assert (unit["IPAddressDeny"], unit["IPAddressAllow"]) == (["any"], ["localhost"])

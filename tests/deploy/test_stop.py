@@ -57,7 +57,7 @@ def _wait_for_a_running_batch(process: subprocess.Popen[str]) -> None:
         time.sleep(POLL_SECONDS)  # processes of others can only be looked at
 
 
-def test_sigterm_ends_a_run_after_its_batch_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_sigterm_ends_a_run_after_its_batch_and_leaves_nothing(tmp_path: Path) -> None:
     """Sent among hundreds of batches, one after the other: exit code 0, the watermark at the end
     of the batch that was running, which is whole, and no process."""
     store, output = tmp_path / "store", tmp_path / "output"

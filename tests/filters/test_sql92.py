@@ -136,7 +136,7 @@ def test_nesting_has_a_bound_that_is_an_error() -> None:
 
 
 def test_a_selector_names_its_properties_and_survives_pickling() -> None:
-    """What a dispatcher has to decode, and what Spark sends to a worker."""
+    """A dispatcher decodes the named properties alone, and Spark sends the selector to a worker."""
     text = "a > 5 AND (b IN ('x') OR NOT c) AND 'k' = 'k'"
     selector = pickle.loads(pickle.dumps(sql92.parse(text)))
     assert selector.names == {"a", "b", "c"}

@@ -65,7 +65,7 @@ def boundaries(store: Path) -> list[int]:
 
 
 def rows(store: Path, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """What the framework gives for [start, end)."""
+    """The batch that the framework gives for [start, end)."""
     settings = read_store_settings(store)
     log, _ = open_log(store)
     with closing(log):

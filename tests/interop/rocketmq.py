@@ -50,12 +50,12 @@ Setting = str | int | bool
 
 
 class SendResult(TypedDict):
-    """What `send` stored, by kind; every count is of messages, save `batches`."""
+    """Counts of what `send` stored, by kind; each counts messages, save `batches`."""
 
     sent: int
     """All of them, rolled back ones included."""
     visible: int
-    """What a consumer will see in the end: `sent` without `rolled_back`."""
+    """A consumer sees this many in the end: `sent` without `rolled_back`."""
     plain: int
     batched: int
     batches: int
@@ -66,7 +66,7 @@ class SendResult(TypedDict):
     tagged: int
     keyed: int
     bodies_sha256: str
-    """Of the visible bodies in any order; equals the one of `drain`."""
+    """A digest of the visible bodies in any order; equals the one of `drain`."""
 
 
 class QueueBounds(TypedDict):
@@ -86,7 +86,7 @@ class DrainResult(TypedDict):
     queues: dict[str, QueueBounds]
     """By queue id."""
     sha256: str
-    """Of `"%03d-%012d"` (queue id, queue offset) + body, sorted by that key."""
+    """A digest of `"%03d-%012d"` (queue id, queue offset) + body, sorted by that key."""
     bodies_sha256: str
 
 
@@ -100,7 +100,7 @@ class BootedQueue(TypedDict):
 
 
 class BootResult(TypedDict):
-    """What RocketMQ's store says of itself after load, start and full dispatch."""
+    """RocketMQ's store describes itself after load, start and full dispatch."""
 
     min_physical_offset: int
     max_physical_offset: int

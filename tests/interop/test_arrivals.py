@@ -27,7 +27,7 @@ __all__ = ["identity"]
 
 
 def notices(kafka: Kafka, topic: str) -> dict[str, list[dict[str, object]]]:
-    """What the arrivals hold, by key."""
+    """The notices in the topic of arrivals, by key."""
     found: dict[str, list[dict[str, object]]] = {}
     for records in kafka.read(topic).values():
         for record in records:
@@ -36,7 +36,7 @@ def notices(kafka: Kafka, topic: str) -> dict[str, list[dict[str, object]]]:
 
 
 def expected_notices(store: Path, theirs: Path) -> dict[str, list[dict[str, object]]]:
-    """What RocketMQ's store tells its listener while it dispatches the same log, by key.
+    """The notices that RocketMQ's store gives its listener as it dispatches the same log, by key.
 
     It tells of prepared and rolled back messages too, which are in no queue: those are left out.
     """
@@ -71,7 +71,7 @@ def expected_notices(store: Path, theirs: Path) -> dict[str, list[dict[str, obje
     [(PARITY, "mixed"), (PARITY, "lmq"), (NEWEST, "queues-5.5.1")],
     indirect=["release"],
 )
-def test_arrivals_and_a_mirror_behind_the_dispatcher(
+def test_arrivals_and_a_mirror_follow_the_dispatcher(
     kafka: Kafka, golden: Callable[[str], Path], tmp_path: Path, identity: str, name: str
 ) -> None:
     """One run feeds both; the notices say what RocketMQ's listener is told, in each queue's order;

@@ -104,7 +104,7 @@ def test_a_killed_broker_leaves_its_abort_file_and_recovers(tmp_path: Path) -> N
 @pytest.mark.usefixtures("release")
 @needs_rocketmq
 def test_the_end_of_stdin_stops_a_broker(tmp_path: Path) -> None:
-    """So no broker is left behind when the process that started it dies."""
+    """So no broker outlives the process that started it."""
     broker = rocketmq.Broker(tmp_path / "store").start()
     try:
         assert broker.process.stdin is not None

@@ -28,7 +28,7 @@ from upkeep.verify.run import verify
 pytestmark = pytest.mark.usefixtures("spark", "release")
 
 ROCKETMQ_WRITES = ("checkpoint", "lock", "abort.bak", "compaction/", "config/")
-"""What a broker that only opens and closes a store leaves."""
+"""A broker that only opens and closes a store writes these."""
 KEYS = 300
 EVER = (0, 1 << 60)
 MAX_BYTES = 1 << 20

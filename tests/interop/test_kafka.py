@@ -59,7 +59,7 @@ def identity(request: pytest.FixtureRequest) -> str:
 
 
 def wanted(store: Path) -> dict[tuple[str, int], list[Message]]:
-    """What a mirror must hold, by topic and partition, told again from the decoder alone."""
+    """The messages that a mirror must hold, by topic and partition, by the plain decoder."""
     found: dict[tuple[str, int], list[Message]] = {}
     for item in found_in(store):
         if isinstance(item, Record) and item.dispatched_to_queue:
@@ -121,7 +121,7 @@ def message(item: Record) -> Message:
 
 
 def mirrored(kafka: Kafka, identity: str, topics: set[str]) -> dict[tuple[str, int], list[Message]]:
-    """What Kafka holds; partitions without a message are left out."""
+    """The messages that Kafka holds; partitions without a message are left out."""
     names = TopicNames(f"{identity}.{{topic}}")
     return {
         (topic, partition): [
@@ -267,7 +267,7 @@ def test_one_that_was_replaced_adds_nothing_and_does_not_come_back(
     assert_mirrored(kafka, identity, store)
 
 
-def test_the_position_is_found_behind_an_aborted_transaction(kafka: Kafka, identity: str) -> None:
+def test_the_position_is_found_after_an_aborted_transaction(kafka: Kafka, identity: str) -> None:
     """However much of the position's topic it fills."""
     settings = KafkaSettings(kafka.bootstrap, identity)
     with closing(KafkaTransactions(settings, "", "test")) as first:

@@ -46,7 +46,7 @@ LIMITS: dict[str, Setting] = {
     "maxTransferBytesOnMessageInDisk": 9_000, "maxTransferCountOnMessageInDisk": 12,
     "maxFilterMessageSize": 3_000,
 }  # fmt: skip
-"""Of pulls from ``FRONT``; the other stores have RocketMQ's."""
+"""Limits of pulls from ``FRONT``; the other stores have RocketMQ's."""
 PULLS, TIMES, KEYS, MESSAGES = 400, 300, 300, 50
 """Questions for each store: about 17,000 in all."""
 EVER = (0, (1 << 63) - 1)
@@ -286,7 +286,7 @@ class BlankQueue:
     """Store times of its messages."""
 
     def answer(self, question: str, answer: str) -> str:
-        """What is right where RocketMQ said ``answer``."""
+        """The right answer where RocketMQ said ``answer``."""
         kind, _, _, *words = question.split("\t")
         end = self.blanks + len(self.times)
         if kind == "bounds":
@@ -323,7 +323,7 @@ def blank_queues(case: Case) -> dict[tuple[str, str], BlankQueue]:
 
 
 def filtered(case: Case, question: str, answer: str, name: bytes) -> list[str]:
-    """What RocketMQ's client leaves of a query's answer: those that have the key, by its text.
+    """The messages of a query's answer that RocketMQ's client keeps: those with the key's text.
 
     A message that has a key twice is in the index, and comes, twice; with ours once.
     """
@@ -342,7 +342,7 @@ def filtered(case: Case, question: str, answer: str, name: bytes) -> list[str]:
 def expected(
     case: Case, blank: dict[tuple[str, str], BlankQueue], question: str, answer: str
 ) -> object:
-    """What ours must say where RocketMQ said ``answer``."""
+    """Our reader must say this where RocketMQ said ``answer``."""
     kind, *words = question.split("\t")
     if kind == "key":
         return [filtered(case, question, answer, name) for name in (b"KEYS", b"UNIQ_KEY")]

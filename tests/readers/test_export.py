@@ -42,7 +42,7 @@ ODD_TOPICS = [
 
 
 def expected_rows(store: Path) -> list[dict[str, Any]]:
-    """Of the whole log."""
+    """The rows of the whole log."""
     log = CommitLog([store / "commitlog"])
     try:
         return list(plain_rows(log, log.min_offset, LogTail(log).settled(), inflated))
@@ -255,7 +255,7 @@ def test_two_exports_to_one_place(tmp_path: Path) -> None:
 
 
 def test_export_command(tmp_path: Path) -> None:
-    """What it says, and one line for what it refuses."""
+    """It reports what it wrote, and each refusal is one line."""
     store, out = odd_store(tmp_path / "store"), tmp_path / "out"
     (tmp_path / "out").mkdir()
     shown = reput_on_terminal(

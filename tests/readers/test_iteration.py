@@ -52,7 +52,7 @@ def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
 
 
 def unit_fields(message: PlainMessage) -> dict[str, Any]:
-    """What the row's columns of UNITS must be."""
+    """The values that a row's columns of UNITS must have."""
     return {
         "queueOffset": message.queue_offset,
         "physicalOffset": message.record.physical_offset,

@@ -1,4 +1,4 @@
-"""What a client makes of what a broker sends: bodies, inner batches, tags compared by text."""
+"""A client unpacks messages: bodies, inner batches, tags compared by text."""
 
 from __future__ import annotations
 

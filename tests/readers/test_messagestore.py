@@ -1,4 +1,4 @@
-"""What a store's consumers see: everything, once, up to where it may be read, and nothing else.
+"""Consumers of a store see every message once, up to where it may be read, and nothing else.
 
 That the answers are RocketMQ's is in tests/interop/test_readers.py. Here is what needs no broker:
 what the golden stores are known to hold, following a store that grows, and damage.
@@ -28,7 +28,7 @@ from tests.support.golden import ALL_GOLDEN_NAMES, log_records, tree
 from tests.support.wire import PRE_BLANK, read_log
 
 ORDERS_SHA256 = "810099c39d292309b7dc4e743490099d943cbefb9624cdbf5b845a8681258e75"
-"""What a RocketMQ client drained from golden store broker (tests/golden/README.md)."""
+"""A RocketMQ client drained this from golden store broker (tests/golden/README.md)."""
 
 
 def drained(store: MessageStore, topic: str, queue_id: int, offset: int = 0) -> Iterator[Message]:
@@ -114,7 +114,7 @@ def test_draining_gives_what_a_rocketmq_client_drained(golden: Callable[[str], P
 
 
 @pytest.mark.parametrize("name", ["lmq", "batch"])
-def test_nothing_behind_the_watermark_is_seen(
+def test_nothing_beyond_the_watermark_is_seen(
     golden: Callable[[str], Path], seed: int, name: str
 ) -> None:
     """A store that is followed while the watermark goes up, by random steps, is read whole."""
@@ -289,7 +289,7 @@ def test_the_first_store_time_of_a_log_with_long_hosts(golden: Callable[[str], P
 
 
 def test_ids_lead_to_their_messages_only(golden: Callable[[str], Path], seed: int) -> None:
-    """Of IPv4 and IPv6 brokers; an id of another broker, or of no record, to none."""
+    """Ids of IPv4 and IPv6 brokers lead to messages; those of other brokers or no record do not."""
     root = golden("wide")
     found = random.Random(seed).sample(log_records(root), 200)
     hosts = {len(record.encode_host(message.store_host)) for message in found}

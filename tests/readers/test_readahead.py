@@ -14,7 +14,7 @@ COUNT = 20
 
 
 class BrokenError(Exception):
-    """What a test raises."""
+    """The error that a test raises."""
 
 
 @pytest.fixture(params=[1, 2, 3, 64])
@@ -39,7 +39,7 @@ def test_what_is_done_comes_in_order() -> None:
 
 
 def test_threads_work_side_by_side_and_the_order_stays(cores: int) -> None:
-    """Of each two neighbours the first ends last: it waits for the other one."""
+    """The first of each two neighbours ends last: it waits for the other one."""
     done = [threading.Event() for _ in range(COUNT + 1)]
     alone = cores == 1
 
@@ -91,7 +91,7 @@ def test_errors_come_in_their_place(place: int) -> None:
 
 @pytest.mark.parametrize("given", [1, 2, 5])
 def test_closing_ends_the_threads(cores: int, given: int) -> None:
-    """What waited for a thread is not done any more."""
+    """Work that waited for a thread is not begun any more."""
     begun: list[int] = []
     before = threading.active_count()
     results = map_ahead(lambda item: begun.append(item) or item, range(COUNT))

@@ -43,7 +43,7 @@ TOPICS = frozenset((b"T", "订".encode(), b"a/b"))
 
 @dataclass
 class Work:
-    """What an output is made of, and one that is being written."""
+    """A store and its settings, and an output that is being written."""
 
     messages: list[BatchMessage]
     topics: frozenset[bytes]
@@ -140,7 +140,7 @@ def test_random_batches_build_the_golden_tree(batch_store: tuple[Path, Work], se
             if rng.random() < 0.3:
                 work.dispatcher.sync()
                 repeated += counts.messages - counts.duplicates
-                spoil_behind(rng, work)
+                spoil_beyond(rng, work)
                 work.start()
                 counts = work.dispatch(work.durable_end, end, rng)
                 messages, duplicates = messages + counts.messages, duplicates + counts.duplicates
@@ -152,7 +152,7 @@ def test_random_batches_build_the_golden_tree(batch_store: tuple[Path, Work], se
         assert work.ledger_lines() == []
 
 
-def spoil_behind(rng: random.Random, work: Work) -> None:
+def spoil_beyond(rng: random.Random, work: Work) -> None:
     """Units beyond the watermark lose pages, or are zeroed one by one, or stay."""
     how = rng.randrange(3)
     for path in (work.root / BATCH_CONSUME_QUEUE_DIRECTORY).glob("*/*/*"):
@@ -247,7 +247,7 @@ def check_against_model(directory: Path, seed: int, case: int) -> None:
         work.dispatch(start, end, rng)
         if rng.random() < 0.3:
             work.dispatcher.sync()
-            spoil_behind(rng, work)
+            spoil_beyond(rng, work)
             work.start()
         else:
             work.commit(end)

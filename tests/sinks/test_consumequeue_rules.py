@@ -208,7 +208,7 @@ def check_cut(directory: Path, queue_offsets: tuple[int, ...], keep: int, gap: O
 
 @pytest.mark.parametrize("queue_offsets", CUT_CASES)
 def test_a_cut_log_cuts_its_queues(tmp_path: Path, queue_offsets: tuple[int, ...]) -> None:
-    """Behind every message but the first: the bytes of a log that ends there, and on again."""
+    """After every message but the first: the bytes of a log that ends there, and on again."""
     for keep in range(1, len(queue_offsets)):
         check_cut(tmp_path / str(keep), queue_offsets, keep, OnQueueGap.ROCKETMQ)
 

@@ -95,7 +95,7 @@ def test_random_batches_build_the_golden_trees(
         assert difference(setup.root / name, root / name) == []
 
 
-def test_what_is_behind_the_watermark_is_put_again(
+def test_units_beyond_the_watermark_are_put_again(
     store: tuple[Path, Setup, list[int]], seed: int
 ) -> None:
     """A kill with anything written beyond the watermark, whether power is lost or not."""
@@ -139,8 +139,8 @@ class Case:
             self._modelled += 1
 
     def random_end(self, output: Output) -> int:
-        behind = [at for at in self.borders if at > output.position]
-        return self.rng.choice(behind[: self.rng.choice((1, 5, 60))])
+        beyond = [at for at in self.borders if at > output.position]
+        return self.rng.choice(beyond[: self.rng.choice((1, 5, 60))])
 
     def check(self, place: object) -> None:
         """Both trees are the model's."""

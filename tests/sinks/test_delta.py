@@ -124,7 +124,7 @@ def test_write_that_is_broken_off_leaves_nothing(
 
 
 def test_range_without_a_row_moves_the_position(tmp_path: Path) -> None:
-    """What is left of a file is too small for the next message: a BLANK and nothing else."""
+    """The rest of a file is too small for the next message: a BLANK and nothing else."""
     log = PlainLog(400)
     first = log.append(body=b"x" * 200)
     log.append(body=b"y" * 200)
@@ -239,7 +239,7 @@ BAD_BODIES = [
 
 
 def test_json_bodies_become_columns(tmp_path: Path) -> None:
-    """Of declared topics; a body that does not fit stays as it is and is counted."""
+    """Bodies of declared topics become columns; one that does not fit stays and is counted."""
     log, table = PlainLog(1 << 20), tmp_path / "table"
     good = json.dumps(GOOD).encode()
     log.append(topic=b"Orders", body=good)

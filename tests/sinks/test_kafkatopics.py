@@ -20,7 +20,7 @@ def folded(name: str) -> str:
 
 
 def test_ordinary_names_stay_as_they_are() -> None:
-    """What RocketMQ's brokers allow, but for the percent sign."""
+    """Names that RocketMQ's brokers allow stay, except for the percent sign."""
     for topic in ("Orders", "order_added", "A-b_9", "_x", "RMQ_x_25"):
         assert TopicNames().of(topic) == topic
         assert TopicNames("rocketmq.{topic}-v1").of(topic) == f"rocketmq.{topic}-v1"

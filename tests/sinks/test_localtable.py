@@ -44,7 +44,7 @@ def cut_at(part: float) -> Callable[[Path], None]:
     return damage
 
 
-def cut_behind_lines(count: int) -> Callable[[Path], None]:
+def cut_after_lines(count: int) -> Callable[[Path], None]:
     """The commit ends with a whole line; a negative count is from its end."""
 
     def damage(table: Path) -> None:
@@ -81,8 +81,8 @@ def with_an_empty_file(table: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        cut_at(0.1), cut_at(0.5), cut_at(0.999), cut_behind_lines(1), cut_behind_lines(2),
-        cut_behind_lines(-1), zeroed, without_a_file, with_an_empty_file,
+        cut_at(0.1), cut_at(0.5), cut_at(0.999), cut_after_lines(1), cut_after_lines(2),
+        cut_after_lines(-1), zeroed, without_a_file, with_an_empty_file,
     ],
 )  # fmt: skip
 def test_torn_version_is_named_and_its_rows_come_again(
@@ -108,7 +108,7 @@ def test_torn_version_is_named_and_its_rows_come_again(
 
 
 def test_empty_commit_adds_nothing(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """What ext4 leaves of a file that was not synced: the rows come again by themselves."""
+    """The rows of a file that ext4 lost, for it was not synced, come again by themselves."""
     store, table = golden("plain"), tmp_path / "table"
     source = Source(store)
     ends = source.cuts(4)

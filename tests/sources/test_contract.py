@@ -134,7 +134,7 @@ def test_limits_are_obeyed_and_lead_to_the_end(
 
 
 def test_no_batch_of_a_few_bytes_comes_last(golden: Callable[[str], Path]) -> None:
-    """What a limit splits is split evenly, at file starts: 6.6 files by a limit of 6.5."""
+    """A limit splits evenly, at file starts: 6.6 files by a limit of 6.5."""
     reader = stream_reader(golden("plain"), startingOffsets="earliest")
     reader.prepareForTriggerAvailableNow()
     middle = reader.latestOffset(reader.initialOffset(), ReadMaxBytes(1_700_000))
@@ -152,7 +152,7 @@ def test_one_record_passes_a_limit_smaller_than_itself(golden: Callable[[str], P
 
 
 def test_end_is_frozen_for_available_now(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """What is appended after the query began belongs to the next one."""
+    """Messages appended after the query began belong to the next one."""
     full, store = golden("plain"), tmp_path / "growing"
     (store / "commitlog").mkdir(parents=True)
     files = sorted((full / "commitlog").iterdir())

@@ -1,4 +1,4 @@
-"""What a batch is dispatched by, after a broker has written to its files."""
+"""A batch is dispatched by the settings that a broker wrote last."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def stream_reader(store: Path, **options: object) -> ConsumeQueueStreamReader:
 
 
 def ends_of(store: Path) -> Offsets:
-    """Behind the last unit of every consume queue."""
+    """After the last unit of every consume queue."""
     found: Offsets = {}
     for unit in queue_units(store):
         found.setdefault(unit.topic, {})[str(unit.queue_id)] = unit.queue_offset + 1
@@ -253,15 +253,15 @@ def test_offsets_have_kafkas_form_and_one_order(golden: Callable[[str], Path]) -
     assert stream_reader(store, startingOffsets=given).initialOffset() == offset
 
 
-@pytest.mark.parametrize(("most", "behind"), [(1, 9), (100, 400), (1000, 9999), (10_000, 9999)])
+@pytest.mark.parametrize(("most", "lag"), [(1, 9), (100, 400), (1000, 9999), (10_000, 9999)])
 def test_limits_are_obeyed_and_lead_to_the_end(
-    golden: Callable[[str], Path], most: int, behind: int
+    golden: Callable[[str], Path], most: int, lag: int
 ) -> None:
     """In proportion to what waits, at least one message of each queue in which any does."""
     store = golden("broker")
     ends = ends_of(store)
     start = {
-        topic: {queue: max(0, end - behind) for queue, end in queues.items()}
+        topic: {queue: max(0, end - lag) for queue, end in queues.items()}
         for topic, queues in ends.items()
     }
     waiting = [u for u in queue_units(store) if u.queue_offset >= start[u.topic][str(u.queue_id)]]
@@ -280,7 +280,7 @@ def test_limits_are_obeyed_and_lead_to_the_end(
 
 
 def test_first_files_removed_by_retention(golden: Callable[[str], Path]) -> None:
-    """Of the log, and of the queues too: failOnDataLoss both ways, and what earliest is then."""
+    """Files of the log or of the queues are gone: failOnDataLoss both ways, and earliest."""
     store = golden("broker")
     log_files = sorted((store / "commitlog").iterdir())
     log_files[0].unlink()

@@ -155,7 +155,7 @@ def test_a_tag_of_the_same_hash_is_left_out(golden: Callable[[str], Path]) -> No
 
 
 @pytest.mark.parametrize("name", ["ext", "mixed"])
-def test_tags_behind_ext_addresses_and_due_times(golden: Callable[[str], Path], name: str) -> None:
+def test_tags_of_ext_addresses_and_due_times(golden: Callable[[str], Path], name: str) -> None:
     """Units of ext queues hold addresses, those of delayed messages times: the same rows come."""
     store = golden(name)
     everything = rows_of(batch_reader(store))
@@ -167,7 +167,7 @@ def test_tags_behind_ext_addresses_and_due_times(golden: Callable[[str], Path], 
 
 
 def test_ext_tags_prune_too(golden: Callable[[str], Path]) -> None:
-    """What the ext units say is looked up before the log is read."""
+    """Ext units are looked up before the log is read."""
     store = golden("ext")
     assert all(unit.tags_code < -(1 << 31) for unit in queue_units(store))
     rows_of(batch_reader(store, topics="Topic_0", queueIds=0))

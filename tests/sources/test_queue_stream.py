@@ -68,7 +68,7 @@ def start(
 
 
 def found(spark: SparkSession, directory: Path) -> list[tuple[object, ...]]:
-    """What the sink has, sorted."""
+    """The rows of the sink, sorted."""
     return sorted(tuple(row) for row in spark.read.parquet(str(directory / "sink")).collect())
 
 

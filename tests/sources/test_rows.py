@@ -69,7 +69,7 @@ def test_rows_equal_the_reference_decoder(
 def test_counts_by_topic_and_type_equal_the_reference(
     spark: SparkSession, golden: Callable[[str], Path]
 ) -> None:
-    """What an analyst would ask first, on the store with every record type."""
+    """An analyst's first questions, on the store with every record type."""
     store = golden("mixed")
     found = read(spark, store).groupBy("topic", "transactionType").count().collect()
     wanted = Counter(

@@ -1,4 +1,4 @@
-"""What is written never begins in a directory from which a broker loads its own files."""
+"""No file is written into a directory from which a broker loads its own files."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_output_whose_queues_would_lie_around_the_log(
 
 
 def test_an_output_that_is_made_first(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """What stands in a data directory of the output at hand, before there is any."""
+    """A data directory of the output at hand is refused before it exists."""
     settings, output = read_store_settings(golden("plain")), tmp_path / "output"
     with pytest.raises(UsageError, match="holds the data of a store"):
         check_target(output / "consumequeue" / "table", settings, output)

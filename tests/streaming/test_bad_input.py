@@ -25,7 +25,7 @@ FILE_SIZE = 262144
 
 
 def ledger(output: Path) -> list[dict[str, Any]]:
-    """What the output quarantined; jumps of queue offsets are noted beside it."""
+    """The ranges that the output quarantined; jumps of queue offsets are noted beside them."""
     path = output / STATE_DIRECTORY / "quarantine.jsonl"
     entries = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     return [entry for entry in entries if entry["reason"] != "queue_offset_gap"]

@@ -74,7 +74,7 @@ class Case:
     other: str
     golden: str = "plain"
     flags: dict[str, Any] = field(default_factory=dict)
-    """What the first run is told."""
+    """The options of the first run."""
     arguments: tuple[str, ...] = ()
     """The same on the command line."""
     other_arguments: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ CASES = (
         other_conf="maxErrorRateOfBloomFilter=21\n",
     ),
 )  # fmt: skip
-"""Of golden store ext the filters say which shape bit maps have, so that only that may be said."""
+"""The filters of golden store ext fix the shape of its bit maps: no other may be stated."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Built:
 
 
 def called(*arguments: str) -> str:
-    """What a command prints. Raises what it raises."""
+    """The output of a command. Raises what it raises."""
     found = CliRunner().invoke(app, arguments)
     if found.exception is not None and not isinstance(found.exception, SystemExit):
         raise found.exception
@@ -177,7 +177,7 @@ def half(batch: DispatchBatch) -> int:
 
 
 def contents(root: Path) -> tuple[dict[str, bytes], list[Content]]:
-    """What is derived: queues by bytes, the index by content."""
+    """Everything that is derived: queues by bytes, the index by content."""
     queues = {
         f"{name}/{path}": data for name in QUEUE_TREES for path, data in tree(root / name).items()
     }
@@ -382,7 +382,7 @@ def test_an_output_of_an_older_reput_is_recognised(
 
 
 def test_rocketmqs_own_files_tell_their_sizes(ram_path: Path) -> None:
-    """Of golden stores whose broker.conf says nothing of them; and no tags are indexed."""
+    """Where broker.conf names no size, the files tell it; and no tags are indexed."""
     for name in ("plain", "ext", "batch"):
         store = unpack_golden(name, ram_path)
         lines = (store / "broker.conf").read_text().splitlines()
@@ -438,7 +438,7 @@ def rebuilt(
 
 @pytest.mark.usefixtures("spark")
 def test_a_rebuild_builds_as_before_or_as_it_is_told(ram_path: Path) -> None:
-    """What it is told is recorded with the swap, so that the next run goes on with it."""
+    """The swap records its options, so that the next run continues with them."""
     output = DerivedOutput(unpack_golden("plain", ram_path), ram_path / "output")
     output.start(part=half, consume_queue_file_size=400, index_tags=True)
     rebuilt(output)

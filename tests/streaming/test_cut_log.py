@@ -67,7 +67,7 @@ class GrownLog:
         self._now = 1_700_000_000_000
         self._number = 0
         self.queues: list[dict[tuple[bytes, int], int]] = []
-        """Of each record, the queues that it goes into, with its offsets there."""
+        """The queues that each record goes into, with its offsets there."""
         (root / "config").mkdir(parents=True)
         settings = {**SETTINGS, "enableConsumeQueueExt": str(ext).lower()}
         conf = "".join(f"{name}={value}\n" for name, value in settings.items())
@@ -191,7 +191,7 @@ class Place:
 
 
 def listed(output: Path) -> list[str]:
-    """What the ledger holds; in a batch it is in the order of the queues."""
+    """The entries of the ledger; those of a batch are in the order of the queues."""
     path = output / "reput" / "quarantine.jsonl"
     return sorted(path.read_text("utf-8").splitlines()) if path.exists() else []
 
@@ -320,7 +320,7 @@ def test_another_log_is_refused(ram_path: Path, seed: int, length: int) -> None:
 
 
 def test_a_log_that_differs_in_the_middle_is_refused(place: Place) -> None:
-    """What agrees must agree as far back as the log goes."""
+    """Entries must agree as far back as the log goes."""
     log = place.log
     log.grow(MESSAGES)
     place.dispatch()

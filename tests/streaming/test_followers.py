@@ -206,7 +206,7 @@ class Held:
         return self
 
     def position(self) -> int | None:
-        """What it holds."""
+        """The end of what it holds."""
         return self.end
 
     def write(self, _start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:

@@ -97,7 +97,7 @@ class Query:
         return [pickle.dumps(part) for part in self._reader.partitions(start, end)]
 
     def read(self, partitions: list[bytes]) -> DispatchBatch:
-        """What the tasks and the driver make of a batch."""
+        """One batch as the tasks and the driver make it."""
 
         def rows() -> Iterator[object]:
             for part in partitions:

@@ -27,7 +27,7 @@ BATCH_UNIT = struct.Struct(">qiqqqhii")
 
 @dataclass(frozen=True)
 class BatchMessage:
-    """What of a message a batch queue wants."""
+    """The fields of a message that a batch queue keeps."""
 
     offset: int
     size: int
@@ -41,7 +41,7 @@ class BatchMessage:
 
     @property
     def end(self) -> int:
-        """Behind its last byte in the log."""
+        """The physical offset after its last byte."""
         return self.offset + self.size
 
     @property
@@ -162,7 +162,7 @@ PAGE = 4096
 
 
 def lose_pages(rng: random.Random, durable: bytes, written: bytes) -> bytes:
-    """What a power cut leaves of a file: each page as it was synced last, or as written since."""
+    """A file after a power cut: each page as it was synced last, or as written since."""
     return b"".join(
         rng.choice((durable, written))[at : at + PAGE] for at in range(0, len(written), PAGE)
     )

@@ -45,13 +45,13 @@ def reput_json_lines(*arguments: object) -> list[dict[str, Any]]:
 
 
 def reput_on_terminal(*arguments: object, term: str = "dumb", columns: int = 400) -> str:
-    """What a command sends to a terminal. A dumb one has 80 columns and knows no colours, so that
-    every escape sequence is one that it should not have."""
+    """The bytes that a command sends to a terminal. A dumb one has 80 columns and no colours: there
+    must be no escape sequence."""
     return on_terminal([*REPUT, *map(str, arguments)], term, columns)
 
 
 def on_terminal(command: list[str], term: str, columns: int) -> str:
-    """What any program sends to a terminal."""
+    """The bytes that any program sends to a terminal."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": term, "COLUMNS": str(columns), "LC_ALL": "C.UTF-8"}
     with subprocess.Popen(

@@ -62,7 +62,7 @@ class DerivedOutput:
 
     @property
     def layout(self) -> IndexLayout:
-        """Of the index files."""
+        """The layout of the index files."""
         settings = read_store_settings(self.store)
         return IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
 
@@ -85,21 +85,21 @@ class DerivedOutput:
             end = LogTail(log).settled()
             built = Built(self.root, settings)
             plan = make_plan(log, end, found, config.spark_directory, built)
-            behind = Followers(config, settings, plan.watermark.store_id)
+            followers = Followers(config, settings, plan.watermark.store_id)
             progress = Progress(plan.start, plan.watermark.end_offset)
-            writer = BatchWriter(config, derived, log, plan, behind, progress)
+            writer = BatchWriter(config, derived, log, plan, followers, progress)
             try:
                 writer.take_over(plan)
-                behind.start(plan.watermark.end_offset, end)
+                followers.start(plan.watermark.end_offset, end)
                 if plan.start < end:
                     batch = self._batch(log, derived, plan.start, end)
                     if part is not None and part(batch) > plan.start:
                         batch = self._batch(log, derived, plan.start, part(batch))
                     writer._write(batch)
                 writer.end()
-                behind.catch_up(threading.Event())
+                followers.catch_up(threading.Event())
             finally:
-                behind.close()
+                followers.close()
                 writer.close()
         return plan.notes
 
@@ -130,7 +130,7 @@ class DerivedOutput:
         return {name: paths for name, paths in found.items() if paths}
 
     def index(self, root: Path | None = None) -> list[Content]:
-        """What the index files hold, oldest first; their names are times."""
+        """The contents of the index files, oldest first; their names are times."""
         directory = (root or self.root) / "index"
         paths = sorted(directory.iterdir()) if directory.is_dir() else []
         if any(path.stat().st_size != self.layout.file_size for path in paths):
@@ -139,7 +139,7 @@ class DerivedOutput:
         return [read_content(path, *sizes) for path in paths]
 
     def unequal(self) -> list[str]:
-        """What RocketMQ built otherwise: queues by bytes, the index by content."""
+        """The files that RocketMQ built otherwise: queues by bytes, the index by content."""
         found = [
             f"{name}/{path}"
             for name in QUEUE_TREES

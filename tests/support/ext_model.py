@@ -24,7 +24,7 @@ MAX_ADDRESS = -(1 << 31) - 1
 
 @dataclass(frozen=True)
 class Message:
-    """What decides a message's unit and its ext unit."""
+    """The fields that decide a message's unit and its ext unit."""
 
     topic: str
     queue_id: int
@@ -80,8 +80,8 @@ class ModelExt:
             self.end = offset + size
         self.files = {start: data for start, data in self.files.items() if start < self.end}
         for start, data in self.files.items():
-            behind = max(0, start + self.file_size - self.end)
-            data[len(data) - behind :] = bytes(behind)
+            rest = max(0, start + self.file_size - self.end)
+            data[len(data) - rest :] = bytes(rest)
 
 
 class ModelQueuesWithExt:

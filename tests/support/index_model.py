@@ -26,7 +26,7 @@ class Content:
     end_phy_offset: int = 0
     hash_slot_count: int = 0
     slots: dict[int, int] = field(default_factory=dict)
-    """Of the slots in use, the newest entry."""
+    """The newest entry of each slot in use."""
     entries: list[Entry] = field(default_factory=list)
 
     @property
@@ -65,7 +65,7 @@ class Content:
 
 
 def read_content(path: Path, slot_num: int, index_num: int) -> Content:
-    """What a file holds."""
+    """The contents of a file."""
     data = path.read_bytes()
     assert len(data) == 40 + 4 * slot_num + 20 * index_num
     *fields, index_count = struct.unpack_from(">qqqqii", data)
@@ -82,13 +82,13 @@ def read_content(path: Path, slot_num: int, index_num: int) -> Content:
 
 @dataclass(frozen=True)
 class Message:
-    """What the index wants of a record."""
+    """The fields of a record that the index uses."""
 
     offset: int
     end: int
     store_timestamp: int
     hashes: tuple[int, ...]
-    """Of its keys, in order; empty for a ROLLBACK."""
+    """The hashes of its keys, in order; empty for a ROLLBACK."""
 
 
 class ModelIndex:

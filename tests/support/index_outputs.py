@@ -100,7 +100,7 @@ def random_log(
 
 
 class Disk:
-    """What of each mapped file was synced."""
+    """The bytes of each mapped file that were synced."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files: dict[Path, bytearray] = {}
@@ -143,12 +143,12 @@ class IndexOutput:
         return sorted(directory.iterdir()) if directory.is_dir() else []
 
     def contents(self) -> list[Content]:
-        """What they hold."""
+        """Their contents."""
         sizes = self.layout.max_hash_slot_num, self.layout.max_index_num
         return [read_content(path, *sizes) for path in self.paths()]
 
     def model(self, count: int | None = None) -> list[Content]:
-        """What the first ``count`` messages make."""
+        """The index that the first ``count`` messages make."""
         model = ModelIndex(self.layout.max_hash_slot_num, self.layout.max_index_num)
         for message in self.messages[:count]:
             model.build_index(message)

@@ -27,7 +27,7 @@ STORE_ID = "0" * 32
 
 @dataclass
 class Setup:
-    """What an output is made of; survives restarts."""
+    """The parts of an output; they survive restarts."""
 
     log: CommitLog
     root: Path

@@ -1,4 +1,4 @@
-"""What stands in an SVG picture that has its texts as text."""
+"""Reads an SVG picture that has its texts as text."""
 
 from __future__ import annotations
 

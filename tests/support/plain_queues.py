@@ -1,4 +1,4 @@
-"""What a queue holds, read plainly: whole files, units by struct, records by the plain decoder."""
+"""Reads a queue plainly: whole files, units by struct, records by the plain decoder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PlainMessage:
 
 
 def queue_directories(store: Path) -> list[Path]:
-    """Of all queues with messages, of both kinds."""
+    """The contents of all queues with messages, of both kinds."""
     found = (*store.glob("consumequeue/*/*"), *store.glob("batchconsumequeue/*/*"))
     return sorted(path for path in found if plain_units(path))
 
@@ -76,7 +76,7 @@ def plain_queue(store: Path, directory: Path) -> Iterator[PlainMessage]:
 
 
 def _ext_tags_codes(directory: Path) -> dict[int, int]:
-    """Of a queue's ext units, by address."""
+    """The ext units of a queue, by address."""
     found = {}
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         data, at = path.read_bytes(), 0

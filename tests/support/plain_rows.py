@@ -100,7 +100,7 @@ def plain_rows(
 def plain_rows_at(
     log: CommitLog, units: Iterable[tuple[int, int]], *, verify_crc: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """What stands at (offset, size) of each unit."""
+    """The message at (offset, size) of each unit."""
     for offset, size in units:
         if log.segment_at(offset) is None:
             yield damaged_row(offset, size, Status.SEGMENT_DELETED)

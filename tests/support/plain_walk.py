@@ -15,7 +15,7 @@ from tests.support.wire import PlainLog
 
 @dataclass(frozen=True)
 class PlainItems:
-    """What a scan of a range must find."""
+    """The findings that a scan of a range must have."""
 
     records: list[int]
     """Start offsets of sound records."""
@@ -36,7 +36,7 @@ class PlainWalk:
         return offset + self._file_size - (offset - self._start) % self._file_size
 
     def at(self, offset: int) -> Record | Status:
-        """What stands at ``offset``: a sound record, or why not."""
+        """A sound record at ``offset``, or why there is none."""
         end = self.file_end(offset)
         data = self._image[offset - self._start : end - self._start]
         found = record.decode(data, offset, end)
@@ -56,8 +56,8 @@ class PlainWalk:
         stated = int.from_bytes(head, "big", signed=True)
         if offset + 8 <= file_end and stated > 0 and self.is_boundary(offset + stated, file_end):
             return offset + stated
-        behind = (at for at in range(offset + 1, file_end - 7) if self.is_boundary(at, file_end))
-        return next(behind, file_end)
+        later = (at for at in range(offset + 1, file_end - 7) if self.is_boundary(at, file_end))
+        return next(later, file_end)
 
     def items(self, start: int, end: int) -> PlainItems:
         """Records and bad ranges of [start, end)."""
@@ -70,8 +70,8 @@ class PlainWalk:
             elif found is Status.BLANK:
                 offset = self.file_end(offset)
             else:
-                behind = self.resync(offset)
+                resumed = self.resync(offset)
                 zeros = (Status.EMPTY, Status.NEED_MORE)
-                bad.append(BadRange(offset, behind, Status.ZERO_HOLE if found in zeros else found))
-                offset = behind
+                bad.append(BadRange(offset, resumed, Status.ZERO_HOLE if found in zeros else found))
+                offset = resumed
         return PlainItems(records, bad, offset)

@@ -1,4 +1,4 @@
-"""What stands in a store's queues, read plainly: RocketMQ's files, struct and nothing else."""
+"""Reads the units of a store's queues plainly: RocketMQ's files, struct and nothing else."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _ROW = re.compile(r"\| `(\w+)` \| (?:`(.*?)`)? \| ([0-9.]*) \| ([\w ]+) \| (.*) 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the page says of a setting that has a row of its own."""
+    """One setting's row on the page."""
 
     default: str
     since: str

@@ -46,7 +46,7 @@ class SmallDisk:
 
     @property
     def path(self) -> Path:
-        """What is at ``mount_point``, as seen from outside; to be read and filled, not resolved."""
+        """The path of ``mount_point`` as seen from outside; to be read and filled, not resolved."""
         return Path(f"/proc/{self._holder.pid}/root{self.mount_point}")
 
     def command(self, *arguments: object) -> list[str]:

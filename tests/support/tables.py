@@ -36,7 +36,7 @@ def log_end(store: Path) -> int:
 
 
 def plain_rows(store: Path) -> list[dict[str, Any]]:
-    """What of every message a table must hold, decoded record by record."""
+    """The columns that a table must hold of every message, decoded record by record."""
     log = CommitLog(read_store_settings(store).commit_log_directories)
     found = []
     for record in records(log, log.min_offset, log_end(store)):

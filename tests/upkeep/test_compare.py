@@ -260,7 +260,7 @@ def test_holes_and_blocks(tmp_path: Path, seed: int) -> None:
 
 
 def test_kinds_and_topics_choose(pair: Callable[[str], tuple[Path, Path]]) -> None:
-    """What is not asked for is not looked at."""
+    """Only the chosen files are compared."""
     store, copy = pair("plain")
     shutil.rmtree(copy / "index")
     shutil.rmtree(copy / "consumequeue" / "Topic_1" / "0")

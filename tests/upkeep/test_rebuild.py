@@ -135,7 +135,7 @@ def test_positions_of_messages_that_the_log_has_lost_do_not_come_along(tmp_path:
 
 
 def test_dry_run_changes_nothing(damaged: tuple[Path, Path, dict[str, bytes]]) -> None:
-    """What differs is said, and nothing is left."""
+    """The difference is reported, and nothing is left."""
     store, _, before = damaged
     done = build(store, dry_run=True)
     assert not done.comparison.is_equal
@@ -230,7 +230,7 @@ def test_a_stopped_rebuild_replaces_nothing(damaged: tuple[Path, Path, dict[str,
 def test_space_is_looked_at_before(
     damaged: tuple[Path, Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is there takes more than is free."""
+    """The existing files take more than is free."""
     store, _, before = damaged
     full = list(os.statvfs(store))
     full[4] = 0

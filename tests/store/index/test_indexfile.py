@@ -110,7 +110,7 @@ def test_the_default_file_has_rocketmqs_size() -> None:
 
 
 def test_other_names_are_listed_and_other_sizes_refused(tmp_path: Path) -> None:
-    """What RocketMQ would not load is left alone; a file of other settings is named."""
+    """A file that RocketMQ would not load is left alone; one of other settings is named."""
     layout = IndexLayout(1, 2)
     files = IndexFiles(tmp_path / "index", layout)
     assert (files.paths(), files.foreign_names()) == ([], [])
@@ -250,7 +250,7 @@ def test_a_damaged_chain_ends(tmp_path: Path, seed: int) -> None:
 
 
 def test_space_is_there_before_it_is_mapped(tmp_path: Path) -> None:
-    """Of the slots at first, then of entries before they are put; a sparse file's holes too."""
+    """Creation takes the blocks of slots, a put those of entries; also in a sparse file."""
     layout = IndexLayout(1000, 10_000)
     path = tmp_path / NAME
     for _ in range(2):

@@ -124,14 +124,14 @@ def test_a_forged_record_is_not_taken_before_an_undispatchable_one(tmp_path: Pat
     victim = plain.append(body=body)
     end = plain.end
     plain.append(topic=b"SCHEDULE_TOPIC_XXXX", properties=b"DELAY\x01x\x02")
-    behind = plain.end
+    resumed = plain.end
     plain.append()
     plain.put(victim + 28, struct.pack(">q", 1))
     log = CommitLog([plain.write(tmp_path / "log")])
     found = found_items(log, 0, plain.end)
     assert found.bad == [
         BadRange(victim, end, Status.BAD_PHYSICAL_OFFSET),
-        BadRange(end, behind, Status.BAD_PROPERTY),
+        BadRange(end, resumed, Status.BAD_PROPERTY),
     ]
     log.close()
 
@@ -144,13 +144,13 @@ def test_an_undispatchable_record_ends_damage_in_any_window(
     victim = plain.append(body=bytes(200))
     end = plain.end
     plain.append(topic=b"SCHEDULE_TOPIC_XXXX", properties=b"DELAY\x01x\x02")
-    behind = plain.end
+    resumed = plain.end
     plain.append()
     plain.put(victim, bytes(8))  # no length that leads on
     log = CommitLog([plain.write(tmp_path / "log")])
     assert found_items(log, 0, plain.end).bad == [
         BadRange(victim, end, Status.ZERO_HOLE),
-        BadRange(end, behind, Status.BAD_PROPERTY),
+        BadRange(end, resumed, Status.BAD_PROPERTY),
     ], window_size
     log.close()
 

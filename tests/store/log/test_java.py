@@ -55,7 +55,7 @@ FOLLOWERS = bytes.fromhex("41808f909fa0bfc2e0")
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """What the JDK says of byte strings: [length, hashCode, units, short, int, long] each."""
+    """The JDK's answers about byte strings: [length, hashCode, units, short, int, long] each."""
 
     def run(strings: list[bytes]) -> list[list[str]]:
         asked, answered = tmp_path / "asked", tmp_path / "answered"

@@ -324,9 +324,9 @@ def test_the_number_kernel_is_javas_parser(text: bytes, bits: int) -> None:
 
 @given(st.binary(max_size=70), st.integers(0, 9), st.integers(0, 9))
 @settings(max_examples=200, deadline=None)
-def test_the_crc_kernel_is_zlibs(data: bytes, before: int, behind: int) -> None:
+def test_the_crc_kernel_is_zlibs(data: bytes, before: int, after: int) -> None:
     """All alignments and lengths around its steps of eight bytes."""
-    start, end = min(before, len(data)), max(min(before, len(data)), len(data) - behind)
+    start, end = min(before, len(data)), max(min(before, len(data)), len(data) - after)
     expected = zlib.crc32(data[start:end]) & 0x7FFFFFFF
     assert crc32(CRC_TABLES, as_array(data), start, end) == expected
 

@@ -311,7 +311,7 @@ def test_an_idle_tail_sees_what_comes_next(live: LiveLog) -> None:
     assert live.tail.poll() == live.plain.end
 
 
-def test_a_known_start_is_taken_and_nothing_behind_it_missed(live: LiveLog) -> None:
+def test_a_known_start_is_taken_and_nothing_after_it_missed(live: LiveLog) -> None:
     """A fresh tail told of a record start gives the same end as one that walks from the left."""
     for _ in range(6):
         live.store(*live.append())

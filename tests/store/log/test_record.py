@@ -237,7 +237,7 @@ def test_a_blank_reaches_the_end_of_its_file() -> None:
 
 
 def test_golden_files_end_in_blanks(golden: Callable[[str], Path]) -> None:
-    """What RocketMQ wrote at the end of each full file is taken for a BLANK."""
+    """The end that RocketMQ wrote to each full file is a BLANK."""
     directory = golden("plain") / "commitlog"
     files = sorted(directory.iterdir())
     stored = wire.read_log(directory)

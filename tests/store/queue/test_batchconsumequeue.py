@@ -88,7 +88,7 @@ def test_golden_queues_are_read_as_they_stand(golden: Callable[[str], Path]) -> 
     assert queues == 2
 
 
-def test_a_queue_ends_behind_its_last_durable_message(tmp_path: Path, seed: int) -> None:
+def test_a_queue_ends_after_its_last_durable_message(tmp_path: Path, seed: int) -> None:
     """Over several files, at watermarks around every message; None takes every unit."""
     rng = random.Random(seed)
     for case in range(30):
@@ -290,7 +290,7 @@ def test_an_upper_search_is_right_where_rocketmqs_is_not(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [1, 5, 13])
-def test_a_cut_queue_holds_nothing_behind_the_cut(tmp_path: Path, seed: int, number: int) -> None:
+def test_a_cut_queue_holds_nothing_after_the_cut(tmp_path: Path, seed: int, number: int) -> None:
     """clear_from at every unit, also where half a unit is left after the last one."""
     units = random_units(random.Random(seed), number)
     whole = b"".join(unit.unit for unit in units)

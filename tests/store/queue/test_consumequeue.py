@@ -155,17 +155,17 @@ def check_find_end(tmp_path: Path, seed: int, case: int, *, gaps: bool) -> None:
     for watermark in (0, 10_000, *rng.choices(borders or [0], k=8)):
         end = files.find_end(watermark) // 20
         durable = [index for index, unit in real if unit[0] + unit[1] <= watermark]
-        behind = [index for index, unit in real if unit[0] + unit[1] > watermark]
+        beyond = [index for index, unit in real if unit[0] + unit[1] > watermark]
         place = f"seed={seed} case={case} watermark={watermark} first={first} units={units}"
         assert end > max(durable, default=-1), place
-        assert end <= min(behind, default=1 << 60), place
+        assert end <= min(beyond, default=1 << 60), place
         # a queue of blanks alone may be looked at more closely
-        assert files.ends_by(watermark) == (not behind and (bool(real) or not units)), place
+        assert files.ends_by(watermark) == (not beyond and (bool(real) or not units)), place
         last = files.last_unit(end * 20)
         assert last == (units[durable[-1] - first][:2] if durable else None), place
 
 
-def test_a_queue_ends_behind_its_last_durable_message(tmp_path: Path, seed: int) -> None:
+def test_a_queue_ends_after_its_last_durable_message(tmp_path: Path, seed: int) -> None:
     """Queues of several files, pre-blank or not, at watermarks around every message."""
     for case in range(80):
         check_find_end(tmp_path, seed, case, gaps=False)
@@ -254,7 +254,7 @@ def test_written_units_are_found_again(tmp_path: Path, file_size: int, seed: int
         assert found.read(position // 20, 5)["size"].sum() == 0
 
 
-def test_a_cut_queue_holds_nothing_behind_the_cut(tmp_path: Path) -> None:
+def test_a_cut_queue_holds_nothing_after_the_cut(tmp_path: Path) -> None:
     """clear_from at every unit: later files go, later units become zeros, earlier bytes stay."""
     units = [(index * 100, 100, index) for index in range(13)]
     whole = b"".join(UNIT.pack(*unit) for unit in units)

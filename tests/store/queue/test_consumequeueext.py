@@ -61,7 +61,7 @@ def stored_units(files: ConsumeQueueExtFiles) -> list[tuple[int, ExtUnit]]:
 
 
 def expected_units(root: Path) -> dict[tuple[str, int], list[ExtUnit]]:
-    """What each queue's ext must hold, from the log and the filters alone, in the log's order."""
+    """The ext units that each queue must have, from the log and the filters alone, in log order."""
     document = configjson.read(root / "config" / "consumerFilter.json")
     filters = consumers.from_json(document)
     found: dict[tuple[str, int], list[ExtUnit]] = {}

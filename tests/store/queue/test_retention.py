@@ -36,7 +36,7 @@ BLANK_SIZE = 2147483647
 
 
 def settings_of(output: Path, file_size: int, ext_size: int = 100) -> StoreSettings:
-    """What retention needs of them."""
+    """The settings that retention needs."""
     return replace(
         StoreSettings(output, ()),
         mapped_file_size_consume_queue=file_size,

@@ -171,8 +171,8 @@ def test_rows_of_units_are_the_plain_decoders(
     assert {None, "bad_size", "segment_deleted", "bad_magic", "zero_hole"} <= met.keys()
 
 
-def test_units_behind_a_cut_file_are_holes(tmp_path: Path) -> None:
-    """What a copy that is still under way lacks is said for those records alone."""
+def test_units_after_a_cut_file_are_holes(tmp_path: Path) -> None:
+    """Only the records that a copy still under way lacks are reported as missing."""
     plain = wire.PlainLog(4096)
     for index in range(20):
         plain.append(body=bytes([65 + index]) * 20, properties=b"TAGS\x01a\x02")

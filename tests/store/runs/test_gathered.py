@@ -1,4 +1,4 @@
-"""What a scan gathers besides units equals the plain rules: index keys, details, light queues.
+"""A scan gathers index keys, details and light queues as the plain rules do.
 
 Logs are made of messages whose properties are drawn to hit the rules: missing, empty, repeated,
 unequal and unusable lists, keys with spaces, inner batches, system topics. ``REPUT_TEST_SEED``

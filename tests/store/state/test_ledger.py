@@ -97,7 +97,7 @@ def test_a_torn_last_line_is_cut_and_listed_again(tmp_path: Path) -> None:
         assert path.read_bytes() == whole
 
 
-def test_nothing_of_a_torn_line_stays_behind_a_shorter_one(tmp_path: Path) -> None:
+def test_nothing_of_a_torn_line_stays_after_a_shorter_one(tmp_path: Path) -> None:
     """The torn entry need not come again first, nor at all."""
     path = tmp_path / FILE_NAME
     path.write_bytes(

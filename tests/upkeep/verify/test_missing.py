@@ -41,7 +41,7 @@ class Kept:
         self.output.restore(self._copy)
 
     def remove(self, *paths: Path) -> Verification:
-        """What a verification finds where only these, relative to the output, are gone."""
+        """The findings of a verification where only these, relative to the output, are gone."""
         self.restore()
         for path in paths:
             here = self.output.root / path

@@ -1,4 +1,4 @@
-"""What a verification must not call damage, and damage that needs more than one look.
+"""A verification calls only damage damage, and finds damage that needs more than one look.
 
 RocketMQ's own repetitions, an index that began later, a log that lost its front, lost positions, a
 ledger, a killed repair.
@@ -173,7 +173,7 @@ def test_files_of_another_layout_are_no_damage(ram_path: Path) -> None:
     assert output.index() == before
 
 
-def test_messages_behind_the_watermark_are_let_be(ram_path: Path) -> None:
+def test_messages_beyond_the_watermark_are_let_be(ram_path: Path) -> None:
     """After a crash anything may stand beyond it; entries and units below count, of every kind."""
     for name in ("ext", "batch", "mixed"):
         output = DerivedOutput.build(name, ram_path / name)
@@ -192,7 +192,7 @@ def test_messages_behind_the_watermark_are_let_be(ram_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mixed", "ext", "batch"])
 def test_a_log_that_lost_its_front(ram_path: Path, seed: int, name: str) -> None:
-    """What is of messages that are gone must only be entries and units; what is not is as it was,
+    """Only entries and units of messages that are gone may differ; everything else is as it was,
     after any damage."""
     output, rng = DerivedOutput.build(name, ram_path), random.Random(seed)
     files = sorted((output.store / "commitlog").iterdir())
@@ -300,7 +300,7 @@ def test_a_repair_that_is_killed_is_done_again(ram_path: Path, seed: int, name: 
             return
 
 
-def test_a_killed_repair_leaves_no_units_behind_the_watermark(ram_path: Path) -> None:
+def test_a_killed_repair_leaves_no_units_beyond_the_watermark(ram_path: Path) -> None:
     """A batch queue without its first file: what is left of it must not be gone on with."""
     output = DerivedOutput.build("batch", ram_path)
     (first, *_) = output.files()["batchconsumequeue"]

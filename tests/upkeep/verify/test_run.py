@@ -215,7 +215,7 @@ def test_odd_queues_are_as_they_were_dispatched(ram_path: Path, seed: int, gap: 
         assert setup.queues() == before, f"{seed=} {case=} {found}"
 
 
-def test_units_behind_the_watermark_are_let_be(ram_path: Path) -> None:
+def test_units_beyond_the_watermark_are_let_be(ram_path: Path) -> None:
     """They are durable or not, and are written anew; garbage there is no unit and is found."""
     log = QueueLog(100)
     for queue_offset in range(12):

@@ -18,7 +18,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * Reads every message of every queue of a topic, as a consumer that starts from nothing.
  *
  * <p>A pull consumer, although deprecated, because it shows each queue's bounds and each pull's
- * status instead of hiding them behind a buffer and a rebalance. It commits no offset.
+ * status where others hide them in a buffer and a rebalance. It commits no offset.
  */
 @SuppressWarnings("deprecation")
 record DrainCommand(
