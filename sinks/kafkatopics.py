@@ -38,8 +38,8 @@ class TopicNames:
     """Kafka topics that hold other data."""
 
     def __post_init__(self) -> None:
-        before, place, behind = self.template.partition(_PLACE)
-        literal, most = before + behind, MAX_NAME_LENGTH // 2
+        before, place, after = self.template.partition(_PLACE)
+        literal, most = before + after, MAX_NAME_LENGTH // 2
         kept = before.startswith(_KEPT_PREFIXES)
         if not place or kept or not _LEGAL.match(literal) or len(literal) > most:
             raise UsageError(

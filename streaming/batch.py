@@ -91,7 +91,7 @@ class BatchWriter:
         the files."""
         self._store_checkpoint_due = 0.0
         self._keeps_logics_physical_offset = False
-        self._may_be_behind = True
+        self._checkpoint_may_be_ahead = True
         """A broker may have written RocketMQ's checkpoint for messages that are dispatched only
         now."""
         self._tend_due = 0.0
@@ -113,7 +113,7 @@ class BatchWriter:
         )
         if clear_from is not None:
             # the log may have ended at a later offset than it does now
-            self._may_be_behind = False
+            self._checkpoint_may_be_ahead = False
             for dispatcher in self.dispatchers:
                 dispatcher.truncate(clear_from)
         if plan.truncate_to is not None:
@@ -368,13 +368,13 @@ class BatchWriter:
         timestamp, last = current.last_store_timestamp, current.last_record_offset
         before = StoreCheckpoint.read(self._config.output) or StoreCheckpoint()
         index_msg_timestamp = max(item.index_msg_timestamp for item in self.dispatchers)
-        if not index_msg_timestamp and (self._may_be_behind or not self._derived.index):
+        if not index_msg_timestamp and (self._checkpoint_may_be_ahead or not self._derived.index):
             index_msg_timestamp = before.index_msg_timestamp
         # without a last record the watermark was lowered, and the checkpoint with it
         covered = last if last >= 0 else before.logics_physical_offset
         StoreCheckpoint(
             physic_msg_timestamp=max(
-                timestamp, before.physic_msg_timestamp if self._may_be_behind else 0
+                timestamp, before.physic_msg_timestamp if self._checkpoint_may_be_ahead else 0
             ),
             logics_msg_timestamp=timestamp,
             index_msg_timestamp=index_msg_timestamp,

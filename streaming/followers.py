@@ -77,13 +77,13 @@ class _Signals:
         with self.changed:
             while True:
                 self.check()
-                now, behind = time.monotonic(), self.watermark - position
-                ready = self.draining or behind >= BYTES_PER_WRITE or now >= due
-                if behind > 0 and ready:
+                now, lag = time.monotonic(), self.watermark - position
+                ready = self.draining or lag >= BYTES_PER_WRITE or now >= due
+                if lag > 0 and ready:
                     return self.watermark
                 if until is not None and now >= until:
                     return None
-                times = [*([due] if behind > 0 else []), *([until] if until is not None else [])]
+                times = [*([due] if lag > 0 else []), *([until] if until is not None else [])]
                 self.changed.wait(min(times) - now if times else None)
 
     def pause(self, seconds: float) -> None:
@@ -330,21 +330,21 @@ class Followers:
         with self._signals.changed:
             self._signals.draining = True
             self._signals.changed.notify_all()
-            while behind := [thread for thread in self._threads if self._is_behind(thread)]:
+            while late := [thread for thread in self._threads if self._lags(thread)]:
                 if stop.is_set():
                     return
-                if all(thread.attempts >= ATTEMPTS for thread in behind):
+                if all(thread.attempts >= ATTEMPTS for thread in late):
                     break
                 self._signals.changed.wait(POLL_SECONDS)
-        if behind:
-            told = "; ".join(f"{thread.state.name}: {thread.state.error}" for thread in behind)
+        if late:
+            told = "; ".join(f"{thread.state.name}: {thread.state.error}" for thread in late)
             kind = NoSpaceError if fsops.says_no_space(told) else StoreError
             raise kind(
                 f"the queues are complete up to {self._signals.watermark}, their followers are "
                 f"not: {told}; the next run goes on from there"
             )
 
-    def _is_behind(self, thread: _FollowerThread) -> bool:
+    def _lags(self, thread: _FollowerThread) -> bool:
         return thread.position is None or thread.position < self._signals.watermark
 
     def close(self) -> None:

@@ -274,12 +274,12 @@ class LogTail:
                 # every earlier record has a sound successor
                 self._offset = hop.last_record_offset
             sealed = hop.offset if self._is_sealed(hop) else self._offset
-            behind = self._end_of_damage(segment, hop, patient)
-            if behind is None:
+            resumed = self._end_of_damage(segment, hop, patient)
+            if resumed is None:
                 if sealed == hop.offset and hop.status is Status.EMPTY:
                     self._idle_end = sealed
                 return sealed
-            self._offset = behind
+            self._offset = resumed
 
     def _is_idle(self, start: int) -> bool:
         """Whether the log is unchanged since a poll that sealed all of it, by one small read."""

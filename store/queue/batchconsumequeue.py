@@ -96,7 +96,7 @@ class BatchConsumeQueueFiles(QueueFiles):
     def max_offset_in_queue(self, end: int) -> int:
         """Queue offset after the last message; 0 without one."""
         indexes = self._indexes(end)
-        return _offset_behind(self.unit_at(indexes[-1])) if indexes else 0
+        return _end_offset(self.unit_at(indexes[-1])) if indexes else 0
 
     def min_offset_in_queue(self, end: int, log_min_offset: int) -> int:
         """Queue offset of the first message that is still in the log; the max offset if none is, -1
@@ -110,7 +110,7 @@ class BatchConsumeQueueFiles(QueueFiles):
             return -1
         gone = bisect_left(indexes, log_min_offset, key=self._physical_offset)
         # after the last one that is gone, not at the next: queue offsets may jump
-        return _offset_behind(self.unit_at(indexes[gone - 1])) if gone else self._base(indexes[0])
+        return _end_offset(self.unit_at(indexes[gone - 1])) if gone else self._base(indexes[0])
 
     def find_unit(self, queue_offset: int, end: int) -> int | None:
         """Index of the unit that holds ``queue_offset``: the last one that begins at or before it.
@@ -127,8 +127,7 @@ class BatchConsumeQueueFiles(QueueFiles):
     def first_unit_from(self, queue_offset: int, end: int) -> int:
         """Index of the first unit that begins at or after ``queue_offset``, or that of the end."""
         indexes = self._indexes(end)
-        behind = bisect_left(indexes, queue_offset, key=self._base)
-        return indexes.start + behind
+        return indexes.start + bisect_left(indexes, queue_offset, key=self._base)
 
     def offset_in_queue_by_time(self, timestamp: int, boundary_type: BoundaryType, end: int) -> int:
         """msgBaseOffset of the unit that a search by storeTime (ms) ends at; -1 for none.
@@ -184,5 +183,5 @@ def open_batch_queues(
         yield key, BatchConsumeQueueFiles(root / key.relative_path, file_size)
 
 
-def _offset_behind(unit: np.void) -> int:
+def _end_offset(unit: np.void) -> int:
     return int(unit["msg_base_offset"]) + int(unit["batch_size"])

@@ -72,7 +72,7 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
             return super()._are_wrong(position, expected, found)
         if position and self._begin is None:
             before = self.bytes_at(position - CQ_STORE_UNIT_SIZE, CQ_STORE_UNIT_SIZE)
-            self.ext.begin_behind(int(before.view(UNIT_DTYPE)[0]["tags_code"]))
+            self.ext.begin_after(int(before.view(UNIT_DTYPE)[0]["tags_code"]))
         wrong: NDArray[np.bool_] = expected["offset"] != found["offset"]
         wrong |= expected["size"] != found["size"]
         blanks = int(np.count_nonzero(np.logical_and.accumulate(expected == PRE_BLANK)))

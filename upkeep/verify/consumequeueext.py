@@ -125,7 +125,7 @@ class ComparedExt(FilesAsFound):
         """Go on: the messages that were put are compared, or have no queue unit."""
         self._expected = None
 
-    def begin_behind(self, tags_code: int) -> None:
+    def begin_after(self, tags_code: int) -> None:
         """Record the tagsCode of the last unit before the first that can be compared."""
         self._has_units = is_ext_addr(tags_code)
         self._before = tags_code & _REAL_OFFSET if self._has_units else None
@@ -137,7 +137,7 @@ class ComparedExt(FilesAsFound):
     def check_gone(self, tags_code: int) -> None:
         """Record the tagsCode of the last unit of a queue without a message in the log; where it is
         an address, its ext unit must be well formed."""
-        self.begin_behind(tags_code)
+        self.begin_after(tags_code)
         self._check_start(-1, is_sound=False)
 
     def resolve(self, codes: NDArray[np.int64], queue_offset: int) -> NDArray[np.bool_]:

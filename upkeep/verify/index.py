@@ -89,7 +89,7 @@ class IndexVerifier:
         """Numbers of damaged files."""
         self._is_live = log.end < log.sealed_end
         """There are messages beyond the watermark."""
-        self._is_behind_gone = log.start == 0
+        self._is_past_gone = log.start == 0
         """No file from here on has entries of messages that are gone."""
 
     def _check_file_size(self) -> None:
@@ -193,7 +193,7 @@ class IndexVerifier:
         self._firsts.append(None)
         self._compared_count = 0
         self._compare_entries()
-        if not self._is_behind_gone:
+        if not self._is_past_gone:
             header = self._take_gone_entries(header)
         self._image.data[:INDEX_HEADER_SIZE] = np.frombuffer(header.encode(), np.uint8)
 
@@ -212,7 +212,7 @@ class IndexVerifier:
             if count < before + len(block):
                 break
         self._compared_count = count
-        self._is_behind_gone = count < layout.max_index_num
+        self._is_past_gone = count < layout.max_index_num
         if count == 1:
             return empty
         data = self._image.data
