@@ -39,7 +39,7 @@ from pathlib import Path
 
 from store.errors import IndexFileError, UsageError
 from store.log import java, properties
-from store.log.record import Record, SysFlag
+from store.log.record import Record, SysFlag, field_positions
 
 INDEX_DIRECTORY = "index"
 TEMPORARY_SUFFIX = ".tmp"
@@ -58,15 +58,30 @@ HASH_SLOT_SIZE = _SLOT.size
 INDEX_SIZE = _ENTRY.size
 if (INDEX_HEADER_SIZE, HASH_SLOT_SIZE, INDEX_SIZE) != (40, 4, 20):
     raise ImportError("the index layout does not add up to RocketMQ's sizes")
-BEGIN_TIMESTAMP_POSITION = 0
-END_TIMESTAMP_POSITION = 8
-BEGIN_PHY_OFFSET_POSITION = 16
-END_PHY_OFFSET_POSITION = 24
-HASH_SLOT_COUNT_POSITION = 32
-INDEX_COUNT_POSITION = 36
+(
+    BEGIN_TIMESTAMP_POSITION,
+    END_TIMESTAMP_POSITION,
+    BEGIN_PHY_OFFSET_POSITION,
+    END_PHY_OFFSET_POSITION,
+    HASH_SLOT_COUNT_POSITION,
+    INDEX_COUNT_POSITION,
+) = field_positions(_HEADER)
+KEY_HASH_IN_ENTRY, PHY_OFFSET_IN_ENTRY, TIME_DIFF_IN_ENTRY, PREVIOUS_IN_ENTRY = field_positions(
+    _ENTRY
+)
 
 _NAME_DIGITS = 17
 _NAME = re.compile(rf"[0-9]{{{_NAME_DIGITS}}}\Z", re.ASCII)
+
+
+def slot_position(slot: int) -> int:
+    """Byte position of a slot, counted from 0; kernels compile it too."""
+    return INDEX_HEADER_SIZE + HASH_SLOT_SIZE * slot
+
+
+def entry_position(max_hash_slot_num: int, index: int) -> int:
+    """Byte position of entry ``index``; kernels compile it too."""
+    return INDEX_HEADER_SIZE + HASH_SLOT_SIZE * max_hash_slot_num + INDEX_SIZE * index
 
 
 def index_keys(record: Record, *, index_tags: bool = False) -> list[bytes]:
@@ -181,11 +196,11 @@ class IndexLayout:
 
     def slot_position(self, key_hash: int) -> int:
         """Byte position of a key hash's slot."""
-        return INDEX_HEADER_SIZE + key_hash % self.max_hash_slot_num * HASH_SLOT_SIZE
+        return slot_position(key_hash % self.max_hash_slot_num)
 
     def entry_position(self, index: int) -> int:
         """Byte position of entry ``index``."""
-        return INDEX_HEADER_SIZE + self.max_hash_slot_num * HASH_SLOT_SIZE + index * INDEX_SIZE
+        return entry_position(self.max_hash_slot_num, index)
 
     def entry(self, data: memoryview | mmap, index: int) -> IndexEntry:
         """Decode entry ``index`` of a whole file."""

@@ -15,13 +15,19 @@ from store.index.indexfile import (
     END_PHY_OFFSET_POSITION,
     END_TIMESTAMP_POSITION,
     HASH_SLOT_COUNT_POSITION,
-    HASH_SLOT_SIZE,
     INDEX_COUNT_POSITION,
-    INDEX_HEADER_SIZE,
     INDEX_SIZE,
+    KEY_HASH_IN_ENTRY,
+    PHY_OFFSET_IN_ENTRY,
+    PREVIOUS_IN_ENTRY,
+    TIME_DIFF_IN_ENTRY,
+    entry_position,
+    slot_position,
 )
 from store.log.kernelbase import i32, i64, kernel, prefetch, put32, put64
 
+_slot_position = njit(inline="always")(slot_position)
+_entry_position = njit(inline="always")(entry_position)
 _INTEGER_MAX = 0x7FFFFFFF
 PREFETCH_DISTANCE = 16
 """Entries to prefetch ahead: slots spread over 20 MB, and a cache miss costs ten entries."""
@@ -33,10 +39,10 @@ def _put_key(data, position, slot, index, key_hash, offset, time_diff):
     previous = i32(data, slot)
     if previous < 0 or previous > index:
         previous = np.int64(0)
-    put32(data, position, key_hash)
-    put64(data, position + 4, offset)
-    put32(data, position + 12, time_diff)
-    put32(data, position + 16, previous)
+    put32(data, position + KEY_HASH_IN_ENTRY, key_hash)
+    put64(data, position + PHY_OFFSET_IN_ENTRY, offset)
+    put32(data, position + TIME_DIFF_IN_ENTRY, time_diff)
+    put32(data, position + PREVIOUS_IN_ENTRY, previous)
     put32(data, slot, index)
     return previous
 
@@ -51,13 +57,12 @@ def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_time
     begin_timestamp = i64(data, BEGIN_TIMESTAMP_POSITION)
     used = i32(data, HASH_SLOT_COUNT_POSITION)
     first = max(i32(data, INDEX_COUNT_POSITION), np.int64(1))
-    entries = INDEX_HEADER_SIZE + HASH_SLOT_SIZE * max_hash_slot_num
     count = min(np.int64(len(offsets)), max_index_num - first)
     slots = np.uint32(max_hash_slot_num)
     for at in range(count):
         if at + PREFETCH_DISTANCE < count:
             ahead = np.int64(np.uint32(hashes[at + PREFETCH_DISTANCE]) % slots)
-            prefetch(data, INDEX_HEADER_SIZE + HASH_SLOT_SIZE * ahead)
+            prefetch(data, _slot_position(ahead))
         index = first + at
         offset = offsets[at]
         store_timestamp = store_timestamps[at]
@@ -66,8 +71,8 @@ def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_time
             # Java's division rounds to zero, which differs only for negative values
             time_diff = min(max((store_timestamp - begin_timestamp) // 1000, 0), _INTEGER_MAX)
         key_hash = np.int64(hashes[at])
-        slot = INDEX_HEADER_SIZE + HASH_SLOT_SIZE * np.int64(np.uint32(key_hash) % slots)
-        position = entries + INDEX_SIZE * index
+        slot = _slot_position(np.int64(np.uint32(key_hash) % slots))
+        position = _entry_position(max_hash_slot_num, index)
         previous = _put_key(data, position, slot, index, key_hash, offset, time_diff)
         if index == 1:
             begin_timestamp = store_timestamp
@@ -93,15 +98,15 @@ def rebuild_slots(entries, index, used, last_offset, end_offset, slots):
     before the first call). Returns (indexCount, hashSlotCount, last offset).
     """
     for position in range(0, len(entries) - INDEX_SIZE + 1, INDEX_SIZE):
-        key_hash = i32(entries, position)
-        offset = i64(entries, position + 4)
-        if key_hash < 0 or i32(entries, position + 12) < 0:
+        key_hash = i32(entries, position + KEY_HASH_IN_ENTRY)
+        offset = i64(entries, position + PHY_OFFSET_IN_ENTRY)
+        if key_hash < 0 or i32(entries, position + TIME_DIFF_IN_ENTRY) < 0:
             break
         if offset < last_offset or offset >= end_offset:
             break
         slot = key_hash % len(slots)
         previous = np.int64(slots[slot])
-        if i32(entries, position + 16) != previous:
+        if i32(entries, position + PREVIOUS_IN_ENTRY) != previous:
             break
         if previous == 0:
             used += 1

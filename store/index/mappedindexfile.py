@@ -25,6 +25,7 @@ from store.index.indexfile import (
     IndexEntry,
     IndexHeader,
     IndexLayout,
+    slot_position,
 )
 
 ZEROS = bytes(1 << 20)
@@ -164,7 +165,7 @@ class MappedIndexFile:
         if kept.index_count > 1:
             header = self._header_of(kept, store_timestamp_at)
         entry_0, entry_1 = map(self._layout.entry_position, (0, 1))
-        slots = self._data[INDEX_HEADER_SIZE:entry_0].view(">i4")
+        slots = self._data[slot_position(0) : entry_0].view(">i4")
         if not np.array_equal(slots, kept.slots):
             slots[:] = kept.slots
         self._data[entry_0:entry_1] = 0

@@ -18,6 +18,7 @@ SOURCES = (
     "store/log/kernelbase.py", "store/log/kernels.py", "store/index/indexkernel.py",
     "store/rows/rowkernel.py", "store/runs/scankernel.py", "workload/appendkernel.py",
     "store/log/record.py", "store/log/properties.py", "store/index/indexfile.py",
+    "store/queue/consumequeue.py",
 )  # fmt: skip
 """All kernels and the sources of their constants: together they determine the compiled code."""
 

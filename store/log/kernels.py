@@ -39,9 +39,14 @@ _MIN_BLANK = record.END_FILE_MIN_BLANK_LENGTH
 _MIN_RECORD = record.MIN_RECORD_LENGTH
 _MAX_RECORD = record.MAX_RECORD_LENGTH
 _FIXED = record.FIXED_LENGTH
+_MAGIC = record.MAGIC_POSITION
 _BORN_HOST = record.BORN_HOST_POSITION
 _PHYSICAL = record.PHYSICAL_OFFSET_POSITION
 _SYS_FLAG = record.SYS_FLAG_POSITION
+_TAIL = record.TAIL_LENGTH
+_BODY_LENGTH = record.BODY_LENGTH_IN_TAIL
+_PROPERTIES_LENGTH = record.PROPERTIES_LENGTH_SIZE
+_SIZE_MAGIC = record.SIZE_MAGIC_LENGTH
 _V4 = record.HOST_V4_LENGTH
 _V6 = record.HOST_V6_LENGTH
 _BORN_V6 = SysFlag.BORN_HOST_V6
@@ -68,10 +73,10 @@ def frame(buf, length, pos, base, file_end):
     available = length - pos
     if remaining < _MIN_BLANK:
         return BAD_FILE_END, 0, 0, 0, 0, 0, 0, 0
-    if available < 8:
+    if available < _SIZE_MAGIC:
         return NEED_MORE, 0, 0, 0, 0, 0, 0, 0
     size = i32(buf, pos)
-    magic = u32(buf, pos + 4)
+    magic = u32(buf, pos + _MAGIC)
     if magic != _V1 and magic != _V2:
         status = BAD_MAGIC
         if magic == _BLANK_MAGIC:
@@ -81,7 +86,7 @@ def frame(buf, length, pos, base, file_end):
         return status, size, 0, 0, 0, 0, 0, 0
     if size < _MIN_RECORD or size > remaining - _MIN_BLANK or size > _MAX_RECORD:
         return BAD_SIZE, size, 0, 0, 0, 0, 0, 0
-    if available < _PHYSICAL + 8:
+    if available < _SYS_FLAG:
         return NEED_MORE, size, 0, 0, 0, 0, 0, 0
     if i64(buf, pos + _PHYSICAL) != base + pos:
         return BAD_PHYSICAL_OFFSET, size, 0, 0, 0, 0, 0, 0
@@ -93,20 +98,20 @@ def frame(buf, length, pos, base, file_end):
     length_size = 2 if magic == _V2 else 1
     end = pos + size
     body = pos + _FIXED + born_length + store_length
-    if body + length_size + 2 > end:
+    if body + length_size + _PROPERTIES_LENGTH > end:
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
-    body_length = i32(buf, body - 4)
+    body_length = i32(buf, body - _TAIL + _BODY_LENGTH)
     topic = body + body_length + length_size
-    if body_length < 0 or topic + 2 > end:
+    if body_length < 0 or topic + _PROPERTIES_LENGTH > end:
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
     if length_size == 2:
-        topic_length = i16(buf, topic - 2)
+        topic_length = i16(buf, topic - length_size)
     else:
-        topic_length = np.int64(np.int8(buf[np.uint64(topic - 1)]))
-    props = topic + topic_length + 2
+        topic_length = np.int64(np.int8(buf[np.uint64(topic - length_size)]))
+    props = topic + topic_length + _PROPERTIES_LENGTH
     if topic_length < 0 or props > end:
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
-    props_length = i16(buf, props - 2)
+    props_length = i16(buf, props - _PROPERTIES_LENGTH)
     if props_length < 0 or props + props_length != end:
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
     stored = pos + _BORN_HOST + born_length
@@ -143,8 +148,8 @@ def find_record(buf, length, base, file_end, pos):
     NEED_MORE means that a possible record starts there but ends after the buffer, or (at
     ``length`` - 7 or later) that nothing was found and the search continues from there.
     """
-    while pos + 8 <= length:
-        first = buf[np.uint64(pos + 4)]
+    while pos + _SIZE_MAGIC <= length:
+        first = buf[np.uint64(pos + _MAGIC)]
         if first == 0xDA or first == 0xCB:
             status, _, _, _, _, _, _, _ = frame(buf, length, pos, base, file_end)
             if status == OK or status == BLANK or status == NEED_MORE:

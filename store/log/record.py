@@ -49,10 +49,32 @@ _SIZE_MAGIC = struct.Struct(">iI")
 _SHORT = struct.Struct(">h")
 _PORT = struct.Struct(">i")
 
-SIZE_MAGIC_LENGTH = _SIZE_MAGIC.size
-PHYSICAL_OFFSET_POSITION = 28
-SYS_FLAG_POSITION = 36
+
+def field_positions(layout: struct.Struct) -> tuple[int, ...]:
+    """Byte position of each field of a layout without padding and repeat counts."""
+    order, codes = layout.format[0], layout.format[1:]
+    return tuple(struct.calcsize(order + codes[:index]) for index in range(len(codes)))
+
+
+(
+    _,
+    MAGIC_POSITION,
+    BODY_CRC_POSITION,
+    QUEUE_ID_POSITION,
+    FLAG_POSITION,
+    QUEUE_OFFSET_POSITION,
+    PHYSICAL_OFFSET_POSITION,
+    SYS_FLAG_POSITION,
+    BORN_TIMESTAMP_POSITION,
+) = field_positions(_HEAD)
 BORN_HOST_POSITION = _HEAD.size
+STORE_TIMESTAMP_LENGTH = _LONG.size
+RECONSUME_TIMES_IN_TAIL, PREPARED_OFFSET_IN_TAIL, BODY_LENGTH_IN_TAIL = field_positions(_TAIL)
+"""Positions in the tail: the fixed fields from the store host to the body."""
+TAIL_LENGTH = _TAIL.size
+PROPERTIES_LENGTH_SIZE = _SHORT.size
+SIZE_MAGIC_LENGTH = _SIZE_MAGIC.size
+PORT_LENGTH = _PORT.size
 HOST_V4_LENGTH = 8
 HOST_V6_LENGTH = 20
 STORE_TIMESTAMP_END_MAX = BORN_HOST_POSITION + HOST_V6_LENGTH + _LONG.size
@@ -222,7 +244,7 @@ def decode(
     longest = min(remaining - END_FILE_MIN_BLANK_LENGTH, MAX_RECORD_LENGTH)
     if not MIN_RECORD_LENGTH <= total_size <= longest:
         return Outcome(Status.BAD_SIZE, total_size)
-    if len(view) < PHYSICAL_OFFSET_POSITION + 8:
+    if len(view) < PHYSICAL_OFFSET_POSITION + _LONG.size:
         return Outcome(Status.NEED_MORE, total_size)
     if _LONG.unpack_from(view, PHYSICAL_OFFSET_POSITION)[0] != physical_offset:
         return Outcome(Status.BAD_PHYSICAL_OFFSET, total_size)
@@ -296,8 +318,8 @@ def _decode_whole(view: memoryview, magic: int) -> Record | None:
 
 def decode_host(data: bytes | memoryview) -> tuple[str, int]:
     """Address and port of 8 or 20 stored bytes."""
-    address = ipaddress.ip_address(bytes(data[:-4]))
-    return str(address), _PORT.unpack(data[-4:])[0]
+    address = ipaddress.ip_address(bytes(data[:-PORT_LENGTH]))
+    return str(address), _PORT.unpack(data[-PORT_LENGTH:])[0]
 
 
 def encode_host(host: tuple[str, int]) -> bytes:
@@ -346,7 +368,7 @@ def _numbers_are_numbers(record: Record) -> bool:
 
 def store_timestamp(head: bytes) -> int:
     """ms, of the first STORE_TIMESTAMP_END_MAX bytes of a record."""
-    is_v6 = int.from_bytes(head[SYS_FLAG_POSITION:][:4], "big") & SysFlag.BORN_HOST_V6
+    is_v6 = int.from_bytes(head[SYS_FLAG_POSITION:BORN_TIMESTAMP_POSITION]) & SysFlag.BORN_HOST_V6
     length = HOST_V6_LENGTH if is_v6 else HOST_V4_LENGTH
     timestamp: int = _LONG.unpack_from(head, BORN_HOST_POSITION + length)[0]
     return timestamp

@@ -36,6 +36,8 @@ UNIT_DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")]
 CQ_STORE_UNIT_SIZE = UNIT_DTYPE.itemsize
 if CQ_STORE_UNIT_SIZE != 20:
     raise ImportError("a consume queue unit must have 20 bytes")
+SIZE_IN_UNIT = UNIT_DTYPE["offset"].itemsize
+TAGS_CODE_IN_UNIT = SIZE_IN_UNIT + UNIT_DTYPE["size"].itemsize
 PRE_BLANK_SIZE = 2147483647
 UNITS_PER_READ = 4096
 """End offset for reads without a limit."""

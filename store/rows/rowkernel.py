@@ -73,7 +73,17 @@ MIN_PROPERTY_LENGTH = 4
 _V4 = record.HOST_V4_LENGTH
 _V6 = record.HOST_V6_LENGTH
 _BORN_HOST = record.BORN_HOST_POSITION
+_BODY_CRC = record.BODY_CRC_POSITION
+_QUEUE_ID = record.QUEUE_ID_POSITION
+_FLAG = record.FLAG_POSITION
+_QUEUE_OFFSET = record.QUEUE_OFFSET_POSITION
 _SYS_FLAG = record.SYS_FLAG_POSITION
+_BORN_TIMESTAMP = record.BORN_TIMESTAMP_POSITION
+_STORE_TIMESTAMP_LENGTH = record.STORE_TIMESTAMP_LENGTH
+_TAIL = record.TAIL_LENGTH
+_RECONSUME_TIMES = record.RECONSUME_TIMES_IN_TAIL
+_PREPARED_OFFSET = record.PREPARED_OFFSET_IN_TAIL
+_PORT = record.PORT_LENGTH
 _MIN_BLANK = record.END_FILE_MIN_BLANK_LENGTH
 _BORN_V6 = SysFlag.BORN_HOST_V6
 _STORE_V6 = SysFlag.STORE_HOST_V6
@@ -110,7 +120,7 @@ def _decode_row(
     if status != OK:
         return status, size
     if verify_crc and body_length > 0:
-        if crc32(crc_tables, buf, body, body + body_length) != i32(buf, pos + 8):
+        if crc32(crc_tables, buf, body, body + body_length) != i32(buf, pos + _BODY_CRC):
             return BAD_BODY_CRC, size
     store_timestamp, end = i64(buf, stored), pos + size
     status, code = tags_code(
@@ -119,18 +129,18 @@ def _decode_row(
     )  # fmt: skip
     if status != OK:
         return status, size
-    sys_flag = i32(buf, pos + _SYS_FLAG)
+    sys_flag, tail = i32(buf, pos + _SYS_FLAG), body - _TAIL
     numbers[STATUS, row] = OK
     numbers[PHYSICAL_OFFSET, row] = base + pos
     numbers[STORE_SIZE, row] = size
-    numbers[QUEUE_ID, row] = i32(buf, pos + 12)
-    numbers[FLAG, row] = i32(buf, pos + 16)
-    numbers[QUEUE_OFFSET, row] = i64(buf, pos + 20)
+    numbers[QUEUE_ID, row] = i32(buf, pos + _QUEUE_ID)
+    numbers[FLAG, row] = i32(buf, pos + _FLAG)
+    numbers[QUEUE_OFFSET, row] = i64(buf, pos + _QUEUE_OFFSET)
     numbers[SYS_FLAG, row] = sys_flag
-    numbers[BORN_TIMESTAMP, row] = i64(buf, pos + 40)
+    numbers[BORN_TIMESTAMP, row] = i64(buf, pos + _BORN_TIMESTAMP)
     numbers[STORE_TIMESTAMP, row] = store_timestamp
-    numbers[RECONSUME_TIMES, row] = i32(buf, body - 16)
-    numbers[PREPARED_TRANSACTION_OFFSET, row] = i64(buf, body - 12)
+    numbers[RECONSUME_TIMES, row] = i32(buf, tail + _RECONSUME_TIMES)
+    numbers[PREPARED_TRANSACTION_OFFSET, row] = i64(buf, tail + _PREPARED_OFFSET)
     numbers[TAGS_CODE, row] = code
     slices[index, TOPIC] = topic
     slices[index, TOPIC + 1] = topic + topic_length
@@ -140,8 +150,8 @@ def _decode_row(
     slices[index, PROPERTIES + 1] = end
     slices[index, BORN_HOST] = pos + _BORN_HOST
     slices[index, BORN_HOST + 1] = stored
-    slices[index, STORE_HOST] = stored + 8
-    slices[index, STORE_HOST + 1] = body - 16
+    slices[index, STORE_HOST] = stored + _STORE_TIMESTAMP_LENGTH
+    slices[index, STORE_HOST + 1] = tail
     if find_names:
         tags, tags_end, keys, keys_end = find_two(buf, props, end, _TAGS, _KEYS)
         slices[index, TAGS] = tags
@@ -315,7 +325,7 @@ def _put_host(buf, pos, data, at):
         at = _put_decimal(data, at, u8(buf, pos + index))
         data[np.uint64(at)] = np.uint8(0x3A if index == 3 else 0x2E)
         at += 1
-    port = i32(buf, pos + 4)
+    port = i32(buf, pos + _V4 - _PORT)
     if port < 0:
         data[np.uint64(at)] = np.uint8(0x2D)
         return _put_decimal(data, at + 1, -port)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from store.log.commitlog import CommitLog
 from store.log.cursor import BadRange
 from store.log.record import Status
-from store.queue.consumequeue import UNIT_DTYPE
+from store.queue.consumequeue import CQ_STORE_UNIT_SIZE, UNIT_DTYPE
 from store.runs import scankernel
 from store.runs.dispatch import (
     DETAIL_DTYPE,
@@ -155,7 +155,7 @@ def _runs_batch(
 def _columns_of_runs(chunk: PackedChunk, add_bit_maps: AddBitMaps | None) -> tuple[Any, Any]:
     """Return (int32[runs]: bytes per message, uint8 array): the columns of each run, in
     sequence."""
-    widths = np.full(len(chunk.runs), scankernel.UNIT_SIZE, np.int32)
+    widths = np.full(len(chunk.runs), CQ_STORE_UNIT_SIZE, np.int32)
     if chunk.details is None or not len(chunk.runs):
         return widths, chunk.units
     parts = []

@@ -15,7 +15,7 @@ from store.log.commitlog import CommitLog
 from store.log.cursor import BadRange, Window, decode_windows
 from store.log.kernelbase import CRC_TABLES
 from store.log.record import Status
-from store.queue.consumequeue import UNIT_DTYPE
+from store.queue.consumequeue import CQ_STORE_UNIT_SIZE, UNIT_DTYPE
 from store.runs import scankernel
 from store.runs.dispatch import (
     DETAIL_DTYPE,
@@ -126,7 +126,7 @@ class _Chunk:
         cursors = np.zeros(len(runs), np.int64)
         np.cumsum(runs[:-1, scankernel.RUN_COUNT], out=cursors[1:])
         details = self._grouped_details(count, cursors.copy())
-        units = np.empty(count * scankernel.UNIT_SIZE, np.uint8)
+        units = np.empty(count * CQ_STORE_UNIT_SIZE, np.uint8)
         grouped = np.empty(count, np.int64)
         scankernel.pack_units(
             count, self.offsets, self.sizes, self.tags, self.queue_offsets, self.run_ids,

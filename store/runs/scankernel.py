@@ -27,13 +27,15 @@ from store.log.kernels import (
     topic_starts_with,
 )
 from store.log.record import SysFlag
+from store.queue.consumequeue import CQ_STORE_UNIT_SIZE, SIZE_IN_UNIT, TAGS_CODE_IN_UNIT
 
+_BODY_CRC = record.BODY_CRC_POSITION
+_QUEUE_ID = record.QUEUE_ID_POSITION
+_QUEUE_OFFSET = record.QUEUE_OFFSET_POSITION
 _SYS_FLAG = record.SYS_FLAG_POSITION
 _TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
 _COMMIT = SysFlag.COMMIT
 _ROLLBACK = SysFlag.ROLLBACK
-
-UNIT_SIZE = 20
 
 # columns of the table of runs that scan_records fills, one row per run
 (
@@ -391,7 +393,7 @@ def scan_records(
         if status != OK:
             return status, pos
         if verify_crc and body_length > 0:
-            if crc32(crc_tables, buf, body, body + body_length) != i32(buf, pos + 8):
+            if crc32(crc_tables, buf, body, body + body_length) != i32(buf, pos + _BODY_CRC):
                 return BAD_BODY_CRC, pos
         store_timestamp, offset, end = i64(buf, stored), base + pos, pos + size
         scheduled = is_schedule_topic(buf, topic, topic_length)
@@ -414,7 +416,7 @@ def scan_records(
             ):  # fmt: skip
                 return FULL, pos
         if dispatched:
-            queue_id, queue_offset = i32(buf, pos + 12), i64(buf, pos + 20)
+            queue_id, queue_offset = i32(buf, pos + _QUEUE_ID), i64(buf, pos + _QUEUE_OFFSET)
             index = _add(
                 buf, topic, topic_length, queue_id, queue_offset, offset, size, code,
                 store_timestamp, False,
@@ -448,10 +450,10 @@ def pack_units(count, offsets, sizes, tags, queue_offsets, run_ids, cursors, uni
         run = run_ids[index]
         at = cursors[run]
         cursors[run] = at + 1
-        pos = at * UNIT_SIZE
+        pos = at * CQ_STORE_UNIT_SIZE
         put64(units, pos, offsets[index])
-        put32(units, pos + 8, np.int64(sizes[index]))
-        put64(units, pos + 12, tags[index])
+        put32(units, pos + SIZE_IN_UNIT, np.int64(sizes[index]))
+        put64(units, pos + TAGS_CODE_IN_UNIT, tags[index])
         grouped[at] = queue_offsets[index]
 
 
