@@ -67,8 +67,8 @@ Fields = dict[str, int | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """The first place where a queue, an index file or the checkpoint differs."""
+class StoreDifference:
+    """The first place where a queue, an index file or the checkpoint differs between two stores."""
 
     kind: str
     """One of KINDS."""
@@ -88,7 +88,7 @@ class Comparison:
 
     compared: dict[str, int] = field(default_factory=dict)
     """Kind -> number of queues or files; kinds that neither side has are left out."""
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[StoreDifference] = field(default_factory=list)
 
     @property
     def is_equal(self) -> bool:
@@ -132,7 +132,7 @@ def _compare_kind(
     right: Path,
     topics: Collection[str] | None,
     hash_slot_count: int,
-) -> Iterator[Difference | None]:
+) -> Iterator[StoreDifference | None]:
     """Yield one item for each pair that is compared."""
     if kind in QUEUE_KINDS:
         yield from _compare_queues(reader, kind, left / kind, right / kind, topics)
@@ -217,14 +217,14 @@ def _seek(fd: int, position: int, what: int, end: int) -> int:
 
 
 Entry = tuple[str, Fields | None, Fields | None]
-"""The last fields of a Difference: entry, left, right."""
+"""The last fields of a StoreDifference: entry, left, right."""
 Describe = Callable[[_Reader, int, int], Entry]
 """(reader, byte at which the file starts, byte in it that differs) -> the entry there."""
 
 
 def _compare_queues(
     reader: _Reader, kind: str, left: Path, right: Path, topics: Collection[str] | None
-) -> Iterator[Difference | None]:
+) -> Iterator[StoreDifference | None]:
     describe = _DESCRIBE[kind]
     on_left, on_right = (
         {key: None for key in list_queues(root) if topics is None or key.topic in topics}
@@ -240,7 +240,7 @@ def _compare_queues(
             found = "queue", {"files": len(_file_names(there[0], is_mapped_file_name))}, None
         else:
             found = "queue", None, {"files": len(_file_names(there[1], is_mapped_file_name))}
-        yield Difference(kind, place, *found) if found else None
+        yield StoreDifference(kind, place, *found) if found else None
 
 
 def _compare_files(reader: _Reader, left: str, right: str, describe: Describe) -> Entry | None:
@@ -344,7 +344,7 @@ _DESCRIBE: dict[str, Describe] = {
 
 def _compare_indexes(
     reader: _Reader, left: Path, right: Path, slot_count: int
-) -> Iterator[Difference | None]:
+) -> Iterator[StoreDifference | None]:
     names = [
         _file_names(str(directory), str.isdecimal) if directory.is_dir() else []
         for directory in (left, right)
@@ -353,12 +353,12 @@ def _compare_indexes(
         place = f"{number}: {pair[0] or 'none'} | {pair[1] or 'none'}"
         if None in pair:
             sides: Sequence[Fields | None] = [{"file": name} if name else None for name in pair]
-            yield Difference(INDEX_DIRECTORY, place, "file", *sides)
+            yield StoreDifference(INDEX_DIRECTORY, place, "file", *sides)
         else:
             found = _compare_index_files(
                 reader, f"{left}/{pair[0]}", f"{right}/{pair[1]}", slot_count
             )
-            yield Difference(INDEX_DIRECTORY, place, *found) if found else None
+            yield StoreDifference(INDEX_DIRECTORY, place, *found) if found else None
 
 
 def _compare_index_files(reader: _Reader, left: str, right: str, slot_count: int) -> Entry | None:
@@ -389,7 +389,7 @@ def _compare_index_files(reader: _Reader, left: str, right: str, slot_count: int
     return None if left_header == right_header else ("header", left_header, right_header)
 
 
-def _compare_checkpoints(left: Path, right: Path) -> Iterator[Difference | None]:
+def _compare_checkpoints(left: Path, right: Path) -> Iterator[StoreDifference | None]:
     """Yield a difference with only the fields that differ."""
     read = [StoreCheckpoint.read(root) for root in (left, right)]
     if read == [None, None]:
@@ -398,4 +398,4 @@ def _compare_checkpoints(left: Path, right: Path) -> Iterator[Difference | None]
     if sides[0] is not None and sides[1] is not None:
         names = [name for name in sides[0] if sides[0][name] != sides[1][name]]
         sides = [{name: side[name] for name in names} for side in sides if side is not None]
-    yield Difference(CHECKPOINT_KIND, "", "fields", *sides) if sides[0] != sides[1] else None
+    yield StoreDifference(CHECKPOINT_KIND, "", "fields", *sides) if sides[0] != sides[1] else None

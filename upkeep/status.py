@@ -47,7 +47,7 @@ class FollowerStatus(FollowerState):
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class OutputStatus:
     """One output and the log that it follows."""
 
     broker_conf: str | None
@@ -76,7 +76,7 @@ class Status:
 
 def read_status(
     settings: StoreSettings, output: Path, topics: Collection[str] | None = None
-) -> Status:
+) -> OutputStatus:
     """Return the current status, with the queues of ``topics``, or of all.
 
     Raises UsageError where ``output`` does not belong to this log and for an unknown topic,
@@ -108,7 +108,7 @@ def read_status(
                 end // CQ_STORE_UNIT_SIZE,
             )
         )
-    status = Status(
+    status = OutputStatus(
         str(settings.property_file) if settings.property_file else None,
         tuple(map(str, settings.commit_log_directories)),
         log.min_offset, log_end, watermark, lag_bytes, lag_messages,

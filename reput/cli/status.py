@@ -12,7 +12,7 @@ from rich.console import Console
 
 from reput.cli import options, render, tables
 from store.config import NO_PROPERTY_FILE
-from upkeep.status import FollowerStatus, QueueStatus, Status, read_status
+from upkeep.status import FollowerStatus, OutputStatus, QueueStatus, read_status
 
 WATCH_SECONDS = 2.0
 CLEAR_FROM_HOME = "\x1b[H\x1b[J"
@@ -56,7 +56,7 @@ def status(
                 return
 
 
-def _show(found: Status, topics: Sequence[str] | None) -> None:
+def _show(found: OutputStatus, topics: Sequence[str] | None) -> None:
     lag = "unknown"
     if found.watermark is None:
         lag = "unknown without a watermark"

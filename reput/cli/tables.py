@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from upkeep.compare import Comparison, Difference, Fields
+from upkeep.compare import Comparison, Fields, StoreDifference
 
 SHOWN_LINES = 12
 """Lines of a terminal that one value may take; the rest is counted, not shown."""
@@ -205,7 +205,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield f"{kind:20} {count:,} compared, {result}"
 
 
-def print_differences(differences: Sequence[Difference], left: object, right: object) -> None:
+def print_differences(differences: Sequence[StoreDifference], left: object, right: object) -> None:
     """Print each entry that differs as both sides have it; ``left`` and ``right`` name them."""
     for one in differences:
         sides = {str(left): _fields(one.left), str(right): _fields(one.right)}

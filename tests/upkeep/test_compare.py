@@ -17,7 +17,7 @@ import pytest
 
 from store.errors import StoreError, UsageError
 from store.state.built import hash_slot_count
-from upkeep.compare import KINDS, Difference, compare_stores
+from upkeep.compare import KINDS, StoreDifference, compare_stores
 
 GOLDEN_SLOTS = {"plain": 5000, "mixed": 1000, "ext": 5000, "batch": 5000}
 CHANGES = 25
@@ -38,7 +38,7 @@ def pair(golden: Golden, tmp_path: Path) -> Callable[[str], tuple[Path, Path]]:
     return make
 
 
-def differences(left: Path, right: Path, name: str, **options: object) -> list[Difference]:
+def differences(left: Path, right: Path, name: str, **options: object) -> list[StoreDifference]:
     found = compare_stores(left, right, hash_slot_count=GOLDEN_SLOTS[name], **options)  # type: ignore[arg-type]
     return found.differences
 
@@ -177,7 +177,9 @@ def test_checkpoint_fields(pair: Callable[[str], tuple[Path, Path]]) -> None:
     struct.pack_into(">q", stored, 8, 77)
     (copy / "checkpoint").write_bytes(stored)
     sides = {"logics_msg_timestamp": old}, {"logics_msg_timestamp": 77}
-    assert differences(store, copy, "plain") == [Difference("checkpoint", "", "fields", *sides)]
+    assert differences(store, copy, "plain") == [
+        StoreDifference("checkpoint", "", "fields", *sides)
+    ]
     (copy / "checkpoint").unlink()
     (found,) = differences(store, copy, "plain")
     assert found.left and found.right is None
