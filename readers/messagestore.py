@@ -44,11 +44,10 @@ from store.queue.consumequeue import (
     BoundaryType,
     QueueKey,
     list_queue_ids,
-    list_queues,
     topic_directory,
 )
 from store.queue.queuetype import BATCH_CQ, read_queue_types
-from store.queue.topics import check_topics
+from store.queue.topics import check_topics, topics_with_queues
 from store.queue.view import QueueView, UnitColumns, open_view, queue_root
 from store.state.built import settings_of
 from store.state.output import watermark_of_output
@@ -138,8 +137,7 @@ class MessageStore:
 
     def topics(self) -> list[str]:
         """Topics that have queues, sorted."""
-        roots = (queue_root(self._output, is_batch) for is_batch in (False, True))
-        return sorted({key.topic for root in roots for key in list_queues(root)})
+        return sorted(topics_with_queues(self._output))
 
     def queue_ids(self, topic: str) -> list[int]:
         """A topic's queues, sorted."""

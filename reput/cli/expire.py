@@ -6,12 +6,15 @@ from dataclasses import asdict
 from typing import Annotated
 
 from reput.cli import options, render, tables
+from store.config import StoreSettings
 from store.errors import UsageError
 from upkeep.expiry import expire as expire_output
 
 
+@options.with_options(settings=options.output_settings)
 def expire(
     store: options.Store,
+    settings: StoreSettings,
     output: options.Output = None,
     apply: Annotated[
         bool, options.flag("Remove the files; otherwise they are only shown.", "--apply")
@@ -22,9 +25,6 @@ def expire(
             "With `--apply`, remove whole queues without messages as well.", "--remove-unused"
         ),
     ] = False,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show, or remove, the queue files whose messages the log no longer holds.
@@ -33,9 +33,6 @@ def expire(
     """
     if remove_unused and not apply:
         raise UsageError("--remove-unused needs --apply; without it nothing is removed")
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
     root = output or store
     found = expire_output(settings, root, apply=apply, remove_unused=remove_unused)
     size = sum(file.size for file in found.files)

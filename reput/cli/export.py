@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reput.cli import options, render, tables
+from store.config import StoreSettings
 from store.runs.dispatch import DispatchCounts
 from streaming.progress import Progress
 
 if TYPE_CHECKING:
     from readers.export import Exported, RowSelection
-    from store.config import StoreSettings
 
 
 class _ExportProgress(Progress):
@@ -26,8 +26,9 @@ class _ExportProgress(Progress):
         return {"messages": self.counts.messages}
 
 
+@options.with_options(settings=options.store_settings)
 def export(
-    store: options.Store,
+    settings: StoreSettings,
     out: Annotated[
         Path,
         typer.Argument(help="The directory to write; it must be new or empty.", metavar="OUT"),
@@ -57,8 +58,6 @@ def export(
             "NAMES", "Write a directory per `topic`, per `date`, or per both with a comma."
         ),
     ] = None,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a range of the log as Parquet files with a row per message.
@@ -68,7 +67,6 @@ def export(
     """
     from readers.export import RowSelection  # noqa: PLC0415
 
-    settings = options.store_settings(store, broker_conf, commitlog_file_size)
     selection = RowSelection(
         [options.text(name) for name in topic or ()],
         options.optional_time_ms("--from-time", from_time),

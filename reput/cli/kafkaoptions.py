@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -125,22 +122,3 @@ def _client_settings(path: Path | None) -> dict[str, Any]:
                 f"{', '.join(_CLIENT_PREFIXES)} are taken"
             )
     return found
-
-
-def with_kafka_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return ``command`` with the options of ``kafka_followers`` in place of its parameter
-    ``kafka``, which gets the followers that they ask for."""
-    ours = inspect.signature(kafka_followers, eval_str=True).parameters
-    own = inspect.signature(command, eval_str=True)
-
-    @functools.wraps(command)
-    def called(**given: Any) -> None:
-        told = {name: given.pop(name) for name in ours}
-        command(**given, kafka=kafka_followers(**told))
-
-    parameters: list[inspect.Parameter] = []
-    for parameter in own.parameters.values():
-        parameters += ours.values() if parameter.name == "kafka" else [parameter]
-    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return called

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -98,42 +100,82 @@ def text(text: str) -> str:
     return text
 
 
+def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., None]], Any]:
+    """Return a decorator that gives a command the options of other functions.
+
+    ``makers`` are such functions by the command's parameter that gets the result. Their parameters
+    become options where that parameter stands, except those that the command has itself; a value
+    then goes to both.
+    """
+    wanted = {
+        name: [one for one in _parameters(maker).values() if one.kind is not one.VAR_KEYWORD]
+        for name, maker in makers.items()
+    }
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        own = _parameters(command)
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            made = {
+                name: makers[name](**{one.name: given[one.name] for one in parameters})
+                for name, parameters in wanted.items()
+            }
+            command(**{name: given[name] for name in own if name in given} | made)
+
+        parameters = [
+            one.replace(kind=one.KEYWORD_ONLY)
+            for name, declared in own.items()
+            for one in wanted.get(name, [declared])
+            if name not in wanted or one.name not in own.keys() - wanted.keys()
+        ]
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        return called
+
+    return decorated
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function, eval_str=True).parameters
+
+
 def store_settings(
-    store: Path, broker_conf: Path | None, commit_log_file_size: str | None = None
+    store: Store, broker_conf: BrokerConf = None, commitlog_file_size: CommitLogFileSize = None
 ) -> StoreSettings:
     """A store's settings with the flag above them. Raises UsageError."""
-    size = size_option("--commitlog-file-size", commit_log_file_size)
+    size = size_option("--commitlog-file-size", commitlog_file_size)
     return read_store_settings(store, broker_conf).with_commit_log_file_size(size)
 
 
 def output_settings(
-    store: Path,
-    output: Path | None,
-    broker_conf: Path | None,
-    commit_log_file_size: str | None,
-    consume_queue_file_size: str | None,
+    store: Store,
+    output: ReadOutput = None,
+    broker_conf: BrokerConf = None,
+    commitlog_file_size: CommitLogFileSize = None,
+    consume_queue_file_size: ConsumeQueueFileSize = None,
     **flags: object,
 ) -> StoreSettings:
     """A store's settings and those that the output was built with; ``flags``: more, by field.
 
     Raises UsageError, also where flags or property file contradict the output.
     """
-    settings = store_settings(store, broker_conf, commit_log_file_size)
+    settings = store_settings(store, broker_conf, commitlog_file_size)
     size = size_option("--consume-queue-file-size", consume_queue_file_size)
     flags["mapped_file_size_consume_queue"] = size
     return settings_of(output or store, settings, flags)
 
 
 def dispatcher_settings(
-    broker_conf: Path | None,
-    commit_log_file_size: str | None,
-    consume_queue_file_size: str | None,
-    conf: list[str] | None,
+    broker_conf: BrokerConf = None,
+    commitlog_file_size: CommitLogFileSize = None,
+    consume_queue_file_size: ConsumeQueueFileSize = None,
+    conf: Conf = None,
 ) -> dict[str, Any]:
     """Fields of ``DispatcherConfig`` that every dispatching command sets. Raises UsageError."""
     return {
         "broker_conf": broker_conf,
-        "commit_log_file_size": size_option("--commitlog-file-size", commit_log_file_size),
+        "commit_log_file_size": size_option("--commitlog-file-size", commitlog_file_size),
         "consume_queue_file_size": size_option(
             "--consume-queue-file-size", consume_queue_file_size
         ),

@@ -12,6 +12,7 @@ import typer
 
 from reput.cli import messages, options, render
 from reput.cli.messages import Body, BodyForm
+from store.config import StoreSettings
 from store.errors import NotFoundError, UsageError
 from store.index.indexfile import INDEX_DIRECTORY
 
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
     from readers.messagefilter import MessageFilter
     from readers.messagestore import MessageStore
     from readers.tail import QueueMessage
-    from store.config import StoreSettings
 
 POLL_SECONDS = 0.2
 PRINTED_AT_ONCE = 100
 
 
+@options.with_options(settings=options.output_settings)
 def get(
     store: options.Store,
+    settings: StoreSettings,
     topic: options.Topic,
     queue: options.Queue,
     offset: Annotated[
@@ -35,15 +37,9 @@ def get(
     ],
     output: options.ReadOutput = None,
     body: Body = BodyForm.TEXT,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJsonLines = False,
 ) -> None:
     """Show one message of a queue; exit code 1 if there is none."""
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
     with _opened(settings, output) as opened:
         _check_queue(opened, topic, queue, output or store)
         found = opened.get_message(topic, queue, offset, 1)
@@ -76,8 +72,10 @@ def _raise_not_found(found: GetMessageResult, place: str) -> NoReturn:
     raise NotFoundError(f"no message at {place}, which has {has}")
 
 
+@options.with_options(settings=options.output_settings)
 def tail(
     store: options.Store,
+    settings: StoreSettings,
     topic: options.Topic,
     lines: Annotated[
         int, options.value("N", "How many of the last messages to show.", "--lines", "-n", min=0)
@@ -105,9 +103,6 @@ def tail(
     ] = None,
     output: options.ReadOutput = None,
     body: Body = BodyForm.TEXT,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJsonLines = False,
 ) -> None:
     """Show a topic's last messages in the order in which they were stored.
@@ -118,9 +113,6 @@ def tail(
 
     since = options.optional_time_ms("--from-time", from_time)
     printed = messages.MessageList(body, as_json)
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
     with _opened(settings, output) as opened, render.stopped_by_signals() as stop:
         if not opened.queue_ids(topic):
             missing = f"no queue of topic {topic} in {output or store}"
@@ -141,8 +133,10 @@ def tail(
         raise NotFoundError(f"no message of topic {topic} to show")
 
 
+@options.with_options(settings=options.output_settings)
 def query(
     store: options.Store,
+    settings: StoreSettings,
     topic: options.Topic,
     key: Annotated[str | None, options.value("KEY", "A key of the message.")] = None,
     unique_key: Annotated[
@@ -154,9 +148,6 @@ def query(
     ] = None,
     output: options.ReadOutput = None,
     body: Body = BodyForm.TEXT,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJsonLines = False,
 ) -> None:
     """Show the newest messages with a key, which the index finds; exit code 1 if there is none."""
@@ -169,9 +160,6 @@ def query(
         bounds["begin_ms"] = options.time_option_ms("--begin", begin)
     if end is not None:
         bounds["end_ms"] = options.time_option_ms("--end", end)
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
     with _opened(settings, output) as opened:
         ask = opened.query if unique_key is None else opened.query_unique_key
         found = ask(topic, wanted, **bounds)
@@ -186,8 +174,10 @@ def query(
         messages.MessageList(body, as_json).print((m, m.queue_offset) for m in found)
 
 
+@options.with_options(settings=options.output_settings)
 def search_time(
     store: options.Store,
+    settings: StoreSettings,
     topic: options.Topic,
     queue: options.Queue,
     time: Annotated[
@@ -202,9 +192,6 @@ def search_time(
                      "later.", "--upper"),
     ] = False,
     output: options.ReadOutput = None,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJsonLines = False,
 ) -> None:  # fmt: skip
     """Show which queue offset a time has; exit code 1 if there is no such queue."""
@@ -212,9 +199,6 @@ def search_time(
 
     wanted = options.time_option_ms("TIME", time)
     boundary = BoundaryType.UPPER if upper else BoundaryType.LOWER
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
     with _opened(settings, output) as opened:
         _check_queue(opened, topic, queue, output or store)
         offset = opened.offset_by_time(topic, queue, wanted, boundary)

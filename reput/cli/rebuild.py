@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,7 @@ DIFFERENT = 1
 SHOWN_DIFFERENCES = 10
 
 
+@options.with_options(dispatcher=options.dispatcher_settings)
 def rebuild(
     store: options.Store,
     output: options.Output = None,
@@ -44,10 +45,8 @@ def rebuild(
     on_queue_gap: options.OnQueueGapOption = None,
     verify_crc: options.VerifyCrc = None,
     index_tags: options.IndexTags = None,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
-    conf: options.Conf = None,
+    *,
+    dispatcher: dict[str, Any],
     as_json: options.AsJson = False,
 ) -> None:
     """Build queues and index anew from a store's commitlog, compare, and swap them in.
@@ -71,9 +70,7 @@ def rebuild(
         index_tags=index_tags,
         on_queue_gap=on_queue_gap,
         verify_crc=verify_crc,
-        **options.dispatcher_settings(
-            broker_conf, commitlog_file_size, consume_queue_file_size, conf
-        ),
+        **dispatcher,
     )
     _show(_rebuild(config, kinds, topic, dry_run), root, dry_run, as_json)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from reput.cli import options, render, tables
-from reput.cli.kafkaoptions import with_kafka_options
+from reput.cli.kafkaoptions import kafka_followers
 from store.follower import FollowerTarget
 from streaming.config import (
     DEFAULT_MAX_BYTES_PER_TRIGGER,
@@ -40,7 +40,7 @@ OnCorruptOption = Annotated[
 ]  # fmt: skip
 
 
-@with_kafka_options
+@options.with_options(kafka=kafka_followers, dispatcher=options.dispatcher_settings)
 def run(
     store: options.Store,
     output: options.Output = None,
@@ -68,11 +68,9 @@ def run(
     delta_schema: options.DeltaSchema = None,
     delta_store_id: options.DeltaStoreId = None,
     delta_interval: options.DeltaInterval = "10s",
-    kafka: tuple[FollowerTarget, ...] = (),
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
-    conf: options.Conf = None,
+    *,
+    kafka: tuple[FollowerTarget, ...],
+    dispatcher: dict[str, Any],
     as_json: options.AsJson = False,
 ) -> None:
     """Dispatch a store's commitlog into consume queues, following it until stopped.
@@ -97,9 +95,7 @@ def run(
         index=index,
         index_tags=index_tags,
         retention=retention,
-        **options.dispatcher_settings(
-            broker_conf, commitlog_file_size, consume_queue_file_size, conf
-        ),
+        **dispatcher,
         followers=options.followers(delta, delta_schema, delta_store_id, delta_interval) + kafka,
     )
     _run(config, as_json)

@@ -8,18 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from reput.cli import messages, options, render, tables
+from store.config import StoreSettings
 
 ROWS_OF_A_TABLE = 1000
 
 
+@options.with_options(settings=options.store_settings)
 def sql(
-    store: options.Store,
+    settings: StoreSettings,
     query: Annotated[
         str,
         typer.Argument(help="A query in DuckDB's SQL on the table `messages`.", metavar="QUERY"),
     ],
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
     as_json: options.AsJsonLines = False,
 ) -> None:
     """Query the log in SQL: `select topic, count(*) from messages group by topic`.
@@ -30,7 +30,6 @@ def sql(
     """
     from readers.sql import answer  # noqa: PLC0415
 
-    settings = options.store_settings(store, broker_conf, commitlog_file_size)
     with answer(settings, query) as reader:
         found = (row for batch in reader for row in batch.to_pylist(maps_as_pydicts="lossy"))
         if not messages.is_for_people(as_json):

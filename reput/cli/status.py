@@ -11,7 +11,7 @@ from typing import Annotated
 from rich.console import Console
 
 from reput.cli import options, render, tables
-from store.config import NO_PROPERTY_FILE
+from store.config import NO_PROPERTY_FILE, StoreSettings
 from upkeep.status import FollowerStatus, OutputStatus, QueueStatus, read_status
 
 WATCH_SECONDS = 2.0
@@ -19,8 +19,10 @@ CLEAR_FROM_HOME = "\x1b[H\x1b[J"
 """Erases below the cursor's home: a terminal scrolls nothing of it into its history."""
 
 
+@options.with_options(settings=options.output_settings)
 def status(
     store: options.Store,
+    settings: StoreSettings,
     output: options.ReadOutput = None,
     topic: Annotated[
         list[str] | None,
@@ -30,18 +32,12 @@ def status(
         bool,
         options.flag("Show it again every two seconds until Ctrl-C or SIGTERM.", "--watch", "-w"),
     ] = False,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the log's end, the watermark, the lag, the quarantine and every topic's queues.
 
     Reads only. The lag in seconds is the age of the first message that is not dispatched yet.
     """
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
     console = Console()
     with render.stopped_by_signals() as stop:
         while True:

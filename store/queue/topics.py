@@ -8,12 +8,18 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from store.errors import UsageError
-from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
+from store.queue.consumequeue import list_queues
 from store.queue.queuetype import TOPICS_FILE, read_queue_types
+from store.queue.view import queue_root
 from store.state.ledger import escaped
 
 _NEAR_COUNT, _NEAR_ENOUGH = 3, 0.6
+
+
+def topics_with_queues(root: Path) -> set[str]:
+    """The topics with queues of either kind below the root of a store or another output."""
+    roots = (queue_root(root, is_batch) for is_batch in (False, True))
+    return {key.topic for each in roots for key in list_queues(each)}
 
 
 def known_topics(roots: Iterable[Path]) -> set[str]:
@@ -21,8 +27,7 @@ def known_topics(roots: Iterable[Path]) -> set[str]:
     declares. Raises UsageError if a declaration cannot be read."""
     found: set[str] = set()
     for root in roots:
-        for kind in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY):
-            found.update(key.topic for key in list_queues(root / kind))
+        found |= topics_with_queues(root)
         found.update(topic.decode() for topic in read_queue_types(root))
     return found
 
