@@ -57,7 +57,7 @@ record DrainCommand(
             }
             protocol.json(drain(consumer, queues));
         } finally {
-            EventThreadWaker.during(consumer::shutdown);
+            QuickStop.run(consumer::shutdown);
         }
         return null;
     }

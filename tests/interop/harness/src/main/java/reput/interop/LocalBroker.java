@@ -127,7 +127,7 @@ final class LocalBroker {
             "dispatch of the whole commit log",
             DISPATCH_LIMIT,
             () -> broker.getMessageStore().dispatchBehindBytes() == 0);
-        EventThreadWaker.during(broker::shutdown);
+        QuickStop.run(broker::shutdown);
         // The name server holds no state and takes seconds to stop: it just ends with the process.
         Path abort = Path.of(StorePathConfigHelper.getAbortFile(
             broker.getMessageStoreConfig().getStorePathRootDir()));

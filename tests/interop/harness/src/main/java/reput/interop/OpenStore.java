@@ -97,7 +97,7 @@ record OpenStore(
 
     /** Returns whether the store removed its abort file when it shut down. */
     boolean close() {
-        store.shutdown();
+        QuickStop.run(store::shutdown);
         Path abort = Path.of(StorePathConfigHelper.getAbortFile(
             store.getMessageStoreConfig().getStorePathRootDir()));
         return !Files.exists(abort);

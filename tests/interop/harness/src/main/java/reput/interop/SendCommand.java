@@ -63,8 +63,8 @@ record SendCommand(
         try {
             protocol.json(send(plain, transactional));
         } finally {
-            EventThreadWaker.during(transactional::shutdown);
-            EventThreadWaker.during(plain::shutdown);
+            QuickStop.run(transactional::shutdown);
+            QuickStop.run(plain::shutdown);
         }
         return null;
     }
