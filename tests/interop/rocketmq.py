@@ -186,9 +186,7 @@ class Broker:
         """Start the process and return once clients can use it; kill it if that takes too long."""
         if self._process is not None:
             raise RuntimeError("this broker has been started already")
-        self._process, self._home = _spawn(
-            self._arguments, heap=self._heap, stdin=subprocess.PIPE, quick=False
-        )
+        self._process, self._home = _spawn(self._arguments, heap=self._heap, stdin=subprocess.PIPE)
         reader = threading.Thread(
             target=_read_lines, args=(self._process.stdout, self._lines), daemon=True
         )
@@ -374,15 +372,12 @@ def _spawn(
     *,
     heap: str = "256m",
     stdin: int = subprocess.DEVNULL,
-    quick: bool = True,
 ) -> tuple[subprocess.Popen[str], Path]:
     """Start one JVM; its private directory lives as long as the returned process object."""
     jar = build_harness(_release)
     home = Path(tempfile.mkdtemp(prefix="reput-interop-"))
     command = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
-    if quick:
-        # A short life does not repay the optimizing compiler.
-        command.append("-XX:TieredStopAtLevel=1")
+    command.append("-XX:TieredStopAtLevel=1")  # a short life repays no optimizing compiler
     private = ("user.home", "java.io.tmpdir", "rocketmq.log.root.dir", "rocketmq.home.dir")
     command += [f"-D{name}={home}" for name in private]
     libraries = jar.parent / "lib" / "*"
