@@ -323,6 +323,13 @@ def ask_filters(lines: Sequence[str]) -> list[str]:
     return _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
 
 
+def ask_allocation(lines: Sequence[str]) -> list[str]:
+    """RocketMQ's allocation strategies (AllocateCommand): an answer for each line."""
+    process, _ = _spawn(["allocate"], stdin=subprocess.PIPE)
+    text = "".join(line + "\n" for line in lines)
+    return _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+
+
 def ask_ext(directory: Path, file_size: int, lines: Sequence[str]) -> list[str]:
     """RocketMQ's ConsumeQueueExt on ``directory/topic/0`` (ExtCommand): an answer for each line."""
     process, _ = _spawn(["ext", str(directory), str(file_size)], stdin=subprocess.PIPE)

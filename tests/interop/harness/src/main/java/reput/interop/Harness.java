@@ -19,6 +19,7 @@ public final class Harness {
                Harness ask STORE_DIR [key=value...]
                Harness strings
                Harness filter
+               Harness allocate
                Harness ext DIRECTORY FILE_SIZE
                Harness batch DIRECTORY FILE_SIZE
                Harness paths FILE_SIZE""";
@@ -63,6 +64,7 @@ public final class Harness {
             case "ask" -> count < 1 ? null : AskCommand.parse(rest, protocol);
             case "strings" -> count != 0 ? null : new StringsCommand(protocol);
             case "filter" -> count != 0 ? null : new FilterCommand(protocol);
+            case "allocate" -> count != 0 ? null : new AllocateCommand(protocol);
             case "ext" -> count != 2 ? null : ExtCommand.parse(rest, protocol);
             case "batch" -> count != 2 ? null : BatchCommand.parse(rest, protocol);
             case "paths" ->
