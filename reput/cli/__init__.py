@@ -21,6 +21,7 @@ from reput.cli import (
     diff,
     expire,
     export,
+    groups,
     inspect,
     prepare,
     produce,
@@ -57,6 +58,8 @@ app.command("get", cls=Command)(read.get)
 app.command("tail", cls=Command)(read.tail)
 app.command("query", cls=Command)(read.query)
 app.command("search-time", cls=Command)(read.search_time)
+app.add_typer(groups.app, name="groups")
+app.command("lag", cls=Command)(groups.lag)
 app.command("sql", cls=Command)(sql.sql)
 app.command("export", cls=Command)(export.export)
 app.command("diff", cls=Command)(diff.diff)

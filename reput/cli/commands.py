@@ -25,3 +25,15 @@ class Command(_Plain, TyperCommand):
 
 class Group(_Plain, TyperGroup):
     """A group of commands under one name."""
+
+
+class DefaultGroup(Group):
+    """A group whose first command may be left out: ``reput groups STORE``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Called with what follows the group's name."""
+        first = next(iter(self.list_commands(ctx)))
+        asks_for_help = not set(args[:1]).isdisjoint(self.get_help_option_names(ctx))
+        if args and not asks_for_help and args[0] not in self.commands:
+            args = [first, *args]
+        return super().parse_args(ctx, args)

@@ -1,0 +1,163 @@
+"""The lag of consumer groups: what a store still holds beyond their committed offsets.
+
+Offsets are read from RocketMQ's own file, so no broker is asked. Each lag is exact: messages from
+the queue's bounds, bytes from its units, and times from the record of the first unconsumed message.
+What cannot be known is None, and a sum with it is None as well, because a zero lag looks healthy.
+
+Not known is the lag in a queue with messages in which the group has committed nothing: where it
+begins is decided when it does. Neither is that of a group which has committed beyond the queue's
+end; it consumed from a broker whose messages are not in this queue. Filters are not applied:
+messages that a group's tags or expression leave out are counted until it commits beyond them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from readers.messagestore import MessageStore
+from store.errors import NotFoundError
+from store.state.consumeroffset import CONSUMER_OFFSET_FILE, TopicGroup, read_committed
+
+UNITS_PER_READ = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffsets:
+    """The committed offsets of a store, and the file that they were read from."""
+
+    path: Path
+    table: dict[TopicGroup, dict[int, int]]
+
+    @classmethod
+    def read(cls, store: Path, output: Path | None = None) -> Self:
+        """Those below ``output`` if it has any, because then consumers have been served from it;
+        else the store's. Raises NotFoundError if there are none, UsageError if they are damaged."""
+        places = [root / CONSUMER_OFFSET_FILE for root in (output, store) if root is not None]
+        for path in places:
+            table = read_committed(path)
+            if table is not None:
+                return cls(path, table)
+        missing = " and no ".join(map(str, places))
+        raise NotFoundError(
+            f"there is no {missing}, so the offsets of consumer groups are not known; copy the "
+            "file from the broker's store"
+        )
+
+    def groups(self) -> list[str]:
+        """Names of the groups, sorted."""
+        return sorted({key.group for key in self.table})
+
+    def topics(self, group: str) -> list[str]:
+        """Topics in which a group has committed, sorted."""
+        return sorted(key.topic for key in self.table if key.group == group)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What a group has not consumed, in one queue or in several."""
+
+    messages: int | None
+    """Queue offsets from the committed one, or from the queue's min offset, to the max offset."""
+    bytes: int | None
+    """Size of these messages' records in the log."""
+    first_store_timestamp: int | None
+    """When the oldest of them was stored, in ms; None also where there is none."""
+    seconds: float | None
+    """Age of the oldest of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """A group's position in one queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    """Exclusive."""
+    committed: int | None
+    """None if the group has committed nothing in this queue."""
+    lag: Lag
+
+
+NO_LAG = Lag(0, 0, None, 0.0)
+UNKNOWN_LAG = Lag(None, None, None, None)
+
+
+def queue_lags(
+    store: MessageStore,
+    committed: CommittedOffsets,
+    now_ms: int,
+    *,
+    groups: Collection[str] | None = None,
+    topics: Collection[str] | None = None,
+) -> Iterator[QueueLag]:
+    """Yield the lag of each queue of each topic in which a group has committed, sorted.
+
+    ``groups`` and ``topics`` limit the answer. Raises StoreError if queues cannot be read.
+    """
+    for key in sorted(committed.table, key=lambda key: (key.group, key.topic)):
+        if groups is not None and key.group not in groups:
+            continue
+        if topics is not None and key.topic not in topics:
+            continue
+        offsets = committed.table[key]
+        for queue_id in sorted({*store.queue_ids(key.topic), *offsets}):
+            yield _queue_lag(store, key, queue_id, offsets.get(queue_id), now_ms)
+
+
+def total(lags: Iterable[Lag]) -> Lag:
+    """The lag of several queues together; what is unknown in one of them is unknown."""
+    found = list(lags)
+    messages = [one.messages for one in found if one.messages is not None]
+    sizes = [one.bytes for one in found if one.bytes is not None]
+    ages = [one.seconds for one in found if one.seconds is not None]
+    first = [one.first_store_timestamp for one in found if one.first_store_timestamp is not None]
+    count = len(found)
+    return Lag(
+        sum(messages) if len(messages) == count else None,
+        sum(sizes) if len(sizes) == count else None,
+        min(first, default=None) if len(ages) == count else None,
+        max(ages, default=0.0) if len(ages) == count else None,
+    )
+
+
+def _queue_lag(
+    store: MessageStore, key: TopicGroup, queue_id: int, committed: int | None, now_ms: int
+) -> QueueLag:
+    # an absent batch queue's min offset is -1
+    low = max(store.min_offset(key.topic, queue_id), 0)
+    high = store.max_offset(key.topic, queue_id)
+    if low == high and committed is None:
+        lag = NO_LAG
+    elif committed is None or committed > high:
+        lag = UNKNOWN_LAG
+    else:
+        lag = _lag(store, key.topic, queue_id, max(committed, low), high, now_ms)
+    return QueueLag(key.group, key.topic, queue_id, low, high, committed, lag)
+
+
+def _lag(store: MessageStore, topic: str, queue_id: int, start: int, end: int, now_ms: int) -> Lag:
+    """The lag of who consumes [start, end) of a queue next."""
+    if start == end:
+        return NO_LAG
+    size, first, at = 0, None, start
+    while at < end:
+        found = store.unit_columns(topic, queue_id, at, min(UNITS_PER_READ, end - at))
+        if found is None:
+            # a file of the queue is missing
+            return Lag(end - start, None, None, None)
+        units, at = found
+        if first is None and len(units):
+            first = int(units.physical_offsets[0])
+        size += int(units.sizes.sum(dtype="int64"))
+    # the whole record is looked at, because a damaged one may state any time
+    oldest = None if first is None else store.message_at(first)
+    if oldest is None:
+        return Lag(end - start, size, None, None)
+    stored = oldest.record.store_timestamp
+    return Lag(end - start, size, stored, max(0, now_ms - stored) / 1000)
