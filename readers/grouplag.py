@@ -19,7 +19,7 @@ from typing import Self
 
 from readers.messagestore import MessageStore
 from store.errors import NotFoundError
-from store.state.consumeroffset import CONSUMER_OFFSET_FILE, TopicGroup, read_committed
+from store.state.consumeroffset import CONSUMER_OFFSET_FILE, Offsets, TopicGroup, read_committed
 
 UNITS_PER_READ = 1 << 16
 
@@ -29,15 +29,16 @@ class CommittedOffsets:
     """The committed offsets of a store, and the file that they were read from."""
 
     path: Path
-    table: dict[TopicGroup, dict[int, int]]
+    table: Offsets
 
     @classmethod
     def read(cls, store: Path, output: Path | None = None) -> Self:
         """Those below ``output`` if it has any, because then consumers have been served from it;
         else the store's. Raises NotFoundError if there are none, UsageError if they are damaged."""
-        places = [root / CONSUMER_OFFSET_FILE for root in (output, store) if root is not None]
-        for path in places:
-            table = read_committed(path)
+        roots = [root for root in (output, store) if root is not None]
+        places = [root / CONSUMER_OFFSET_FILE for root in roots]
+        for root, path in zip(roots, places, strict=True):
+            table = read_committed(root)
             if table is not None:
                 return cls(path, table)
         missing = " and no ".join(map(str, places))

@@ -1,10 +1,11 @@
-"""``reput groups`` and ``reput lag``: show how far consumer groups have read a store."""
+"""``reput groups`` and ``reput lag``: how far consumer groups have read, and moving them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -14,15 +15,18 @@ import typer
 
 from reput.cli import options, render, tables
 from reput.cli.commands import Command, DefaultGroup
-from store.errors import NotFoundError
+from store.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from readers.grouplag import CommittedOffsets, QueueLag
+    from readers.messagestore import MessageStore
+    from readers.offsetreset import OffsetChange
     from store.config import StoreSettings
+    from store.state.consumeroffset import Offsets
 
 app = typer.Typer(
     cls=DefaultGroup,
-    help="Show consumer groups and what they have not consumed. `list` may be left out.",
+    help="Show consumer groups with their lag, and move their offsets. `list` may be left out.",
     no_args_is_help=True,
 )
 
@@ -34,6 +38,33 @@ OffsetsOutput = Annotated[
         "if not given.",
         "--output",
         "-o",
+    ),
+]
+
+
+Group = Annotated[
+    str, typer.Argument(help="The consumer group.", callback=options.text, metavar="GROUP")
+]
+OffsetsTarget = Annotated[
+    Path | None,
+    options.value(
+        "DIR",
+        "Root directory of queues below which the offsets are written; the store itself if not "
+        "given.",
+        "--output",
+        "-o",
+    ),
+]
+Apply = Annotated[
+    bool, options.flag("Write the offsets; otherwise they are only shown.", "--apply")
+]
+SomeTopics = Annotated[
+    list[str] | None,
+    options.value(
+        "TOPIC",
+        "Move the offsets in this topic only; may be repeated.",
+        "--topic",
+        "-t",
     ),
 ]
 
@@ -67,9 +98,7 @@ def list_groups(
 @app.command("show", cls=Command)
 def show(
     store: options.Store,
-    group: Annotated[
-        str, typer.Argument(help="The consumer group.", callback=options.text, metavar="GROUP")
-    ],
+    group: Group,
     output: OffsetsOutput = None,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
@@ -92,6 +121,116 @@ def show(
         for one in lags
     ]  # fmt: skip
     _print(committed, columns, rows)
+
+
+@app.command("reset", cls=Command)
+def reset(
+    store: options.Store,
+    group: Group,
+    topic: Annotated[str, options.value("TOPIC", "The topic to move in.", "--topic", "-t")],
+    to_time: Annotated[
+        str | None, options.time_value("Move to the first message stored then or later")
+    ] = None,
+    earliest: Annotated[
+        bool, options.flag("Move to the first message that the log has.", "--earliest")
+    ] = False,
+    queue: Annotated[
+        int | None, options.value("QUEUE", "With `--offset`, the queue to move in.", min=0)
+    ] = None,
+    offset: Annotated[
+        int | None, options.value("OFFSET", "With `--queue`, the queue offset to move to.", min=0)
+    ] = None,
+    apply: Apply = False,
+    output: OffsetsTarget = None,
+    broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show, or write, a group's offsets for a time, for the beginning, or as they are given.
+
+    Stop the group's members first: a running member commits its own position again.
+    """
+    from readers import offsetreset  # noqa: PLC0415
+
+    ways = (to_time is not None, earliest, offset is not None)
+    if ways.count(True) != 1 or (queue is None) != (offset is None):
+        raise UsageError("give one of --to-time, --earliest, and --queue with --offset")
+    time_ms = options.optional_time_ms("--to-time", to_time)
+
+    def plan(opened: MessageStore, committed: Offsets) -> list[OffsetChange]:
+        if time_ms is not None:
+            return offsetreset.reset_to_time(opened, committed, group, topic, time_ms)
+        if queue is None or offset is None:
+            return offsetreset.reset_to_earliest(opened, committed, group, topic)
+        return offsetreset.reset_to_offset(opened, committed, group, topic, queue, offset)
+
+    settings = options.output_settings(
+        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
+    )
+    _change(settings, output, plan, apply=apply, as_json=as_json)
+
+
+@app.command("skip", cls=Command)
+def skip(
+    store: options.Store,
+    group: Group,
+    topic: SomeTopics = None,
+    apply: Apply = False,
+    output: OffsetsTarget = None,
+    broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show, or write, a group's offsets past every message, in all topics where it has committed.
+
+    Stop the group's members first: a running member commits its own position again.
+    """
+    from readers import offsetreset  # noqa: PLC0415
+
+    settings = options.output_settings(
+        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
+    )
+    _change(
+        settings, output,
+        lambda opened, committed: offsetreset.skip(opened, committed, group, topic),
+        apply=apply, as_json=as_json,
+    )  # fmt: skip
+
+
+@app.command("clone", cls=Command)
+def clone(
+    store: options.Store,
+    group: Group,
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="The group that gets its offsets.", callback=options.text, metavar="TARGET"
+        ),
+    ],
+    topic: SomeTopics = None,
+    apply: Apply = False,
+    output: OffsetsTarget = None,
+    broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show, or write, a group's offsets for another group, in all topics but its retry topic.
+
+    Stop the other group's members first: a running member commits its own position again.
+    """
+    from readers import offsetreset  # noqa: PLC0415
+
+    settings = options.output_settings(
+        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
+    )
+    _change(
+        settings, output,
+        lambda _opened, committed: offsetreset.clone(committed, group, target, topic),
+        apply=apply, as_json=as_json,
+    )  # fmt: skip
 
 
 def lag(
@@ -156,6 +295,33 @@ def _read(
     with MessageStore(settings.root, output=output, settings=settings) as opened:
         wanted = groups if group is None else [group]
         return committed, list(queue_lags(opened, committed, now_ms, groups=wanted, topics=topics))
+
+
+def _change(
+    settings: StoreSettings,
+    output: Path | None,
+    plan: Callable[[MessageStore, Offsets], list[OffsetChange]],
+    *,
+    apply: bool,
+    as_json: bool,
+) -> None:
+    from readers.messagestore import MessageStore  # noqa: PLC0415
+    from readers.offsetreset import change_offsets  # noqa: PLC0415
+
+    with MessageStore(settings.root, output=output, settings=settings) as opened:
+        changes = change_offsets(settings.root, output, partial(plan, opened), apply=apply)
+    if as_json:
+        render.print_json({"applied": apply, "offsets": [asdict(change) for change in changes]})
+        return
+    rows = [(one.topic, one.queue_id, one.before, one.after) for one in changes]
+    if rows:
+        title = "offsets written" if apply else "offsets to write"
+        tables.print_table(title, ("topic", "queue", "committed", "new"), rows)
+    different = sum(change.before != change.after for change in changes)
+    tables.print_line(
+        f"{tables.counted(different, 'offset')} of {tables.counted(len(changes), 'queue')} "
+        f"{'changed' if apply else 'would change; nothing was written, give --apply'}"
+    )
 
 
 def _sum(lags: list[QueueLag]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ HARNESS = Path(__file__).parent / "harness"
 MAIN_CLASS = "reput.interop.Harness"
 PARITY = "5.3.3"
 """The release whose files and rules this project reproduces."""
+ADMIN_CLASS = "org.apache.rocketmq.tools.command.MQAdminStartup"
 NEWEST = "5.5.1"
 """The release whose stores must be read and continued as well."""
 RELEASES = (PARITY, NEWEST)
@@ -88,6 +89,15 @@ class DrainResult(TypedDict):
     sha256: str
     """A digest of `"%03d-%012d"` (queue id, queue offset) + body, sorted by that key."""
     bodies_sha256: str
+
+
+class GroupOffsets(TypedDict):
+    """One queue of a consumer group, as its broker answers GET_CONSUME_STATS."""
+
+    broker: int
+    """The queue's max offset."""
+    committed: int
+    """0 where nothing is."""
 
 
 class BootedQueue(TypedDict):
@@ -307,6 +317,22 @@ def drain(
     return cast(DrainResult, json.loads(_finish(process, timeout)))
 
 
+def commit(
+    namesrv: str, topic: str, group: str, counts: Mapping[int, int]
+) -> dict[str, GroupOffsets]:
+    """Consume ``counts`` messages, by queue id, from the front of queues, and commit, as a member
+    of a group; what the broker then says of the group, by ``topic:queue``."""
+    wanted = [f"{queue_id}:{count}" for queue_id, count in counts.items()]
+    process, _ = _spawn(["commit", namesrv, topic, group, *wanted])
+    return cast(dict[str, GroupOffsets], json.loads(_finish(process, CALL_TIMEOUT_SECONDS)))
+
+
+def mqadmin(namesrv: str, *arguments: str) -> str:
+    """What RocketMQ's own administration command prints."""
+    process, _ = _spawn([*arguments, "-n", namesrv], main_class=ADMIN_CLASS)
+    return _finish(process, CALL_TIMEOUT_SECONDS)
+
+
 def java_strings(values: Sequence[bytes]) -> list[tuple[int, int]]:
     """Length and hash of `new String(value, UTF_8)` for each value."""
     process, _ = _spawn(["strings"], stdin=subprocess.PIPE)
@@ -379,6 +405,7 @@ def _spawn(
     *,
     heap: str = "256m",
     stdin: int = subprocess.DEVNULL,
+    main_class: str = MAIN_CLASS,
 ) -> tuple[subprocess.Popen[str], Path]:
     """Start one JVM; its private directory lives as long as the returned process object."""
     jar = build_harness(_release)
@@ -389,7 +416,7 @@ def _spawn(
     command += [f"-D{name}={home}" for name in private]
     libraries = jar.parent / "lib" / "*"
     command += ["-Dfile.encoding=UTF-8", "-cp", f"{jar}{os.pathsep}{libraries}"]
-    command += [MAIN_CLASS, *arguments]
+    command += [main_class, *arguments]
     try:
         with (home / "stderr.log").open("wb") as errors:
             process = subprocess.Popen(

@@ -15,6 +15,7 @@ public final class Harness {
         usage: Harness broker STORE_DIR [key=value...] [-- topic:queues...]
                Harness send NAMESRV TOPIC COUNT SEED RATE [LIGHT_QUEUE...]
                Harness drain NAMESRV TOPIC [AT_LEAST TIMEOUT_SECONDS]
+               Harness commit NAMESRV TOPIC GROUP [QUEUE:COUNT...]
                Harness boot STORE_DIR [key=value...]
                Harness ask STORE_DIR [key=value...]
                Harness strings
@@ -60,6 +61,7 @@ public final class Harness {
             case "broker" -> count < 1 ? null : BrokerCommand.parse(rest, protocol);
             case "send" -> count < 5 ? null : SendCommand.parse(rest, protocol);
             case "drain" -> count != 2 && count != 4 ? null : DrainCommand.parse(rest, protocol);
+            case "commit" -> count < 3 ? null : CommitCommand.parse(rest, protocol);
             case "boot" -> count < 1 ? null : BootCommand.parse(rest, protocol);
             case "ask" -> count < 1 ? null : AskCommand.parse(rest, protocol);
             case "strings" -> count != 0 ? null : new StringsCommand(protocol);

@@ -1,0 +1,178 @@
+"""Moving the committed offsets of a consumer group: by time, to an offset, past everything, or to
+where another group is.
+
+Changes are computed from what is committed and the queues' bounds; ``change_offsets`` returns them,
+or writes them below the output as well. No member is told. One that consumes goes on from its own
+position and commits it again, so a group must be stopped for its change to hold.
+Source of the rules: RocketMQ 5.3.3 ``AdminBrokerProcessor.resetOffsetInner`` and ``cloneOffset``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from readers.grouplag import CommittedOffsets
+from readers.messagestore import MessageStore
+from store.datadirectories import check_target
+from store.errors import NotFoundError, UsageError
+from store.state.brokerlock import BrokerLock
+from store.state.consumeroffset import (
+    TOPIC_GROUP_SEPARATOR,
+    ConsumerOffsetFile,
+    Offsets,
+    TopicGroup,
+)
+
+RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
+_GROUP_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}(@broadcast)?\Z", re.ASCII)
+"""The names that RocketMQ's ``Validators`` let pass, and those of a broadcasting group."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """A group's new offset in one queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+    before: int | None
+    """None if the group has committed nothing."""
+    after: int | None
+    """None if the group will have committed nothing."""
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for names that the file of offsets could not give back."""
+        if not _GROUP_NAME.match(self.group) or TOPIC_GROUP_SEPARATOR in self.topic:
+            raise UsageError(
+                f"the offsets of group {self.group} in topic {self.topic} cannot be written; a "
+                "group's name has letters, digits, %, |, - and _, up to 255 of them"
+            )
+
+
+Plan = Callable[[Offsets], list[OffsetChange]]
+"""Computes changes from what is committed."""
+
+
+def change_offsets(
+    store: Path, output: Path | None, plan: Plan, *, apply: bool
+) -> list[OffsetChange]:
+    """Return the changes of a plan; ``apply``: write them below ``output``, or in the store.
+
+    An output without offsets takes over the store's. Raises OwnershipError if a broker, a
+    dispatcher or a server of consumers runs on what would be written.
+    """
+    if not apply:
+        return plan(CommittedOffsets.read(store, output).table)
+    root = output or store
+    check_target(root)
+    with BrokerLock(root), ConsumerOffsetFile(root) as file:
+        offsets = file.load(store)
+        changes = plan(offsets)
+        for change in changes:
+            queues = offsets.setdefault(TopicGroup(change.topic, change.group), {})
+            if change.after is None:
+                queues.pop(change.queue_id, None)
+            else:
+                queues[change.queue_id] = change.after
+        file.replace({key: queues for key, queues in offsets.items() if queues}, 1)
+    return changes
+
+
+def reset_to_time(
+    store: MessageStore, offsets: Offsets, group: str, topic: str, time_ms: int
+) -> list[OffsetChange]:
+    """To the first message stored at a time or later, in each queue; the max offset if none is."""
+    return _reset(store, offsets, group, topic, lambda q: store.offset_by_time(topic, q, time_ms))
+
+
+def reset_to_earliest(
+    store: MessageStore, offsets: Offsets, group: str, topic: str
+) -> list[OffsetChange]:
+    """To the first message that the log still has, in each queue."""
+    return _reset(store, offsets, group, topic, lambda q: max(0, store.min_offset(topic, q)))
+
+
+def reset_to_offset(
+    store: MessageStore, offsets: Offsets, group: str, topic: str, queue_id: int, offset: int
+) -> list[OffsetChange]:
+    """To an offset of one queue. Raises UsageError if it is outside of the queue's bounds."""
+    if queue_id not in store.queue_ids(topic):
+        raise NotFoundError(f"topic {topic} has no queue {queue_id}; reput status lists the topics")
+    low, high = max(0, store.min_offset(topic, queue_id)), store.max_offset(topic, queue_id)
+    if not low <= offset <= high:
+        raise UsageError(
+            f"offset {offset} is outside of queue {queue_id} of topic {topic}; choose one from "
+            f"{low} to {high}"
+        )
+    before = offsets.get(TopicGroup(topic, group), {}).get(queue_id)
+    return [OffsetChange(group, topic, queue_id, before, offset)]
+
+
+def skip(
+    store: MessageStore, offsets: Offsets, group: str, topics: Sequence[str] | None
+) -> list[OffsetChange]:
+    """Past every message, in ``topics`` or in all in which the group has committed."""
+    chosen = topics or list(_topics(offsets, group))
+    found = [
+        _reset(store, offsets, group, topic, partial(store.max_offset, topic)) for topic in chosen
+    ]
+    return list(chain.from_iterable(found))
+
+
+def clone(
+    offsets: Offsets, source: str, target: str, topics: Sequence[str] | None
+) -> list[OffsetChange]:
+    """Give ``target`` the offsets of ``source``, in ``topics`` or in all but its retry topic.
+
+    A topic's offsets are replaced as a whole: where ``source`` has committed nothing, ``target``
+    loses its offset.
+    """
+    if source == target:
+        raise UsageError(
+            f"the offsets of group {source} would be cloned to itself; name two groups"
+        )
+    own = f"{RETRY_GROUP_TOPIC_PREFIX}{source}"
+    chosen = topics or [topic for topic in _topics(offsets, source) if topic != own]
+    changes = []
+    for topic in chosen:
+        given = offsets.get(TopicGroup(topic, source))
+        if given is None:
+            raise NotFoundError(
+                f"group {source} has committed nothing in topic {topic}; reput groups show lists "
+                "where it has"
+            )
+        had = offsets.get(TopicGroup(topic, target), {})
+        changes += [
+            OffsetChange(target, topic, queue_id, had.get(queue_id), given.get(queue_id))
+            for queue_id in sorted({*given, *had})
+        ]
+    return changes
+
+
+def _reset(
+    store: MessageStore,
+    offsets: Offsets,
+    group: str,
+    topic: str,
+    place: Callable[[int], int],
+) -> list[OffsetChange]:
+    queue_ids = store.queue_ids(topic)
+    if not queue_ids:
+        raise NotFoundError(f"topic {topic} has no queues; reput status lists the topics")
+    before = offsets.get(TopicGroup(topic, group), {})
+    return [OffsetChange(group, topic, q, before.get(q), place(q)) for q in queue_ids]
+
+
+def _topics(offsets: Offsets, group: str) -> Iterator[str]:
+    """Topics in which a group has committed, sorted. Raises NotFoundError if there are none."""
+    found = sorted(key.topic for key in offsets if key.group == group)
+    if not found:
+        raise NotFoundError(
+            f"group {group} has committed nothing; reput groups list shows those that have"
+        )
+    yield from found

@@ -1,0 +1,143 @@
+"""Moved offsets of consumer groups, beside plain searches in RocketMQ's own queues."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from readers.messagestore import MessageStore
+from readers.offsetreset import (
+    OffsetChange,
+    change_offsets,
+    clone,
+    reset_to_earliest,
+    reset_to_offset,
+    reset_to_time,
+    skip,
+)
+from store.errors import NotFoundError, OwnershipError, UsageError
+from store.state.brokerlock import BrokerLock
+from store.state.consumeroffset import Offsets, TopicGroup, read_committed
+from tests.readers.test_grouplag import write_offsets
+from tests.support.golden import tree
+from tests.support.live_store import LiveStore
+from tests.support.plain_queues import plain_queue, queue_directories
+from tests.support.processes import holder
+
+TOPIC = "Orders"
+
+
+def test_a_reset_leads_to_the_first_message_of_a_time(
+    golden: Callable[[str], Path], seed: int
+) -> None:
+    """In every queue of every topic: stored at that time or later, or else the end."""
+    root = golden("plain")
+    rng = random.Random(seed)
+    queues = {
+        (directory.parent.name, int(directory.name)): [
+            message.record.store_timestamp for message in plain_queue(root, directory)
+        ]
+        for directory in queue_directories(root)
+    }
+    known = sorted(time for times in queues.values() for time in times)
+    asked = [0, known[0], known[-1], known[-1] + 1, *rng.choices(known, k=20)]
+    with MessageStore(root) as store:
+        for topic in sorted({topic for topic, _ in queues}):
+            for time in asked:
+                found = reset_to_time(store, {}, "g", topic, time)
+                assert {change.queue_id: change.after for change in found} == {
+                    queue_id: bisect_left(times, time)
+                    for (of, queue_id), times in queues.items()
+                    if of == topic
+                }
+
+
+def test_offsets_are_moved_to_the_bounds_and_between(golden: Callable[[str], Path]) -> None:
+    """Of a store whose first log file is gone: the beginning is that of the log."""
+    root = golden("plain")
+    sorted((root / "commitlog").iterdir())[0].unlink()
+    with MessageStore(root) as store:
+        topic = store.topics()[0]
+        low, high = store.min_offset(topic, 0), store.max_offset(topic, 0)
+        assert 0 < low < high
+        offsets: Offsets = {TopicGroup(topic, "g"): {0: low + 1}}
+        for found, after in (
+            (reset_to_earliest(store, offsets, "g", topic), low),
+            (skip(store, offsets, "g", None), high),
+            (reset_to_offset(store, offsets, "g", topic, 0, low), low),
+            (reset_to_offset(store, offsets, "g", topic, 0, high), high),
+        ):
+            assert found[0] == OffsetChange("g", topic, 0, low + 1, after)
+        for offset in (low - 1, high + 1):
+            with pytest.raises(UsageError, match=f"choose one from {low} to {high}"):
+                reset_to_offset(store, offsets, "g", topic, 0, offset)
+        for problem, ask in (
+            ("has no queue 99", partial(reset_to_offset, store, {}, "g", topic, 99, 0)),
+            ("topic Nowhere has no queues", partial(reset_to_earliest, store, {}, "g", "Nowhere")),
+            ("group h has committed nothing", partial(skip, store, offsets, "h", None)),
+        ):
+            with pytest.raises(NotFoundError, match=problem):
+                ask()
+
+
+def test_a_clone_replaces_whole_topics() -> None:
+    """All that the group has but its retry topic, which is of no use to another group."""
+    offsets = {
+        TopicGroup("A", "g"): {0: 1, 1: 2}, TopicGroup("B", "g"): {0: 3},
+        TopicGroup("%RETRY%g", "g"): {0: 4}, TopicGroup("A", "h"): {1: 9, 2: 8},
+        TopicGroup("C", "h"): {0: 7},
+    }  # fmt: skip
+    assert clone(offsets, "g", "h", None) == [
+        OffsetChange("h", "A", 0, None, 1), OffsetChange("h", "A", 1, 9, 2),
+        OffsetChange("h", "A", 2, 8, None), OffsetChange("h", "B", 0, None, 3),
+    ]  # fmt: skip
+    assert clone(offsets, "g", "h", ["B"]) == [OffsetChange("h", "B", 0, None, 3)]
+    with pytest.raises(NotFoundError, match="group g has committed nothing in topic C"):
+        clone(offsets, "g", "h", ["C"])
+    with pytest.raises(UsageError, match="name two groups"):
+        clone(offsets, "g", "g", None)
+    for name in ("a@b", "", "x" * 256, "a b", "../x"):
+        with pytest.raises(UsageError, match="cannot be written"):
+            clone(offsets, "g", name, None)
+
+
+def test_an_output_takes_over_the_stores_offsets(tmp_path: Path) -> None:
+    """The store stays as it is, and a dry run writes nothing anywhere."""
+    with LiveStore(tmp_path) as live:
+        live.append_tags(b"a", b"b")
+        live.dispatch()
+        write_offsets(live.root, {("T", "g"): {0: 1}, ("T", "h"): {0: 2}})
+        before = tree(live.root), tree(live.output)
+        with MessageStore(live.root, output=live.output) as store:
+            plan = partial(skip, store, group="g", topics=None)
+            shown = change_offsets(live.root, live.output, plan, apply=False)
+            assert (tree(live.root), tree(live.output)) == before
+            assert change_offsets(live.root, live.output, plan, apply=True) == shown
+            change_offsets(
+                live.root, live.output, partial(clone, source="g", target="i", topics=None),
+                apply=True,
+            )  # fmt: skip
+    assert tree(live.root) == before[0]
+    assert read_committed(live.output) == {("T", "g"): {0: 2}, ("T", "h"): {0: 2},
+                                           ("T", "i"): {0: 2}}  # fmt: skip
+
+
+def test_no_offset_is_written_beside_another_writer(golden: Callable[[str], Path]) -> None:
+    """A broker keeps offsets in memory, and would write its own over ours."""
+    root = golden("broker")
+    before = (root / "config" / "consumerOffset.json").read_bytes()
+    plan = partial(clone, source="dg4", target="h", topics=None)
+    with (
+        holder(lambda: BrokerLock(root).__enter__()) as pid,
+        pytest.raises(OwnershipError, match=f"is held by process {pid}"),
+    ):
+        change_offsets(root, None, plan, apply=True)
+    assert (root / "config" / "consumerOffset.json").read_bytes() == before
+    change_offsets(root, None, plan, apply=True)
+    committed = read_committed(root) or {}
+    assert committed[TopicGroup(TOPIC, "h")] == committed[TopicGroup(TOPIC, "dg4")]
