@@ -14,7 +14,7 @@ and JSON: the first line names the CRC of the file to which the journal belongs,
 offsets as in offsetTable. A reader applies the lines up to the first torn one, and none if the file
 is another one: a broker has written it meanwhile, and its offsets count. The journal's lock is held
 by who writes. Source: RocketMQ 5.3.3 ``ConsumerOffsetManager``, ``BroadcastOffsetManager``;
-formats.md §1.
+formats.md §18.
 """
 
 from __future__ import annotations

@@ -1,0 +1,145 @@
+"""``groups`` and ``lag``: what they print of a broker's store, and what they write."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reput.cli import main
+from store.state.consumeroffset import Offsets, TopicGroup, read_committed
+from tests.cli.test_errors import assert_one_line
+from tests.readers.test_grouplag import write_offsets
+from tests.support.golden import log_records, tree
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+TOPIC, GROUP = "Orders", "dg4"
+"""Of golden store broker: the group has committed 0 in each of the four queues."""
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """A command in this process, on a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["reput", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess([], int(ended.value.code or 0), *printed)
+
+    return run
+
+
+def answer(call: Call, *arguments: object) -> dict[str, Any]:
+    done = call(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def committed(root: Path) -> Offsets:
+    return read_committed(root) or {}
+
+
+def test_groups_and_their_lag(golden: Callable[[str], Path], call: Call) -> None:
+    """The sums of the log's records, the same from each command, with or without ``list``."""
+    root = golden("broker")
+    orders = [found for found in log_records(root) if found.topic.decode() == TOPIC]
+    first = min(found.store_timestamp for found in orders)
+    size = sum(found.total_size for found in orders)
+    [group] = answer(call, "groups", root)["groups"]
+    assert (group["group"], group["topics"], group["queues"]) == (GROUP, [TOPIC], 4)
+    assert (group["messages"], group["bytes"]) == (len(orders), size)
+    assert group["first_store_timestamp"] == first
+    [lag] = answer(call, "lag", root)["lags"]
+    assert (lag["group"], lag["topic"], lag["messages"]) == (GROUP, TOPIC, len(orders))
+    queues = answer(call, "groups", "show", root, GROUP)["queues"]
+    assert [queue["committed"] for queue in queues] == [0, 0, 0, 0]
+    assert sum(queue["lag"]["bytes"] for queue in queues) == size
+    assert answer(call, "lag", root, "--topic", "Other")["lags"] == []
+    assert answer(call, "lag", root, "--group", "other")["lags"] == []
+    plain, listed = call("groups", root), call("groups", "list", root)
+    assert plain.stdout == listed.stdout
+    assert "COMMAND [ARGS]" in call("groups", "-h").stdout
+    for command in (("groups", root), ("groups", "show", root, GROUP), ("lag", root)):
+        assert TOPIC in (lines := call(*command).stdout) or GROUP in lines
+        assert all(len(line) <= 80 for line in lines.splitlines()[1:])
+
+
+def test_what_is_unknown_is_said(golden: Callable[[str], Path], call: Call) -> None:
+    """Never shown as 0: no commit in one of the queues, and one beyond the queue's end."""
+    root = golden("broker")
+    write_offsets(root, {(TOPIC, "some"): {0: 1500, 1: 1500}, (TOPIC, "far"): {2: 1501}})
+    _, *lines = call("groups", "show", root, "some").stdout.splitlines()
+    assert [line.count("none") for line in lines[2:]] == [0, 0, 1, 1]
+    assert [line.count("unknown") for line in lines[2:]] == [0, 0, 3, 3]
+    rows = answer(call, "groups", root)["groups"]
+    assert [(row["group"], row["messages"], row["seconds"]) for row in rows] == [
+        ("far", None, None), ("some", None, None)
+    ]  # fmt: skip
+    _, *lines = call("lag", root).stdout.splitlines()
+    assert [line.count("unknown") for line in lines[2:]] == [3, 3]
+
+
+def test_offsets_are_written_only_with_apply(golden: Callable[[str], Path], call: Call) -> None:
+    """What is shown first is what is written then."""
+    root = golden("broker")
+    before = tree(root)
+    for arguments in (
+        ("reset", root, GROUP, "--topic", TOPIC, "--queue", 1, "--offset", 700),
+        ("clone", root, GROUP, "copy"),
+        ("skip", root, GROUP),
+        ("reset", root, GROUP, "--topic", TOPIC, "--earliest"),
+        ("reset", root, GROUP, "--topic", TOPIC, "--to-time", "2100-01-01"),
+    ):
+        dry = answer(call, "groups", *arguments)
+        assert dry["applied"] is False
+        assert tree(root) == before
+        done = answer(call, "groups", *arguments, "--apply")
+        assert done == {**dry, "applied": True}
+        for one in done["offsets"]:
+            found = committed(root)[TopicGroup(one["topic"], one["group"])]
+            assert found[one["queue_id"]] == one["after"]
+        before = tree(root)
+    assert committed(root) == {
+        TopicGroup(TOPIC, GROUP): dict.fromkeys(range(4), 1500),
+        TopicGroup(TOPIC, "copy"): {0: 0, 1: 700, 2: 0, 3: 0},
+    }
+    text = call("groups", "skip", root, GROUP).stdout
+    assert text.endswith("0 offsets of 4 queues would change; nothing was written, give --apply\n")
+
+
+def test_wrong_calls(golden: Callable[[str], Path], call: Call) -> None:
+    """One line, which names the way out; nothing is written."""
+    root = golden("broker")
+    before = tree(root / "config")
+    reset = ("groups", "reset", root, GROUP, "--topic", TOPIC)
+    for code, part, arguments in (
+        (2, "give one of --to-time, --earliest", reset),
+        (2, "give one of --to-time, --earliest", (*reset, "--earliest", "--to-time", "-1h")),
+        (2, "give one of --to-time, --earliest", (*reset, "--queue", 1)),
+        (2, "give one of --to-time, --earliest", (*reset, "--earliest", "--queue", 1)),
+        (2, "--to-time is 'soon'", (*reset, "--to-time", "soon")),
+        (2, "missing option '--topic'", reset[:4]),
+        (2, "choose one from 0 to 1500", (*reset, "--queue", 1, "--offset", 1501, "--apply")),
+        (2, "cannot be written", ("groups", "clone", root, GROUP, "a@b", "--apply")),
+        (1, "no queue 9", (*reset, "--queue", 9, "--offset", 1, "--apply")),
+        (1, "reput groups list shows", ("groups", "show", root, "nobody")),
+        (1, "reput groups list shows", ("groups", "skip", root, "nobody", "--apply")),
+        (2, "is not a directory", ("groups", root / "nowhere")),
+    ):
+        assert_one_line(call(*arguments), code, part)
+        assert tree(root / "config") == before
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (root / "config" / name).unlink(missing_ok=True)
+    assert_one_line(call("groups", root), 1, "there is no", "consumerOffset.json", "copy the file")
+    (root / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:"x"}}}')
+    assert_one_line(call("lag", root), 2, "cannot use", "the offset of T@g in queue 0 is 'x'")
