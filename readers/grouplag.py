@@ -99,8 +99,18 @@ def queue_lags(
 ) -> Iterator[QueueLag]:
     """Yield the lag of each queue of each topic in which a group has committed, sorted.
 
-    ``groups`` and ``topics`` limit the answer. Raises StoreError if queues cannot be read.
+    ``groups`` and ``topics`` limit the answer. Raises NotFoundError for a group without offsets,
+    UsageError for an unknown topic, StoreError if queues cannot be read.
     """
+    for group in groups or ():
+        if group not in committed.groups():
+            raise NotFoundError(
+                f"consumer group {group} has no offsets in {committed.path}; reput groups list "
+                "shows those that have"
+            )
+    for topic in topics or ():
+        if not any(key.topic == topic for key in committed.table):
+            store.check_topic(topic)
     for key in sorted(committed.table, key=lambda key: (key.group, key.topic)):
         if groups is not None and key.group not in groups:
             continue

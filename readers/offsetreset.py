@@ -100,9 +100,11 @@ def reset_to_earliest(
 def reset_to_offset(
     store: MessageStore, offsets: Offsets, group: str, topic: str, queue_id: int, offset: int
 ) -> list[OffsetChange]:
-    """To an offset of one queue. Raises UsageError if it is outside of the queue's bounds."""
-    if queue_id not in store.queue_ids(topic):
-        raise NotFoundError(f"topic {topic} has no queue {queue_id}; reput status lists the topics")
+    """To an offset of one queue. Raises UsageError for one outside of the queue's bounds."""
+    if queue_id not in _queue_ids(store, topic):
+        raise NotFoundError(
+            f"topic {topic} has no queue {queue_id}; reput status --topic lists its queues"
+        )
     low, high = max(0, store.min_offset(topic, queue_id)), store.max_offset(topic, queue_id)
     if not low <= offset <= high:
         raise UsageError(
@@ -161,11 +163,18 @@ def _reset(
     topic: str,
     place: Callable[[int], int],
 ) -> list[OffsetChange]:
-    queue_ids = store.queue_ids(topic)
-    if not queue_ids:
-        raise NotFoundError(f"topic {topic} has no queues; reput status lists the topics")
+    queue_ids = _queue_ids(store, topic)
     before = offsets.get(TopicGroup(topic, group), {})
     return [OffsetChange(group, topic, q, before.get(q), place(q)) for q in queue_ids]
+
+
+def _queue_ids(store: MessageStore, topic: str) -> list[int]:
+    """Raises UsageError for an unknown topic, NotFoundError for one without queues."""
+    queue_ids = store.queue_ids(topic)
+    if not queue_ids:
+        store.check_topic(topic)
+        raise NotFoundError(f"topic {topic} has no queues; --output names another place of them")
+    return queue_ids
 
 
 def _topics(offsets: Offsets, group: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ import typer
 
 from reput.cli import options, render, tables
 from reput.cli.commands import Command, DefaultGroup
-from store.errors import NotFoundError, UsageError
+from store.errors import UsageError
 
 if TYPE_CHECKING:
     from readers.grouplag import CommittedOffsets, QueueLag
@@ -109,7 +109,7 @@ def show(
     settings = options.output_settings(
         store, output, broker_conf, commitlog_file_size, consume_queue_file_size
     )
-    committed, lags = _read(settings, output, group=group)
+    committed, lags = _read(settings, output, groups=[group])
     if as_json:
         queues = [asdict(one) for one in lags]
         render.print_json({"offsets_file": str(committed.path), "group": group, "queues": queues})
@@ -276,25 +276,18 @@ def _read(
     settings: StoreSettings,
     output: Path | None,
     *,
-    group: str | None = None,
     groups: list[str] | None = None,
     topics: list[str] | None = None,
 ) -> tuple[CommittedOffsets, list[QueueLag]]:
-    """Raises NotFoundError where no offsets are known, or none of ``group``."""
+    """Raises NotFoundError where no offsets are known, or none of one of ``groups``."""
     from readers.grouplag import CommittedOffsets, queue_lags  # noqa: PLC0415
     from readers.messagestore import MessageStore  # noqa: PLC0415
 
     # before the queues, so that no group is shown as having committed what has not arrived
     committed = CommittedOffsets.read(settings.root, output)
-    if group is not None and group not in committed.groups():
-        raise NotFoundError(
-            f"consumer group {group} has no offsets in {committed.path}; reput groups list shows "
-            "those that have"
-        )
     now_ms = time.time_ns() // 1_000_000
     with MessageStore(settings.root, output=output, settings=settings) as opened:
-        wanted = groups if group is None else [group]
-        return committed, list(queue_lags(opened, committed, now_ms, groups=wanted, topics=topics))
+        return committed, list(queue_lags(opened, committed, now_ms, groups=groups, topics=topics))
 
 
 def _change(
@@ -346,4 +339,4 @@ def _print(
     if rows:
         tables.print_table(title, columns, rows)
     else:
-        tables.print_line(f"{title}: no group has committed any that were asked for")
+        tables.print_line(f"{title}: none that were asked for")

@@ -78,11 +78,12 @@ def test_offsets_are_moved_to_the_bounds_and_between(golden: Callable[[str], Pat
                 reset_to_offset(store, offsets, "g", topic, 0, offset)
         for problem, ask in (
             ("has no queue 99", partial(reset_to_offset, store, {}, "g", topic, 99, 0)),
-            ("topic Nowhere has no queues", partial(reset_to_earliest, store, {}, "g", "Nowhere")),
             ("group h has committed nothing", partial(skip, store, offsets, "h", None)),
         ):
             with pytest.raises(NotFoundError, match=problem):
                 ask()
+        with pytest.raises(UsageError, match="no topic Nowhere in"):
+            reset_to_earliest(store, {}, "g", "Nowhere")
 
 
 def test_a_clone_replaces_whole_topics() -> None:
