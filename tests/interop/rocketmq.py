@@ -34,9 +34,9 @@ from tests.interop.maven import HarnessError, tail
 
 HARNESS = Path(__file__).parent / "harness"
 MAIN_CLASS = "reput.interop.Harness"
+ADMIN_CLASS = "org.apache.rocketmq.tools.command.MQAdminStartup"
 PARITY = "5.3.3"
 """The release whose files and rules this project reproduces."""
-ADMIN_CLASS = "org.apache.rocketmq.tools.command.MQAdminStartup"
 NEWEST = "5.5.1"
 """The release whose stores must be read and continued as well."""
 RELEASES = (PARITY, NEWEST)
