@@ -50,7 +50,7 @@ def answer(settings: StoreSettings, query: str) -> Iterator[pa.RecordBatchReader
             raise UsageError(f"the query cannot be run: {reason}") from error
         except duckdb.PermissionException as error:
             raise UsageError(
-                f"the query names a file ({error}), and sql opens none: redirect its output to a "
+                "the query names a file, and sql opens none but the log: redirect the output to a "
                 "file, or write Parquet files with reput export"
             ) from error
         except duckdb.Error as error:

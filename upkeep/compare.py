@@ -350,7 +350,7 @@ def _compare_indexes(
         for directory in (left, right)
     ]
     for number, pair in enumerate(zip_longest(*names)):
-        place = f"{number}: {pair[0] or 'none'} | {pair[1] or 'none'}"
+        place = f"file {number} ({pair[0] or 'none'} | {pair[1] or 'none'})"
         if None in pair:
             sides: Sequence[Fields | None] = [{"file": name} if name else None for name in pair]
             yield StoreDifference(INDEX_DIRECTORY, place, "file", *sides)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from contextlib import suppress
 
@@ -38,6 +39,16 @@ from reput.guard import foreign_packages
 from store.errors import ReputError
 
 _OF_STDOUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+_USAGE_WORDS = (
+    # those of pydantic, which checks the values for typer
+    ("Value error, ", ""),
+    ("Input should be a valid integer, unable to .*", "it must be a whole number"),
+    ("Input should be ", "it must be "),
+    # a second sentence
+    (r"\. Did you mean (.*)\?$", r" (did you mean \1?)"),
+)
+"""Expressions for typer's words, and what they become in a line of ours."""
 
 app = typer.Typer(
     name="reput",
@@ -119,10 +130,11 @@ def main() -> None:
 
 def _usage_line(error: typer.TyperException) -> str:
     """typer's sentence as a line of ours, with the command whose help explains it."""
-    # pydantic, which checks the values for typer, puts these words before some of its reasons
-    text = error.format_message().replace("Value error, ", "").rstrip(".")
+    text = error.format_message().rstrip(".")
     if not text:
         return ""
+    for theirs, ours in _USAGE_WORDS:
+        text = re.sub(theirs, ours, text)
     context = getattr(error, "ctx", None)
     hint = f"; see {context.command_path} --help" if context is not None else ""
     return f"{text[0].lower()}{text[1:]}{hint}"

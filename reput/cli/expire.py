@@ -50,8 +50,9 @@ def expire(
     title, columns = "removed" if apply else "to remove", ("topic", "queue", "file", "bytes")
     if rows:
         tables.print_table(title, columns, rows)
+    advice = "; nothing was removed, give --apply" if rows and not apply else ""
     tables.print_line(
         f"{tables.counted(len(found.files), 'file')}, {tables.human_bytes(size)}, "
         f"{tables.counted(len(found.unused_queues), 'unused queue')}; the log begins at "
-        f"{found.log_min_offset}" + ("" if apply else "; nothing was removed, give --apply")
+        f"{found.log_min_offset}{advice}"
     )

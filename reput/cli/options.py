@@ -319,7 +319,7 @@ IndexTags = Annotated[
 ]
 Delta = Annotated[
     str | None,
-    value("URL", "Also write a row per message to this Delta table, a path or `s3://...`.",
+    value("URL", "Also write a row per message to this Delta table, a path or an `s3://` URL.",
           panel=DELTA),
 ]  # fmt: skip
 DeltaSchema = Annotated[

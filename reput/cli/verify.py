@@ -88,7 +88,9 @@ def _place(found: Difference) -> str:
 def _fields(found: Difference, values: tuple[int | str, ...] | None) -> str:
     if values is None:
         return "nothing"
-    names = _NAMES.get((found.kind, found.damage), ("bytes",))
+    names = _NAMES.get((found.kind, found.damage), ())
+    if not names and len(values) == 1:
+        return f"{values[0]} bytes"
     if len(names) != len(values):
         return " ".join(map(str, values))
     return ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))

@@ -38,16 +38,21 @@ def check_topics(topics: Iterable[str], *roots: Path) -> None:
     for topic in topics:
         if topic not in known:
             place = " or ".join(dict.fromkeys(map(str, roots)))
+            hint = "reput status lists the topics"
+            if not known:
+                hint = (
+                    "no topic has; build queues with reput run, or give the --output that has them"
+                )
             raise UsageError(
                 f"no topic {_shown(topic)} in {place}: it has no queues there and is not in "
-                f"{TOPICS_FILE}{near_topics(topic, known)}; reput status lists the topics"
+                f"{TOPICS_FILE}{near_topics(topic, known)}; {hint}"
             )
 
 
 def near_topics(topic: str, known: Collection[str]) -> str:
     """The part of an error that names the topics that may have been meant; empty without one."""
     near = difflib.get_close_matches(topic, known, _NEAR_COUNT, _NEAR_ENOUGH)
-    return f"; did you mean {' or '.join(map(_shown, near))}?" if near else ""
+    return f" (did you mean {' or '.join(map(_shown, near))}?)" if near else ""
 
 
 def _shown(topic: str) -> str:

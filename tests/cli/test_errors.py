@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -202,9 +203,12 @@ def test_a_spark_setting_that_is_wrong(golden: Callable[[str], Path], tmp_path: 
     ("arguments", "parts"),
     [
         (["run", "--onse"], ["--onse", "--once", "reput run --help"]),
-        (["stauts"], ["'stauts'", "'status'", "reput --help"]),
+        (["stauts"], ["'stauts'", "(did you mean 'status'?); ", "reput --help"]),
         (["get", "STORE"], ["missing argument", "reput get --help"]),
-        (["inspect", "record", "STORE", "x"], ["integer", "reput inspect record --help"]),
+        (
+            ["inspect", "record", "STORE", "x"],
+            ["it must be a whole number; ", "reput inspect record --help"],
+        ),
         (["run", "STORE", "--on-corrupt", "skip"], ["--on-corrupt", "'skip'", "'quarantine'"]),
         (["tail", "STORE", "T", "--lines", "-1"], ["--lines", "greater than or equal to 0"]),
     ],
@@ -214,7 +218,7 @@ def test_a_wrong_call_is_one_line(arguments: list[str], parts: list[str]) -> Non
     done = reput(*arguments)
     assert_one_line(done, 2, *parts)
     assert len(done.stderr.splitlines()) == 1
-    assert "Value error" not in done.stderr
+    assert not re.search("Value error|Input should|[.?]; ", done.stderr)
 
 
 @pytest.mark.parametrize("arguments", [[], ["inspect"]])

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -395,7 +396,10 @@ def test_an_unknown_topic_is_a_wrong_call(
         call("export", store, out, "-t", "Orders", "-t", "Order"),
         call("export", store, out, "-t", "Orders?"),
     ):
-        assert_one_line(done, 2, "did you mean Orders?")
+        assert_one_line(done, 2, "(did you mean Orders?); ")
+    shutil.rmtree(store / "consumequeue")
+    (store / "config" / "topics.json").unlink()
+    assert_one_line(call("tail", store, "Orders"), 2, "build queues with reput run")
     assert list(tmp_path.iterdir()) == [store]
 
 

@@ -79,7 +79,7 @@ def index_places(store: Path, slots: int) -> Iterator[Place]:
     """Every index entry, every slot that is used, and the header."""
     for number, path in enumerate(sorted((store / "index").iterdir())):
         data = path.read_bytes()
-        place = f"{number}: {path.name} | {path.name}"
+        place = f"file {number} ({path.name} | {path.name})"
         entries = 40 + 4 * slots
         for entry in range(1, struct.unpack_from(">i", data, 36)[0]):
             yield path, entries + 20 * entry, 20, place, f"entry {entry}"
@@ -206,7 +206,7 @@ def test_what_one_side_lacks_is_a_difference(pair: Callable[[str], tuple[Path, P
             ("consumequeue", "/".join(last.parts[-3:-1]), f"file {last.name}"): (
                 {"bytes": length}, None,
             ),
-            ("index", f"2: {' | '.join(names)}", "file"): ({"file": index[-1].name}, None),
+            ("index", f"file 2 ({' | '.join(names)})", "file"): ({"file": index[-1].name}, None),
         }  # fmt: skip
 
 
