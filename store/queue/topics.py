@@ -41,7 +41,7 @@ def check_topics(topics: Iterable[str], *roots: Path) -> None:
             hint = "reput status lists the topics"
             if not known:
                 hint = (
-                    "no topic has; build queues with reput run, or give the --output that has them"
+                    "build queues with reput run, or give the --output that has them"
                 )
             raise UsageError(
                 f"no topic {_shown(topic)} in {place}: it has no queues there and is not in "
