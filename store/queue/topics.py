@@ -40,9 +40,7 @@ def check_topics(topics: Iterable[str], *roots: Path) -> None:
             place = " or ".join(dict.fromkeys(map(str, roots)))
             hint = "reput status lists the topics"
             if not known:
-                hint = (
-                    "build queues with reput run, or give the --output that has them"
-                )
+                hint = "build queues with reput run, or give the --output that has them"
             raise UsageError(
                 f"no topic {_shown(topic)} in {place}: it has no queues there and is not in "
                 f"{TOPICS_FILE}{near_topics(topic, known)}; {hint}"
