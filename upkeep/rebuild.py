@@ -124,12 +124,14 @@ def rebuild(
             clear_aside(output)
             return Rebuilt(progress, comparison, [])
         parts = [part for part in parts if part.partition("/")[0] in written]
-        if found <= {*parts}:
+        is_ours = read_watermark(config.state_directory) is not None
+        # an index that stays may lag the new queues, and where it begins is in the watermark
+        index_stays = settings.builds_index and INDEX_DIRECTORY not in parts
+        if found <= {*parts} and not (is_ours and index_stays):
             parts += [CHECKPOINT_KIND, STATE_DIRECTORY]
         else:
             if INDEX_DIRECTORY in parts:
                 _note_index_begin(config, built)
-            is_ours = read_watermark(config.state_directory) is not None
             if is_ours and read_build_record(built) != read_build_record(output):
                 parts.append(f"{STATE_DIRECTORY}/{BUILD_RECORD}")
         return Rebuilt(progress, comparison, swap_in(output, parts))

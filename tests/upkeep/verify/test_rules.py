@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -22,13 +23,14 @@ from checkpoints.watermark import WatermarkFile, read_watermark
 from store.config import StoreSettings, read_store_settings
 from store.errors import CommitLogError, IndexFileError, ReputError, StoreError, UsageError
 from store.runs.dispatch import DispatchBatch
-from store.state.built import record_build
+from store.state.built import record_build, settings_of
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
 from tests.support.golden import log_records
 from tests.support.outputs import Output, QueueLog
 from tests.support.processes import is_killed_at
-from tests.support.wire import UNIT
+from tests.support.wire import UNIT, read_log
+from upkeep.expiry import expire
 from upkeep.verify.difference import Damage
 from upkeep.verify.run import verify
 
@@ -405,3 +407,29 @@ def damage_entry(output: DerivedOutput, number: int) -> None:
             path.write_bytes(data)
             return
         number -= layout.max_index_num - 1
+
+
+def test_an_index_that_is_no_longer_built_does_not_say_where_the_log_was_cut(
+    ram_path: Path,
+) -> None:
+    """Switched off by either setting, it may be older than a cut before this one."""
+    output = DerivedOutput.build("plain", ram_path)
+    layout = output.layout
+    for path in output.files()["index"]:
+        data = bytearray(path.read_bytes())
+        for number in range(1, layout.max_index_num):
+            data[layout.entry_position(number)] ^= 1
+        path.write_bytes(data)
+    offset, record = read_log(output.store / "commitlog")[-1]
+    last = max((output.store / "commitlog").iterdir())
+    with last.open("r+b") as file:
+        file.seek(offset - int(last.name))
+        file.write(bytes(len(record)))
+    conf = output.store / "broker.conf"
+    stated = conf.read_text()
+    for setting in ("messageIndexEnable", "indexFileWriteEnable"):
+        conf.write_text(f"{stated}\n{setting}=false\n")
+        settings = settings_of(output.root, read_store_settings(output.store))
+        for look in output.verify, partial(expire, settings, output.root, apply=False):
+            with pytest.raises(CommitLogError, match=f"cuts 1 units from {offset} on"):
+                look()
