@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from store.log import properties, record
-from store.log.kernelbase import find_byte, i16, i32, i64, kernel, le64, u8, u32
+from store.log.kernelbase import crc32, find_byte, i16, i32, i64, kernel, le64, u8, u32
 from store.log.record import Status, SysFlag
 
 OK = int(Status.OK)
@@ -40,6 +40,7 @@ _MIN_RECORD = record.MIN_RECORD_LENGTH
 _MAX_RECORD = record.MAX_RECORD_LENGTH
 _FIXED = record.FIXED_LENGTH
 _MAGIC = record.MAGIC_POSITION
+_BODY_CRC = record.BODY_CRC_POSITION
 _BORN_HOST = record.BORN_HOST_POSITION
 _PHYSICAL = record.PHYSICAL_OFFSET_POSITION
 _SYS_FLAG = record.SYS_FLAG_POSITION
@@ -116,6 +117,18 @@ def frame(buf, length, pos, base, file_end):
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
     stored = pos + _BORN_HOST + born_length
     return OK, size, stored, body, body_length, topic, topic_length, props
+
+
+@njit(inline="always")
+def checked_frame(buf, length, pos, base, file_end, verify_crc, crc_tables):
+    """``frame``, which with ``verify_crc`` checks the body's CRC as well."""
+    status, size, stored, body, body_length, topic, topic_length, props = frame(
+        buf, length, pos, base, file_end
+    )
+    if status == OK and verify_crc and body_length > 0:
+        if crc32(crc_tables, buf, body, body + body_length) != i32(buf, pos + _BODY_CRC):
+            status = BAD_BODY_CRC
+    return status, size, stored, body, body_length, topic, topic_length, props
 
 
 @kernel

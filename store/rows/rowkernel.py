@@ -15,7 +15,6 @@ from numba import njit
 from store.log import properties, record
 from store.log.kernelbase import (
     copy_bytes,
-    crc32,
     find_byte,
     i32,
     i64,
@@ -25,15 +24,14 @@ from store.log.kernelbase import (
     u8,
 )
 from store.log.kernels import (
-    BAD_BODY_CRC,
     BAD_SIZE,
     EMPTY,
     FULL,
     NEED_MORE,
     OK,
+    checked_frame,
     decode_char,
     find_two,
-    frame,
     is_schedule_topic,
     property_name,
     tags_code,
@@ -73,7 +71,6 @@ MIN_PROPERTY_LENGTH = 4
 _V4 = record.HOST_V4_LENGTH
 _V6 = record.HOST_V6_LENGTH
 _BORN_HOST = record.BORN_HOST_POSITION
-_BODY_CRC = record.BODY_CRC_POSITION
 _QUEUE_ID = record.QUEUE_ID_POSITION
 _FLAG = record.FLAG_POSITION
 _QUEUE_OFFSET = record.QUEUE_OFFSET_POSITION
@@ -114,14 +111,11 @@ def _decode_row(
     row, index, numbers, slices,
 ):  # fmt: skip
     """(status, totalSize) of the record at ``pos``; with OK its row is filled."""
-    status, size, stored, body, body_length, topic, topic_length, props = frame(
-        buf, length, pos, base, file_end
+    status, size, stored, body, body_length, topic, topic_length, props = checked_frame(
+        buf, length, pos, base, file_end, verify_crc, crc_tables
     )
     if status != OK:
         return status, size
-    if verify_crc and body_length > 0:
-        if crc32(crc_tables, buf, body, body + body_length) != i32(buf, pos + _BODY_CRC):
-            return BAD_BODY_CRC, size
     store_timestamp, end = i64(buf, stored), pos + size
     status, code = tags_code(
         buf, props, end, store_timestamp, is_schedule_topic(buf, topic, topic_length),

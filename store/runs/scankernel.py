@@ -12,13 +12,12 @@ from numba import njit
 
 from store.index.indexfile import TAG_KEY_PREFIX
 from store.log import properties, record
-from store.log.kernelbase import crc32, find_byte, i32, i64, kernel, le64, put32, put64
+from store.log.kernelbase import find_byte, i32, i64, kernel, le64, put32, put64
 from store.log.kernels import (
-    BAD_BODY_CRC,
     FULL,
     OK,
+    checked_frame,
     find_two,
-    frame,
     hash_on,
     is_schedule_topic,
     parse_integer,
@@ -29,7 +28,6 @@ from store.log.kernels import (
 from store.log.record import SysFlag
 from store.queue.consumequeue import CQ_STORE_UNIT_SIZE, SIZE_IN_UNIT, TAGS_CODE_IN_UNIT
 
-_BODY_CRC = record.BODY_CRC_POSITION
 _QUEUE_ID = record.QUEUE_ID_POSITION
 _QUEUE_OFFSET = record.QUEUE_OFFSET_POSITION
 _SYS_FLAG = record.SYS_FLAG_POSITION
@@ -387,14 +385,11 @@ def scan_records(
     # not unpacked where used: that would count references in every turn of the loop
     offsets, sizes, tags, queue_offsets, run_ids, runs, arena, slots = out
     while base + pos < stop:
-        status, size, stored, body, body_length, topic, topic_length, props = frame(
-            buf, length, pos, base, file_end
+        status, size, stored, _, _, topic, topic_length, props = checked_frame(
+            buf, length, pos, base, file_end, verify_crc, crc_tables
         )
         if status != OK:
             return status, pos
-        if verify_crc and body_length > 0:
-            if crc32(crc_tables, buf, body, body + body_length) != i32(buf, pos + _BODY_CRC):
-                return BAD_BODY_CRC, pos
         store_timestamp, offset, end = i64(buf, stored), base + pos, pos + size
         scheduled = is_schedule_topic(buf, topic, topic_length)
         status, code = tags_code(buf, props, end, store_timestamp, scheduled, delay_levels_ms)
