@@ -15,13 +15,13 @@ import typer
 
 from reput.cli import options, render, tables
 from reput.cli.commands import Command, DefaultGroup
+from store.config import StoreSettings
 from store.errors import UsageError
 
 if TYPE_CHECKING:
     from readers.grouplag import CommittedOffsets, QueueLag
     from readers.messagestore import MessageStore
     from readers.offsetreset import OffsetChange
-    from store.config import StoreSettings
     from store.state.consumeroffset import Offsets
 
 app = typer.Typer(
@@ -70,18 +70,13 @@ SomeTopics = Annotated[
 
 
 @app.command("list", cls=Command)
+@options.with_options(settings=options.output_settings)
 def list_groups(
-    store: options.Store,
+    settings: StoreSettings,
     output: OffsetsOutput = None,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show each consumer group with its lag over all of its topics."""
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
     committed, lags = _read(settings, output)
     groups = [
         {"group": group, "topics": committed.topics(group), **_sum(list(found))}
@@ -96,19 +91,14 @@ def list_groups(
 
 
 @app.command("show", cls=Command)
+@options.with_options(settings=options.output_settings)
 def show(
-    store: options.Store,
+    settings: StoreSettings,
     group: Group,
     output: OffsetsOutput = None,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show each queue of a consumer group; exit code 1 if it has committed nothing."""
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
     committed, lags = _read(settings, output, groups=[group])
     if as_json:
         queues = [asdict(one) for one in lags]
@@ -124,8 +114,9 @@ def show(
 
 
 @app.command("reset", cls=Command)
+@options.with_options(settings=options.output_settings)
 def reset(
-    store: options.Store,
+    settings: StoreSettings,
     group: Group,
     topic: Annotated[str, options.value("TOPIC", "The topic to move in.", "--topic", "-t")],
     to_time: Annotated[
@@ -142,9 +133,6 @@ def reset(
     ] = None,
     apply: Apply = False,
     output: OffsetsTarget = None,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show, or write, a group's offsets for a time, for the beginning, or as they are given.
@@ -165,22 +153,17 @@ def reset(
             return offsetreset.reset_to_earliest(opened, committed, group, topic)
         return offsetreset.reset_to_offset(opened, committed, group, topic, queue, offset)
 
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
     _change(settings, output, plan, apply=apply, as_json=as_json)
 
 
 @app.command("skip", cls=Command)
+@options.with_options(settings=options.output_settings)
 def skip(
-    store: options.Store,
+    settings: StoreSettings,
     group: Group,
     topic: SomeTopics = None,
     apply: Apply = False,
     output: OffsetsTarget = None,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show, or write, a group's offsets past every message, in all topics where it has committed.
@@ -189,9 +172,6 @@ def skip(
     """
     from readers import offsetreset  # noqa: PLC0415
 
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
     _change(
         settings, output,
         lambda opened, committed: offsetreset.skip(opened, committed, group, topic),
@@ -200,8 +180,9 @@ def skip(
 
 
 @app.command("clone", cls=Command)
+@options.with_options(settings=options.output_settings)
 def clone(
-    store: options.Store,
+    settings: StoreSettings,
     group: Group,
     target: Annotated[
         str,
@@ -212,9 +193,6 @@ def clone(
     topic: SomeTopics = None,
     apply: Apply = False,
     output: OffsetsTarget = None,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show, or write, a group's offsets for another group, in all topics but its retry topic.
@@ -223,9 +201,6 @@ def clone(
     """
     from readers import offsetreset  # noqa: PLC0415
 
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
     _change(
         settings, output,
         lambda _opened, committed: offsetreset.clone(committed, group, target, topic),
@@ -233,8 +208,9 @@ def clone(
     )  # fmt: skip
 
 
+@options.with_options(settings=options.output_settings)
 def lag(
-    store: options.Store,
+    settings: StoreSettings,
     group: Annotated[
         list[str] | None,
         options.value("GROUP", "Show only this consumer group; may be repeated."),
@@ -244,9 +220,6 @@ def lag(
         options.value("TOPIC", "Show only this topic; may be repeated.", "--topic", "-t"),
     ] = None,
     output: OffsetsOutput = None,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the lag of consumer groups in each of their topics.
@@ -254,9 +227,6 @@ def lag(
     It is unknown where a group has not committed yet, or has committed beyond the queue's end. The
     age is that of the first message which is not consumed.
     """
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-    )
     committed, lags = _read(settings, output, groups=group, topics=topic)
     found = [
         {"group": name, "topic": of_topic, **_sum(list(queues))}
