@@ -26,7 +26,7 @@ run: install ## the demo: a live log, followed by the dispatcher, every message 
 
 test: install ## all tests that CI runs, a process for each core
 	sh deploy/install-jdk.sh maven
-	$(BIN)/python -m pytest -n logical --dist loadfile --durations=10
+	$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder --durations=10
 
 test-slow: install ## exhaustive runs: hundreds of kill -9 rounds, 40,000 mutated logs; two hours
 	sh deploy/install-jdk.sh maven

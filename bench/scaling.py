@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -129,31 +129,27 @@ def _memory_row(context: Context, memory: dict[float, int]) -> Row:
 def measure_queues(context: Context) -> Iterator[Row]:
     """Measure the same bytes over more and more queues.
 
-    Nothing is removed before the end, for the reason in ``reput.Session.catch_up``.
+    Nothing is removed before the run's end, for the reason in ``reput.Session.catch_up``, and
+    because hundreds of thousands of files are removed slowly.
     """
-    with ExitStack() as kept:
-        if "queues-10000" in context.wanted:
-            queue_logs = {
-                count: kept.enter_context(_queue_log(context, count))
-                for count in (10, 1_000, MANY_QUEUES)
-            }
-            yield _many_queues_row(context, queue_logs)
-        if "queues-100000" in context.wanted:
-            directory, log = kept.enter_context(_queue_log(context, 100_000))
-            yield _most_queues_row(context, directory, log)
+    if "queues-10000" in context.wanted:
+        queue_logs = {count: _queue_log(context, count) for count in (10, 1_000, MANY_QUEUES)}
+        yield _many_queues_row(context, queue_logs)
+    if "queues-100000" in context.wanted:
+        yield _most_queues_row(context, *_queue_log(context, 100_000))
 
 
-@contextmanager
-def _queue_log(context: Context, count: int) -> Iterator[tuple[Path, Log]]:
+def _queue_log(context: Context, count: int) -> tuple[Path, Log]:
     topic_count, queue_count = QUEUES[count]
-    with context.directory(f"queues-{count}") as directory:
-        with logs.log_writer(
-            directory / "store", BODY_SIZE, topic_count=topic_count, queue_count=queue_count
-        ) as writer:
-            log = writer.grow(int(QUEUE_LOG_SHARE * context.gib * GIB))
-        context.say(f"log: {log.title}, {count:,} queues")
-        logs.warm(log)
-        yield directory, log
+    directory = context.data / f"queues-{count}"
+    directory.mkdir(parents=True)
+    with logs.log_writer(
+        directory / "store", BODY_SIZE, topic_count=topic_count, queue_count=queue_count
+    ) as writer:
+        log = writer.grow(int(QUEUE_LOG_SHARE * context.gib * GIB))
+    context.say(f"log: {log.title}, {count:,} queues")
+    logs.warm(log)
+    return directory, log
 
 
 def _rocketmq(context: Context, directory: Path, log: Log) -> dict[str, Figures] | str:

@@ -17,6 +17,9 @@ from tests.support.seeds import seed
 
 __all__ = ["ram_path", "release", "seed"]
 
+STARTED_FIRST = ("crash", "interop", "deploy", "cli", "streaming", "checkpoints")
+"""Folders with files of a minute each: if one of them came last, other cores would wait for it."""
+
 
 @pytest.fixture
 def golden(tmp_path: Path) -> Callable[[str], Path]:
@@ -29,6 +32,17 @@ def spark() -> Iterator[SparkSession]:
     """One local session with the dispatcher's own settings: starting one takes seconds."""
     with session({}) as opened:
         yield opened
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put folders with long files first and keep the order within each."""
+    tests = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(tests).parts[0]
+        return STARTED_FIRST.index(folder) if folder in STARTED_FIRST else len(STARTED_FIRST)
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

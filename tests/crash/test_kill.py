@@ -42,16 +42,16 @@ def _wait_for_batches(
         time.sleep(POLL_SECONDS)  # polls a file of another process
 
 
-def _kill_catch_ups(tmp_path: Path, rounds: int, seed: int) -> None:
+def _kill_catch_ups(tmp_path: Path, messages: int, rounds: int, seed: int) -> None:
     """Batches large enough to be written while the next is scanned, killed among them."""
     print(f"seed={seed}")
     rng = random.Random(seed)
     store, output, plain = tmp_path / "store", tmp_path / "output", tmp_path / "plain"
-    reput_json("produce", store, "--count", 1_200_000, "--rate", 0, "--topics", 5)
+    reput_json("produce", store, "--count", messages, "--rate", 0, "--topics", 5)
     run = [*REPUT, "run", str(store), "--output", str(output), "--max-bytes-per-trigger", "64m"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
     undisturbed = reput_json("run", store, "--output", plain, "--once")
-    assert undisturbed["messages"] == 1_200_000
+    assert undisturbed["messages"] == messages
     for _ in range(rounds):
         if _end_offset(output) == undisturbed["end_offset"]:
             assert difference(output / "consumequeue", plain / "consumequeue") == []
@@ -115,14 +115,14 @@ def test_killed_runs_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
 
 
 def test_killed_catch_ups_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
-    """Two rounds over a backlog of ten batches; no spool file stays."""
-    _kill_catch_ups(tmp_path, 2, int(os.environ.get("REPUT_TEST_SEED", "20260103")))
+    """Two rounds over a backlog of five batches; no spool file stays."""
+    _kill_catch_ups(tmp_path, 600_000, 2, int(os.environ.get("REPUT_TEST_SEED", "20260103")))
 
 
 @pytest.mark.slow
 def test_thirty_killed_catch_ups_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
-    """The same, thirty times; the output is begun anew whenever it is complete."""
-    _kill_catch_ups(tmp_path, 30, int(os.environ.get("REPUT_TEST_SEED", "20260104")))
+    """The same over ten batches, thirty times; the output is begun anew whenever it is complete."""
+    _kill_catch_ups(tmp_path, 1_200_000, 30, int(os.environ.get("REPUT_TEST_SEED", "20260104")))
 
 
 @pytest.mark.slow
