@@ -1,4 +1,4 @@
-"""The batch queue dispatcher: RocketMQ's ``BatchConsumeQueue.putBatchMessagePositionInfo``.
+"""The writer of batch queues: RocketMQ's ``BatchConsumeQueue.putBatchMessagePositionInfo``.
 
 Delivery: exactly once in the files, although calls may repeat, because a queue file itself shows
 which messages already have units. Unit of work: one queue of one batch, written and counted as a
@@ -43,7 +43,7 @@ class _Queue:
     """Physical offset of the last message with a unit; -1 without one."""
 
 
-class BatchConsumeQueueDispatcher:
+class BatchConsumeQueueWriter:
     """Appends batch units per queue; not thread-safe, one instance per output."""
 
     name = "batchconsumequeue"
@@ -58,7 +58,7 @@ class BatchConsumeQueueDispatcher:
         durable_end: int | None,
         open_files: Callable[[Path, int], BatchConsumeQueueFiles] = BatchConsumeQueueFiles,
     ) -> None:
-        """Set up the dispatcher; no file is opened yet.
+        """Set up the writer; no file is opened yet.
 
         ``file_size`` is the bytes of a queue file, a multiple of the unit size (else UsageError,
         once there is a queue). ``durable_end`` is the watermark; units of messages past it are
@@ -79,25 +79,23 @@ class BatchConsumeQueueDispatcher:
         self._done: set[tuple[bytes, int]] = set()
         self._counts = DispatchCounts()
 
-    def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
-        """Write the units of a batch (``CommitLogDispatcher.dispatch``).
+    def write(self, batch: DispatchBatch) -> DispatchCounts:
+        """Write the units of a batch (``IndexWriter.write``).
 
         The runs of its batch topics must have details. Raises NoSpaceError and keeps what was
-        written, so the same batch may be dispatched again.
+        written, so the same batch may be written again.
         """
         if self._batch != (batch.start, batch.end):
             self._batch = (batch.start, batch.end)
             self._done, self._counts = set(), DispatchCounts()
         for identity, runs in batch.runs_by_queue().items():
             if identity[0] in batch.batch_topics and identity not in self._done:
-                self._counts.add(self._dispatch_queue(*identity, _batch_units(runs)))
+                self._counts.add(self._write_queue(*identity, _batch_units(runs)))
                 self._done.add(identity)
         self._batch = None
         return self._counts
 
-    def _dispatch_queue(
-        self, topic: bytes, queue_id: int, units: NDArray[np.void]
-    ) -> DispatchCounts:
+    def _write_queue(self, topic: bytes, queue_id: int, units: NDArray[np.void]) -> DispatchCounts:
         """Write, skip or list all messages of one queue in a batch, in log order."""
         counts = DispatchCounts(messages=len(units))
         queue = self._queue(topic, queue_id)

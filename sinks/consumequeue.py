@@ -1,4 +1,4 @@
-"""The consume queue dispatcher: RocketMQ's ``ConsumeQueue.putMessagePositionInfo``, in batches.
+"""The writer of consume queues: RocketMQ's ``ConsumeQueue.putMessagePositionInfo``, in batches.
 
 Delivery: exactly once in the files, although calls may repeat. A unit's position and content
 depend only on the log and on the queue file's existing content; a unit is placed by position, never
@@ -72,7 +72,7 @@ class _Progress:
     counts: DispatchCounts = field(default_factory=DispatchCounts)
 
 
-class ConsumeQueueDispatcher:
+class ConsumeQueueWriter:
     """Appends units per queue; not thread-safe, one instance per output."""
 
     name = "consumequeue"
@@ -91,7 +91,7 @@ class ConsumeQueueDispatcher:
         open_files: Callable[[Path, int], ConsumeQueueFiles] = open_whole_queue,
         open_ext: OpenExt = open_ext,
     ) -> None:
-        """Set up the dispatcher; no file is opened yet.
+        """Set up the writer; no file is opened yet.
 
         ``file_size`` is the bytes of a queue file, a multiple of the unit size. ``durable_end`` is
         the watermark; units of messages past it are rewritten, and None trusts every unit.
@@ -115,22 +115,22 @@ class ConsumeQueueDispatcher:
         self._unsynced = UnsyncedFiles()
         self._progress = _Progress(-1, -1)
 
-    def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
-        """Write the units of a batch (``CommitLogDispatcher.dispatch``).
+    def write(self, batch: DispatchBatch) -> DispatchCounts:
+        """Write the units of a batch (``IndexWriter.write``).
 
-        Raises NoSpaceError and keeps what was written, so the same batch may be dispatched again.
+        Raises NoSpaceError and keeps what was written, so the same batch may be written again.
         """
         if (self._progress.start, self._progress.end) != (batch.start, batch.end):
             self._progress = _Progress(batch.start, batch.end)
         progress = self._progress
         for identity, runs in batch.runs_by_queue().items():
             if identity[0] not in batch.batch_topics and identity not in progress.done:
-                self._dispatch_queue(identity, runs, progress)
+                self._write_queue(identity, runs, progress)
                 progress.done.add(identity)
         self._progress = _Progress(-1, -1)
         return progress.counts
 
-    def _dispatch_queue(
+    def _write_queue(
         self, identity: tuple[bytes, int], runs: list[Run], progress: _Progress
     ) -> None:
         topic, queue_id = identity

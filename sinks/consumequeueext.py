@@ -41,7 +41,7 @@ UNITS_AT_ONCE = 1024
 
 
 class ExtUnits(Protocol):
-    """The ext units of one queue, as its dispatcher writes them (``QueueExt``)."""
+    """The ext units of one queue, as its writer puts them (``QueueExt``)."""
 
     def put(self, run: Run, first: int, last: int, unsynced: UnsyncedFiles) -> NDArray[np.void]:
         """Write the ext units of messages [first, last) of a run; return their queue units."""

@@ -1,4 +1,4 @@
-"""The index dispatcher: RocketMQ's ``IndexService.buildIndex``, in batches.
+"""The writer of index files: RocketMQ's ``IndexService.buildIndex``, in batches.
 
 Delivery: exactly once in the files, although calls may repeat. Unlike units, entries have no fixed
 position, only an order. The offset of the files' last entry therefore shows which messages are
@@ -35,7 +35,7 @@ from store.log.record import Record
 from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexEntries
 
 
-class IndexDispatcher:
+class IndexFileWriter:
     """Appends entries to the newest index file; not thread-safe, one instance per output."""
 
     name = "index"
@@ -71,10 +71,10 @@ class IndexDispatcher:
         created for the rest."""
         self._open(durable_end)
 
-    def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
-        """Add the entries of a batch (``CommitLogDispatcher.dispatch``); counts nothing.
+    def write(self, batch: DispatchBatch) -> DispatchCounts:
+        """Add the entries of a batch (``IndexWriter.write``); counts nothing.
 
-        Raises NoSpaceError and keeps what was added, so the same batch may be dispatched again.
+        Raises NoSpaceError and keeps what was added, so the same batch may be written again.
         """
         self._cut_at = None
         if batch.message_count and self._last is None:

@@ -7,48 +7,45 @@ process stops; everything else is in the ledger.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from checkpoints import STATE_DIRECTORY, spark_checkpoint
+from checkpoints import spark_checkpoint
 from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import Plan, make_plan
 from checkpoints.swap import finish_swap
 from sources.commitlog import CommitLogDataSource
 from sources.livesettings import Watched
-from store import errors, fsops
+from store import fsops
 from store.config import FILE_NAME as BROKER_CONF
 from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
 from store.errors import NoSpaceError, ReputError, StoreError, UsageError
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
-from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
 from store.state.built import settings_of
 from store.state.logoffset import parse_offset
-from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import read_watermark
-from streaming.batch import BatchWriter
+from streaming.commit import Committer, check_queues_are_ours
 from streaming.config import DispatcherConfig
-from streaming.dispatchers import Derived
 from streaming.followers import Followers
+from streaming.foreachbatch import BatchFunction
+from streaming.indexes import Indexes
 from streaming.jvm import Jvm
 from streaming.progress import Progress
-from streaming.session import first_line, session
+from streaming.session import session
 from streaming.space import SpaceWait
+from streaming.sparkerrors import error_of_ours, first_line
 
 POLL_SECONDS = 0.25
 PLANNER_SECONDS = 10.0
-_OUR_ERROR = re.compile(r"store\.errors\.(\w+): (.*)")
 
 logger = logging.getLogger("reput")
 
@@ -118,8 +115,8 @@ class _Run:
         config, log = self._config, self._log
         found = read_watermark(config.state_directory)
         if found is None and not config.adopt:
-            _check_queues_are_ours(config.output)
-        derived = Derived.of(config, self._settings)
+            check_queues_are_ours(config.output)
+        indexes = Indexes.of(config, self._settings)
         log.refresh()
         log_end = LogTail(log).settled()
         plan = make_plan(
@@ -136,9 +133,12 @@ class _Run:
         followers = Followers(config, self._settings, plan.watermark.store_id)
         with ExitStack() as opened:
             opened.callback(followers.close)
-            writer = BatchWriter(config, derived, log, plan, followers, progress)
-            opened.callback(self._close, writer, plan)
-            writer.take_over(plan)
+            committer = Committer(config, indexes, log, followers)
+            opened.callback(self._note_progress, progress, progress.position)
+            opened.callback(committer.close)
+            batches = BatchFunction(config.spool_directory, indexes, log, committer, progress)
+            opened.callback(batches.close)
+            committer.take_over(plan)
             followers.start(plan.watermark.end_offset, log_end)
             _prepare_spark_directory(config, plan)
             progress.log_end = log_end
@@ -146,27 +146,27 @@ class _Run:
             if self._spark is None:
                 self._spark = held.enter_context(session(config.spark_conf, jvm))
                 self._spark.dataSource.register(CommitLogDataSource)
-            self._query(self._spark, derived, plan, log_end, writer)
-            writer.end()
+            self._query(self._spark, indexes, plan, batches)
+            committer.end()
             if config.once:
                 followers.catch_up(self._stop)
         return progress
 
     def _query(
-        self, spark: SparkSession, derived: Derived, plan: Plan, log_end: int, writer: BatchWriter
+        self, spark: SparkSession, indexes: Indexes, plan: Plan, batches: BatchFunction
     ) -> None:
         """Run one query, until it or the run ends."""
         try:
-            query = _start(spark, self._config, derived, plan, log_end, writer)
+            query = _start(spark, self._config, indexes, plan, batches)
         except (PySparkException, Py4JError) as error:
             raise self._our_error(error, None) from error
         try:
-            self._wait(query, writer, plan.watermark.store_id)
-            writer.finish()
+            self._wait(query, batches, plan.watermark.store_id)
+            batches.finish()
         finally:
             query.stop()
 
-    def _wait(self, query: StreamingQuery, writer: BatchWriter, store_id: str) -> None:
+    def _wait(self, query: StreamingQuery, batches: BatchFunction, store_id: str) -> None:
         try:
             # awaitTermination returns as soon as the query has ended; a stop may take one poll to
             # be seen
@@ -174,22 +174,24 @@ class _Run:
                 last = query.lastProgress
                 if last is not None and last.sources:
                     seen = parse_offset(last.sources[0].latestOffset, store_id)
-                    writer.progress.log_end = seen if seen is not None else writer.progress.log_end
-                writer.check()
-                writer.tend()
-                writer.note_progress()
+                    batches.progress.log_end = (
+                        seen if seen is not None else batches.progress.log_end
+                    )
+                batches.check()
+                batches.tend()
+                batches.note_progress()
                 self._check_directories()
-                self._show(writer.progress)
+                self._show(batches.progress)
             if query.isActive:
-                writer.stop()
+                batches.stop()
                 _await_planner(query)
                 query.stop()
             query.awaitTermination()
         except StreamingQueryException as error:
-            if not writer.refused_batch:
-                raise self._our_error(error, writer.failure) from error
-        writer.note_progress()
-        self._show(writer.progress)
+            if not batches.has_refused:
+                raise self._our_error(error, batches.failure) from error
+        batches.note_progress()
+        self._show(batches.progress)
 
     def _our_error(self, error: Exception, failure: BaseException | None) -> ReputError:
         """Return the line for people about a failed query: our own error if one of ours caused
@@ -202,19 +204,15 @@ class _Run:
                 f"spark finds no space, for its checkpoint {self._config.spark_directory} or for "
                 "temporary files; free some space and the work goes on where it stopped"
             )
-        for name, message in reversed(_OUR_ERROR.findall(text)):
-            kind = getattr(errors, name, None)
-            if isinstance(kind, type) and issubclass(kind, ReputError):
-                return UsageError(message) if issubclass(kind, UsageError) else StoreError(message)
-        return StoreError(f"the query failed: {first_line(failure or error)}")
+        found = error_of_ours(failure or error)
+        return found or StoreError(f"the query failed: {first_line(failure or error)}")
 
-    def _close(self, writer: BatchWriter, plan: Plan) -> None:
-        if writer.position != plan.start:
+    def _note_progress(self, progress: Progress, begun: int) -> None:
+        if progress.position != begun:
             self.space.progressed()
         if self._replay_from is not None:
             # positions do not show how far a replay has come
-            self._replay_from = writer.position
-        writer.close()
+            self._replay_from = progress.position
 
     def _check_directories(self) -> None:
         """Check that the log's directories are the same: a broker that was started again with
@@ -232,21 +230,6 @@ class _Run:
     def _show_waiting(self) -> None:
         if self._progress is not None:
             self._show(self._progress)
-
-
-def _check_queues_are_ours(output: Path) -> None:
-    root = output / CONSUME_QUEUE_DIRECTORY
-    if next(list_queues(root), None) is not None:
-        watermark = output / STATE_DIRECTORY / WATERMARK
-        if watermark.exists():
-            raise StoreError(
-                f"{watermark} is damaged, both slots of it: reput verify --repair compares the "
-                "queues with the log and writes it anew"
-            )
-        raise UsageError(
-            f"{root} holds queues that reput did not build; write elsewhere with --output DIR, "
-            "or pass --adopt to go on with them"
-        )
 
 
 def _replay_from(config: DispatcherConfig, log: CommitLog) -> int | None:
@@ -277,10 +260,9 @@ def _prepare_spark_directory(config: DispatcherConfig, plan: Plan) -> None:
 def _start(
     spark: SparkSession,
     config: DispatcherConfig,
-    derived: Derived,
+    indexes: Indexes,
     plan: Plan,
-    log_end: int,
-    writer: BatchWriter,
+    batches: BatchFunction,
 ) -> StreamingQuery:
     options = {
         "path": str(config.store.resolve()),
@@ -290,23 +272,23 @@ def _start(
             or plan.start
         ),
         "storeId": plan.watermark.store_id,
-        "sealedEnd": str(log_end),
+        "sealedEnd": str(batches.progress.log_end),
         "maxBytesPerTrigger": str(config.max_bytes_per_trigger),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
         # a range that retention removed is listed as lost, as a broker moves on to the log's start
         "failOnDataLoss": "false",
         "output": str(config.output.resolve()),
-        "verifyCrc": str(derived.settings.verify_crc).lower(),
-        "gather": derived.wanted.to_text(),
+        "verifyCrc": str(indexes.settings.verify_crc).lower(),
+        "gather": indexes.wanted.to_text(),
     }
     if str(spark.sparkContext.master).startswith("local"):
         options["spool"] = str(config.spool_directory.resolve())
     if config.broker_conf is not None:
         options["brokerConf"] = str(config.broker_conf.resolve())
-    if derived.settings.mapped_file_size_commit_log is not None:
-        options["commitLogFileSize"] = str(derived.settings.mapped_file_size_commit_log)
+    if indexes.settings.mapped_file_size_commit_log is not None:
+        options["commitLogFileSize"] = str(indexes.settings.mapped_file_size_commit_log)
     stream = spark.readStream.format(CommitLogDataSource.name()).options(**options).load()
-    query = stream.writeStream.queryName("reput").foreachBatch(writer)
+    query = stream.writeStream.queryName("reput").foreachBatch(batches)
     query = query.option("checkpointLocation", str(config.spark_directory.resolve()))
     if config.once:
         return query.trigger(availableNow=True).start()

@@ -1,14 +1,17 @@
-"""The JVM of a run on this machine: started before anything else, ended with the session.
+"""The JVM of a run on this machine: its settings, its class archive, its start and end.
 
 pyspark would start it through Spark's shell scripts, when the session is requested. Here it starts
 while Python still imports; without SPARK_HOME, so that the Python workers import the installed
 pyspark and not the zip of its sources, which each of them would compile anew; and with the class
 archive. Only Spark's scripts understand the settings that a user has made for them: where there are
 any, pyspark starts the JVM as usual.
+
+It imports nothing heavy: every import delays the JVM.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -22,10 +25,57 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from store import fsops
 from store.errors import StoreError
-from streaming.classarchive import ClassArchive, class_archive
-from streaming.settings import JAVA_OPTIONS, local_settings
+from store.privatecache import private_directory
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
+SETTINGS: dict[str, str] = {
+    "spark.app.name": "reput",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    # the JVM only carries bytes and plans: with the first compiler alone it starts in two thirds of
+    # the time
+    JAVA_OPTIONS: (
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "
+        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    ),
+    # Spark's checkpoint files cost 12 ms a batch instead of 65 (decision 0003); here they are a
+    # cache
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+    # this takes a tenth of the cost of an idle query; a busy one does not wait
+    "spark.sql.streaming.pollingDelay": "40ms",
+    "spark.sql.shuffle.partitions": "1",
+    # packed runs are megabytes per task: they go straight to the driver, not through the block
+    # manager
+    "spark.task.maxDirectResultSize": "256m",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+# a young generation that holds a batch saves five sixths of the collector's pauses; its share of
+# this heap is larger than of a heap that the user chose
+_HEAP_OPTIONS = "-Xms1g -Xmn680m"
+_LOCAL = {
+    "spark.master": "local[*]",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # over TCP the last small write of a task waits 40 ms for the acknowledgement of the previous
+    # one
+    "spark.python.unix.domain.socket.enabled": "true",
+    # workers are forked with kernels and Arrow already loaded
+    "spark.python.daemon.module": "sources.daemon",
+}
+# these options silence the JVM about an archive that it refuses and about classes that it leaves
+# out
+_QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 CONNECT_POLL_SECONDS = 0.01
 CONN_INFO = "conn_info"
 END_SECONDS = 20.0
@@ -59,6 +109,14 @@ MODULE_OPTIONS = (
 )
 
 
+def local_settings(extra: dict[str, str]) -> dict[str, str]:
+    """Return the settings of a run on this machine; ``extra`` overrides ours."""
+    ours = {**SETTINGS, **_LOCAL}
+    if "spark.driver.memory" not in extra:
+        ours[JAVA_OPTIONS] += f" {_HEAP_OPTIONS}"
+    return {**ours, **extra}
+
+
 def find_java() -> Path:
     """Return the java that Spark would run. Raises StoreError, because Spark's own message is of no
     help."""
@@ -70,6 +128,73 @@ def find_java() -> Path:
             "install a JDK 17 or later ('make install' does) or set JAVA_HOME"
         )
     return Path(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArchive:
+    """Spark's classes, read, checked and laid out once for one JVM and class path, or still to be.
+
+    Without it, Spark spends half of its start time on loading classes. A JVM writes the archive
+    when it ends (``-XX:ArchiveClassesAtExit``), into a file of its own that is renamed once it is
+    whole and durable, so that several JVMs may make one at the same time. The file's name contains
+    its size, since a truncated archive crashes a JVM. Every later JVM verifies its checksums; an
+    archive that is damaged, or does not fit (another JDK, another class path), is ignored.
+    """
+
+    directory: Path
+    key: str
+
+    def found(self) -> Path | None:
+        """Return the whole archive; None where there is none."""
+        for path in self.directory.glob(f"{self.key}-*.jsa"):
+            if path.name == self._name(path.stat().st_size):
+                return path
+        return None
+
+    def options(self) -> tuple[str, ...]:
+        """Return the JVM options that use it; none where there is no archive."""
+        path = self.found()
+        if path is None:
+            return ()
+        return (*_QUIET, "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={path}")
+
+    def making_options(self) -> tuple[str, ...]:
+        """Return the JVM options that make it anew; call ``keep`` when that JVM has ended."""
+        return (*_QUIET, f"-XX:ArchiveClassesAtExit={self._partial}")
+
+    def keep(self) -> Path | None:
+        """Replace any older archive with the new one; return None if the JVM made none."""
+        if not self._partial.exists():
+            return None
+        for path in self.directory.glob(f"{self.key}-*.jsa"):
+            fsops.unlink(path)
+        fd = os.open(self._partial, os.O_RDONLY)
+        try:
+            fsops.sync(fd, self._partial)
+        finally:
+            os.close(fd)
+        path = self.directory / self._name(self._partial.stat().st_size)
+        fsops.rename(self._partial, path)
+        return path
+
+    @property
+    def _partial(self) -> Path:
+        return self.directory / f"{self.key}.{os.getpid()}"
+
+    def _name(self, size: int) -> str:
+        return f"{self.key}-{size}.jsa"
+
+
+def class_archive(java: Path, class_path: str) -> ClassArchive | None:
+    """Return the archive of a JVM; None where no private directory can be had."""
+    try:
+        directory = private_directory("jvm")
+        home = java.resolve().parent.parent
+        library = (home / "lib" / "server" / "libjvm.so").stat()
+    except OSError:
+        return None
+    key = (str(home), int(library.st_mtime), library.st_size, class_path)
+    return ClassArchive(directory, hashlib.sha256(repr(key).encode()).hexdigest()[:16])
 
 
 @dataclass(slots=True)

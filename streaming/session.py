@@ -18,8 +18,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from store.errors import StoreError
-from streaming.jvm import Jvm, end_process, find_java, started
-from streaming.settings import SETTINGS, local_settings
+from streaming.jvm import SETTINGS, Jvm, end_process, find_java, local_settings, started
+from streaming.sparkerrors import first_line
 
 # between a JVM's last byte on a socket and its end
 LOST_SECONDS = 2.0
@@ -99,12 +99,6 @@ def _skip_lookup(opened: SparkSession) -> None:
         set_found(jvm.scala.Option.apply(nothing))
     except (Py4JError, TypeError) as error:
         logger.debug("spark looks for data sources: %s", first_line(error))
-
-
-def first_line(error: BaseException) -> str:
-    """Return Spark's own message, without its stack and without Py4J's first line."""
-    lines = (str(error).strip() or type(error).__name__).splitlines()
-    return lines[1].lstrip(": ") if isinstance(error, Py4JError) and lines[1:] else lines[0]
 
 
 def _stop(opened: SparkSession) -> None:

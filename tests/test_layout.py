@@ -218,13 +218,14 @@ def module_names(package: str) -> list[str]:
     ]
 
 
-def test_store_sinks_readers_and_checkpoints_need_no_spark() -> None:
+def test_store_sinks_readers_checkpoints_and_the_commit_need_no_spark() -> None:
     """Every module of them is imported where pyspark, its parts and the extras are missing."""
     names = [
         name
         for package in ("store", "filters", "sinks", "readers", "checkpoints")
         for name in module_names(package)
     ]
+    names.append("streaming.commit")
     assert {"store", "checkpoints.reconcile", "sinks.consumequeue"} <= set(names)
     done = import_without(
         names, {"pyspark", "py4j", "pandas", "typer", "rich", "deltalake", "kafka", "duckdb"}

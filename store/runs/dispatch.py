@@ -33,7 +33,7 @@ message's unit in a light queue (INNER_MULTI_DISPATCH), in contrast to that in i
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Data to gather for a message besides its unit, as the active dispatchers need it."""
+    """Data to gather for a message besides its unit, as the indexes that are built need it."""
 
     index: bool = False
     """Hashes of its keys."""
@@ -190,10 +190,10 @@ class DispatchBatch:
 
 @dataclass(slots=True)
 class DispatchCounts:
-    """Counts of a dispatcher; they add up over batches."""
+    """Counts of an index writer; they add up over batches."""
 
     messages: int = 0
-    """Messages passed to the dispatcher, duplicates included."""
+    """Messages passed to the writer, duplicates included."""
     duplicates: int = 0
     """Duplicates, which were built before: offset + size <= maxPhysicOffset."""
     gaps: int = 0
@@ -211,22 +211,22 @@ class DispatchCounts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-class CommitLogDispatcher(Protocol):
-    """One derived index of the log (RocketMQ's ``CommitLogDispatcher``), written by the driver.
+class IndexWriter(Protocol):
+    """The writer of one index on the driver; RocketMQ's ``CommitLogDispatcher``, in batches.
 
-    After a failure, a kill or a rewind, ``dispatch`` may be called again with messages that it has
-    already dispatched. Existing entries are then left untouched.
+    After a failure, a kill or a rewind, ``write`` may be called again with messages that it has
+    already written. Existing entries are then left untouched.
     """
 
     name: str
     index_msg_timestamp: int
-    """For StoreCheckpoint, ms; 0 for all dispatchers but the index."""
+    """For StoreCheckpoint, ms; 0 for all but index files."""
 
-    def dispatch(self, batch: DispatchBatch) -> DispatchCounts:
+    def write(self, batch: DispatchBatch) -> DispatchCounts:
         """Write the batch; if a write fails, raises OutputError without having advanced."""
 
     def sync(self) -> None:
-        """Make all dispatched entries durable; raises SyncError."""
+        """Make all written entries durable; raises SyncError."""
 
     def truncate(self, end_offset: int) -> None:
         """Cut all entries derived from bytes of the log at and after ``end_offset``."""

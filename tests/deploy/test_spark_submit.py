@@ -18,7 +18,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from streaming.settings import local_settings
+from streaming.jvm import local_settings
 from tests.support.cli import ROOT, kill_tree
 from tests.support.golden import difference
 

@@ -1,4 +1,4 @@
-"""The batch queue dispatcher, held against RocketMQ's own tree and a plain model of its put.
+"""The writer of batch queues, held against RocketMQ's own tree and a plain model of its put.
 
 Axes: the golden store, random messages, batch and chunk borders, restarts, lost pages, full disks.
 Compared are whole trees byte for byte, the ledger and the counts.
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from sinks.batchconsumequeue import BatchConsumeQueueDispatcher
-from sinks.consumequeue import ConsumeQueueDispatcher
+from sinks.batchconsumequeue import BatchConsumeQueueWriter
+from sinks.consumequeue import ConsumeQueueWriter
 from store import fsops
 from store.config import parse_properties, read_store_settings
 from store.errors import NoSpaceError, UsageError
@@ -56,16 +56,16 @@ class Work:
         """A new process."""
         fsops.make_directories(self.root / "reput", self.root)
         self.ledger = Ledger(self.root / "reput")
-        self.dispatcher = BatchConsumeQueueDispatcher(
+        self.writer = BatchConsumeQueueWriter(
             self.root, self.file_size, self.ledger,
             durable_end=None if adopt else self.durable_end,
         )  # fmt: skip
 
     def dispatch(self, start: int, end: int, rng: random.Random | None = None) -> DispatchCounts:
-        return self.dispatcher.dispatch(make_batch(self.messages, start, end, self.topics, rng))
+        return self.writer.write(make_batch(self.messages, start, end, self.topics, rng))
 
     def commit(self, end: int) -> None:
-        self.dispatcher.sync()
+        self.writer.sync()
         self.ledger.sync()
         self.durable_end = max(self.durable_end, end)
 
@@ -107,7 +107,7 @@ def batch_store(golden: Callable[[str], Path], ram_path: Path) -> tuple[Path, Wo
 
 
 def test_one_batch_builds_the_golden_tree(batch_store: tuple[Path, Work]) -> None:
-    """Everything at once; then everything again, from a fresh dispatcher: nothing changes."""
+    """Everything at once; then everything again, from a fresh writer: nothing changes."""
     root, work = batch_store
     assert work.topics == {b"BatchTopic"}
     work.start()
@@ -138,7 +138,7 @@ def test_random_batches_build_the_golden_tree(batch_store: tuple[Path, Work], se
             counts = work.dispatch(min(start, work.durable_end), end, rng)
             messages, duplicates = messages + counts.messages, duplicates + counts.duplicates
             if rng.random() < 0.3:
-                work.dispatcher.sync()
+                work.writer.sync()
                 repeated += counts.messages - counts.duplicates
                 spoil_beyond(rng, work)
                 work.start()
@@ -180,7 +180,7 @@ def test_rocketmqs_own_tree_is_adopted_unchanged(batch_store: tuple[Path, Work])
     assert difference(work.root / BATCH_CONSUME_QUEUE_DIRECTORY, theirs) == []
 
 
-def test_the_ordinary_dispatcher_leaves_batch_topics_alone(
+def test_the_writer_of_consume_queues_leaves_batch_topics_alone(
     batch_store: tuple[Path, Work], tmp_path: Path
 ) -> None:
     """With a batch that has batch topics it builds RocketMQ's consumequeue tree without them."""
@@ -188,12 +188,12 @@ def test_the_ordinary_dispatcher_leaves_batch_topics_alone(
     settings = read_store_settings(root)
     output = tmp_path / "ordinary"
     fsops.make_directories(output / "reput", output)
-    dispatcher = ConsumeQueueDispatcher(
+    writer = ConsumeQueueWriter(
         output, settings.mapped_file_size_consume_queue, Ledger(output / "reput"),
         durable_end=0, queue_offset_at=lambda _, __: None,
     )  # fmt: skip
-    counts = dispatcher.dispatch(make_batch(work.messages, 0, work.end, work.topics))
-    dispatcher.sync()
+    counts = writer.write(make_batch(work.messages, 0, work.end, work.topics))
+    writer.sync()
     assert difference(output / "consumequeue", root / "consumequeue") == []
     assert counts.messages == sum(message.topic not in work.topics for message in work.messages)
 
@@ -246,7 +246,7 @@ def check_against_model(directory: Path, seed: int, case: int) -> None:
         start = rng.choice((work.durable_end, rng.choice(work.borders[: -len(ahead)])))
         work.dispatch(start, end, rng)
         if rng.random() < 0.3:
-            work.dispatcher.sync()
+            work.writer.sync()
             spoil_beyond(rng, work)
             work.start()
         else:
@@ -347,7 +347,7 @@ def test_a_cut_queue_holds_what_the_log_still_has(ram_path: Path, seed: int) -> 
     work.run(0, work.end)
     files, lines = expected(work)
     for end in reversed(work.borders):
-        work.dispatcher.truncate(end)
+        work.writer.truncate(end)
         kept = [message for message in work.messages if message.end <= end]
         assert work.tree() == expected(replace(work, messages=kept))[0], end
     assert work.tree() == {}
@@ -371,5 +371,5 @@ def test_runs_without_details_are_refused(tmp_path: Path) -> None:
     batch = make_batch(messages, 0, 100, TOPICS)
     bare = replace(batch, runs=[replace(run, details=None) for run in batch.runs])
     with pytest.raises(ValueError, match="details"):
-        work.dispatcher.dispatch(bare)
+        work.writer.write(bare)
     assert work.tree() == {}

@@ -1,4 +1,4 @@
-"""The consume queue dispatcher, held against RocketMQ's own trees and a plain model of its rules.
+"""The writer of consume queues, held against RocketMQ's own trees and a plain model of its rules.
 
 Axes: golden stores, random queue offsets, batch borders, restarts, power cuts, file sizes. Compared
 are whole trees byte for byte, the ledger and the counts. Kills and full disks are in
@@ -47,7 +47,7 @@ Store = tuple[Path, Setup, list[int]]
 
 
 def test_one_batch_builds_the_golden_tree(store: Store) -> None:
-    """Everything at once; then everything again, from a fresh dispatcher: nothing changes."""
+    """Everything at once; then everything again, from a fresh writer: nothing changes."""
     root, setup, borders = store
     counts = Output(setup).run(borders[-1])
     assert difference(setup.root / "consumequeue", root / "consumequeue") == []

@@ -159,7 +159,7 @@ def fail_everywhere(
             found = retry(partial(output.dispatch, end))
             assert found is not None
             counts.add(found)
-            output.dispatcher.sync()
+            output.writer.sync()
             retry(output.ledger.sync)
             retry(partial(output.commit, end))
         output.close()

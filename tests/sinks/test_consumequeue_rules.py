@@ -1,4 +1,4 @@
-"""The dispatcher's options, odd names and numbers, cuts: what is written, what goes to the ledger.
+"""The writer's options, odd names and numbers, cuts: what is written, what goes to the ledger.
 
 Held against the plain model of RocketMQ's rules, given the messages that must have a unit.
 """
@@ -165,9 +165,9 @@ def test_many_queues_leave_no_descriptor_open(tmp_path: Path) -> None:
     setup = log.setup(tmp_path, 20)
     output = Output(setup)
     batch = setup.batch(0, log.plain.end)
-    output.dispatcher.dispatch(batch)
+    output.writer.write(batch)
     assert 0 < open_files(setup.root / "consumequeue") < MAX_OPEN_FILES
-    output.dispatcher.sync()
+    output.writer.sync()
     assert open_files(setup.root / "consumequeue") == 0
     assert setup.queues() == log.model.tree()
 
@@ -199,7 +199,7 @@ def check_cut(directory: Path, queue_offsets: tuple[int, ...], keep: int, gap: O
     Output(setup).run(log.plain.end)
     end = log.plain.spans[keep - 1][1] if keep else 0
     output = Output(setup)
-    output.dispatcher.truncate(end)
+    output.writer.truncate(end)
     assert setup.queues() == made(queue_offsets[:keep], blank_gaps=blank_gaps).model.tree()
     output.dispatch(log.plain.end, start=end)
     assert setup.queues() == log.model.tree()
@@ -231,7 +231,7 @@ def test_a_queue_cut_wholly_may_begin_earlier(tmp_path: Path) -> None:
     setup = log.setup(tmp_path / "old", 100)
     output = Output(setup)
     output.run(log.plain.end)
-    output.dispatcher.truncate(0)
+    output.writer.truncate(0)
     output.watermark.advance(Watermark(STORE_ID, 0))
     output.close()
     new = made(tuple(range(12)))

@@ -1,4 +1,4 @@
-"""Ext units, put by the dispatcher: held against RocketMQ's golden store and a plain model.
+"""Ext units, put by the writer: held against RocketMQ's golden store and a plain model.
 
 Axes: batch borders, batches given again, restarts, power cuts, full disks, kills, sizes of bit
 maps and of files. Compared are the consumequeue and consumequeue_ext trees byte for byte.
@@ -219,7 +219,7 @@ def test_a_cut_takes_the_ext_along(ram_path: Path, seed: int) -> None:
         output = Output(made.setup)
         output.run(made.borders[-1])
         end = rng.choice(made.borders)
-        output.dispatcher.truncate(end)
+        output.writer.truncate(end)
         output.close()
         made.model_up_to(end)
         made.model.restart()

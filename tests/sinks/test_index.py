@@ -1,4 +1,4 @@
-"""The index dispatcher, held against RocketMQ's own files and a plain model of its rules.
+"""The writer of index files, held against RocketMQ's own files and a plain model of its rules.
 
 Axes: golden stores, random messages and file sizes, batch borders, overlaps, restarts, power cuts,
 kills, full disks, cut logs. Compared is the content of all files (header, slots, entries), not
@@ -67,21 +67,21 @@ def test_one_batch_builds_the_golden_files(store: Store) -> None:
     """Everything at once; then everything again, in this run and the next: nothing changes."""
     root, output = store
     expected = golden_contents(root, output.layout)
-    dispatcher = output.dispatcher(0)
+    writer = output.writer(0)
     for _ in range(2):
-        assert dispatcher.dispatch(batch_of(output.messages)) == DispatchCounts()
+        assert writer.write(batch_of(output.messages)) == DispatchCounts()
         assert output.contents() == expected
     assert sum(len(content.entries) for content in expected) > 2000
-    dispatcher.close()
+    writer.close()
     before = tree(output.root)
     for durable_end in (output.messages[-1].end, None):
-        again = output.dispatcher(durable_end)
-        again.dispatch(batch_of(output.messages))
+        again = output.writer(durable_end)
+        again.write(batch_of(output.messages))
         assert tree(output.root) == before
         again.close()
     checkpoint = StoreCheckpoint.read(root)
     assert checkpoint is not None
-    assert again.index_msg_timestamp == dispatcher.index_msg_timestamp
+    assert again.index_msg_timestamp == writer.index_msg_timestamp
     if len(expected) > 1:
         assert again.index_msg_timestamp == checkpoint.index_msg_timestamp
 
@@ -100,31 +100,31 @@ def build(output: IndexOutput, disk: Disk, rng: random.Random, batch_count: int)
     """Dispatch all messages in random batches, with every kind of interruption."""
     messages = output.messages
     cuts = sorted({rng.randrange(len(messages)) for _ in range(batch_count)} | {len(messages)})
-    dispatcher, done, durable = output.dispatcher(messages[0].offset), 0, 0
+    writer, done, durable = output.writer(messages[0].offset), 0, 0
     while durable < len(messages):
         end = next((cut for cut in cuts if cut > done), len(messages))
         start = rng.choice((done, done, rng.randrange(durable, done + 1), rng.randrange(done + 1)))
         if end > start:
-            dispatcher.dispatch(batch_of(messages[start:end], rng))
+            writer.write(batch_of(messages[start:end], rng))
         done = end
         kind = rng.choice(("sync", "sync", "more", "kill", "power", "power"))
         if kind == "sync" or done == len(messages):
-            dispatcher.sync()
+            writer.sync()
             durable = done
         if kind in ("kill", "power"):
             # the copy is what the next process finds
             before, output.root = output.root, output.root.with_name(output.root.name + "'")
             shutil.copytree(before, output.root)
             disk.move(before, output.root)
-            dispatcher.close()
+            writer.close()
             shutil.rmtree(before)
             if kind == "power":
                 output.lose_power(rng, disk, durable)
             done = durable
-            dispatcher = output.dispatcher(
+            writer = output.writer(
                 messages[durable].offset if durable < len(messages) else messages[-1].end
             )
-    dispatcher.close()
+    writer.close()
 
 
 def test_rocketmqs_own_files_are_adopted_unchanged(store: Store) -> None:
@@ -132,9 +132,9 @@ def test_rocketmqs_own_files_are_adopted_unchanged(store: Store) -> None:
     root, output = store
     shutil.copytree(root / "index", output.root / "index")
     before = tree(output.root)
-    dispatcher = output.dispatcher(None)
-    dispatcher.dispatch(batch_of(output.messages))
-    dispatcher.close()
+    writer = output.writer(None)
+    writer.write(batch_of(output.messages))
+    writer.close()
     assert tree(output.root) == before
 
 
@@ -161,16 +161,16 @@ def test_a_cut_log_is_cut_in_the_index(ram_path: Path, seed: int) -> None:
         log = random_log(ram_path / str(case) / "log", rng, 30)
         output = IndexOutput(ram_path / str(case) / "output", layout, log)
         messages = log.messages
-        dispatcher = output.dispatcher(0)
-        dispatcher.dispatch(batch_of(messages))
+        writer = output.writer(0)
+        writer.write(batch_of(messages))
         kept = rng.randrange(len(messages))
-        dispatcher.truncate(messages[kept].offset)
+        writer.truncate(messages[kept].offset)
         place = f"seed={seed} case={case}"
         entries = [entry for content in output.contents() for entry in content.entries]
         model = [entry for content in output.model(kept) for entry in content.entries]
         assert entries == model, place
-        dispatcher.dispatch(batch_of(messages[kept:]))
-        dispatcher.close()
+        writer.write(batch_of(messages[kept:]))
+        writer.close()
         assert output.contents() == output.model(), place
 
 
@@ -179,37 +179,37 @@ def test_messages_without_keys_ask_for_files(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", [(5000, ()), (6000, (7,)), (7000, ())])
     output = IndexOutput(tmp_path / "output", IndexLayout(3, 2), log)
     messages = log.messages
-    dispatcher = output.dispatcher(0)
+    writer = output.writer(0)
     assert output.paths() == []
     for done, files in ((1, 1), (2, 1), (3, 2)):
-        dispatcher.dispatch(batch_of(messages[:done]))
+        writer.write(batch_of(messages[:done]))
         assert output.contents() == output.model(done)
         assert len(output.paths()) == files
         # a new run finds and keeps them
-        dispatcher.close()
-        dispatcher = output.dispatcher(messages[done - 1].end)
+        writer.close()
+        writer = output.writer(messages[done - 1].end)
         assert output.contents() == output.model(done)
     assert output.contents()[1].begin_timestamp == 6000
-    dispatcher.close()
+    writer.close()
 
 
 def test_a_torn_entry_that_the_log_confirms_is_none(tmp_path: Path) -> None:
     """In a file beyond the watermark, half of an entry makes it the first message's."""
     log = write_log(tmp_path / "log", [(1, (5,)), (1, (7,)), (1, (9,)), (1, (5,))])
     output = IndexOutput(tmp_path / "output", IndexLayout(3, 2), log)
-    dispatcher = output.dispatcher(0)
-    dispatcher.dispatch(batch_of(log.messages))
-    dispatcher.close()
+    writer = output.writer(0)
+    writer.write(batch_of(log.messages))
+    writer.close()
     with output.paths()[3].open("r+b") as out:
         out.seek(output.layout.entry_position(1) + 4)
         out.write(bytes(8))
-    dispatcher = output.dispatcher(log.messages[2].offset)
+    writer = output.writer(log.messages[2].offset)
     assert [content.entries for content in output.contents()[:2]] == [
         content.entries for content in output.model(2)
     ]
     assert [content.entries for content in output.contents()[2:]] == [[]]
-    dispatcher.dispatch(batch_of(log.messages[2:]))
-    dispatcher.close()
+    writer.write(batch_of(log.messages[2:]))
+    writer.close()
     assert output.contents() == output.model()
 
 
@@ -217,13 +217,13 @@ def test_where_the_log_forgot_a_message_the_file_says_when(tmp_path: Path) -> No
     """No record at an offset any more: the header's begin, and the last entry's second."""
     log = write_log(tmp_path / "log", [(1_000_700 + 700 * at, (at,)) for at in range(20)])
     output = IndexOutput(tmp_path / "output", IndexLayout(3, 99), log)
-    dispatcher = output.dispatcher(0)
-    dispatcher.dispatch(batch_of(log.messages))
-    dispatcher.close()
+    writer = output.writer(0)
+    writer.write(batch_of(log.messages))
+    writer.close()
     (tmp_path / "log" / file_name(0)).unlink()
     output.log.refresh()
     assert log.messages[5].offset < output.log.min_offset
-    output.dispatcher(log.messages[5].offset).close()
+    output.writer(log.messages[5].offset).close()
     (found,) = output.contents()
     (expected,) = output.model(5)
     assert expected.end_timestamp - expected.begin_timestamp == 2800
@@ -236,14 +236,14 @@ def run_all(output: IndexOutput, cuts: list[int]) -> None:
     watermark = output.root.with_suffix(".watermark")
     done = int(watermark.read_text()) if watermark.exists() else 0
     messages = output.messages
-    dispatcher = output.dispatcher(messages[done - 1].end if done else 0)
+    writer = output.writer(messages[done - 1].end if done else 0)
     for end in cuts:
         if end > done:
-            dispatcher.dispatch(batch_of(messages[done:end]))
-            dispatcher.sync()
+            writer.write(batch_of(messages[done:end]))
+            writer.sync()
             watermark.write_text(str(end))
             done = end
-    dispatcher.close()
+    writer.close()
 
 
 def test_killed_anywhere_it_ends_the_same(ram_path: Path, seed: int) -> None:
@@ -274,11 +274,11 @@ def test_a_full_disk_stops_between_entries_and_goes_on(
     rng = random.Random(seed)
     log = write_log(ram_path / "log", [(1, rng.choices((1, 2, 8), k=n % 6)) for n in range(30)])
     output, messages = IndexOutput(ram_path / "output", IndexLayout(5, 4), log), log.messages
-    dispatcher, failures = output.dispatcher(0), 0
+    writer, failures = output.writer(0), 0
     for _ in range(200):
         fail_at(monkeypatch, f"{operation}:2=ENOSPC" if failures else f"{operation}:1=ENOSPC")
         try:
-            dispatcher.dispatch(batch_of(messages))
+            writer.write(batch_of(messages))
         except NoSpaceError:
             failures += 1
             assert not list(ram_path.glob("**/*.tmp"))
@@ -287,7 +287,7 @@ def test_a_full_disk_stops_between_entries_and_goes_on(
     else:
         pytest.fail("it comes no further")
     assert failures >= (1 if operation == "mkdir" else 3)
-    dispatcher.close()
+    writer.close()
     assert output.contents() == output.model()
 
 
@@ -295,27 +295,27 @@ def test_a_failed_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """msync's failure is as final as fsync's; nothing to sync is no call."""
     log = random_log(tmp_path / "log", random.Random(0), 10)
     output, messages = IndexOutput(tmp_path / "output", IndexLayout(5, 4000), log), log.messages
-    dispatcher = output.dispatcher(0)
-    dispatcher.dispatch(batch_of(messages))
+    writer = output.writer(0)
+    writer.write(batch_of(messages))
     fail_at(monkeypatch, "sync:1=EIO")
     with pytest.raises(SyncError, match=r"cannot sync .*Input/output error"):
-        dispatcher.sync()
-    dispatcher.sync()
+        writer.sync()
+    writer.sync()
     fail_at(monkeypatch, "sync:1=EIO")
-    dispatcher.sync()
+    writer.sync()
     fail_at(monkeypatch, "")
-    dispatcher.close()
+    writer.close()
 
 
 def test_files_of_other_settings_are_not_touched(tmp_path: Path) -> None:
     """They would be read as damage and cut."""
     log = random_log(tmp_path / "log", random.Random(0), 10)
     output, messages = IndexOutput(tmp_path / "output", IndexLayout(5, 40), log), log.messages
-    dispatcher = output.dispatcher(0)
-    dispatcher.dispatch(batch_of(messages))
-    dispatcher.close()
+    writer = output.writer(0)
+    writer.write(batch_of(messages))
+    writer.close()
     before = tree(output.root)
     output.layout = IndexLayout(5, 41)
     with pytest.raises(IndexFileError, match="set them as the file's writer did"):
-        output.dispatcher(messages[-1].end)
+        output.writer(messages[-1].end)
     assert tree(output.root) == before

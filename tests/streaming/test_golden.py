@@ -163,7 +163,7 @@ def test_retention_follows_the_log_while_no_message_comes(
     golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker removes old files of an idle log; the queues follow, and the run goes on."""
-    monkeypatch.setattr("streaming.batch.RETENTION_SECONDS", 0.0)
+    monkeypatch.setattr("streaming.commit.RETENTION_SECONDS", 0.0)
     store, output, stop = golden("plain"), tmp_path / "output", threading.Event()
     files = sorted((store / "commitlog").iterdir())
     end = dispatch(store, tmp_path / "other").end_offset

@@ -11,7 +11,7 @@ import pytest
 
 from store.errors import StoreError
 from streaming import jvm
-from streaming.classarchive import ClassArchive, class_archive
+from streaming.jvm import ClassArchive, class_archive
 
 SPARK_HOME = Path(pyspark.__file__).parent
 

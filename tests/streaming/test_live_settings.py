@@ -31,11 +31,10 @@ from store.runs.packedschema import PACKED_SCHEMA
 from store.runs.scan import assemble
 from store.runs.spool import SpoolReader
 from store.state.logoffset import offset_json
-from streaming.batch import BatchWriter
+from streaming.commit import Committer
 from streaming.config import DispatcherConfig
-from streaming.dispatchers import Derived
 from streaming.followers import Followers
-from streaming.progress import Progress
+from streaming.indexes import Indexes
 from tests.support.batch_queue import messages_of, model_of, model_tree
 from tests.support.golden import tree
 from workload.appender import Appender
@@ -55,18 +54,17 @@ class Query:
         settings = read_store_settings(self.store)
         config = DispatcherConfig(self.store, self.output, index=False)
         self._owned = Ownership(self.output).__enter__()
-        self.derived = Derived.of(config, settings)
+        self.indexes = Indexes.of(config, settings)
         log = CommitLog(settings.commit_log_directories)
         built = Built(self.output, replace(settings, message_index_enable=False))
         plan = make_plan(log, LogTail(log).settled(), None, config.spark_directory, built)
         self._id = plan.watermark.store_id
         followers = Followers(config, settings, self._id)
-        progress = Progress(plan.start, plan.watermark.end_offset)
-        self.writer = BatchWriter(config, self.derived, log, plan, followers, progress)
-        self.writer.take_over(plan)
+        self.committer = Committer(config, self.indexes, log, followers)
+        self.committer.take_over(plan)
         options = {
             "path": str(self.store), "mode": "runs", "storeId": self._id,
-            "gather": self.derived.wanted.to_text(),
+            "gather": self.indexes.wanted.to_text(),
         }  # fmt: skip
         # ``StructType.fromDDL`` asks a JVM
         schema = from_arrow_schema(PACKED_SCHEMA)
@@ -74,7 +72,7 @@ class Query:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self.writer.close()
+        self.committer.close()
         self._owned.__exit__(None, None, None)
         self._appender.__exit__(None, None, None)
 
@@ -109,10 +107,6 @@ class Query:
         assert batch is not None
         return batch
 
-    def write(self, batch: DispatchBatch) -> None:
-        self.writer._check_queue_types(batch)
-        self.writer._write(batch)
-
     def topics(self, kind: str) -> set[str]:
         return {name.split("/")[0] for name in tree(self.output / kind)}
 
@@ -122,13 +116,13 @@ def test_a_batch_has_the_settings_of_its_end_everywhere(ram_path: Path) -> None:
     bytes. What is written after the plan counts from the next batch on, on which the dispatcher
     then stops, since the topic has queues of the other kind; nothing of it is written."""
     with Query(ram_path) as query:
-        query.write(query.read(query.plan(b"First")))
+        query.committer.commit(query.read(query.plan(b"First")))
         query.declare(First="SimpleCQ", Lots="BatchCQ")
         planned = query.plan(b"First", b"Lots")
         query.declare(First="BatchCQ", Lots="BatchCQ")
-        query.write(query.read(planned))
+        query.committer.commit(query.read(planned))
         assert query.topics("consumequeue") == {"First"}
-        settings = query.derived.settings
+        settings = query.indexes.settings
         messages = messages_of(query.store, settings.message_delay_levels_ms)
         size = settings.mapper_file_size_batch_consume_queue
         expected = model_tree(model_of(messages, frozenset({b"Lots"}), size))
@@ -136,7 +130,7 @@ def test_a_batch_has_the_settings_of_its_end_everywhere(ram_path: Path) -> None:
         assert len(expected) == 2
         before = tree(query.output)
         with pytest.raises(UsageError, match=r"reput rebuild .* --topic First$"):
-            query.write(query.read(query.plan(b"First", b"Lots")))
+            query.committer.commit(query.read(query.plan(b"First", b"Lots")))
         assert tree(query.output) == before
         # a topic that is no longer declared has been deleted, and keeps its kind
         query.declare(First="SimpleCQ")

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame
 
 from streaming import dispatcher
-from streaming.batch import BatchWriter
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
+from streaming.foreachbatch import BatchFunction
 from streaming.progress import Progress
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import difference
@@ -35,7 +35,7 @@ def test_a_batch_that_begins_during_a_stop_is_refused_and_repeated(
         def append() -> None:
             appender.append_batch(workload.batch(0, 200, time.time_ns() // 1_000_000))
 
-        class StoppedTooLate(BatchWriter):
+        class StoppedTooLate(BatchFunction):
             def __init__(self, *arguments: Any) -> None:
                 super().__init__(*arguments)
                 self.refused = threading.Event()
@@ -44,7 +44,7 @@ def test_a_batch_that_begins_during_a_stop_is_refused_and_repeated(
                 try:
                     super().__call__(frame, batch_id)
                 finally:
-                    if self.refused_batch:
+                    if self.has_refused:
                         self.refused.set()
 
             def stop(self) -> None:
@@ -60,7 +60,7 @@ def test_a_batch_that_begins_during_a_stop_is_refused_and_repeated(
                 stop.set()
 
         with monkeypatch.context() as patch:
-            patch.setattr(dispatcher, "BatchWriter", StoppedTooLate)
+            patch.setattr(dispatcher, "BatchFunction", StoppedTooLate)
             stopped = run_dispatcher(DispatcherConfig(store, output), stop, follow)
         assert stopped.end_offset == first_end < appender.end_offset
         again = dispatch(store, output)

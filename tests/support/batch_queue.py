@@ -1,8 +1,8 @@
 """RocketMQ's ``BatchConsumeQueue.putBatchMessagePositionInfo``, one message at a time (formats.md
-§7), and the batches of runs that a dispatcher is given.
+§7), and the batches of runs that a writer is given.
 
-What the dispatcher's files are compared with, byte for byte. Messages come from a store's log by
-the plain decoder or are made up: the dispatcher does not look into the log.
+What the writer's files are compared with, byte for byte. Messages come from a store's log by
+the plain decoder or are made up: the writer does not look into the log.
 """
 
 from __future__ import annotations

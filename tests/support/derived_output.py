@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,16 @@ from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import make_plan
 from checkpoints.watermark import read_watermark
-from sources.bitmaps import BitMaps
 from store.config import read_store_settings
 from store.index.indexfile import IndexLayout
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
-from store.runs.dispatch import DispatchBatch
-from store.runs.scan import scan_in_one_piece
+from store.runs.dispatch import BatchSettings, DispatchBatch
 from store.state.built import settings_of
-from streaming.batch import BatchWriter
+from streaming.commit import Committer, check_queues_are_ours
 from streaming.config import DispatcherConfig
-from streaming.dispatcher import _check_queues_are_ours
-from streaming.dispatchers import Derived
 from streaming.followers import Followers
-from streaming.progress import Progress
+from streaming.indexes import Indexes
 from tests.support.golden import difference, unpack_golden
 from tests.support.index_model import Content, read_content
 from upkeep.verify.run import Verification, verify
@@ -80,38 +76,30 @@ class DerivedOutput:
         with closing(log), Ownership(self.root):
             found = read_watermark(self.state)
             if found is None and not config.adopt:
-                _check_queues_are_ours(self.root)
-            derived = Derived.of(config, settings)
+                check_queues_are_ours(self.root)
+            indexes = Indexes.of(config, settings)
+            live = BatchSettings(indexes.batch_topics, settings.message_delay_levels_ms)
             end = LogTail(log).settled()
             built = Built(self.root, settings)
             plan = make_plan(log, end, found, config.spark_directory, built)
             followers = Followers(config, settings, plan.watermark.store_id)
-            progress = Progress(plan.start, plan.watermark.end_offset)
-            writer = BatchWriter(config, derived, log, plan, followers, progress)
+            committer = Committer(config, indexes, log, followers)
             try:
-                writer.take_over(plan)
+                committer.take_over(plan)
                 followers.start(plan.watermark.end_offset, end)
                 if plan.start < end:
-                    batch = self._batch(log, derived, plan.start, end)
+                    batch = indexes.scan(log, plan.start, end, live)
+                    assert batch is not None
                     if part is not None and part(batch) > plan.start:
-                        batch = self._batch(log, derived, plan.start, part(batch))
-                    writer._write(batch)
-                writer.end()
+                        batch = indexes.scan(log, plan.start, part(batch), live)
+                        assert batch is not None
+                    committer.commit(batch)
+                committer.end()
                 followers.catch_up(threading.Event())
             finally:
                 followers.close()
-                writer.close()
+                committer.close()
         return plan.notes
-
-    def _batch(self, log: CommitLog, derived: Derived, start: int, end: int) -> DispatchBatch:
-        batch = scan_in_one_piece(
-            log, start, end, delay_levels_ms=derived.settings.message_delay_levels_ms,
-            verify_crc=derived.settings.verify_crc, wanted=derived.wanted,
-        )  # fmt: skip
-        assert batch is not None
-        if not derived.wanted.bit_maps:
-            return batch
-        return replace(batch, runs=BitMaps(log, derived.settings).added_to(batch.runs))
 
     def verify(self, *, repair: bool = False) -> Verification:
         """This output against its log."""

@@ -1,7 +1,7 @@
 """Queues with ext units, one message at a time (formats.md §5 step 2, §6), and logs to make them
 of.
 
-What the dispatcher's ``consumequeue`` and ``consumequeue_ext`` are compared with. Not RocketMQ's
+What the writer's ``consumequeue`` and ``consumequeue_ext`` are compared with. Not RocketMQ's
 are two rules: a message that is dispatched again leaves no second ext unit, and a unit that fits
 into no file leaves no marked files.
 """

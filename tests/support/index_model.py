@@ -1,6 +1,6 @@
 """RocketMQ's ``IndexService.buildIndex`` and ``IndexFile.putKey``, key by key (formats.md §8).
 
-What the dispatcher's files are compared with in content: header, slots, entries. Written plainly
+What the writer's files are compared with in content: header, slots, entries. Written plainly
 from the format, with nothing of this project.
 """
 

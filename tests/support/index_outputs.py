@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sinks.index import IndexDispatcher
+from sinks.index import IndexFileWriter
 from store import fsops
 from store.index.indexfile import IndexLayout
 from store.log.commitlog import CommitLog
@@ -133,9 +133,9 @@ class IndexOutput:
         self.messages = source.messages
         self.log = CommitLog([source.directory])
 
-    def dispatcher(self, durable_end: int | None) -> IndexDispatcher:
+    def writer(self, durable_end: int | None) -> IndexFileWriter:
         """A new run, as after a start."""
-        return IndexDispatcher(self.root, self.layout, self.log, durable_end=durable_end)
+        return IndexFileWriter(self.root, self.layout, self.log, durable_end=durable_end)
 
     def paths(self) -> list[Path]:
         """The index files, oldest first."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoints.watermark import WatermarkFile
-from sinks.consumequeue import ConsumeQueueDispatcher
+from sinks.consumequeue import ConsumeQueueWriter
 from store import fsops
 from store.config import OnQueueGap
 from store.log import record
@@ -82,7 +82,7 @@ class Output:
         self.ledger = Ledger(setup.state)
         found = read_watermark(setup.state)
         self.position = found.end_offset if found else setup.log.min_offset
-        self.dispatcher = ConsumeQueueDispatcher(
+        self.writer = ConsumeQueueWriter(
             setup.root,
             setup.file_size,
             self.ledger,
@@ -102,11 +102,11 @@ class Output:
     def dispatch(self, end: int, start: int | None = None) -> DispatchCounts:
         """Dispatch from the position, or from ``start``; nothing is durable yet."""
         begin = self.position if start is None else start
-        return self.dispatcher.dispatch(self.setup.batch(begin, end))
+        return self.writer.write(self.setup.batch(begin, end))
 
     def commit(self, end: int) -> None:
         """Sync in the order of ARCHITECTURE.md."""
-        self.dispatcher.sync()
+        self.writer.sync()
         self.ledger.sync()
         if end > self.position:
             self.watermark.advance(Watermark(STORE_ID, end))
@@ -114,7 +114,7 @@ class Output:
 
     def close(self) -> None:
         """Let go of everything, as the end of a process does."""
-        self.dispatcher.sync()
+        self.writer.sync()
         self.watermark.close()
 
 

@@ -1,6 +1,6 @@
 """RocketMQ's ``ConsumeQueue.putMessagePositionInfo``, one message at a time (formats.md §5, a-f).
 
-What the dispatcher's files are compared with, byte for byte. ``blank_gaps`` is the one rule that is
+What the writer's files are compared with, byte for byte. ``blank_gaps`` is the one rule that is
 not RocketMQ's: gaps are filled with pre-blank units, so that positions stay queue offsets.
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sinks.batchconsumequeue import BatchConsumeQueueDispatcher
+from sinks.batchconsumequeue import BatchConsumeQueueWriter
 from store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BatchConsumeQueueFiles,
@@ -63,7 +63,7 @@ class BatchConsumeQueueVerifier(QueueVerifier[ComparedBatchQueue]):
         Raises QueueFileError where no file has ``file_size`` bytes, UsageError where none can.
         """
         super().__init__(output, ComparedBatchQueue, checked_file_size(file_size), log)
-        self._dispatcher = BatchConsumeQueueDispatcher(
+        self._writer = BatchConsumeQueueWriter(
             output, file_size, ledger, durable_end=None, open_files=self._take
         )
 

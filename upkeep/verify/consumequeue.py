@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sinks.consumequeue import ConsumeQueueDispatcher
+from sinks.consumequeue import ConsumeQueueWriter
 from sinks.consumequeueext import QueueExt
 from store.config import OnQueueGap
 from store.queue.consumequeue import (
@@ -145,7 +145,7 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
         self._ext_is_on = ext_is_on
         self._bit_maps = bit_maps
         self._blank_gaps = on_queue_gap is OnQueueGap.BLANK
-        self._dispatcher = ConsumeQueueDispatcher(
+        self._writer = ConsumeQueueWriter(
             output,
             file_size,
             ledger,

@@ -26,7 +26,7 @@ from store.queue.consumequeue import (
     topic_directory,
 )
 from store.queue.unsynced import Unsynced, UnsyncedFiles
-from store.runs.dispatch import CommitLogDispatcher, DispatchBatch, Run
+from store.runs.dispatch import DispatchBatch, IndexWriter, Run
 from upkeep.verify.asfound import FilesAsFound
 from upkeep.verify.difference import (
     Damage,
@@ -336,7 +336,7 @@ class QueueVerifier(ABC, Generic[Compared]):
         self._log = log
         self._first: dict[QueueKey, Run] = {}
         self._queues: dict[QueueKey, Compared] = {}
-        self._dispatcher: CommitLogDispatcher
+        self._writer: IndexWriter
         self._check_file_size(compared.writable)
 
     def _check_file_size(self, files: type[QueueFiles]) -> None:
@@ -368,7 +368,7 @@ class QueueVerifier(ABC, Generic[Compared]):
             name = topic_directory(run.topic)
             if name is not None:
                 self._first.setdefault(QueueKey(name, run.queue_id), run)
-        self._dispatcher.dispatch(batch)
+        self._writer.write(batch)
 
     def finish(self, last_record_offset: int) -> list[Difference]:  # noqa: ARG002
         """Check everything that no batch covers, and return every difference, by queue."""

@@ -203,9 +203,9 @@ def test_queries_find_what_a_scan_finds(ram_path: Path, seed: int) -> None:
         directory = ram_path / str(case)
         log = random_log(directory / "log", rng, rng.choice((1, 30, 120)), sound_clock=True)
         output, messages = IndexOutput(directory / "output", layout, log), log.messages
-        dispatcher = output.dispatcher(0)
-        dispatcher.dispatch(batch_of(messages))
-        dispatcher.close()
+        writer = output.writer(0)
+        writer.write(batch_of(messages))
+        writer.close()
         model = output.model()
         files = IndexFiles(output.root / "index", layout)
         times = [message.store_timestamp + rng.choice((-1, 0, 1, 1000)) for message in messages]

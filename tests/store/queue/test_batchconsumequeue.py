@@ -2,7 +2,7 @@
 
 Held against the golden store (RocketMQ's own bytes) and against plain scans of small queues that
 are written here with struct; the searches' rules are those of RocketMQ 5.3.3's
-``BatchConsumeQueue`` (formats.md §7), written once more over lists. The dispatcher's rules are in
+``BatchConsumeQueue`` (formats.md §7), written once more over lists. The writer's rules are in
 ``tests/sinks``.
 """
 

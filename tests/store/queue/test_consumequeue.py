@@ -1,7 +1,7 @@
 """Consume queue files: where units are, where a queue ends and begins.
 
 Held against golden queues (RocketMQ's own bytes) and against plain loops over the units of small
-queues written here with struct (formats.md §5). The dispatcher's rules are in ``tests/sinks``.
+queues written here with struct (formats.md §5). The writer's rules are in ``tests/sinks``.
 """
 
 from __future__ import annotations

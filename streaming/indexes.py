@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from sinks.batchconsumequeue import BatchConsumeQueueDispatcher
-from sinks.consumequeue import ConsumeQueueDispatcher
-from sinks.index import IndexDispatcher
+from sinks.batchconsumequeue import BatchConsumeQueueWriter
+from sinks.consumequeue import ConsumeQueueWriter
+from sinks.index import IndexFileWriter
+from sources.bitmaps import BitMaps
 from store.config import StoreSettings
 from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
 from store.log.commitlog import CommitLog
 from store.log.record import Record
 from store.queue.queuetype import find_batch_topics
-from store.runs.dispatch import CommitLogDispatcher, Wanted
+from store.runs.dispatch import BatchSettings, DispatchBatch, IndexWriter, Wanted
+from store.runs.scan import scan_in_one_piece
 from store.state.ledger import Ledger
 from streaming.config import DispatcherConfig
 
@@ -26,31 +29,26 @@ logger = logging.getLogger("reput")
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
-    """Everything that is derived from one store's log."""
+class Indexes:
+    """The indexes of one store, which are derived from its log."""
 
     settings: StoreSettings
     batch_topics: frozenset[bytes]
     """Topics that have batch queues at the start; each batch brings its own set."""
 
     @classmethod
-    def of(cls, config: DispatcherConfig, settings: StoreSettings) -> Derived:
+    def of(cls, config: DispatcherConfig, settings: StoreSettings) -> Indexes:
         """Decide by the settings of the output (``store.state.built``). Raises UsageError where a
         topic is declared as one kind of queue and present as the other."""
         return cls(settings, find_batch_topics(settings.root, config.output))
-
-    @property
-    def index(self) -> bool:
-        """Whether an index of keys is built."""
-        return self.settings.builds_index
 
     @property
     def wanted(self) -> Wanted:
         """The columns that a scan gathers."""
         settings = self.settings
         wanted = Wanted(
-            index=self.index,
-            index_tags=self.index and settings.index_tags,
+            index=settings.builds_index,
+            index_tags=settings.builds_index and settings.index_tags,
             details=settings.enable_consume_queue_ext,
             bit_maps=settings.enable_consume_queue_ext and settings.enable_calc_filter_bit_map,
             multi_dispatch=settings.enable_multi_dispatch,
@@ -58,33 +56,43 @@ class Derived:
         )
         return wanted.with_batch_topics(self.batch_topics)
 
+    def scan(
+        self, log: CommitLog, start: int, end: int, live: BatchSettings
+    ) -> DispatchBatch | None:
+        """Scan a range in one piece, as the source's tasks scan it in parts; None where the log has
+        changed meanwhile."""
+        settings, wanted = self.settings, self.wanted.with_batch_topics(live.batch_topics)
+        batch = scan_in_one_piece(
+            log, start, end,
+            delay_levels_ms=live.delay_levels_ms, verify_crc=settings.verify_crc, wanted=wanted,
+        )  # fmt: skip
+        if batch is None or not wanted.bit_maps:
+            return batch
+        return replace(batch, runs=BitMaps(log, settings).added_to(batch.runs))
+
     @property
     def _layout(self) -> IndexLayout:
         return IndexLayout(self.settings.max_hash_slot_num, self.settings.max_index_num)
 
-    def first_indexed(self, config: DispatcherConfig) -> int | None:
-        """Return the physical offset of the first message in the existing index; None without an
-        index."""
-        return IndexFiles(config.output / INDEX_DIRECTORY, self._layout).first_phy_offset()
+    def first_indexed(self, output: Path) -> int | None:
+        """Return the physical offset of the first message in the existing index files; None without
+        one."""
+        return IndexFiles(output / INDEX_DIRECTORY, self._layout).first_phy_offset()
 
-    def dispatchers(
-        self,
-        config: DispatcherConfig,
-        ledger: Ledger,
-        durable_end: int | None,
-        log: CommitLog,
-    ) -> Sequence[CommitLogDispatcher]:
-        """Open the index writers; ``durable_end`` is the watermark, or None to trust another
-        writer's files."""
+    def open_writers(
+        self, output: Path, ledger: Ledger, durable_end: int | None, log: CommitLog
+    ) -> Sequence[IndexWriter]:
+        """Open the writers, in the order in which they write; ``durable_end`` is the watermark, or
+        None to trust another writer's files."""
         settings = self.settings
 
         def queue_offset_at(physical_offset: int, size: int) -> int | None:
             record = log.record_at(physical_offset, size)
             return record.queue_offset if isinstance(record, Record) else None
 
-        found: list[CommitLogDispatcher] = [
-            ConsumeQueueDispatcher(
-                config.output,
+        found: list[IndexWriter] = [
+            ConsumeQueueWriter(
+                output,
                 settings.mapped_file_size_consume_queue,
                 ledger,
                 durable_end=durable_end,
@@ -94,19 +102,19 @@ class Derived:
                 if settings.enable_consume_queue_ext
                 else None,
             ),
-            BatchConsumeQueueDispatcher(
-                config.output,
+            BatchConsumeQueueWriter(
+                output,
                 settings.mapper_file_size_batch_consume_queue,
                 ledger,
                 durable_end=durable_end,
             ),
         ]
-        if self.index:
+        if settings.builds_index:
             is_late = (durable_end or 0) > log.min_offset
-            if is_late and self.first_indexed(config) is None:
+            if is_late and self.first_indexed(output) is None:
                 logger.warning(
                     "the index begins at %d: reput rebuild --only index adds older keys",
                     durable_end,
                 )
-            found.append(IndexDispatcher(config.output, self._layout, log, durable_end=durable_end))
+            found.append(IndexFileWriter(output, self._layout, log, durable_end=durable_end))
         return found

@@ -8,7 +8,7 @@ import pytest
 
 from store.state.built import settings_of
 from streaming.config import DispatcherConfig
-from streaming.dispatchers import Derived
+from streaming.indexes import Indexes
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_index_files_follow_two_settings(
     (tmp_path / "broker.conf").write_text(conf)
     config = DispatcherConfig(tmp_path, tmp_path, index=index)
     settings = settings_of(tmp_path, config.given_settings(), config.flags)
-    assert Derived.of(config, settings).wanted.index == built
+    assert Indexes.of(config, settings).wanted.index == built

@@ -1,0 +1,309 @@
+"""Makes one batch after the other durable: entries, ledger, positions. It needs no Spark.
+
+``Committer.commit`` writes in this order (ARCHITECTURE.md): each index's entries and their sync,
+the ledger, the watermark, RocketMQ's checkpoint file. A batch may come again, in part or as a
+whole: the index writers recognise existing entries, and the watermark decides what is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from checkpoints import STATE_DIRECTORY
+from checkpoints.agreement import what_differs
+from checkpoints.reconcile import Plan
+from checkpoints.watermark import WatermarkFile
+from store import fsops
+from store.config import StoreSettings
+from store.errors import CommitLogError, CorruptRecordError, StoreError, UsageError
+from store.log.commitlog import CommitLog
+from store.log.cursor import BadRange
+from store.log.record import Status
+from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
+from store.queue.queuetype import check_queue_types
+from store.queue.retention import expired_files, remove_files
+from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter
+from store.runs.spool import empty_spool
+from store.state.built import record_build
+from store.state.ledger import Ledger, LedgerEntry
+from store.state.output import fingerprint
+from store.state.storecheckpoint import (
+    StoreCheckpoint,
+    keeps_logics_physical_offset,
+    lower_logics_physical_offset,
+    may_start_record,
+)
+from store.state.watermark import FILE_NAME as WATERMARK
+from store.state.watermark import Watermark
+from streaming.config import DispatcherConfig
+from streaming.indexes import Indexes
+
+if TYPE_CHECKING:
+    from streaming.followers import Followers  # imports pyspark, which a commit does not need
+
+STORE_CHECKPOINT_SECONDS = 1.0
+RETENTION_SECONDS = 10.0
+"""RocketMQ's cleanResourceInterval, in seconds."""
+_NO_DAMAGE = (Status.SEGMENT_DELETED, Status.BAD_MULTI_DISPATCH)
+
+logger = logging.getLogger("reput")
+
+
+def check_queues_are_ours(output: Path) -> None:
+    """Raises an error where there are queues: for an output that has no watermark and is not
+    adopted."""
+    root = output / CONSUME_QUEUE_DIRECTORY
+    if next(list_queues(root), None) is not None:
+        watermark = output / STATE_DIRECTORY / WATERMARK
+        if watermark.exists():
+            raise StoreError(
+                f"{watermark} is damaged, both slots of it: reput verify --repair compares the "
+                "queues with the log and writes it anew"
+            )
+        raise UsageError(
+            f"{root} holds queues that reput did not build; write elsewhere with --output DIR, "
+            "or pass --adopt to go on with them"
+        )
+
+
+class Committer:
+    """Owns an output's entries and positions for one attempt of a run; not thread-safe."""
+
+    def __init__(
+        self, config: DispatcherConfig, indexes: Indexes, log: CommitLog, followers: Followers
+    ) -> None:
+        """Open the output. Raises OutputError."""
+        self._config = config
+        self._indexes = indexes
+        self._log = log
+        self._followers = followers
+        record_build(config.output, indexes.settings)
+        self._ledger = Ledger(config.state_directory)
+        self._watermark = WatermarkFile(config.state_directory)
+        self._store_checkpoint = _StoreCheckpointFile(config.output, indexes.settings)
+        self._writers: Sequence[IndexWriter] = ()
+        """Opened by ``take_over``, because the position decides how they read their files."""
+        self._retention_due = 0.0
+        self._retained_from = 0
+        self._is_retention_held = False
+
+    def take_over(self, plan: Plan) -> None:
+        """Remove what an earlier run left unfinished, and begin with the plan's watermark. Raises
+        OutputError, QueueFileError, IndexFileError."""
+        is_ours = self._watermark.current is not None
+        empty_spool(self._config.spool_directory, self._config.output)
+        self._store_checkpoint.take_over(plan, self._log, is_ours)
+        clear_from = self._advance_to(plan)
+        durable_end = plan.watermark.end_offset if is_ours else None
+        self._writers = self._indexes.open_writers(
+            self._config.output, self._ledger, durable_end, self._log
+        )
+        if clear_from is not None:
+            # the log may have ended at a later offset than it does now
+            self._store_checkpoint.may_be_ahead = False
+            for writer in self._writers:
+                writer.truncate(clear_from)
+        if plan.truncate_to is not None:
+            self._store_checkpoint.write(self._watermark.current, self._writers)
+
+    def _advance_to(self, plan: Plan) -> int | None:
+        """Make the plan's position durable; return the offset from which no unit can be trusted.
+
+        A cut is recorded here, before any unit is removed: if the removal is interrupted, the next
+        start finds the abort file and clears from the same watermark. Without that, a half-finished
+        cut could make the log seem to agree with the remaining units.
+        """
+        position, epoch, clear_from = plan.watermark, plan.watermark.epoch + 1, plan.truncate_to
+        if clear_from is None and self._watermark.current and self._config.abort_file.exists():
+            # the last run wrote a batch in part: the log may have lost its messages and gone on
+            # with others, and nothing else would remove their units from queues that get no new
+            # ones
+            clear_from = position.end_offset
+            logger.info("the last run was cut short: clearing what is beyond %d", clear_from)
+        fsops.replace_file(self._config.abort_file, b"")
+        index_begin, builds_index = position.index_begin, self._indexes.settings.builds_index
+        if plan.truncate_to is not None:
+            epoch += 1
+            self._ledger.truncate(plan.truncate_to)
+            self._followers.truncate(plan.truncate_to)
+            if builds_index:
+                index_begin = min(index_begin, plan.truncate_to)
+        if plan.lost is not None:
+            self._note_bad(BadRange(*plan.lost, Status.SEGMENT_DELETED), DispatchCounts())
+            self._ledger.sync()
+        if builds_index:
+            # a known beginning stays, even where its files have disappeared since: their entries
+            # then count as missing
+            first_indexed = self._indexes.first_indexed(self._config.output)
+            first = plan.start if first_indexed is None else first_indexed
+            if index_begin < 0 or (first_indexed is None and first < index_begin):
+                index_begin = first
+        self._watermark.advance(replace(position, epoch=epoch, index_begin=index_begin))
+        return clear_from
+
+    def commit(self, batch: DispatchBatch) -> DispatchCounts:
+        """Write a batch, make it durable and let the followers know.
+
+        Raises UsageError where a topic has queues of the other kind, and StoreError where the batch
+        does not follow from what was written; nothing is written then. After OutputError nothing
+        has advanced, and the batch may come again.
+        """
+        if batch.batch_topics != self._indexes.batch_topics:
+            root = self._indexes.settings.root
+            check_queue_types(root, self._config.output, batch.batch_topics)
+            self._indexes = replace(self._indexes, batch_topics=batch.batch_topics)
+        self._check_log()
+        current = self._watermark.current
+        if current is None or batch.start > current.end_offset:
+            raise StoreError(
+                f"a batch begins at {batch.start}, beyond the watermark "
+                f"{current and current.end_offset}, and would skip messages: nothing was written"
+            )
+        counts = DispatchCounts()
+        for bad in batch.bad:
+            self._note_bad(bad, counts)
+        for writer in self._writers:
+            counts.add(writer.write(batch))
+            writer.sync()
+        self._ledger.sync()
+        if batch.end > current.end_offset:
+            last = batch.last_record_offset
+            last = last if last >= 0 else current.last_record_offset
+            current = replace(
+                current,
+                end_offset=batch.end,
+                last_record_offset=last,
+                last_record_crc=fingerprint(self._log, last),
+                last_store_timestamp=batch.last_store_timestamp or current.last_store_timestamp,
+            )
+            self._watermark.advance(current)
+            self._followers.advance(batch.end)
+        self._store_checkpoint.write(current, self._writers, only_if_due=True)
+        self._expire()
+        logger.debug("batch: end=%d messages=%d", batch.end, counts.messages)
+        return counts
+
+    def _check_log(self) -> None:
+        """Raises CommitLogError where the last record below the watermark has changed: the units
+        that this run would write next do not follow from those that it has written."""
+        current = self._watermark.current
+        self._log.refresh()
+        if current and (noticed := what_differs(self._log, None, current)):
+            raise CommitLogError(
+                f"{noticed}: the broker has cut the log while the dispatcher ran; start it again, "
+                "which cuts the queues where the log still agrees and goes on from there"
+            )
+
+    def tend(self) -> None:
+        """Do what is due even while no batch comes: check that the log is still the same, and
+        remove expired files. Raises CommitLogError, OutputError."""
+        self._check_log()
+        self._expire()
+
+    def _expire(self) -> None:
+        """With retention, remove expired files where the log has lost files since; the writers'
+        open queues end in files that stay."""
+        now, current = time.monotonic(), self._watermark.current
+        if not self._config.retention or now < self._retention_due or current is None:
+            return
+        self._retention_due = now + RETENTION_SECONDS
+        first = self._log.min_offset
+        if first > self._retained_from:
+            try:
+                self._log.check_mounted("no queue files are removed")
+            except CommitLogError as error:
+                if not self._is_retention_held:
+                    logger.warning("%s", error)
+                self._is_retention_held = True
+                return
+            self._is_retention_held = False
+            settings, end = self._indexes.settings, current.end_offset
+            files = list(expired_files(self._config.output, settings, first, end))
+            size = remove_files(files)
+            self._retained_from = first
+            logger.info("log begins at %d: removed files=%d bytes=%d", first, len(files), size)
+
+    def _note_bad(self, bad: BadRange, counts: DispatchCounts) -> None:
+        reason = bad.status.name.lower()
+        if bad.status is Status.SEGMENT_DELETED:
+            self._log.check_mounted(f"nothing of [{bad.start}, {bad.end}) is skipped")
+        if self._config.fail_on_corrupt and bad.status not in _NO_DAMAGE:
+            segment = self._log.segment_at(bad.start)
+            place = segment.path if segment else self._indexes.settings.root
+            raise CorruptRecordError(str(place), bad.start, bad.end, bad.status.name)
+        counts.quarantined_bytes += bad.end - bad.start
+        if self._ledger.add(LedgerEntry(bad.start, bad.end, reason)):
+            logger.warning(
+                "quarantined: physical_offset=%d bytes=%d reason=%s",
+                bad.start, bad.end - bad.start, reason,
+            )  # fmt: skip
+
+    def end(self) -> None:
+        """End the run, after all its commits."""
+        self._store_checkpoint.write(self._watermark.current, self._writers)
+        fsops.unlink(self._config.abort_file)
+
+    def close(self) -> None:
+        """Close files. Raises SyncError."""
+        with ExitStack() as held:
+            held.callback(self._watermark.close)
+            for writer in self._writers:
+                held.callback(writer.close)
+
+
+class _StoreCheckpointFile:
+    """RocketMQ's checkpoint file in the output, written up to once a second, as a broker does."""
+
+    def __init__(self, output: Path, settings: StoreSettings) -> None:
+        self._output = output
+        self._settings = settings
+        self._keeps_logics_physical_offset = False
+        self._due = 0.0
+        self.may_be_ahead = True
+        """A broker may have written the file for messages that are dispatched only now."""
+
+    def take_over(self, plan: Plan, log: CommitLog, is_ours: bool) -> None:
+        """Before any unit goes, or the watermark that tells of it: have the file claim none that
+        may."""
+        found = StoreCheckpoint.read(self._output) or StoreCheckpoint()
+        covered, last = found.logics_physical_offset, plan.watermark.last_record_offset
+        # what a broker or an earlier run wrote, not damage; a log that was cut need not have it
+        is_cut = plan.truncate_to is not None
+        is_kept = covered > 0 and (is_cut or may_start_record(log, covered))
+        self._keeps_logics_physical_offset = is_kept or keeps_logics_physical_offset(
+            self._settings, {self._settings.root} - {self._output}
+        )
+        if is_ours:
+            end = last if last >= 0 else plan.watermark.end_offset
+            lower_logics_physical_offset(self._output, end)
+
+    def write(
+        self, durable: Watermark | None, writers: Sequence[IndexWriter], only_if_due: bool = False
+    ) -> None:
+        """Write the positions of the watermark and of index files."""
+        now = time.monotonic()
+        if durable is None or not durable.last_store_timestamp or (only_if_due and now < self._due):
+            return
+        self._due = now + STORE_CHECKPOINT_SECONDS
+        before = StoreCheckpoint.read(self._output) or StoreCheckpoint()
+        timestamp, last = durable.last_store_timestamp, durable.last_record_offset
+        ahead = self.may_be_ahead
+        index_msg_timestamp = max(writer.index_msg_timestamp for writer in writers)
+        if not index_msg_timestamp and (ahead or not self._settings.builds_index):
+            index_msg_timestamp = before.index_msg_timestamp
+        # without a last record the watermark was lowered, and the checkpoint with it
+        covered = last if last >= 0 else before.logics_physical_offset
+        StoreCheckpoint(
+            physic_msg_timestamp=max(timestamp, before.physic_msg_timestamp if ahead else 0),
+            logics_msg_timestamp=timestamp,
+            index_msg_timestamp=index_msg_timestamp,
+            master_flushed_offset=before.master_flushed_offset,
+            confirm_phy_offset=max(last, 0),
+            logics_physical_offset=covered if self._keeps_logics_physical_offset else 0,
+        ).write(self._output)

@@ -1,0 +1,57 @@
+"""Reads errors that come back through Spark: our own among them, and Spark's message for people.
+
+A Python worker sends Spark the text of a traceback and nothing else of its exception
+(``pyspark.util.handle_worker_exception``), so the exception's type exists in that text alone. The
+text is found by structure: it is a parameter of an error with a condition of its own, somewhere
+among the causes. In it, our error is the last line that begins with the full name of one of our
+classes; a traceback indents frames and source lines.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+
+from store import errors
+from store.errors import ReputError, StoreError, UsageError
+
+_TRACEBACK_PARAMETERS = {
+    "PYTHON_DATA_SOURCE_ERROR": "msg",
+    "PYTHON_EXCEPTION": "traceback",
+    "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR": "msg",
+}
+"""Condition of a Python worker's error -> its parameter with the traceback."""
+_OURS = {
+    f"{errors.__name__}.{name}": UsageError if issubclass(kind, UsageError) else StoreError
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, ReputError)
+}
+"""Full name of each class of the error tree -> the class to raise here: a message is all there is,
+and some constructors take more."""
+
+
+def error_of_ours(error: BaseException) -> ReputError | None:
+    """Return the error of ours that a Python worker raised, as its base class; None where ``error``
+    has another cause."""
+    # pyspark converts the outermost error alone: a cause loses its condition
+    thrown: Any = getattr(error, "_origin", None)
+    while thrown is not None:
+        if is_instance_of(SparkContext._gateway, thrown, "org.apache.spark.SparkThrowable"):
+            parameter = _TRACEBACK_PARAMETERS.get(thrown.getCondition())
+            text = thrown.getMessageParameters()[parameter] if parameter else ""
+            # not just the last line: Spark's clean-up after a reader that cannot be made also fails
+            for line in reversed(text.splitlines()):
+                name, _, message = line.partition(": ")
+                if name in _OURS:
+                    return _OURS[name](message)
+        thrown = thrown.getCause()
+    return None
+
+
+def first_line(error: BaseException) -> str:
+    """Return Spark's own message, without its stack and without Py4J's first line."""
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    return lines[1].lstrip(": ") if isinstance(error, Py4JError) and lines[1:] else lines[0]
