@@ -383,7 +383,7 @@ def boot(store: Path, **settings: Setting) -> BootResult:
     """Open a store with RocketMQ's own store class, let it recover and dispatch, and close it.
 
     The store's `broker.conf` is obeyed, `settings` go above it. Recovery changes the store, so give
-    it a copy. `release`: another one's store class, NEWEST.
+    it a copy.
     """
     arguments = ["boot", str(store), *_pairs(settings)]
     process, _ = _spawn(arguments, heap="512m")

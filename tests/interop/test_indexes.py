@@ -19,7 +19,7 @@ from store.config import read_store_settings
 from store.index.indexfile import IndexLayout
 from store.log.record import Record
 from store.state.built import settings_of
-from tests.interop.rocketmq import NEWEST, PARITY, Setting, ask_store, boot
+from tests.interop.rocketmq import NEWEST, PARITY, Setting, ask_store, boot, of_release
 from tests.streaming.test_golden import dispatch
 from tests.streaming.test_golden_indexes import index_contents
 from tests.support.golden import difference, log_records, tree
@@ -214,6 +214,7 @@ def test_tags_of_a_store_of_5_5_are_recognised(
     assert index_contents(part, layout) == index_contents(theirs, layout)
 
 
+@pytest.mark.parametrize("release", [PARITY], indirect=True)
 def test_an_index_that_5_3_began_and_5_5_continued_is_sound(
     golden: Callable[[str], Path],
 ) -> None:
@@ -227,7 +228,8 @@ def test_an_index_that_5_3_began_and_5_5_continued_is_sound(
     boot(store)
     for path in later:
         path.rename(store / "commitlog" / path.name)
-    boot(store, release=NEWEST)
+    with of_release(NEWEST):
+        boot(store)
     settings = settings_of(store, read_store_settings(store))
     found = verify(settings, store)
     assert settings.index_tags
