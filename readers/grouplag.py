@@ -58,7 +58,7 @@ class CommittedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a group has not consumed, in one queue or in several."""
+    """Messages that a group has not consumed, in one queue or in several."""
 
     messages: int | None
     """Queue offsets from the committed one, or from the queue's min offset, to the max offset."""

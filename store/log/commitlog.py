@@ -135,7 +135,7 @@ class CommitLog:
     def check_mounted(self, consequence: str) -> None:
         """Raise CommitLogError where one of several directories has no file of the log.
 
-        An unmounted disk leaves an empty directory behind, and nothing may be removed, cut or
+        An unmounted disk leaves an empty directory, and nothing may be removed, cut or
         skipped because its files look gone. ``consequence`` says what is refused.
         """
         for directory in self.directories if len(self.directories) > 1 else ():

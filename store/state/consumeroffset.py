@@ -69,7 +69,7 @@ class ConsumerOffsetFile:
         self._journal = -1
         self._journal_size = 0
         self._counter = 0
-        """Of the file's dataVersion, which only grows."""
+        """The counter of the file's dataVersion, which only grows."""
 
     def __enter__(self) -> Self:
         """Raises OwnershipError if another process writes these offsets."""

@@ -19,7 +19,7 @@ from tests.support.golden import log_records, tree
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 TOPIC, GROUP = "Orders", "dg4"
-"""Of golden store broker: the group has committed 0 in each of the four queues."""
+"""In golden store broker the group has committed 0 in each of the four queues."""
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_what_is_unknown_is_said(golden: Callable[[str], Path], call: Call) -> N
 
 
 def test_offsets_are_written_only_with_apply(golden: Callable[[str], Path], call: Call) -> None:
-    """What is shown first is what is written then."""
+    """The plan that is shown first is written then."""
     root = golden("broker")
     before = tree(root)
     for arguments in (

@@ -328,7 +328,7 @@ def commit(
 
 
 def mqadmin(namesrv: str, *arguments: str) -> str:
-    """What RocketMQ's own administration command prints."""
+    """The output of RocketMQ's own administration command."""
     process, _ = _spawn([*arguments, "-n", namesrv], main_class=ADMIN_CLASS)
     return _finish(process, CALL_TIMEOUT_SECONDS)
 

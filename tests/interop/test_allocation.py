@@ -24,11 +24,16 @@ from readers.allocation import (
     assigned_queues,
 )
 from store.errors import UsageError
-from tests.interop.rocketmq import ask_allocation, require_maven
+from tests.interop.rocketmq import PARITY, ask_allocation
 
 NAMES = ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "CONFIG")
 ALPHABET = ("a", "b", "-", "@", "\ue000", "\U0001f600", "é", "7")
 """The fifth sorts after the sixth as UTF-16 units, before it as characters."""
+pytestmark = [
+    pytest.mark.usefixtures("release"),
+    pytest.mark.parametrize("release", [PARITY], indirect=True),
+]
+"""The client decides, and no newer one than 5.5.0's is published, whose strategies are the same."""
 ROOMS = ("r1", "r2", "\U0001f600", "\ue000")
 
 
@@ -44,9 +49,8 @@ def test_many_random_cases(seed: int) -> None:
 
 
 def test_every_queue_has_one_owner(seed: int) -> None:
-    """Of the members together, for the strategies that promise it; RocketMQ's answers, so that the
-    members of both kinds may be mixed."""
-    require_maven()
+    """Members together own each queue once, by the strategies that promise it; half of the answers
+    are RocketMQ's, so that members of both kinds may be mixed."""
     rng = random.Random(seed)
     clients = [f"192.0.2.{number}@{rng.randrange(9999)}" for number in range(7)]
     queues = [MessageQueue("Orders", broker, q) for broker in ("b0", "b1") for q in range(16)]
@@ -60,7 +64,6 @@ def test_every_queue_has_one_owner(seed: int) -> None:
 
 
 def compare(seed: int, count: int) -> None:
-    require_maven()
     rng = random.Random(seed)
     cases = [case for name in NAMES for case in random_cases(rng, name, count)]
     answers = ask_allocation([case.line() for case in cases])
@@ -165,7 +168,7 @@ def random_client(rng: random.Random, name: str) -> str:
 
 
 def random_queues(rng: random.Random, name: str) -> list[MessageQueue]:
-    """Of a few brokers, in any order."""
+    """Queues of a few brokers, in any order."""
     brokers = ["".join(rng.choices(ALPHABET, k=rng.randint(1, 6))) for _ in range(3)]
     if name == "MACHINE_ROOM":
         brokers = [f"{rng.choice(ROOMS)}@{broker}" for broker in brokers]

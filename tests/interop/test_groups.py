@@ -16,7 +16,7 @@ from readers.messagestore import MessageStore
 from readers.offsetreset import Plan, change_offsets, clone, reset_to_time, skip
 from store.log.record import Record
 from store.state.consumeroffset import read_committed
-from tests.interop.rocketmq import Broker, GroupOffsets, commit, drain, mqadmin, require_maven, send
+from tests.interop.rocketmq import Broker, GroupOffsets, commit, drain, mqadmin, send
 from tests.support.golden import log_records
 
 TOPIC = "Trade"
@@ -39,10 +39,9 @@ class Consumed:
 
 
 @pytest.fixture(scope="module")
-def consumed(tmp_path_factory: pytest.TempPathFactory) -> Consumed:
+def consumed(release: str, tmp_path_factory: pytest.TempPathFactory) -> Consumed:
     """A stopped broker's store with two groups, each of which read to another place."""
-    require_maven()
-    found = Consumed(tmp_path_factory.mktemp("groups"))
+    found = Consumed(tmp_path_factory.mktemp(release))
     with Broker(found.store, {TOPIC: QUEUES}) as broker:
         sent = send(broker.namesrv, TOPIC, MESSAGES, 15)
         drain(broker.namesrv, TOPIC, at_least=sent["visible"])

@@ -16,7 +16,7 @@ import pytest
 from tests.interop import rocketmq
 
 GOLDEN_BROKER = Path(__file__).parent.parent / "golden" / "broker.tar.gz"
-SENT = 1_500
+SENT = 800
 ORDERS = 6_000
 ORDERS_SHA256 = "810099c39d292309b7dc4e743490099d943cbefb9624cdbf5b845a8681258e75"
 DELIVERY_LIMIT_SECONDS = 120.0
@@ -29,7 +29,8 @@ needs_rocketmq = pytest.mark.parametrize("release", [rocketmq.PARITY], indirect=
 def test_a_consumer_gets_what_a_producer_sent(tmp_path: Path) -> None:
     """Batches, compressed, delayed and committed messages arrive; rolled back ones do not."""
     store = tmp_path / "store"
-    with rocketmq.Broker(store, {"Mixed": 4, "Empty": 2}) as broker:
+    settings: dict[str, rocketmq.Setting] = {"mappedFileSizeCommitLog": 131072}
+    with rocketmq.Broker(store, {"Mixed": 4, "Empty": 2}, settings) as broker:
         sent = rocketmq.send(broker.namesrv, "Mixed", SENT, seed=11)
         drained = rocketmq.drain(
             broker.namesrv, "Mixed", sent["visible"], timeout=DELIVERY_LIMIT_SECONDS

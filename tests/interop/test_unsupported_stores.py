@@ -28,11 +28,13 @@ def refusal(store: Path, conf: str | None = None) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("release", [rocketmq.PARITY], indirect=True)
 def test_a_broker_with_dledger_and_topics_in_rocksdb_and_queues_written_twice(
     tmp_path: Path,
 ) -> None:
     """By its settings; without them by its directories, until the settings say that one of them
-    counts no more; at last by its log's bytes alone."""
+    counts no more; at last by its log's bytes alone. RocketMQ 5.5.1 does not start with all
+    of them at once."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

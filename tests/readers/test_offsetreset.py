@@ -58,7 +58,7 @@ def test_a_reset_leads_to_the_first_message_of_a_time(
 
 
 def test_offsets_are_moved_to_the_bounds_and_between(golden: Callable[[str], Path]) -> None:
-    """Of a store whose first log file is gone: the beginning is that of the log."""
+    """The first log file is gone: the beginning is that of the log."""
     root = golden("plain")
     sorted((root / "commitlog").iterdir())[0].unlink()
     with MessageStore(root) as store:

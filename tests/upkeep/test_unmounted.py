@@ -57,7 +57,7 @@ def queues(output: DerivedOutput) -> dict[str, bytes]:
 
 
 def whole(output: DerivedOutput) -> dict[str, bytes]:
-    """What RocketMQ built, in files of the size of this output's."""
+    """RocketMQ's queues, in files of the size of this output's."""
     return relaid_queues(output.store, FILE_SIZE)
 
 
@@ -90,7 +90,7 @@ def test_nothing_is_removed_or_cut(output: DerivedOutput, name: str) -> None:
 def test_retention_waits_and_dispatching_goes_on(
     output: DerivedOutput, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is missing was dispatched before."""
+    """The missing files were dispatched before."""
     later = int(sorted((output.store / "end").iterdir())[0].name)
     output.start(part=lambda _: later, consume_queue_file_size=FILE_SIZE)
     with unmounted(output.store / "front"):

@@ -37,7 +37,7 @@ def random_steps(rng: random.Random, count: int) -> list[Step]:
 
 
 def states(steps: list[Step]) -> list[Offsets]:
-    """What is committed before the first step, and after each."""
+    """The committed offsets before the first step, and after each."""
     found: list[Offsets] = [{}]
     for _, commits in steps:
         after = copy.deepcopy(found[-1])
