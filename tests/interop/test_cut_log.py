@@ -26,7 +26,7 @@ __all__ = ["seed"]
 pytestmark = pytest.mark.usefixtures("spark", "release")
 SETTINGS = {"messageIndexEnable": True, "flushDiskType": "ASYNC_FLUSH"}
 TOPICS = {"Trade": 4, "Audit": 2}
-MESSAGES = 300
+MESSAGES = 600
 
 
 def lose_end(store: Path, offset: int, *, only: int | None = None) -> None:
