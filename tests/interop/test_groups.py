@@ -24,8 +24,8 @@ QUEUES = 3
 MESSAGES = 240
 COMMITTED = {"front": {0: 7, 1: 33, 2: 1}, "one-queue": {1: 20}}
 """Messages that each group consumes, by queue."""
-_PROGRESS = re.compile(rf"^{TOPIC} +\S+ +(\d+) +(\d+) +(\d+) +\S+ +(-?\d+) ", re.M)
-"""Queue, broker offset, consumer offset, client, diff."""
+_PROGRESS = re.compile(rf"^{TOPIC} +\S+ +(\d+) +(\d+) +(\d+) +(-?\d+) ", re.M)
+"""Queue, broker offset, consumer offset, diff."""
 
 
 @dataclass

@@ -83,6 +83,7 @@ record CommitCommand(
         MQClientInstance client = consumer.getDefaultMQPullConsumerImpl()
             .getRebalanceImpl().getmQClientFactory();
         Map<String, Map<String, Long>> found = new LinkedHashMap<>();
+        client.updateTopicRouteInfoFromNameServer(topic);
         Set<String> brokers = consumer.fetchSubscribeMessageQueues(topic).stream()
             .map(MessageQueue::getBrokerName)
             .collect(Collectors.toSet());
