@@ -190,7 +190,7 @@ def _measure_latency(context: Context, name: str) -> Row:
     )  # fmt: skip
     row = _latency_row(context, name, found, runs)
     if theirs:
-        _add_rocketmq(row, np.concatenate(theirs)[int(PEER_SHARE * warm_up * rate) :])
+        _add_rocketmq(row, np.concatenate(theirs)[int(warm_up * rate) :])
     return row
 
 
