@@ -27,11 +27,12 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     (live.measure_latency, tuple(live.LATENCY_ROWS)),
     (live.measure_idle, ("idle",)),
     (scaling.measure_sizes, ("log-size", "peak-memory")),
-    (scaling.measure_queues, ("queues-10000", "queues-100000")),
     (sparksources.measure, sparksources.ROW_NAMES),
     (tables.measure_delta, ("delta",)),
     (reading.measure, ("queue-iteration", "filtered-read")),
     (kafka.measure, (kafka.NAME,)),
+    # last, because hundreds of thousands of files are removed slowly
+    (scaling.measure_queues, ("queues-10000", "queues-100000")),
 )
 """Groups of rows that share a log; a group yields those of its rows that are wanted. What a user
 asks first is measured first, in case a run is stopped."""
