@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail, records
 from store.log.record import Record, encode
+from tests.streaming.test_golden import dispatch
 from tests.support.cli import reput, reput_json, reput_json_lines
 from tests.support.golden import difference, log_records, tree
 from workload.appender import Appender
@@ -30,6 +33,7 @@ def test_run_once_json_ends_with_the_promised_line(
     assert difference(output / "consumequeue", store / "consumequeue") == []
 
 
+@pytest.mark.usefixtures("spark")
 def test_status_before_and_after(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """Unknown figures are null, never 0; afterwards every queue's offsets are RocketMQ's."""
     store, output = golden("broker"), tmp_path / "output"
@@ -38,7 +42,7 @@ def test_status_before_and_after(golden: Callable[[str], Path], tmp_path: Path) 
     assert before["watermark"] is before["lag_bytes"] is before["lag_messages"] is None
     assert before["log_end"] == 1660624
     assert "unknown" in reput("status", store, "--output", output).stdout
-    reput_json("run", store, "--output", output, "--once")
+    dispatch(store, output)
     after = reput_json("status", store, "--output", output)
     assert (after["watermark"], after["lag_bytes"], after["lag_messages"]) == (1660624, 0, 0)
     orders = [queue for queue in after["queues"] if queue["topic"] == "Orders"]

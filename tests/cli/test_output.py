@@ -14,6 +14,7 @@ from store.log.record import Record
 from store.runs.dispatch import DispatchCounts
 from store.state.ledger import Ledger, LedgerEntry
 from streaming.progress import Progress
+from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, reput, reput_json
 from workload.appender import Appender
 
@@ -96,13 +97,14 @@ def test_produce_says_at_what_rate(tmp_path: Path) -> None:
     assert "for 0 s, at 5,000 messages/s" in reput(*command[:-2], "--seconds", 0).stderr
 
 
+@pytest.mark.usefixtures("spark")
 def test_status_tells_quarantine_gaps_lag_and_topics(tmp_path: Path) -> None:
     """Notes name a damaged record, messages that came since, and a choice of one topic."""
     store, output = tmp_path / "store", tmp_path / "output"
     with Appender(store, file_size=1 << 16) as appender:
         for topic in (b"A", b"A", b"B", b"a/b"):
             appender.append(Record(topic, b"x", store_timestamp=1000))
-    reput_json("run", store, "--output", output, "--once")
+    dispatch(store, output)
     ledger = Ledger(output / "reput")
     ledger.add(LedgerEntry(0, 1, "queue_offset_gap", "A", 0))
     ledger.sync()
