@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sinks.queuewriter import QueueWriter, unusable_reason
 from store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BATCH_UNIT_DTYPE,
@@ -26,10 +27,9 @@ from store.queue.batchconsumequeue import (
     checked_file_size,
     open_batch_queues,
 )
-from store.queue.consumequeue import QueueKey, is_usual_topic, topic_directory
-from store.queue.unsynced import UnsyncedFiles
+from store.queue.consumequeue import QueueKey
 from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
-from store.state.ledger import Ledger, LedgerEntry, escaped
+from store.state.ledger import Ledger, escaped
 
 
 @dataclass(slots=True)
@@ -43,11 +43,10 @@ class _Queue:
     """Physical offset of the last message with a unit; -1 without one."""
 
 
-class BatchConsumeQueueWriter:
-    """Appends batch units per queue; not thread-safe, one instance per output."""
+class BatchConsumeQueueWriter(QueueWriter[_Queue]):
+    """Appends batch units per queue."""
 
     name = "batchconsumequeue"
-    index_msg_timestamp = 0
 
     def __init__(
         self,
@@ -65,15 +64,10 @@ class BatchConsumeQueueWriter:
         rewritten, and None trusts every unit. ``open_files`` opens a queue's directory;
         ``upkeep.verify`` passes one that compares instead of writing.
         """
-        self.root = output / BATCH_CONSUME_QUEUE_DIRECTORY
-        self._output = output
+        super().__init__(output, BATCH_CONSUME_QUEUE_DIRECTORY, ledger)
         self._file_size = file_size
-        self._ledger = ledger
         self._durable_end = durable_end
         self._open_files = open_files
-        self._queues: dict[tuple[bytes, int], _Queue | None] = {}
-        self._topics: set[bytes] = set()
-        self._unsynced = UnsyncedFiles()
         self._batch: tuple[int, int] | None = None
         """[start, end) of the batch that is being written; a second try resumes it."""
         self._done: set[tuple[bytes, int]] = set()
@@ -100,8 +94,7 @@ class BatchConsumeQueueWriter:
         counts = DispatchCounts(messages=len(units))
         queue = self._queue(topic, queue_id)
         if queue is None:
-            reason = "queue_id" if queue_id < 0 else "topic_name"
-            self._quarantine(topic, queue_id, units, reason, counts)
+            self._quarantine(topic, queue_id, units, unusable_reason(queue_id), counts)
         else:
             out_of_range = (units["msg_base_offset"] < 0) | (units["batch_size"] < 0)
             sound = units[~out_of_range]
@@ -112,25 +105,15 @@ class BatchConsumeQueueWriter:
             self._append(queue, sound[counts.duplicates :])
             refused = units[out_of_range]
             self._quarantine(topic, queue_id, refused, "batch_offset_out_of_range", counts)
-        if topic not in self._topics:
-            self._topics.add(topic)
-            counts.unusual_topics = int(not is_usual_topic(topic))
+        self._count_topic(topic, counts)
         return counts
 
-    def _queue(self, topic: bytes, queue_id: int) -> _Queue | None:
-        """The queue, read from its files at first use; None if its name is unusable."""
-        identity = (topic, queue_id)
-        if identity not in self._queues:
-            name = topic_directory(topic)
-            queue = None
-            if name is not None and queue_id >= 0:
-                path = self.root / QueueKey(name, queue_id).relative_path
-                files = self._open_files(path, checked_file_size(self._file_size))
-                end = files.find_end(self._durable_end)
-                last = files.last_unit(end)
-                queue = _Queue(files, end, last[0] if last else -1)
-            self._queues[identity] = queue
-        return self._queues[identity]
+    def _open(self, key: QueueKey) -> _Queue:
+        file_size = checked_file_size(self._file_size)
+        files = self._open_files(self.root / key.relative_path, file_size)
+        end = files.find_end(self._durable_end)
+        last = files.last_unit(end)
+        return _Queue(files, end, last[0] if last else -1)
 
     def _append(self, queue: _Queue, units: NDArray[np.void]) -> None:
         if not len(units):
@@ -148,23 +131,10 @@ class BatchConsumeQueueWriter:
         reason: str,
         counts: DispatchCounts,
     ) -> None:
-        name = escaped(topic)
+        queue = (escaped(topic), queue_id)
         for unit in units:
-            offset, size = int(unit["offset"]), int(unit["size"])
-            queue_offset, detail = int(unit["msg_base_offset"]), f"batch of {unit['batch_size']}"
-            self._ledger.add(
-                LedgerEntry(offset, offset + size, reason, name, queue_id, queue_offset, detail)
-            )
-            counts.quarantined_messages += 1
-            counts.quarantined_bytes += size
-
-    def sync(self) -> None:
-        """Make every written unit durable. Raises SyncError."""
-        self._unsynced.sync()
-
-    def close(self) -> None:
-        """Close files that a failed batch has left open."""
-        self._unsynced.close()
+            detail = f"batch of {unit['batch_size']}"
+            self._list(unit, reason, queue, int(unit["msg_base_offset"]), counts, detail)
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue after the last message that ends at or before ``end_offset``."""

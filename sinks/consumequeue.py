@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sinks.consumequeueext import ExtUnits, OpenExt, cut_exts, open_ext
+from sinks.queuewriter import QueueWriter, unusable_reason
 from store.config import OnQueueGap
 from store.errors import QueueGapError
 from store.queue.consumequeue import (
@@ -30,12 +31,9 @@ from store.queue.consumequeue import (
     UNIT_DTYPE,
     ConsumeQueueFiles,
     QueueKey,
-    is_usual_topic,
     open_queues,
     open_whole_queue,
-    topic_directory,
 )
-from store.queue.unsynced import UnsyncedFiles
 from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
 from store.state.ledger import QUEUE_OFFSET_GAP, Ledger, LedgerEntry, escaped
 
@@ -72,11 +70,10 @@ class _Progress:
     counts: DispatchCounts = field(default_factory=DispatchCounts)
 
 
-class ConsumeQueueWriter:
-    """Appends units per queue; not thread-safe, one instance per output."""
+class ConsumeQueueWriter(QueueWriter[_Queue]):
+    """Appends units per queue."""
 
     name = "consumequeue"
-    index_msg_timestamp = 0
 
     def __init__(
         self,
@@ -100,19 +97,14 @@ class ConsumeQueueWriter:
         need details. ``open_files`` opens a queue's directory and ``open_ext`` its ext, raising
         QueueFileError; ``upkeep.verify`` passes ones that compare instead of writing.
         """
-        self.root = output / CONSUME_QUEUE_DIRECTORY
-        self._output = output
+        super().__init__(output, CONSUME_QUEUE_DIRECTORY, ledger)
         self._file_size = file_size
-        self._ledger = ledger
         self._durable_end = durable_end
         self._queue_offset_at = queue_offset_at
         self._on_queue_gap = on_queue_gap
         self._ext_file_size = ext_file_size
         self._open_files = open_files
         self._open_ext = open_ext
-        self._queues: dict[tuple[bytes, int], _Queue | None] = {}
-        self._topics: set[bytes] = set()
-        self._unsynced = UnsyncedFiles()
         self._progress = _Progress(-1, -1)
 
     def write(self, batch: DispatchBatch) -> DispatchCounts:
@@ -138,16 +130,13 @@ class ConsumeQueueWriter:
         if progress.current != identity:
             progress.current, progress.handled = identity, 0
             counts.messages += sum(len(run) for run in runs)
-            if topic not in self._topics:
-                self._topics.add(topic)
-                counts.unusual_topics += not is_usual_topic(topic)
+            self._count_topic(topic, counts)
         queue = self._queue(topic, queue_id)
         skip = progress.handled
         for run in _joined(runs):
             first, skip = min(skip, len(run)), max(0, skip - len(run))
             if queue is None:
-                reason = "queue_id" if queue_id < 0 else "topic_name"
-                self._quarantine(run, first, len(run), reason, progress)
+                self._quarantine(run, first, len(run), unusable_reason(queue_id), progress)
                 continue
             # the idempotence rule: offset + size <= maxPhysicOffset already has a unit
             built = _count_built(run.units, queue.max_physic_offset)
@@ -158,21 +147,12 @@ class ConsumeQueueWriter:
             for low, high in _stretches(run, first):
                 self._place(queue, run, low, high, progress)
 
-    def _queue(self, topic: bytes, queue_id: int) -> _Queue | None:
-        """The queue, read from its files at first use; None if its name is unusable."""
-        identity = (topic, queue_id)
-        if identity not in self._queues:
-            name = topic_directory(topic)
-            queue = None
-            if name is not None and queue_id >= 0:
-                key = QueueKey(name, queue_id)
-                files = self._open_files(self.root / key.relative_path, self._file_size)
-                end = files.find_end(self._durable_end)
-                last = files.last_unit(end)
-                ext = self._open_ext(self._output, key, self._ext_file_size, files, end)
-                queue = _Queue(files, end, last[0] + last[1] if last else -1, ext)
-            self._queues[identity] = queue
-        return self._queues[identity]
+    def _open(self, key: QueueKey) -> _Queue:
+        files = self._open_files(self.root / key.relative_path, self._file_size)
+        end = files.find_end(self._durable_end)
+        last = files.last_unit(end)
+        ext = self._open_ext(self._output, key, self._ext_file_size, files, end)
+        return _Queue(files, end, last[0] + last[1] if last else -1, ext)
 
     def _place(self, queue: _Queue, run: Run, first: int, last: int, progress: _Progress) -> None:
         """Place units [first, last) of a run, whose queue offsets increase by one.
@@ -264,25 +244,11 @@ class ConsumeQueueWriter:
     def _quarantine(
         self, run: Run, first: int, last: int, reason: str, progress: _Progress
     ) -> None:
-        topic = escaped(run.topic)
+        queue = (escaped(run.topic), run.queue_id)
         for index in range(first, last):
-            unit = run.units[index]
-            offset, size = int(unit["offset"]), int(unit["size"])
             queue_offset = _queue_offset(run, index)
-            self._ledger.add(
-                LedgerEntry(offset, offset + size, reason, topic, run.queue_id, queue_offset)
-            )
-            progress.counts.quarantined_messages += 1
-            progress.counts.quarantined_bytes += size
+            self._list(run.units[index], reason, queue, queue_offset, progress.counts)
         progress.handled += last - first
-
-    def sync(self) -> None:
-        """Make every written unit durable. Raises SyncError."""
-        self._unsynced.sync()
-
-    def close(self) -> None:
-        """Close files that a failed batch has left open."""
-        self._unsynced.close()
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue after the last message that ends at or before ``end_offset``."""
