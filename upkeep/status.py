@@ -104,7 +104,7 @@ def read_status(
             QueueStatus(
                 key.topic,
                 key.queue_id,
-                files.min_queue_offset(end, log.min_offset),
+                files.min_offset_in_queue(end, log.min_offset),
                 end // CQ_STORE_UNIT_SIZE,
             )
         )

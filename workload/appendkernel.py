@@ -9,26 +9,6 @@ from store.log import properties, record
 from store.log.kernelbase import crc32, kernel, put32, put64
 from store.log.record import SysFlag
 
-_V1 = record.MESSAGE_MAGIC_V1
-_V2 = record.MESSAGE_MAGIC_V2
-_FIXED = record.FIXED_LENGTH
-_BORN_HOST = record.BORN_HOST_POSITION
-_MAGIC = record.MAGIC_POSITION
-_BODY_CRC = record.BODY_CRC_POSITION
-_QUEUE_ID = record.QUEUE_ID_POSITION
-_FLAG = record.FLAG_POSITION
-_QUEUE_OFFSET = record.QUEUE_OFFSET_POSITION
-_PHYSICAL = record.PHYSICAL_OFFSET_POSITION
-_SYS_FLAG = record.SYS_FLAG_POSITION
-_BORN_TIMESTAMP = record.BORN_TIMESTAMP_POSITION
-_STORE_TIMESTAMP_LENGTH = record.STORE_TIMESTAMP_LENGTH
-_TAIL = record.TAIL_LENGTH
-_RECONSUME_TIMES = record.RECONSUME_TIMES_IN_TAIL
-_PREPARED_OFFSET = record.PREPARED_OFFSET_IN_TAIL
-_BODY_LENGTH = record.BODY_LENGTH_IN_TAIL
-_PROPERTIES_LENGTH = record.PROPERTIES_LENGTH_SIZE
-_V4 = record.HOST_V4_LENGTH
-_MIN_BLANK = record.END_FILE_MIN_BLANK_LENGTH
 _TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
 _COMMIT = SysFlag.COMMIT
 _BORN_V6 = SysFlag.BORN_HOST_V6
@@ -77,17 +57,17 @@ def append_records(
         props_length = prop_bounds[message + 1] - prop_bounds[message] + extra
         length_size = 2 if topic_length > 127 else 1
         size = (
-            _FIXED + len(born_host) + len(store_host) + body_length
-            + length_size + topic_length + _PROPERTIES_LENGTH + props_length
+            record.FIXED_LENGTH + len(born_host) + len(store_host) + body_length
+            + length_size + topic_length + record.PROPERTIES_LENGTH_SIZE + props_length
         )  # fmt: skip
-        if base + pos + size + _MIN_BLANK > file_end:
+        if base + pos + size + record.END_FILE_MIN_BLANK_LENGTH > file_end:
             return message - first, pos, True
         if pos + size > len(out):
             return message - first, pos, False
         sys_flag = np.int64(sys_flags[message])
-        if len(born_host) > _V4:
+        if len(born_host) > record.HOST_V4_LENGTH:
             sys_flag |= _BORN_V6
-        if len(store_host) > _V4:
+        if len(store_host) > record.HOST_V4_LENGTH:
             sys_flag |= _STORE_V6
         kind = sys_flag & _TRANSACTION_MASK
         queue_offset = np.int64(0)
@@ -96,21 +76,23 @@ def append_records(
             queue_offsets[topic, queue_ids[message]] = queue_offset + 1
         body = body_bounds[message]
         put32(out, pos, size)
-        put32(out, pos + _MAGIC, _V2 if length_size == 2 else _V1)
-        put32(out, pos + _BODY_CRC, crc32(crc_tables, bodies, body, body + body_length))
-        put32(out, pos + _QUEUE_ID, np.int64(queue_ids[message]))
-        put32(out, pos + _FLAG, np.int64(flags[message]))
-        put64(out, pos + _QUEUE_OFFSET, queue_offset)
-        put64(out, pos + _PHYSICAL, base + pos)
-        put32(out, pos + _SYS_FLAG, sys_flag)
-        put64(out, pos + _BORN_TIMESTAMP, born_timestamps[message])
-        at = _copy(out, pos + _BORN_HOST, born_host, 0, len(born_host))
+        magic = record.MESSAGE_MAGIC_V2 if length_size == 2 else record.MESSAGE_MAGIC_V1
+        put32(out, pos + record.MAGIC_POSITION, magic)
+        body_crc = crc32(crc_tables, bodies, body, body + body_length)
+        put32(out, pos + record.BODY_CRC_POSITION, body_crc)
+        put32(out, pos + record.QUEUE_ID_POSITION, np.int64(queue_ids[message]))
+        put32(out, pos + record.FLAG_POSITION, np.int64(flags[message]))
+        put64(out, pos + record.QUEUE_OFFSET_POSITION, queue_offset)
+        put64(out, pos + record.PHYSICAL_OFFSET_POSITION, base + pos)
+        put32(out, pos + record.SYS_FLAG_POSITION, sys_flag)
+        put64(out, pos + record.BORN_TIMESTAMP_POSITION, born_timestamps[message])
+        at = _copy(out, pos + record.BORN_HOST_POSITION, born_host, 0, len(born_host))
         put64(out, at, store_timestamp)
-        at = _copy(out, at + _STORE_TIMESTAMP_LENGTH, store_host, 0, len(store_host))
-        put32(out, at + _RECONSUME_TIMES, 0)
-        put64(out, at + _PREPARED_OFFSET, 0)
-        put32(out, at + _BODY_LENGTH, body_length)
-        at = _copy(out, at + _TAIL, bodies, body, body + body_length)
+        at = _copy(out, at + record.STORE_TIMESTAMP_LENGTH, store_host, 0, len(store_host))
+        put32(out, at + record.RECONSUME_TIMES_IN_TAIL, 0)
+        put64(out, at + record.PREPARED_OFFSET_IN_TAIL, 0)
+        put32(out, at + record.BODY_LENGTH_IN_TAIL, body_length)
+        at = _copy(out, at + record.TAIL_LENGTH, bodies, body, body + body_length)
         if length_size == 2:
             out[np.uint64(at)] = np.uint8(topic_length >> 8)
             at += 1
@@ -118,9 +100,8 @@ def append_records(
         at = _copy(out, at + 1, topics, topic_bounds[topic], topic_bounds[topic + 1])
         out[np.uint64(at)] = np.uint8(props_length >> 8)
         out[np.uint64(at + 1)] = np.uint8(props_length)
-        at = _copy(
-            out, at + _PROPERTIES_LENGTH, props, prop_bounds[message], prop_bounds[message + 1]
-        )
+        at += record.PROPERTIES_LENGTH_SIZE
+        at = _copy(out, at, props, prop_bounds[message], prop_bounds[message + 1])
         if property_crc:
             _put_property_crc(out, at, crc32(crc_tables, out, pos, at))
         pos += size

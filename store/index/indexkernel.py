@@ -9,25 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from store.index.indexfile import (
-    BEGIN_PHY_OFFSET_POSITION,
-    BEGIN_TIMESTAMP_POSITION,
-    END_PHY_OFFSET_POSITION,
-    END_TIMESTAMP_POSITION,
-    HASH_SLOT_COUNT_POSITION,
-    INDEX_COUNT_POSITION,
-    INDEX_SIZE,
-    KEY_HASH_IN_ENTRY,
-    PHY_OFFSET_IN_ENTRY,
-    PREVIOUS_IN_ENTRY,
-    TIME_DIFF_IN_ENTRY,
-    entry_position,
-    slot_position,
-)
+from store.index import indexfile
 from store.log.kernelbase import i32, i64, kernel, prefetch, put32, put64
 
-_slot_position = njit(inline="always")(slot_position)
-_entry_position = njit(inline="always")(entry_position)
+_slot_position = njit(inline="always")(indexfile.slot_position)
+_entry_position = njit(inline="always")(indexfile.entry_position)
 _INTEGER_MAX = 0x7FFFFFFF
 PREFETCH_DISTANCE = 16
 """Entries to prefetch ahead: slots spread over 20 MB, and a cache miss costs ten entries."""
@@ -39,10 +25,10 @@ def _put_key(data, position, slot, index, key_hash, offset, time_diff):
     previous = i32(data, slot)
     if previous < 0 or previous > index:
         previous = np.int64(0)
-    put32(data, position + KEY_HASH_IN_ENTRY, key_hash)
-    put64(data, position + PHY_OFFSET_IN_ENTRY, offset)
-    put32(data, position + TIME_DIFF_IN_ENTRY, time_diff)
-    put32(data, position + PREVIOUS_IN_ENTRY, previous)
+    put32(data, position + indexfile.KEY_HASH_IN_ENTRY, key_hash)
+    put64(data, position + indexfile.PHY_OFFSET_IN_ENTRY, offset)
+    put32(data, position + indexfile.TIME_DIFF_IN_ENTRY, time_diff)
+    put32(data, position + indexfile.PREVIOUS_IN_ENTRY, previous)
     put32(data, slot, index)
     return previous
 
@@ -54,9 +40,9 @@ def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_time
     The header is written with every entry, as in RocketMQ, so a reader never sees a slot that
     points past the header's count. Returns the number of entries added.
     """
-    begin_timestamp = i64(data, BEGIN_TIMESTAMP_POSITION)
-    used = i32(data, HASH_SLOT_COUNT_POSITION)
-    first = max(i32(data, INDEX_COUNT_POSITION), np.int64(1))
+    begin_timestamp = i64(data, indexfile.BEGIN_TIMESTAMP_POSITION)
+    used = i32(data, indexfile.HASH_SLOT_COUNT_POSITION)
+    first = max(i32(data, indexfile.INDEX_COUNT_POSITION), np.int64(1))
     count = min(np.int64(len(offsets)), max_index_num - first)
     slots = np.uint32(max_hash_slot_num)
     for at in range(count):
@@ -76,14 +62,14 @@ def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_time
         previous = _put_key(data, position, slot, index, key_hash, offset, time_diff)
         if index == 1:
             begin_timestamp = store_timestamp
-            put64(data, BEGIN_PHY_OFFSET_POSITION, offset)
-            put64(data, BEGIN_TIMESTAMP_POSITION, store_timestamp)
+            put64(data, indexfile.BEGIN_PHY_OFFSET_POSITION, offset)
+            put64(data, indexfile.BEGIN_TIMESTAMP_POSITION, store_timestamp)
         if previous == 0:
             used += 1
-            put32(data, HASH_SLOT_COUNT_POSITION, used)
-        put32(data, INDEX_COUNT_POSITION, index + 1)
-        put64(data, END_PHY_OFFSET_POSITION, offset)
-        put64(data, END_TIMESTAMP_POSITION, store_timestamp)
+            put32(data, indexfile.HASH_SLOT_COUNT_POSITION, used)
+        put32(data, indexfile.INDEX_COUNT_POSITION, index + 1)
+        put64(data, indexfile.END_PHY_OFFSET_POSITION, offset)
+        put64(data, indexfile.END_TIMESTAMP_POSITION, store_timestamp)
     return max(count, np.int64(0))
 
 
@@ -97,16 +83,16 @@ def rebuild_slots(entries, index, used, last_offset, end_offset, slots):
     is negative, and it is chained to the current value in ``slots`` (int32[maxHashSlotNum], zeros
     before the first call). Returns (indexCount, hashSlotCount, last offset).
     """
-    for position in range(0, len(entries) - INDEX_SIZE + 1, INDEX_SIZE):
-        key_hash = i32(entries, position + KEY_HASH_IN_ENTRY)
-        offset = i64(entries, position + PHY_OFFSET_IN_ENTRY)
-        if key_hash < 0 or i32(entries, position + TIME_DIFF_IN_ENTRY) < 0:
+    for position in range(0, len(entries) - indexfile.INDEX_SIZE + 1, indexfile.INDEX_SIZE):
+        key_hash = i32(entries, position + indexfile.KEY_HASH_IN_ENTRY)
+        offset = i64(entries, position + indexfile.PHY_OFFSET_IN_ENTRY)
+        if key_hash < 0 or i32(entries, position + indexfile.TIME_DIFF_IN_ENTRY) < 0:
             break
         if offset < last_offset or offset >= end_offset:
             break
         slot = key_hash % len(slots)
         previous = np.int64(slots[slot])
-        if i32(entries, position + PREVIOUS_IN_ENTRY) != previous:
+        if i32(entries, position + indexfile.PREVIOUS_IN_ENTRY) != previous:
             break
         if previous == 0:
             used += 1

@@ -32,24 +32,6 @@ BAD_PROPERTY = int(Status.BAD_PROPERTY)
 BAD_BODY_CRC = int(Status.BAD_BODY_CRC)
 BAD_FILE_END = int(Status.BAD_FILE_END)
 
-_V1 = record.MESSAGE_MAGIC_V1
-_V2 = record.MESSAGE_MAGIC_V2
-_BLANK_MAGIC = record.BLANK_MAGIC
-_MIN_BLANK = record.END_FILE_MIN_BLANK_LENGTH
-_MIN_RECORD = record.MIN_RECORD_LENGTH
-_MAX_RECORD = record.MAX_RECORD_LENGTH
-_FIXED = record.FIXED_LENGTH
-_MAGIC = record.MAGIC_POSITION
-_BODY_CRC = record.BODY_CRC_POSITION
-_BORN_HOST = record.BORN_HOST_POSITION
-_PHYSICAL = record.PHYSICAL_OFFSET_POSITION
-_SYS_FLAG = record.SYS_FLAG_POSITION
-_TAIL = record.TAIL_LENGTH
-_BODY_LENGTH = record.BODY_LENGTH_IN_TAIL
-_PROPERTIES_LENGTH = record.PROPERTIES_LENGTH_SIZE
-_SIZE_MAGIC = record.SIZE_MAGIC_LENGTH
-_V4 = record.HOST_V4_LENGTH
-_V6 = record.HOST_V6_LENGTH
 _BORN_V6 = SysFlag.BORN_HOST_V6
 _STORE_V6 = SysFlag.STORE_HOST_V6
 _TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
@@ -72,50 +54,54 @@ def frame(buf, length, pos, base, file_end):
     """
     remaining = file_end - base - pos
     available = length - pos
-    if remaining < _MIN_BLANK:
+    if remaining < record.END_FILE_MIN_BLANK_LENGTH:
         return BAD_FILE_END, 0, 0, 0, 0, 0, 0, 0
-    if available < _SIZE_MAGIC:
+    if available < record.SIZE_MAGIC_LENGTH:
         return NEED_MORE, 0, 0, 0, 0, 0, 0, 0
     size = i32(buf, pos)
-    magic = u32(buf, pos + _MAGIC)
-    if magic != _V1 and magic != _V2:
+    magic = u32(buf, pos + record.MAGIC_POSITION)
+    if magic != record.MESSAGE_MAGIC_V1 and magic != record.MESSAGE_MAGIC_V2:
         status = BAD_MAGIC
-        if magic == _BLANK_MAGIC:
+        if magic == record.BLANK_MAGIC:
             status = BLANK if size == remaining else BAD_BLANK
         elif magic == 0 and size == 0:
             status = EMPTY
         return status, size, 0, 0, 0, 0, 0, 0
-    if size < _MIN_RECORD or size > remaining - _MIN_BLANK or size > _MAX_RECORD:
+    if (
+        size < record.MIN_RECORD_LENGTH
+        or size > remaining - record.END_FILE_MIN_BLANK_LENGTH
+        or size > record.MAX_RECORD_LENGTH
+    ):
         return BAD_SIZE, size, 0, 0, 0, 0, 0, 0
-    if available < _SYS_FLAG:
+    if available < record.SYS_FLAG_POSITION:
         return NEED_MORE, size, 0, 0, 0, 0, 0, 0
-    if i64(buf, pos + _PHYSICAL) != base + pos:
+    if i64(buf, pos + record.PHYSICAL_OFFSET_POSITION) != base + pos:
         return BAD_PHYSICAL_OFFSET, size, 0, 0, 0, 0, 0, 0
     if available < size:
         return NEED_MORE, size, 0, 0, 0, 0, 0, 0
-    sys_flag = i32(buf, pos + _SYS_FLAG)
-    born_length = _V6 if sys_flag & _BORN_V6 else _V4
-    store_length = _V6 if sys_flag & _STORE_V6 else _V4
-    length_size = 2 if magic == _V2 else 1
+    sys_flag = i32(buf, pos + record.SYS_FLAG_POSITION)
+    born_length = record.HOST_V6_LENGTH if sys_flag & _BORN_V6 else record.HOST_V4_LENGTH
+    store_length = record.HOST_V6_LENGTH if sys_flag & _STORE_V6 else record.HOST_V4_LENGTH
+    length_size = 2 if magic == record.MESSAGE_MAGIC_V2 else 1
     end = pos + size
-    body = pos + _FIXED + born_length + store_length
-    if body + length_size + _PROPERTIES_LENGTH > end:
+    body = pos + record.FIXED_LENGTH + born_length + store_length
+    if body + length_size + record.PROPERTIES_LENGTH_SIZE > end:
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
-    body_length = i32(buf, body - _TAIL + _BODY_LENGTH)
+    body_length = i32(buf, body - record.TAIL_LENGTH + record.BODY_LENGTH_IN_TAIL)
     topic = body + body_length + length_size
-    if body_length < 0 or topic + _PROPERTIES_LENGTH > end:
+    if body_length < 0 or topic + record.PROPERTIES_LENGTH_SIZE > end:
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
     if length_size == 2:
         topic_length = i16(buf, topic - length_size)
     else:
         topic_length = np.int64(np.int8(buf[np.uint64(topic - length_size)]))
-    props = topic + topic_length + _PROPERTIES_LENGTH
+    props = topic + topic_length + record.PROPERTIES_LENGTH_SIZE
     if topic_length < 0 or props > end:
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
-    props_length = i16(buf, props - _PROPERTIES_LENGTH)
+    props_length = i16(buf, props - record.PROPERTIES_LENGTH_SIZE)
     if props_length < 0 or props + props_length != end:
         return BAD_LENGTH, size, 0, 0, 0, 0, 0, 0
-    stored = pos + _BORN_HOST + born_length
+    stored = pos + record.BORN_HOST_POSITION + born_length
     return OK, size, stored, body, body_length, topic, topic_length, props
 
 
@@ -126,7 +112,8 @@ def checked_frame(buf, length, pos, base, file_end, verify_crc, crc_tables):
         buf, length, pos, base, file_end
     )
     if status == OK and verify_crc and body_length > 0:
-        if crc32(crc_tables, buf, body, body + body_length) != i32(buf, pos + _BODY_CRC):
+        stated = i32(buf, pos + record.BODY_CRC_POSITION)
+        if crc32(crc_tables, buf, body, body + body_length) != stated:
             status = BAD_BODY_CRC
     return status, size, stored, body, body_length, topic, topic_length, props
 
@@ -161,8 +148,8 @@ def find_record(buf, length, base, file_end, pos):
     NEED_MORE means that a possible record starts there but ends after the buffer, or (at
     ``length`` - 7 or later) that nothing was found and the search continues from there.
     """
-    while pos + _SIZE_MAGIC <= length:
-        first = buf[np.uint64(pos + _MAGIC)]
+    while pos + record.SIZE_MAGIC_LENGTH <= length:
+        first = buf[np.uint64(pos + record.MAGIC_POSITION)]
         if first == 0xDA or first == 0xCB:
             status, _, _, _, _, _, _, _ = frame(buf, length, pos, base, file_end)
             if status == OK or status == BLANK or status == NEED_MORE:

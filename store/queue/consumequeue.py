@@ -326,7 +326,11 @@ class ConsumeQueueFiles(QueueFiles):
     setting = "mappedFileSizeConsumeQueue"
     place = "broker.conf or --consume-queue-file-size"
 
-    def min_queue_offset(self, end: int, log_min_offset: int) -> int:
+    def max_offset_in_queue(self, end: int) -> int:
+        """Queue offset after the last message."""
+        return end // self.unit_size
+
+    def min_offset_in_queue(self, end: int, log_min_offset: int) -> int:
         """Index of the first unit whose message is still in the log; the end if there is none."""
         for start in self.starts:
             length = min(max(end - start, 0), self.file_size)

@@ -5,7 +5,7 @@ The removal is planned by reading only, with a function for each kind of file (R
 ``ConsumeQueueStore.cleanExpired``, ``IndexService.deleteExpiredFile``; formats.md §5, §6, §8).
 Files are removed oldest first, so a crash in between leaves a shorter queue without a hole. A
 reader derives a queue's min offset from the log, not from the files:
-``ConsumeQueueFiles.min_queue_offset``.
+``ConsumeQueueFiles.min_offset_in_queue``.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def expired_ext_files(
     These end before the ext unit of the first message that is still in the log. A queue without
     such a message keeps all, as in RocketMQ.
     """
-    first = files.min_queue_offset(end, log_min_offset)
+    first = files.min_offset_in_queue(end, log_min_offset)
     if first * CQ_STORE_UNIT_SIZE >= end:
         return []
     return ext.files_before(int(files.read(first, 1)[0]["tags_code"]))

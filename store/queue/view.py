@@ -24,7 +24,6 @@ from store.queue.consumequeue import (
     PRE_BLANK_SIZE,
     BoundaryType,
     ConsumeQueueFiles,
-    QueueFiles,
     QueueKey,
     open_whole_queue,
 )
@@ -86,7 +85,7 @@ class QueueView(ABC):
     In a batch consume queue, a unit is a message or an inner batch and states its queue offset.
     """
 
-    def __init__(self, files: QueueFiles, log: CommitLog) -> None:
+    def __init__(self, files: ConsumeQueueFiles | BatchConsumeQueueFiles, log: CommitLog) -> None:
         self.files = files
         self.max_offset = 0
         """Queue offset after the last message."""
@@ -99,7 +98,7 @@ class QueueView(ABC):
         """Find the end again: after the last message that ends at or before ``end_offset`` of the
         log, or after the last valid unit."""
         self._end = self.files.grown_end(self._end, end_offset)
-        self.max_offset = self._max_offset()
+        self.max_offset = self.files.max_offset_in_queue(self._end)
         self._known_min = None
 
     @property
@@ -123,7 +122,8 @@ class QueueView(ABC):
         none, but -1 for a batch queue without units."""
         log_min_offset = self._log.min_offset
         if self._known_min is None or self._known_min[0] != log_min_offset:
-            self._known_min = log_min_offset, self._min_offset(log_min_offset)
+            found = self.files.min_offset_in_queue(self._end, log_min_offset)
+            self._known_min = log_min_offset, found
         return self._known_min[1]
 
     def is_gone(self, offset: int) -> bool:
@@ -214,12 +214,6 @@ class QueueView(ABC):
         """Result of RocketMQ's search by store time, not yet clamped to the queue's bounds."""
 
     @abstractmethod
-    def _max_offset(self) -> int: ...
-
-    @abstractmethod
-    def _min_offset(self, log_min_offset: int) -> int: ...
-
-    @abstractmethod
     def _holder(self, offset: int) -> int | None:
         """Index of the unit that holds ``offset``; None if the queue has no message there."""
 
@@ -272,12 +266,6 @@ class ConsumeQueueView(QueueView):
             timestamp, boundary, self._end, self.min_offset, store_time
         )
 
-    def _max_offset(self) -> int:
-        return self.end_unit
-
-    def _min_offset(self, log_min_offset: int) -> int:
-        return self.files.min_queue_offset(self._end, log_min_offset)
-
     def _holder(self, offset: int) -> int | None:
         return offset if self.min_offset <= offset < self.max_offset else None
 
@@ -322,12 +310,6 @@ class BatchConsumeQueueView(QueueView):
     def offset_by_time(self, timestamp: int, boundary: BoundaryType, _: StoreTime) -> int:
         """``BatchConsumeQueueFiles.offset_in_queue_by_time``: units state their times."""
         return self.files.offset_in_queue_by_time(timestamp, boundary, self._end)
-
-    def _max_offset(self) -> int:
-        return self.files.max_offset_in_queue(self._end)
-
-    def _min_offset(self, log_min_offset: int) -> int:
-        return self.files.min_offset_in_queue(self._end, log_min_offset)
 
     def _holder(self, offset: int) -> int | None:
         return self.files.find_unit(offset, self._end)

@@ -68,20 +68,6 @@ HOST_TEXT_LENGTH = len("255.255.255.255:-2147483648")
 MIN_PROPERTY_LENGTH = 4
 """Shortest property with its separators; the last one may lack one byte."""
 
-_V4 = record.HOST_V4_LENGTH
-_V6 = record.HOST_V6_LENGTH
-_BORN_HOST = record.BORN_HOST_POSITION
-_QUEUE_ID = record.QUEUE_ID_POSITION
-_FLAG = record.FLAG_POSITION
-_QUEUE_OFFSET = record.QUEUE_OFFSET_POSITION
-_SYS_FLAG = record.SYS_FLAG_POSITION
-_BORN_TIMESTAMP = record.BORN_TIMESTAMP_POSITION
-_STORE_TIMESTAMP_LENGTH = record.STORE_TIMESTAMP_LENGTH
-_TAIL = record.TAIL_LENGTH
-_RECONSUME_TIMES = record.RECONSUME_TIMES_IN_TAIL
-_PREPARED_OFFSET = record.PREPARED_OFFSET_IN_TAIL
-_PORT = record.PORT_LENGTH
-_MIN_BLANK = record.END_FILE_MIN_BLANK_LENGTH
 _BORN_V6 = SysFlag.BORN_HOST_V6
 _STORE_V6 = SysFlag.STORE_HOST_V6
 _ZERO_HOLE = int(Status.ZERO_HOLE)
@@ -123,18 +109,18 @@ def _decode_row(
     )  # fmt: skip
     if status != OK:
         return status, size
-    sys_flag, tail = i32(buf, pos + _SYS_FLAG), body - _TAIL
+    sys_flag, tail = i32(buf, pos + record.SYS_FLAG_POSITION), body - record.TAIL_LENGTH
     numbers[STATUS, row] = OK
     numbers[PHYSICAL_OFFSET, row] = base + pos
     numbers[STORE_SIZE, row] = size
-    numbers[QUEUE_ID, row] = i32(buf, pos + _QUEUE_ID)
-    numbers[FLAG, row] = i32(buf, pos + _FLAG)
-    numbers[QUEUE_OFFSET, row] = i64(buf, pos + _QUEUE_OFFSET)
+    numbers[QUEUE_ID, row] = i32(buf, pos + record.QUEUE_ID_POSITION)
+    numbers[FLAG, row] = i32(buf, pos + record.FLAG_POSITION)
+    numbers[QUEUE_OFFSET, row] = i64(buf, pos + record.QUEUE_OFFSET_POSITION)
     numbers[SYS_FLAG, row] = sys_flag
-    numbers[BORN_TIMESTAMP, row] = i64(buf, pos + _BORN_TIMESTAMP)
+    numbers[BORN_TIMESTAMP, row] = i64(buf, pos + record.BORN_TIMESTAMP_POSITION)
     numbers[STORE_TIMESTAMP, row] = store_timestamp
-    numbers[RECONSUME_TIMES, row] = i32(buf, tail + _RECONSUME_TIMES)
-    numbers[PREPARED_TRANSACTION_OFFSET, row] = i64(buf, tail + _PREPARED_OFFSET)
+    numbers[RECONSUME_TIMES, row] = i32(buf, tail + record.RECONSUME_TIMES_IN_TAIL)
+    numbers[PREPARED_TRANSACTION_OFFSET, row] = i64(buf, tail + record.PREPARED_OFFSET_IN_TAIL)
     numbers[TAGS_CODE, row] = code
     slices[index, TOPIC] = topic
     slices[index, TOPIC + 1] = topic + topic_length
@@ -142,9 +128,9 @@ def _decode_row(
     slices[index, BODY + 1] = body + body_length
     slices[index, PROPERTIES] = props
     slices[index, PROPERTIES + 1] = end
-    slices[index, BORN_HOST] = pos + _BORN_HOST
+    slices[index, BORN_HOST] = pos + record.BORN_HOST_POSITION
     slices[index, BORN_HOST + 1] = stored
-    slices[index, STORE_HOST] = stored + _STORE_TIMESTAMP_LENGTH
+    slices[index, STORE_HOST] = stored + record.STORE_TIMESTAMP_LENGTH
     slices[index, STORE_HOST + 1] = tail
     if find_names:
         tags, tags_end, keys, keys_end = find_two(buf, props, end, _TAGS, _KEYS)
@@ -193,10 +179,11 @@ def decode_units(
     for index in range(count):
         unit = first + index
         offset, size, pos = offsets[unit], np.int64(sizes[unit]), positions[unit]
+        file_end = offset + size + record.END_FILE_MIN_BLANK_LENGTH
         status = statuses[unit]
         if status == OK:
             status, found = _decode_row(
-                buf, pos + available[unit], pos, offset - pos, offset + size + _MIN_BLANK,
+                buf, pos + available[unit], pos, offset - pos, file_end,
                 verify_crc, crc_tables, delay_levels_ms, find_names,
                 row + index, index, numbers, slices,
             )  # fmt: skip
@@ -319,7 +306,7 @@ def _put_host(buf, pos, data, at):
         at = _put_decimal(data, at, u8(buf, pos + index))
         data[np.uint64(at)] = np.uint8(0x3A if index == 3 else 0x2E)
         at += 1
-    port = i32(buf, pos + _V4 - _PORT)
+    port = i32(buf, pos + record.HOST_V4_LENGTH - record.PORT_LENGTH)
     if port < 0:
         data[np.uint64(at)] = np.uint8(0x2D)
         return _put_decimal(data, at + 1, -port)
@@ -334,12 +321,12 @@ def gather_hosts(buf, slices, column, count, row, data, offsets, present, odd, o
     for index in range(count):
         pos, end = slices[index, column], slices[index, column + 1]
         present[row + index] = pos >= 0
-        if end - pos == _V6:
+        if end - pos == record.HOST_V6_LENGTH:
             odd[odd_count] = row + index
             odd_count += 1
             copy_bytes(data, at, buf, pos, end - pos)
             at += end - pos
-        elif end - pos == _V4:
+        elif end - pos == record.HOST_V4_LENGTH:
             if last_at >= 0 and i64(buf, pos) == last:
                 # most neighbours come from the same host
                 copy_bytes(data, at, data, last_at, last_end - last_at)

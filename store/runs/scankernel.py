@@ -28,9 +28,6 @@ from store.log.kernels import (
 from store.log.record import SysFlag
 from store.queue.consumequeue import CQ_STORE_UNIT_SIZE, SIZE_IN_UNIT, TAGS_CODE_IN_UNIT
 
-_QUEUE_ID = record.QUEUE_ID_POSITION
-_QUEUE_OFFSET = record.QUEUE_OFFSET_POSITION
-_SYS_FLAG = record.SYS_FLAG_POSITION
 _TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
 _COMMIT = SysFlag.COMMIT
 _ROLLBACK = SysFlag.ROLLBACK
@@ -395,7 +392,7 @@ def scan_records(
         status, code = tags_code(buf, props, end, store_timestamp, scheduled, delay_levels_ms)
         if status != OK:
             return status, pos
-        transaction_type = i32(buf, pos + _SYS_FLAG) & _TRANSACTION_MASK
+        transaction_type = i32(buf, pos + record.SYS_FLAG_POSITION) & _TRANSACTION_MASK
         dispatched = transaction_type == 0 or transaction_type == _COMMIT
         if unusable is not None:
             lists = _NO_LISTS
@@ -411,7 +408,8 @@ def scan_records(
             ):  # fmt: skip
                 return FULL, pos
         if dispatched:
-            queue_id, queue_offset = i32(buf, pos + _QUEUE_ID), i64(buf, pos + _QUEUE_OFFSET)
+            queue_id = i32(buf, pos + record.QUEUE_ID_POSITION)
+            queue_offset = i64(buf, pos + record.QUEUE_OFFSET_POSITION)
             index = _add(
                 buf, topic, topic_length, queue_id, queue_offset, offset, size, code,
                 store_timestamp, False,

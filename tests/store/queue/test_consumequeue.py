@@ -107,7 +107,7 @@ def test_golden_queues_end_at_a_watermark(
 def test_golden_queues_begin_where_the_log_begins(
     name: str, golden: Callable[[str], Path], seed: int
 ) -> None:
-    """min_queue_offset is the first unit whose message is not removed (§5 correctMinOffset)."""
+    """min_offset_in_queue is the first unit whose message is not removed (§5 correctMinOffset)."""
     root, rng = golden(name), random.Random(seed)
     for directory, units in golden_queues(root):
         files = ConsumeQueueFiles(directory, golden_file_size(root))
@@ -121,7 +121,7 @@ def test_golden_queues_begin_where_the_log_begins(
             *rng.choices(range(last), k=5),
         ):
             expected = sum(offset < log_min for offset, _, _ in units)
-            assert files.min_queue_offset(len(units) * 20, log_min) == expected
+            assert files.min_offset_in_queue(len(units) * 20, log_min) == expected
 
 
 def random_queue(rng: random.Random, *, gaps: bool) -> tuple[list[Unit], int]:
@@ -198,7 +198,7 @@ def test_an_end_is_followed_from_an_earlier_one(
                 assert known[follows] == files.find_end(end_offset), place
 
 
-def check_min_queue_offset(tmp_path: Path, seed: int, case: int, *, gaps: bool) -> None:
+def check_min_offset(tmp_path: Path, seed: int, case: int, *, gaps: bool) -> None:
     rng = random.Random(f"{seed}:{case}")
     units, first = random_queue(rng, gaps=gaps)
     files = queue_files(tmp_path, case, units, first)
@@ -208,19 +208,19 @@ def check_min_queue_offset(tmp_path: Path, seed: int, case: int, *, gaps: bool) 
     for log_min in (0, 1 << 40, *rng.choices(borders or [0], k=8)):
         expected = min((index for index, offset in real if offset >= log_min), default=end // 20)
         place = f"seed={seed} case={case} log_min={log_min} first={first} units={units}"
-        assert files.min_queue_offset(end, log_min) == expected, place
+        assert files.min_offset_in_queue(end, log_min) == expected, place
 
 
 def test_a_queue_begins_at_its_first_message_in_the_log(tmp_path: Path, seed: int) -> None:
     """Queues of several files, pre-blank or not, for log starts around every message."""
     for case in range(80):
-        check_min_queue_offset(tmp_path, seed, case, gaps=False)
+        check_min_offset(tmp_path, seed, case, gaps=False)
 
 
 def test_blanked_gaps_do_not_hide_where_a_queue_begins(tmp_path: Path, seed: int) -> None:
     """A message before a blanked gap is still readable, so the queue begins at it."""
     for case in range(80):
-        check_min_queue_offset(tmp_path, seed, case, gaps=True)
+        check_min_offset(tmp_path, seed, case, gaps=True)
 
 
 @pytest.mark.parametrize("file_size", [20, 100, 6000])
@@ -388,7 +388,7 @@ def test_a_search_by_time_passes_over_blanks_and_what_the_log_lost(
         write_queue(directory, 100, units)
         files = ConsumeQueueFiles(directory, 100)
         end, lost = len(units) * 20, rng.randrange(len(times))
-        floor = files.min_queue_offset(end, lost * 100)
+        floor = files.min_offset_in_queue(end, lost * 100)
         real = [
             (i, times[offset // 100]) for i, (offset, size, _) in enumerate(units) if size == 100
         ]

@@ -102,7 +102,7 @@ def test_files_go_by_rocketmqs_rule(ram_path: Path, seed: int) -> None:
             expired |= gone
             for queue, files in by_queue(setup.queues()).items():
                 found = ConsumeQueueFiles(setup.root / "consumequeue" / queue, file_size)
-                least = found.min_queue_offset(found.find_end(end), log_min)
+                least = found.min_offset_in_queue(found.find_end(end), log_min)
                 assert (
                     least
                     == model_min_offset(files, log_min)
@@ -128,7 +128,7 @@ def test_a_blanked_gap_never_costs_a_message(tmp_path: Path) -> None:
     assert expired_queue_files(files, end, starts[2]) == []
     assert expired_queue_files(files, end, starts[3]) == [0, 100, 200]
     assert model_expired({s: files.path(s).read_bytes() for s in files.starts}, starts[2]) != []
-    assert files.min_queue_offset(end, starts[3]) == 17
+    assert files.min_offset_in_queue(end, starts[3]) == 17
     files.path(0).unlink()
     files.refresh()
     assert expired_queue_files(files, end, starts[3]) == [100, 200]
@@ -155,7 +155,7 @@ def test_pre_blank_units_are_no_messages(tmp_path: Path) -> None:
     units = PRE_BLANK * 3 + UNIT.pack(0, 100, 0) + UNIT.pack(100, 100, 0)
     (directory / file_name(0)).write_bytes(units)
     files = ConsumeQueueFiles(directory, 100)
-    assert [files.min_queue_offset(100, at) for at in (0, 1, 100, 101)] == [3, 4, 4, 5]
+    assert [files.min_offset_in_queue(100, at) for at in (0, 1, 100, 101)] == [3, 4, 4, 5]
 
 
 def test_a_hole_ends_the_removal(tmp_path: Path) -> None:
