@@ -67,7 +67,7 @@ def failing(place: str, fail: Callable[[], None]) -> type[DataSource]:
             at("schema")
             return "number int"
 
-        def streamReader(self, _schema: Any) -> DataSourceStreamReader:
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002
             at("reader")
             return Reader()
 
