@@ -191,7 +191,7 @@ def get_message(
 ) -> GetMessageResult:
     """Pull from queue offset ``offset`` on; ``MessageStore.get_message`` has the parameters."""
     low, high = queue.min_offset, queue.max_offset
-    outside = _outside(offset, low, high)
+    outside = outside_queue(offset, low, high)
     if outside is not None:
         return GetMessageResult(*outside, low, high)
     looked_at = max(limits.max_filter_message_size, max_count * queue.unit_size)
@@ -200,7 +200,7 @@ def get_message(
     if units is None:
         next_offset = queue.roll_next_file(offset)
         return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, next_offset, low, high)
-    pull = _Pull(max_count, min(max(max_bytes, MIN_PULL_MSG_SIZE), MAX_PULL_MSG_SIZE), limits)
+    pull = _Pull(max_count, clamped_max_bytes(max_bytes), limits)
     next_offset = offset
     for unit in units:
         is_in_memory = view.end - unit.physical_offset <= limits.in_memory_bytes
@@ -221,7 +221,12 @@ def get_message(
     )
 
 
-def _outside(offset: int, low: int, high: int) -> tuple[GetMessageStatus, int] | None:
+def clamped_max_bytes(max_bytes: int) -> int:
+    """The limit in bytes that RocketMQ makes of a caller's."""
+    return min(max(max_bytes, MIN_PULL_MSG_SIZE), MAX_PULL_MSG_SIZE)
+
+
+def outside_queue(offset: int, low: int, high: int) -> tuple[GetMessageStatus, int] | None:
     """Status and next offset for an offset at which the queue has no message; else None."""
     if high == 0:
         return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0

@@ -25,6 +25,7 @@ from readers.getmessage import (
     PullLimits,
     get_message,
 )
+from readers.getranges import GetRangesResult, get_ranges
 from readers.messagefilter import MessageFilter
 from readers.messages import DEFAULT_MAX_BODY_BYTES, Message, decode_message_id
 from store import configjson
@@ -59,6 +60,7 @@ MAX_TIMESTAMP_MS = (1 << 63) - 1
 
 _T = TypeVar("_T")
 _NO_QUEUE = GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+_NO_RANGES = GetRangesResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
 
 
 class MessageStore:
@@ -186,6 +188,26 @@ class MessageStore:
 
         return self._ask(topic, queue_id, ask, _NO_QUEUE)
 
+    def get_ranges(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = DEFAULT_MAX_MSG_NUMS,
+        *,
+        max_bytes: int = MAX_PULL_MSG_SIZE,
+        message_filter: MessageFilter | None = None,
+    ) -> GetRangesResult:
+        """The records that ``get_message`` finds, as the log holds them."""
+
+        def ask(queue: QueueReader) -> GetRangesResult:
+            return get_ranges(
+                queue, self._view, offset, max_count, max_bytes=max_bytes,
+                message_filter=message_filter, limits=self._limits,
+            )  # fmt: skip
+
+        return self._ask(topic, queue_id, ask, _NO_RANGES)
+
     def unit_columns(
         self, topic: str, queue_id: int, offset: int, count: int
     ) -> tuple[UnitColumns, int] | None:
@@ -247,6 +269,26 @@ class MessageStore:
             return NO_TIME
 
         return self._ask(topic, queue_id, ask, NO_TIME)
+
+    def begins_in_memory(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue begins at offset 0 with a message so near the log's end that a broker
+        takes it for cached (``checkInMemByConsumeOffset``)."""
+
+        def ask(queue: QueueReader) -> bool:
+            first = next(iter(queue.units_from(0, 1) or ()), None) if not queue.min_offset else None
+            limit = self._limits.in_memory_bytes
+            return first is not None and self._view.end - first.physical_offset <= limit
+
+        return self._ask(topic, queue_id, ask, False)
+
+    def is_dispatched_whole(self) -> bool:
+        """Whether the log holds nothing after the readable part, so that a queue's end is final."""
+        log, end = self._view.log, self._view.end
+        head = log.read(end, record.SIZE_MAGIC_LENGTH)
+        if head[4:] == record.BLANK_MAGIC.to_bytes(4, "big"):
+            segment = log.segment_after(end)
+            head = log.read(segment.start, record.SIZE_MAGIC_LENGTH) if segment else b""
+        return not any(head)
 
     def earliest_message_time(self, topic: str, queue_id: int) -> int:
         """Store time of the queue's first message; -1 without one."""

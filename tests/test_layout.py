@@ -22,6 +22,7 @@ OURS = {
     "sources": frozenset({"store", "filters"}),
     "sinks": frozenset({"store", "filters"}),
     "readers": frozenset({"store", "filters"}),
+    "serving": frozenset({"store", "filters", "readers"}),
     "checkpoints": frozenset({"store"}),
     "streaming": frozenset({"store", "filters", "sources", "sinks", "checkpoints"}),
     "workload": frozenset({"store", "checkpoints", "streaming"}),
@@ -30,8 +31,8 @@ OURS = {
     ),
     "reput": frozenset(
         {
-            "store", "filters", "sources", "sinks", "readers", "checkpoints", "streaming",
-            "workload", "upkeep",
+            "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints",
+            "streaming", "workload", "upkeep",
         }
     ),
 }  # fmt: skip
@@ -43,6 +44,7 @@ FOREIGN = {
     "sources": frozenset({"pyspark", "pyarrow", "numpy"}),
     "sinks": frozenset({"numpy", "pyarrow", "deltalake", "kafka"}),
     "readers": frozenset({"numpy", "pyarrow", "duckdb"}),
+    "serving": frozenset[str](),
     "checkpoints": frozenset({"filelock"}),
     "streaming": frozenset({"pyspark", "py4j", "pyarrow", "numpy"}),
     "workload": frozenset({"numpy"}),
@@ -65,7 +67,8 @@ CHANGING_METHODS = {
     "hardlink_to",
 }  # fmt: skip
 WRITERS = {
-    "store", "filters", "sinks", "readers", "checkpoints", "streaming", "workload", "upkeep",
+    "store", "filters", "sinks", "readers", "serving", "checkpoints", "streaming", "workload",
+    "upkeep",
 }  # fmt: skip
 """Packages in which only ``store/fsops.py`` changes files (ARCHITECTURE.md)."""
 EXEMPT = {
@@ -222,7 +225,7 @@ def test_store_sinks_readers_checkpoints_and_the_commit_need_no_spark() -> None:
     """Every module of them is imported where pyspark, its parts and the extras are missing."""
     names = [
         name
-        for package in ("store", "filters", "sinks", "readers", "checkpoints")
+        for package in ("store", "filters", "sinks", "readers", "serving", "checkpoints")
         for name in module_names(package)
     ]
     names.append("streaming.commit")

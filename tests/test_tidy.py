@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PRODUCT = (
-    "store", "filters", "sources", "sinks", "readers", "checkpoints", "streaming", "upkeep",
-    "workload", "reput",
+    "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints", "streaming",
+    "upkeep", "workload", "reput",
 )  # fmt: skip
 MODULE_LINES = 500
 FUNCTION_LINES = 70

@@ -29,6 +29,7 @@ from reput.cli import (
     read,
     rebuild,
     run,
+    serve,
     sql,
     status,
     verify,
@@ -61,6 +62,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", cls=Command)(run.run)
+app.command("serve", cls=Command)(serve.serve)
 app.command("status", cls=Command)(status.status)
 app.command("expire", cls=Command)(expire.expire)
 app.command("verify", cls=Command)(verify.verify)

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import FrameType
@@ -122,14 +122,20 @@ def set_up(as_json: bool) -> None:
 
 
 @contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; a second one ends at once (a restart heals)."""
+def stopped_by_signals(
+    on_stop: Callable[[], object] = lambda: None,
+) -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set; a second one ends at once (a restart heals).
+
+    ``on_stop`` is called in the signal's handler.
+    """
     stop = threading.Event()
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         if stop.is_set():
             os._exit(INTERRUPTED)
         stop.set()
+        on_stop()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

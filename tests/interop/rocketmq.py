@@ -43,6 +43,7 @@ RELEASES = (PARITY, NEWEST)
 UNPUBLISHED = {"5.5.1": "5.5.0"}
 """Releases of which only the broker's own jars are published, and whose client and name server
 stand in."""
+OLD_CLIENT = "4.9.7"
 READY_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 90.0
 CALL_TIMEOUT_SECONDS = 300.0
@@ -196,9 +197,9 @@ class Broker:
         """Start the process and return once clients can use it; kill it if that takes too long."""
         if self._process is not None:
             raise RuntimeError("this broker has been started already")
-        self._process, self._home = _spawn(self._arguments, heap=self._heap, stdin=subprocess.PIPE)
+        self._process, self._home = spawn(self._arguments, heap=self._heap, stdin=subprocess.PIPE)
         reader = threading.Thread(
-            target=_read_lines, args=(self._process.stdout, self._lines), daemon=True
+            target=read_lines, args=(self._process.stdout, self._lines), daemon=True
         )
         reader.start()
         try:
@@ -269,7 +270,7 @@ class Broker:
         return line.removeprefix(prefix)
 
     def _error(self, problem: str) -> HarnessError:
-        return HarnessError(f"{problem}\n{_last_words(self._home)}")
+        return HarnessError(f"{problem}\n{last_words(self._home)}")
 
 
 def send(
@@ -295,7 +296,7 @@ def start_send(
 
     `rate` is a limit of messages per second, 0 for none.
     """
-    process, _ = _spawn(["send", namesrv, topic, str(count), str(seed), str(rate), *light_queues])
+    process, _ = spawn(["send", namesrv, topic, str(count), str(seed), str(rate), *light_queues])
     return process
 
 
@@ -303,7 +304,7 @@ def finish_send(
     process: subprocess.Popen[str], timeout: float = CALL_TIMEOUT_SECONDS
 ) -> SendResult:
     """Wait for a started send and return its counts."""
-    return cast(SendResult, json.loads(_finish(process, timeout)))
+    return cast(SendResult, json.loads(finish(process, timeout)))
 
 
 def drain(
@@ -313,8 +314,8 @@ def drain(
     arguments = ["drain", namesrv, topic]
     if at_least:
         arguments += [str(at_least), str(max(1, int(timeout / 2)))]
-    process, _ = _spawn(arguments)
-    return cast(DrainResult, json.loads(_finish(process, timeout)))
+    process, _ = spawn(arguments)
+    return cast(DrainResult, json.loads(finish(process, timeout)))
 
 
 def commit(
@@ -323,59 +324,66 @@ def commit(
     """Consume ``counts`` messages, by queue id, from the front of queues, and commit, as a member
     of a group; what the broker then says of the group, by ``topic:queue``."""
     wanted = [f"{queue_id}:{count}" for queue_id, count in counts.items()]
-    process, _ = _spawn(["commit", namesrv, topic, group, *wanted])
-    return cast(dict[str, GroupOffsets], json.loads(_finish(process, CALL_TIMEOUT_SECONDS)))
+    process, _ = spawn(["commit", namesrv, topic, group, *wanted])
+    return cast(dict[str, GroupOffsets], json.loads(finish(process, CALL_TIMEOUT_SECONDS)))
 
 
-def mqadmin(namesrv: str, *arguments: str) -> str:
+def mqadmin(namesrv: str, *arguments: str, client: str = "") -> str:
     """The output of RocketMQ's own administration command."""
-    process, _ = _spawn([*arguments, "-n", namesrv], main_class=ADMIN_CLASS)
-    return _finish(process, CALL_TIMEOUT_SECONDS)
+    process, _ = spawn([*arguments, "-n", namesrv], main_class=ADMIN_CLASS, client=client)
+    return finish(process, CALL_TIMEOUT_SECONDS)
 
 
 def java_strings(values: Sequence[bytes]) -> list[tuple[int, int]]:
     """Length and hash of `new String(value, UTF_8)` for each value."""
-    process, _ = _spawn(["strings"], stdin=subprocess.PIPE)
+    process, _ = spawn(["strings"], stdin=subprocess.PIPE)
     lines = "".join(value.hex() + "\n" for value in values)
-    answers = _finish(process, CALL_TIMEOUT_SECONDS, lines).splitlines()
+    answers = finish(process, CALL_TIMEOUT_SECONDS, lines).splitlines()
     pairs = [answer.split() for answer in answers]
     return [(int(length), int(code)) for length, code in pairs]
 
 
 def ask_filters(lines: Sequence[str]) -> list[str]:
     """RocketMQ's filters (FilterCommand): one answer for each line."""
-    process, _ = _spawn(["filter"], stdin=subprocess.PIPE)
+    process, _ = spawn(["filter"], stdin=subprocess.PIPE)
     text = "".join(line + "\n" for line in lines)
-    return _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+    return finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
 
 
 def ask_allocation(lines: Sequence[str]) -> list[str]:
     """RocketMQ's allocation strategies (AllocateCommand): an answer for each line."""
-    process, _ = _spawn(["allocate"], stdin=subprocess.PIPE)
+    process, _ = spawn(["allocate"], stdin=subprocess.PIPE)
     text = "".join(line + "\n" for line in lines)
-    return _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+    return finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+
+
+def ask_frames(lines: Sequence[str]) -> list[str]:
+    """RocketMQ's codec of frames (FrameCommand): an answer for each line."""
+    process, _ = spawn(["frame"], stdin=subprocess.PIPE)
+    text = "".join(line + "\n" for line in lines)
+    return finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
 
 
 def ask_ext(directory: Path, file_size: int, lines: Sequence[str]) -> list[str]:
     """RocketMQ's ConsumeQueueExt on ``directory/topic/0`` (ExtCommand): an answer for each line."""
-    process, _ = _spawn(["ext", str(directory), str(file_size)], stdin=subprocess.PIPE)
+    process, _ = spawn(["ext", str(directory), str(file_size)], stdin=subprocess.PIPE)
     text = "".join(line + "\n" for line in lines)
-    return _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+    return finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
 
 
 def ask_batch(store: Path, file_size: int, lines: Sequence[str]) -> list[int]:
     """RocketMQ's BatchConsumeQueue topic/0 of a store (BatchCommand): an answer for each line."""
-    process, _ = _spawn(["batch", str(store), str(file_size)], stdin=subprocess.PIPE)
+    process, _ = spawn(["batch", str(store), str(file_size)], stdin=subprocess.PIPE)
     text = "".join(line + "\n" for line in lines)
-    return [int(line) for line in _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()]
+    return [int(line) for line in finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()]
 
 
 def ask_paths(file_size: int, settings: Sequence[tuple[str, str]]) -> list[list[Path]]:
     """The files that RocketMQ takes for the log's (PathsCommand), for each pair of
     storePathCommitLog and readOnlyCommitLogStorePaths."""
-    process, _ = _spawn(["paths", str(file_size)], stdin=subprocess.PIPE)
+    process, _ = spawn(["paths", str(file_size)], stdin=subprocess.PIPE)
     text = "".join(f"{paths}|{read_only}\n" for paths, read_only in settings)
-    answers = _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+    answers = finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
     return [[Path(name) for name in answer.split("|") if name] for answer in answers]
 
 
@@ -386,36 +394,44 @@ def boot(store: Path, **settings: Setting) -> BootResult:
     it a copy.
     """
     arguments = ["boot", str(store), *_pairs(settings)]
-    process, _ = _spawn(arguments, heap="512m")
-    return cast(BootResult, json.loads(_finish(process, CALL_TIMEOUT_SECONDS)))
+    process, _ = spawn(arguments, heap="512m")
+    return cast(BootResult, json.loads(finish(process, CALL_TIMEOUT_SECONDS)))
 
 
 def ask_store(store: Path, lines: Sequence[str], **settings: Setting) -> tuple[list[str], int]:
     """RocketMQ's store asked as clients ask (AskCommand): an answer for each line, and how many
     messages it dispatched. Opens the store as `boot` does: give it a copy.
     """
-    process, _ = _spawn(["ask", str(store), *_pairs(settings)], heap="512m", stdin=subprocess.PIPE)
+    process, _ = spawn(["ask", str(store), *_pairs(settings)], heap="512m", stdin=subprocess.PIPE)
     text = "".join(line + "\n" for line in lines)
-    *answers, last = _finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+    *answers, last = finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
     return answers, int(last.removeprefix("dispatched "))
 
 
-def _spawn(
+def spawn(
     arguments: Sequence[str],
     *,
     heap: str = "256m",
     stdin: int = subprocess.DEVNULL,
     main_class: str = MAIN_CLASS,
+    client: str = "",
+    properties: Mapping[str, str] | None = None,
 ) -> tuple[subprocess.Popen[str], Path]:
-    """Start one JVM; its private directory lives as long as the returned process object."""
+    """Start one JVM; its private directory lives as long as the returned process object.
+
+    `client`: another release of it, OLD_CLIENT; `properties`: Java's, besides those for
+    directories.
+    """
     jar = build_harness(_release)
     home = Path(tempfile.mkdtemp(prefix="reput-interop-"))
     command = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
     command.append("-XX:TieredStopAtLevel=1")  # a short life repays no optimizing compiler
     private = ("user.home", "java.io.tmpdir", "rocketmq.log.root.dir", "rocketmq.home.dir")
     command += [f"-D{name}={home}" for name in private]
-    libraries = jar.parent / "lib" / "*"
-    command += ["-Dfile.encoding=UTF-8", "-cp", f"{jar}{os.pathsep}{libraries}"]
+    command += [f"-D{name}={value}" for name, value in (properties or {}).items()]
+    libraries = [f"lib-{client}", "lib"] if client else ["lib"]
+    places = [jar, *(jar.parent / name / "*" for name in libraries)]
+    command += ["-Dfile.encoding=UTF-8", "-cp", os.pathsep.join(map(str, places))]
     command += [main_class, *arguments]
     try:
         with (home / "stderr.log").open("wb") as errors:
@@ -437,7 +453,7 @@ def _spawn(
     return process, home
 
 
-def _finish(process: subprocess.Popen[str], timeout: float, text: str | None = None) -> str:
+def finish(process: subprocess.Popen[str], timeout: float, text: str | None = None) -> str:
     """Wait for a process that ends by itself and return its output."""
     try:
         output, _ = process.communicate(text, timeout=timeout)
@@ -458,10 +474,10 @@ def _call_error(process: subprocess.Popen[str], problem: str) -> HarnessError:
     role = arguments[arguments.index(MAIN_CLASS) + 1]
     prefix = "-Duser.home="
     home = next(text.removeprefix(prefix) for text in arguments if text.startswith(prefix))
-    return HarnessError(f"{role} {problem}\n{_last_words(Path(home))}")
+    return HarnessError(f"{role} {problem}\n{last_words(Path(home))}")
 
 
-def _read_lines(stream: IO[str], lines: queue.Queue[str | None]) -> None:
+def read_lines(stream: IO[str], lines: queue.Queue[str | None]) -> None:
     """Move lines to a queue, where they can be waited for with a limit; None marks the end."""
     with contextlib.suppress(ValueError, OSError):  # closed by kill()
         for line in stream:
@@ -477,7 +493,7 @@ def _pairs(settings: Mapping[str, Setting]) -> list[str]:
     ]
 
 
-def _last_words(home: Path) -> str:
+def last_words(home: Path) -> str:
     parts = []
     for name in ("stderr.log", "console.log", "rocketmq.log"):
         path = home / name

@@ -16,10 +16,12 @@ public final class Harness {
                Harness send NAMESRV TOPIC COUNT SEED RATE [LIGHT_QUEUE...]
                Harness drain NAMESRV TOPIC [AT_LEAST TIMEOUT_SECONDS]
                Harness commit NAMESRV TOPIC GROUP [QUEUE:COUNT...]
+               Harness consume NAMESRV KIND TOPIC GROUP FILTER FROM
                Harness boot STORE_DIR [key=value...]
                Harness ask STORE_DIR [key=value...]
                Harness strings
                Harness filter
+               Harness frame
                Harness allocate
                Harness ext DIRECTORY FILE_SIZE
                Harness batch DIRECTORY FILE_SIZE
@@ -62,11 +64,13 @@ public final class Harness {
             case "send" -> count < 5 ? null : SendCommand.parse(rest, protocol);
             case "drain" -> count != 2 && count != 4 ? null : DrainCommand.parse(rest, protocol);
             case "commit" -> count < 3 ? null : CommitCommand.parse(rest, protocol);
+            case "consume" -> count != 6 ? null : ConsumeCommand.parse(rest, protocol);
             case "boot" -> count < 1 ? null : BootCommand.parse(rest, protocol);
             case "ask" -> count < 1 ? null : AskCommand.parse(rest, protocol);
             case "strings" -> count != 0 ? null : new StringsCommand(protocol);
             case "filter" -> count != 0 ? null : new FilterCommand(protocol);
             case "allocate" -> count != 0 ? null : new AllocateCommand(protocol);
+            case "frame" -> count != 0 ? null : new FrameCommand(protocol);
             case "ext" -> count != 2 ? null : ExtCommand.parse(rest, protocol);
             case "batch" -> count != 2 ? null : BatchCommand.parse(rest, protocol);
             case "paths" ->

@@ -1,0 +1,123 @@
+"""One store served as one broker, read-only towards the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from readers.getmessage import PullLimits
+from readers.messagestore import MessageStore
+from serving.codes import RequestCode, ResponseCode
+from serving.connection import Connection, Handler, Refused
+from serving.frame import Frame
+from serving.groups import Groups
+from serving.locks import Locks
+from serving.offsetfile import OFFSET_FILE, SERVE_DIRECTORY
+from serving.positions import FirstPosition, Positions
+from serving.pulling import Pulling
+from serving.queues import ServedQueues
+from serving.statistics import Statistics
+from serving.topics import Topics
+from store.config import StoreSettings
+from store.errors import OutputError
+from store.state.ledger import Ledger, LedgerEntry, escaped
+
+logger = logging.getLogger("reput")
+
+DAMAGED_RECORD = "damaged_record"
+
+
+class Broker:
+    """A store with what its consumers leave behind in an output."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: StoreSettings,
+        output: Path,
+        groups: Groups,
+        first_position: FirstPosition,
+    ) -> None:
+        """Open store and positions. Raises UsageError, OutputError."""
+        self.name = name
+        self.port = 0
+        """Set when the port is bound."""
+        root = settings.root
+        self.store = MessageStore(root, output=output, settings=settings, limits=_limits(settings))
+        self.topics = Topics(root, self.store, self._is_known_group)
+        self._groups = groups
+        queues = ServedQueues(self.store, self.topics)
+        self.positions = Positions(output, root / OFFSET_FILE, queues, groups, first_position)
+        self.locks = Locks()
+        self._pulling = Pulling(self.store, self.topics, groups, self.positions, self._list_damaged)
+        self._statistics = Statistics(name, self.topics, queues, groups, self.positions)
+        self._queues = queues
+        self._ledger = Ledger(output / SERVE_DIRECTORY)
+
+    @property
+    def handlers(self) -> dict[int, Handler]:
+        """The requests that are answered here."""
+        return {
+            **self._pulling.handlers,
+            **self.positions.handlers,
+            **self.locks.handlers,
+            **self._queues.handlers,
+            **self._statistics.handlers,
+            RequestCode.CONSUMER_SEND_MSG_BACK: _refuse_to_write,
+        }
+
+    def _is_known_group(self, group: str) -> bool:
+        return self._groups.get(group) is not None or self.positions.has_group(group)
+
+    def _list_damaged(self, physical_offset: int, topic: str) -> None:
+        """List a record that is skipped, once."""
+        entry = LedgerEntry(
+            physical_offset, physical_offset, DAMAGED_RECORD, escaped(topic.encode())
+        )
+        if self._ledger.add(entry):
+            logger.error(
+                "the record at physical offset %d, of topic %s, is missing or damaged and is "
+                "skipped; see reput inspect record", physical_offset, entry.topic,
+            )  # fmt: skip
+            try:
+                self._ledger.sync()
+            except OutputError as error:
+                logger.error("damaged records cannot be listed now: %s", error)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Forget what belongs to a lost connection."""
+        self._pulling.connection_closed(connection)
+        self.positions.connection_closed(connection)
+
+    async def work(self) -> None:
+        """Wake pulls and keep positions until cancelled. Raises SyncError."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._pulling.watch())
+            tasks.create_task(self.positions.keep())
+
+    async def close(self) -> None:
+        """Write the positions and close the store."""
+        try:
+            await self.positions.close()
+        finally:
+            self.store.close()
+
+
+def _limits(settings: StoreSettings) -> PullLimits:
+    """The store's limits of a pull, but those of memory for the whole log: RocketMQ's lower ones
+    for messages that it takes to be on disk make catching up take four times the round trips."""
+    limits = PullLimits.of(settings)
+    return replace(
+        limits,
+        max_transfer_bytes_on_disk=limits.max_transfer_bytes_in_memory,
+        max_transfer_count_on_disk=limits.max_transfer_count_in_memory,
+    )
+
+
+def _refuse_to_write(_connection: Connection, _request: Frame) -> Frame | None:
+    raise Refused(
+        ResponseCode.SYSTEM_ERROR,
+        "reput serves this store read-only: the client offers the message again by itself",
+    )

@@ -1,0 +1,374 @@
+"""Clients' connections: frames in, answers out, within bounds that one client cannot exceed.
+
+Everything runs in one thread. A connection's requests are answered in the order in which they
+came, but for pulls that wait for messages. A client that does not read its answers is not read
+from, and memory for all connections together is bounded. Answers to a lost connection are dropped;
+RocketMQ's clients ask again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Mapping
+from typing import cast
+
+from serving.codes import RequestCode, ResponseCode
+from serving.frame import ONE_WAY, Codec, Frame, FrameError, decode, encode, frame_length
+from store.errors import ReputError
+
+logger = logging.getLogger("reput")
+
+IDLE_SECONDS = 120.0
+"""Both ends of RocketMQ's connections give up after this time without traffic."""
+UNREAD_HIGH_WATER_BYTES = 1 << 20
+"""Answers that a client has not taken; from here on its requests wait."""
+TOTAL_BYTES = 256 << 20
+"""Unparsed requests and unsent answers of all connections together."""
+SMALL_BUFFER_BYTES = 64 << 10
+"""A connection that buffers up to this much is never closed for want of memory."""
+MAX_CONNECTIONS = 20_000
+REQUESTS_AT_ONCE = 16
+"""Requests of one connection that are answered before others get their turn."""
+
+
+class Refused(Exception):  # noqa: N818
+    """A request that is answered with an error code."""
+
+    def __init__(self, code: ResponseCode, remark: str, ext: dict[str, str] | None = None) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.ext = ext
+
+
+class Budget:
+    """The bytes that connections hold; ``limit`` is for all of them."""
+
+    def __init__(self, limit: int = TOTAL_BYTES) -> None:
+        self.limit = limit
+        self.used = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing large may be buffered now."""
+        return self.used > self.limit
+
+
+Handler = Callable[["Connection", Frame], Frame | None]
+"""Answers a request; None if the answer comes later, or never. It may raise Refused."""
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        budget: Budget,
+        on_close: Callable[[Connection], None],
+    ) -> None:
+        self._handlers = handlers
+        self._budget = budget
+        self._on_close = on_close
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._held_bytes = 0
+        self._is_writable = True
+        self._is_scheduled = False
+        self._opaque = 0
+        self._codec = Codec.JSON
+        self._loop = asyncio.get_running_loop()
+        self.last_active = self._loop.time()
+        self.peer = ""
+        """Address and port of the client."""
+        self.local_host = ""
+        """The address at which the client reached us."""
+        self.on_writable: Callable[[], None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether answers can still be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_memory_spent(self) -> bool:
+        """Whether nothing large may be sent now, to whomever."""
+        return self._budget.is_spent
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client takes its answers."""
+        return self._is_writable
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=UNREAD_HIGH_WATER_BYTES)
+        self.peer = _address_text(self._transport.get_extra_info("peername"))
+        self.local_host = _host(self._transport.get_extra_info("sockname"))
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Called by asyncio."""
+        self._transport = None
+        self._buffer.clear()
+        self._account()
+        self._on_close(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio."""
+        self.last_active = self._loop.time()
+        self._buffer += data
+        self._account()
+        self._serve()
+        if self._budget.is_spent and len(self._buffer) > SMALL_BUFFER_BYTES:
+            self._drop("no memory is left for its unfinished request")
+
+    def pause_writing(self) -> None:
+        """Called by asyncio when the client does not read."""
+        self._is_writable = False
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Called by asyncio when the client has read."""
+        self._is_writable = True
+        self.last_active = self._loop.time()
+        self._account()
+        self._schedule()
+        if self.on_writable is not None:
+            self.on_writable()
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame, or nothing if the connection is lost."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        try:
+            data = encode(frame)
+        except FrameError as error:
+            logger.warning("an answer to %s cannot be sent: %s", self.peer, error)
+            remark = f"the answer cannot be sent: {error}"
+            failed = Frame(ResponseCode.SYSTEM_ERROR, frame.opaque, frame.flag, remark)
+            failed.codec = frame.codec
+            data = encode(failed)
+        self._transport.write(data)
+        self._account()
+
+    def notify(self, code: RequestCode, ext: dict[str, str]) -> None:
+        """Send a request of ours that needs no answer."""
+        self._opaque += 1
+        self.send(Frame(code, self._opaque, ONE_WAY, None, ext, codec=self._codec))
+
+    def close(self) -> None:
+        """Close at once; unsent answers are lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _serve(self) -> None:
+        """Answer whole requests in the buffer; go on later if there are many."""
+        position, served = 0, 0
+        try:
+            while self._is_writable and self.is_open and served < REQUESTS_AT_ONCE:
+                with memoryview(self._buffer) as view:
+                    length = frame_length(view[position : position + 4])
+                    if length is None or position + length > len(view):
+                        break
+                    with view[position : position + length] as part:
+                        request = decode(part)
+                position += length
+                served += 1
+                self._answer(request)
+        except FrameError as error:
+            self._drop(f"malformed frame: {error}")
+            return
+        del self._buffer[:position]
+        self._account()
+        if served == REQUESTS_AT_ONCE:
+            self._schedule()
+        elif self._is_writable and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _schedule(self) -> None:
+        """Serve again when others had their turn; until then nothing more is read."""
+        if self._transport is not None and not self._is_scheduled:
+            self._transport.pause_reading()
+            self._is_scheduled = True
+            self._loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._is_scheduled = False
+        if self._transport is not None:
+            self._serve()
+
+    def _answer(self, request: Frame) -> None:
+        if request.is_response:
+            return
+        self._codec = request.codec
+        answer: Frame | None
+        try:
+            handler = self._handlers.get(request.code)
+            if handler is None:
+                raise Refused(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f" request type {request.code} not supported",
+                )
+            answer = handler(self, request)
+        except Refused as refused:
+            answer = request.answer(refused.code, refused.remark, refused.ext)
+        except Exception as error:
+            # whatever a request does, the server goes on
+            text = str(error) if isinstance(error, ReputError | OSError) else repr(error)
+            logger.error("request %d of %s failed: %s", request.code, self.peer, text)
+            answer = request.answer(ResponseCode.SYSTEM_ERROR, text)
+        if answer is not None and not request.is_one_way:
+            self.send(answer)
+
+    def _account(self) -> None:
+        """Tell the budget what this connection holds."""
+        held = len(self._buffer)
+        if self._transport is not None:
+            held += self._transport.get_write_buffer_size()
+        self._budget.used += held - self._held_bytes
+        self._held_bytes = held
+
+    def _drop(self, reason: str) -> None:
+        if self.is_open:
+            logger.warning("connection of %s closed: %s", self.peer, reason)
+        self.close()
+
+
+def _host(name: object) -> str:
+    return str(name[0]) if isinstance(name, tuple) else ""
+
+
+def _address_text(name: object) -> str:
+    if not isinstance(name, tuple):
+        return "unknown"
+    return f"[{name[0]}]:{name[1]}" if ":" in str(name[0]) else f"{name[0]}:{name[1]}"
+
+
+_TLS_HANDSHAKE = b"\x16"
+
+
+class Listener:
+    """One listening port; every connection gets the same handlers."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        on_close: Callable[[Connection], None],
+        *,
+        tls: ssl.SSLContext | None = None,
+        is_tls_required: bool = False,
+        budget: Budget | None = None,
+    ) -> None:
+        self._handlers = handlers
+        self._on_close = on_close
+        self._tls = tls
+        self._is_tls_required = is_tls_required
+        self._budget = budget or Budget()
+        self._connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._socket: socket.socket | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that was bound."""
+        if self._socket is None:
+            raise RuntimeError("this listener has not been started")
+        return int(self._socket.getsockname()[1])
+
+    def start(self, host: str, port: int) -> None:
+        """Bind and accept. Raises OSError."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=1024)
+        self._socket.setblocking(False)
+        self._spawn(self._accept(self._socket))
+        self._spawn(self._close_idle())
+
+    async def stop(self) -> None:
+        """Close the port and all connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self._connections):
+            connection.close()
+        if self._socket is not None:
+            self._socket.close()
+        # connections learn of their end in the loop's next round
+        await asyncio.sleep(0)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                logger.error("no connection can be accepted now: %s", error.strerror)
+                await asyncio.sleep(1)
+                continue
+            if len(self._connections) >= MAX_CONNECTIONS:
+                logger.warning("connection refused: there are %d already", MAX_CONNECTIONS)
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._spawn(self._admit(accepted))
+
+    async def _admit(self, accepted: socket.socket) -> None:
+        """Look at the first byte, which tells TLS, and leave it to the protocol."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                first = await _peek(accepted)
+                is_tls = first == _TLS_HANDSHAKE
+                if not first or (is_tls and self._tls is None) or (
+                    self._is_tls_required and not is_tls
+                ):  # fmt: skip
+                    accepted.close()
+                    return
+                await loop.connect_accepted_socket(
+                    self._connection, accepted, ssl=self._tls if is_tls else None
+                )
+        except (OSError, TimeoutError) as error:
+            logger.warning("connection closed before its first request: %s", error)
+            accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+    def _connection(self) -> Connection:
+        connection = Connection(self._handlers, self._budget, self._closed)
+        self._connections.add(connection)
+        return connection
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._on_close(connection)
+
+    async def _close_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(IDLE_SECONDS / 12)
+            oldest = loop.time() - IDLE_SECONDS
+            for connection in [c for c in self._connections if c.last_active < oldest]:
+                connection.close()
+
+
+async def _peek(accepted: socket.socket) -> bytes:
+    """The first byte that a client sends, left in the socket; empty if it closes instead."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(accepted, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(accepted)
+    return accepted.recv(1, socket.MSG_PEEK)

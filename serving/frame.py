@@ -1,0 +1,270 @@
+"""RocketMQ's remoting frame and both codecs of its header.
+
+OFFSET  SIZE  FIELD (big-endian)
+     0     4  L, the number of bytes that follow
+     4     1  codec of the header: 0 JSON, 1 ROCKETMQ
+     5     3  length H of the header
+     8     H  header
+   8+H     -  body, L - 4 - H bytes
+
+A ROCKETMQ header: code i16, language i8, version i16, opaque i32, flag i32, remark (length i32,
+bytes), ext fields (length i32 of all entries; an entry is key length i16, key, value length i32,
+value). A length of 0 means that the text is absent. Source: RocketMQ 5.3.3 ``RemotingCommand``,
+``RemotingSerializable``, ``RocketMQSerializable``.
+
+Frames are hostile until they are parsed: any bytes give a frame or a FrameError.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+MAX_FRAME_BYTES = 16 << 20
+"""Of a whole frame: RocketMQ's decoders close the connection at a longer one."""
+MAX_HEADER_BYTES = 256 << 10
+"""RocketMQ has no limit of its own here; headers have some hundred bytes."""
+LENGTH_SIZE = 4
+VERSION = 479
+"""MQVersion of RocketMQ 5.3.3."""
+LANGUAGE = "PYTHON"
+_LANGUAGES = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
+    "OMS", "RUST", "NODE_JS",
+)  # fmt: skip
+_OTHER = "OTHER"
+
+_PREFIX = struct.Struct(">II")
+_HEAD = struct.Struct(">hbhii")
+_SHORT = struct.Struct(">h")
+_INT = struct.Struct(">i")
+
+RESPONSE = 1
+ONE_WAY = 2
+"""Bits of a flag."""
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame; the text says why, in one line."""
+
+
+class Codec(IntEnum):
+    """How a header is encoded (``SerializeType``)."""
+
+    JSON = 0
+    ROCKETMQ = 1
+
+
+@dataclass(slots=True)
+class Frame:
+    """One request or response (``RemotingCommand``)."""
+
+    code: int
+    opaque: int = 0
+    """The requester's number, which the response repeats."""
+    flag: int = 0
+    remark: str | None = None
+    ext: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    language: str = LANGUAGE
+    version: int = VERSION
+    codec: Codec = Codec.JSON
+
+    @property
+    def is_response(self) -> bool:
+        """Whether this answers a request."""
+        return bool(self.flag & RESPONSE)
+
+    @property
+    def is_one_way(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return bool(self.flag & ONE_WAY)
+
+    def answer(
+        self,
+        code: int,
+        remark: str | None = None,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Frame:
+        """The response to this request, in its codec."""
+        return Frame(code, self.opaque, RESPONSE, remark, ext or {}, body, codec=self.codec)
+
+
+def frame_length(data: bytes | bytearray | memoryview) -> int | None:
+    """Length of the whole frame at the start of ``data``; None if that is not known yet.
+
+    Raises FrameError for a length that no frame has.
+    """
+    if len(data) < LENGTH_SIZE:
+        return None
+    length = LENGTH_SIZE + int.from_bytes(data[:LENGTH_SIZE], "big")
+    if length > MAX_FRAME_BYTES:
+        raise FrameError(f"a frame of {length} bytes exceeds {MAX_FRAME_BYTES}")
+    if length < _PREFIX.size:
+        raise FrameError(f"a frame of {length} bytes has no header")
+    return length
+
+
+def decode(data: bytes | bytearray | memoryview) -> Frame:
+    """Decode one whole frame. Raises FrameError for anything else."""
+    if frame_length(data) != len(data):
+        raise FrameError(f"{len(data)} bytes are not one frame")
+    _, mark = _PREFIX.unpack_from(data)
+    codec, header_length = mark >> 24, mark & 0xFFFFFF
+    if header_length > min(len(data) - _PREFIX.size, MAX_HEADER_BYTES):
+        raise FrameError(f"a header of {header_length} bytes in a frame of {len(data)}")
+    view = memoryview(data)
+    header = bytes(view[_PREFIX.size : _PREFIX.size + header_length])
+    if codec == Codec.JSON:
+        found = _decode_json(header)
+    elif codec == Codec.ROCKETMQ:
+        found = _decode_binary(header)
+    else:
+        raise FrameError(f"the header's codec is {codec}, which is neither JSON nor ROCKETMQ")
+    found.body = bytes(view[_PREFIX.size + header_length :])
+    return found
+
+
+def encode(frame: Frame) -> bytes:
+    """Encode a whole frame. Raises FrameError if it would be longer than a client accepts."""
+    header = _encode_json(frame) if frame.codec is Codec.JSON else _encode_binary(frame)
+    length = _PREFIX.size - LENGTH_SIZE + len(header) + len(frame.body)
+    if length + LENGTH_SIZE > MAX_FRAME_BYTES:
+        raise FrameError(f"a frame of {length + LENGTH_SIZE} bytes exceeds {MAX_FRAME_BYTES}")
+    prefix = _PREFIX.pack(length, frame.codec << 24 | len(header))
+    return b"".join((prefix, header, frame.body))
+
+
+def _decode_json(header: bytes) -> Frame:
+    try:
+        fields = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"the header is no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise FrameError("the header is no JSON object")
+    if b"\\u" in header:
+        _require_characters(fields)
+    remark, ext = fields.get("remark"), fields.get("extFields")
+    if remark is not None and not isinstance(remark, str):
+        raise FrameError("the header's remark is no text")
+    if ext is not None and not isinstance(ext, dict):
+        raise FrameError("the header's extFields are no object")
+    language = fields.get("language")
+    return Frame(
+        _number(fields, "code"),
+        _number(fields, "opaque"),
+        _number(fields, "flag"),
+        remark,
+        {key: _text(value) for key, value in (ext or {}).items() if value is not None},
+        language=language if isinstance(language, str) else _OTHER,
+        version=_number(fields, "version"),
+    )
+
+
+def _require_characters(value: object) -> None:
+    """Refuse texts with half of a surrogate pair, which no other text of ours can hold."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise FrameError("the header has an escape that is no character") from error
+
+
+def _number(fields: dict[str, object], name: str) -> int:
+    value = fields.get(name, 0)
+    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
+        raise FrameError(f"the header's {name} is no 32-bit number")
+    return value
+
+
+def _text(value: object) -> str:
+    """A JSON value as fastjson puts it into a map of texts."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict | list):
+        raise FrameError("an ext field is no text")
+    return json.dumps(value)
+
+
+def _encode_json(frame: Frame) -> bytes:
+    fields: dict[str, object] = {
+        "code": frame.code,
+        "flag": frame.flag,
+        "language": frame.language,
+        "opaque": frame.opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": frame.version,
+    }
+    if frame.ext:
+        fields["extFields"] = frame.ext
+    if frame.remark is not None:
+        fields["remark"] = frame.remark
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class _Reader:
+    """Takes the fields of a binary header one by one."""
+
+    def __init__(self, data: bytes, position: int, end: int) -> None:
+        self._data = data
+        self.position = position
+        self.end = end
+
+    def taken(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
+        start, self.position = self.position, self.position + size
+        if size < 0 or self.position > self.end:
+            raise FrameError("a length in the header leads out of it")
+        return self._data[start : self.position]
+
+    def number(self, layout: struct.Struct) -> int:
+        """The next number."""
+        value: int = layout.unpack(self.taken(layout.size))[0]
+        return value
+
+    def text(self, layout: struct.Struct) -> str:
+        """A text after its length."""
+        try:
+            return self.taken(self.number(layout)).decode()
+        except UnicodeDecodeError as error:
+            raise FrameError("a text in the header is not UTF-8") from error
+
+
+def _decode_binary(header: bytes) -> Frame:
+    if len(header) < _HEAD.size:
+        raise FrameError(f"a header of {len(header)} bytes is too short")
+    code, language, version, opaque, flag = _HEAD.unpack_from(header)
+    rest = _Reader(header, _HEAD.size, len(header))
+    remark = rest.text(_INT) or None
+    ext_length = rest.number(_INT)
+    entries = _Reader(header, rest.position, rest.position + ext_length)
+    rest.taken(ext_length)
+    ext = {}
+    while entries.position < entries.end:
+        key = entries.text(_SHORT)
+        ext[key] = entries.text(_INT)
+    named = _LANGUAGES[language] if 0 <= language < len(_LANGUAGES) else _OTHER
+    return Frame(
+        code, opaque, flag, remark, ext, language=named, version=version, codec=Codec.ROCKETMQ
+    )
+
+
+def _encode_binary(frame: Frame) -> bytes:
+    remark = (frame.remark or "").encode()
+    entries = []
+    for key, value in frame.ext.items():
+        name, text = key.encode(), value.encode()
+        entries += [_SHORT.pack(len(name)), name, _INT.pack(len(text)), text]
+    block = b"".join(entries)
+    language = _LANGUAGES.index(frame.language)
+    return b"".join(
+        (
+            _HEAD.pack(frame.code, language, frame.version, frame.opaque, frame.flag),
+            _INT.pack(len(remark)),
+            remark,
+            _INT.pack(len(block)),
+            block,
+        )
+    )

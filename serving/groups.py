@@ -1,0 +1,334 @@
+"""Consumer groups: who their members are, and what each of them subscribes to.
+
+RocketMQ keeps one set of subscriptions for a group, so that the member which spoke last decides
+what the others get. Here every member is served its own subscription, and one that differs from
+another member's is named in a warning. One client id is one member, however many connections it
+has. Members are not kept over a restart: clients send heartbeats every 30 s. Source: RocketMQ 5.3.3
+``ClientManageProcessor``, ``ConsumerManager``, ``ConsumerManageProcessor``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from filters.consumers import SQL92
+from readers.messagefilter import MessageFilter
+from serving import requests
+from serving.codes import RequestCode, ResponseCode
+from serving.connection import Connection, Handler, Refused
+from serving.frame import Frame
+
+logger = logging.getLogger("reput")
+
+EXPIRY_SECONDS = 120.0
+"""A member without a heartbeat for this time has left."""
+QUIET_SECONDS = 0.2
+"""Members are notified when a group did not change for this time, so that a rolling start
+notifies them once."""
+LONGEST_QUIET_SECONDS = 1.0
+BROADCASTING = "BROADCASTING"
+TAG = "TAG"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one member wants of one topic."""
+
+    topic: str
+    expression: str
+    expression_type: str
+    sub_version: int
+    """ms; the member raises it when its share of the queues changes."""
+    message_filter: MessageFilter | None
+    """None if the expression is none that RocketMQ understands."""
+    data: Mapping[str, object]
+    """SubscriptionData as the client sent it."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One client in a group."""
+
+    client_id: str
+    connection: Connection
+    language: str
+    version: int
+    last_beat: float
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    """By topic."""
+
+
+@dataclass(slots=True)
+class Group:
+    """One consumer group with members."""
+
+    name: str
+    consume_type: str = ""
+    message_model: str = ""
+    consume_from_where: str = ""
+    members: dict[str, Member] = field(default_factory=dict)
+    """By client id."""
+    notice: asyncio.TimerHandle | None = None
+    notice_due: float = 0.0
+
+
+def parse_filter(expression: str, expression_type: str) -> MessageFilter:
+    """A subscription's filter. Raises ValueError for an expression that RocketMQ refuses."""
+    if expression_type == SQL92:
+        return MessageFilter.by_sql(expression)
+    if expression_type == TAG:
+        return MessageFilter.by_tags(expression)
+    raise ValueError(f"expression type {expression_type!r} is neither TAG nor SQL92")
+
+
+class Groups:
+    """The registry of all groups, shared by the brokers of a cluster."""
+
+    def __init__(self, on_leave: Callable[[str, str, bool], None]) -> None:
+        """``on_leave`` is told group, client id, and whether the client said so itself."""
+        self._on_leave = on_leave
+        self._groups: dict[str, Group] = {}
+        self._by_connection: dict[Connection, dict[str, str]] = {}
+        """Client id by group."""
+
+    @property
+    def handlers(self) -> dict[int, Handler]:
+        """The requests that are answered here."""
+        return {
+            RequestCode.HEART_BEAT: self.heart_beat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.list_members,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.list_connections,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_client_config,
+        }
+
+    def get(self, name: str) -> Group | None:
+        """A group that has members."""
+        return self._groups.get(name)
+
+    def member(self, connection: Connection, group: str) -> Member | None:
+        """The member of a group that speaks over this connection."""
+        client_id = self._by_connection.get(connection, {}).get(group)
+        found = self._groups.get(group)
+        return found.members.get(client_id) if found and client_id is not None else None
+
+    def groups_of(self, connection: Connection, topic: str) -> Iterator[str]:
+        """The groups whose member on this connection subscribes to a topic."""
+        for group in self._by_connection.get(connection, {}):
+            member = self.member(connection, group)
+            if member is not None and topic in member.subscriptions:
+                yield group
+
+    def heart_beat(self, connection: Connection, request: Frame) -> Frame:
+        """Add or renew the sender's memberships."""
+        body = requests.json_body(request)
+        client_id = body.get("clientID")
+        consumers = body.get("consumerDataSet") or []
+        if not isinstance(client_id, str) or not isinstance(consumers, list):
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has no clientID")
+        is_whole = body.get("withoutSub") is not True
+        is_unknown = False
+        for consumer in consumers:
+            if not isinstance(consumer, dict) or not isinstance(consumer.get("groupName"), str):
+                raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has a group without name")
+            if not requests.is_group(consumer["groupName"]):
+                logger.warning("client %s names no group: %.80r", client_id, consumer["groupName"])
+                continue
+            member = self._beat(connection, request, client_id, consumer, is_whole)
+            is_unknown = is_unknown or not member.subscriptions
+        ext = {
+            "IS_SUPPORT_HEART_BEAT_V2": "true",
+            "IS_SUB_CHANGE": "true" if is_whole or is_unknown else "false",
+        }
+        return request.answer(ResponseCode.SUCCESS, None, ext)
+
+    def _beat(
+        self,
+        connection: Connection,
+        request: Frame,
+        client_id: str,
+        consumer: Mapping[str, object],
+        is_whole: bool,
+    ) -> Member:
+        group = self._groups.setdefault(
+            str(consumer["groupName"]), Group(str(consumer["groupName"]))
+        )
+        group.consume_type = str(consumer.get("consumeType", ""))
+        group.message_model = str(consumer.get("messageModel", ""))
+        group.consume_from_where = str(consumer.get("consumeFromWhere", ""))
+        now = asyncio.get_running_loop().time()
+        member = group.members.get(client_id)
+        if member is None:
+            member = Member(client_id, connection, request.language, request.version, now)
+            group.members[client_id] = member
+            logger.info("client %s of %s joins group %s", client_id, connection.peer, group.name)
+            self._changed(group)
+        elif member.connection is not connection:
+            if member.connection.is_open:
+                logger.warning(
+                    "client id %s of group %s is used by %s and %s; give each instance a name",
+                    client_id, group.name, member.connection.peer, connection.peer,
+                )  # fmt: skip
+            self._by_connection.get(member.connection, {}).pop(group.name, None)
+            member.connection = connection
+        member.last_beat = now
+        self._by_connection.setdefault(connection, {})[group.name] = client_id
+        if is_whole:
+            self._subscribe(group, member, consumer.get("subscriptionDataSet"))
+        return member
+
+    def _subscribe(self, group: Group, member: Member, data: object) -> None:
+        """Take over a member's whole set; an entry is replaced by a newer one only."""
+        found: dict[str, Subscription] = {}
+        for entry in data if isinstance(data, list) else []:
+            sent = _subscription(entry)
+            if sent is None:
+                logger.warning("client %s sends a subscription that is none", member.client_id)
+                continue
+            held = member.subscriptions.get(sent.topic)
+            is_newer = held is None or sent.sub_version >= held.sub_version
+            found[sent.topic] = sent if is_newer or held is None else held
+            if is_newer and (held is None or held.expression != sent.expression):
+                _warn_of_difference(group, member, sent)
+        if found.keys() != member.subscriptions.keys():
+            self._changed(group)
+        member.subscriptions = found
+
+    def unregister(self, _connection: Connection, request: Frame) -> Frame:
+        """Remove a member that says good-bye; producers leave nothing to remove."""
+        name = request.ext.get("consumerGroup")
+        client_id = request.ext.get("clientID")
+        group = self._groups.get(name) if name else None
+        if group is not None and client_id in group.members:
+            self._remove(group, group.members[client_id], said=True)
+        return request.answer(ResponseCode.SUCCESS)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Remove the members that spoke over a lost connection."""
+        for name, client_id in self._by_connection.pop(connection, {}).items():
+            group = self._groups.get(name)
+            if group is not None and client_id in group.members:
+                self._remove(group, group.members[client_id], said=False)
+
+    def expire(self) -> None:
+        """Remove members that stopped sending heartbeats."""
+        oldest = asyncio.get_running_loop().time() - EXPIRY_SECONDS
+        for group in list(self._groups.values()):
+            for member in [m for m in group.members.values() if m.last_beat < oldest]:
+                self._remove(group, member, said=False)
+
+    def _remove(self, group: Group, member: Member, *, said: bool) -> None:
+        del group.members[member.client_id]
+        self._by_connection.get(member.connection, {}).pop(group.name, None)
+        logger.info("client %s leaves group %s", member.client_id, group.name)
+        self._on_leave(group.name, member.client_id, said)
+        self._changed(group)
+        if not group.members:
+            if group.notice is not None:
+                group.notice.cancel()
+            del self._groups[group.name]
+
+    def _changed(self, group: Group) -> None:
+        """Notify the members when the group has been quiet for a while."""
+        if group.message_model == BROADCASTING:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if group.notice is None:
+            group.notice_due = now + LONGEST_QUIET_SECONDS
+        else:
+            group.notice.cancel()
+        when = min(now + QUIET_SECONDS, group.notice_due)
+        group.notice = loop.call_at(when, self._notify, group)
+
+    def _notify(self, group: Group) -> None:
+        group.notice = None
+        for member in group.members.values():
+            code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+            member.connection.notify(code, {"consumerGroup": group.name})
+
+    def list_members(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with the client ids of a group, each once."""
+        name = requests.text(request, "consumerGroup")
+        group = self._groups.get(name)
+        if group is None:
+            text = f"no consumer for this group, {name}"
+            raise Refused(ResponseCode.SYSTEM_ERROR, text)
+        body = requests.to_json({"consumerIdList": sorted(group.members)})
+        return request.answer(ResponseCode.SUCCESS, body=body)
+
+    def list_connections(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with members, addresses and subscriptions of a group."""
+        name = requests.text(request, "consumerGroup")
+        group = self._groups.get(name)
+        if group is None:
+            text = f"the consumer group [{name}] not online"
+            raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, text)
+        members = group.members.values()
+        body = {
+            "connectionSet": [
+                {
+                    "clientAddr": member.connection.peer,
+                    "clientId": member.client_id,
+                    "language": member.language,
+                    "version": member.version,
+                }
+                for member in members
+            ],
+            "consumeFromWhere": group.consume_from_where,
+            "consumeType": group.consume_type,
+            "messageModel": group.message_model,
+            "subscriptionTable": {
+                topic: found.data
+                for member in members
+                for topic, found in member.subscriptions.items()
+            },
+        }
+        return request.answer(ResponseCode.SUCCESS, body=requests.to_json(body))
+
+    def check_client_config(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer whether an SQL92 subscription can be understood."""
+        data = requests.json_body(request).get("subscriptionData")
+        found = _subscription(data)
+        if found is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "the subscription is none")
+        try:
+            parse_filter(found.expression, found.expression_type)
+        except ValueError as error:
+            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        return request.answer(ResponseCode.SUCCESS)
+
+
+def _subscription(data: object) -> Subscription | None:
+    """SubscriptionData as sent; None if it is none."""
+    if not isinstance(data, dict):
+        return None
+    topic, expression = data.get("topic"), data.get("subString")
+    kind, version = data.get("expressionType") or TAG, data.get("subVersion", 0)
+    if not isinstance(topic, str) or not isinstance(kind, str) or type(version) is not int:
+        return None
+    if expression is not None and not isinstance(expression, str):
+        return None
+    try:
+        parsed = parse_filter(expression or "*", kind)
+    except ValueError:
+        parsed = None
+    return Subscription(topic, expression or "*", kind, version, parsed, data)
+
+
+def _warn_of_difference(group: Group, member: Member, sent: Subscription) -> None:
+    for other in group.members.values():
+        held = other.subscriptions.get(sent.topic)
+        if other is member or held is None:
+            continue
+        if (held.expression, held.expression_type) != (sent.expression, sent.expression_type):
+            logger.warning(
+                "members of group %s want different messages of topic %s: %s wants %r and %s %r; "
+                "each is served its own, and messages may be missed: give all members the same",
+                group.name, sent.topic, member.client_id, sent.expression, other.client_id,
+                held.expression,
+            )  # fmt: skip
+            return

@@ -1,0 +1,99 @@
+"""Locks of queues that orderly consumers hold, by group (``RebalanceLockManager``).
+
+Where RocketMQ keeps a dead consumer's locks for 60 s, they end here 3 s after the owner's
+connection was lost: a client that merely reconnects has its locks back by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from serving import requests
+from serving.codes import RequestCode, ResponseCode
+from serving.connection import Connection, Handler, Refused
+from serving.frame import Frame
+
+LOCK_SECONDS = 60.0
+"""A lock that was not renewed ends after this time."""
+RELEASE_SECONDS = 3.0
+"""Time between the loss of an owner's connection and the end of its locks."""
+
+QueueName = tuple[str, int]
+"""(topic, queue id)."""
+
+
+@dataclass(slots=True)
+class _Lock:
+    client_id: str
+    ends: float
+
+
+class Locks:
+    """All locks of one broker's queues."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._groups: dict[str, dict[QueueName, _Lock]] = {}
+
+    @property
+    def handlers(self) -> dict[int, Handler]:
+        """The requests that are answered here."""
+        return {
+            RequestCode.LOCK_BATCH_MQ: self.lock_batch,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock_batch,
+        }
+
+    def lock_batch(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with the queues that the client has locked."""
+        group, client_id, queues = _asked(request)
+        granted = set(self.lock(group, client_id, queues))
+        locked = [data for name, data in queues.items() if name in granted]
+        return request.answer(ResponseCode.SUCCESS, body=requests.to_json({"lockOKMQSet": locked}))
+
+    def unlock_batch(self, _connection: Connection, request: Frame) -> Frame:
+        """Give up the locks that a client names."""
+        self.unlock(*_asked(request))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def lock(self, group: str, client_id: str, queues: Iterable[QueueName]) -> list[QueueName]:
+        """Lock or renew; returns the queues that this client now has."""
+        now, held = self._clock(), self._groups.setdefault(group, {})
+        granted = []
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is None or lock.client_id == client_id or lock.ends <= now:
+                held[queue] = _Lock(client_id, now + LOCK_SECONDS)
+                granted.append(queue)
+        return granted
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[QueueName]) -> None:
+        """Give up locks; those of others stay."""
+        held = self._groups.get(group, {})
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del held[queue]
+        if not held:
+            self._groups.pop(group, None)
+
+    def owner_left(self, group: str, client_id: str, *, said: bool) -> None:
+        """The owner left: its locks end at once if it said so, else soon unless it renews them."""
+        ends = self._clock() + (0 if said else RELEASE_SECONDS)
+        for lock in self._groups.get(group, {}).values():
+            if lock.client_id == client_id:
+                lock.ends = min(lock.ends, ends)
+
+
+def _asked(request: Frame) -> tuple[str, str, dict[QueueName, dict[str, object]]]:
+    """Group, client id and queues of a request. Raises Refused."""
+    body = requests.json_body(request)
+    group, client_id, queues = (body.get(n) for n in ("consumerGroup", "clientId", "mqSet"))
+    named: dict[QueueName, dict[str, object]] = {}
+    if isinstance(group, str) and isinstance(client_id, str) and isinstance(queues, list):
+        for queue in queues:
+            topic, queue_id = queue.get("topic"), queue.get("queueId")
+            named[str(topic), int(queue_id)] = queue
+        return group, client_id, named
+    raise Refused(ResponseCode.SYSTEM_ERROR, "the request does not say which locks it means")

@@ -1,0 +1,115 @@
+"""The name server's part: which broker has which topic, and where clients reach it.
+
+Source: RocketMQ 5.3.3 ``ClientRequestProcessor``, ``DefaultRequestProcessor``; brokers of others
+cannot register here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from serving import requests
+from serving.codes import RequestCode, ResponseCode
+from serving.connection import Connection, Handler, Refused
+from serving.frame import Frame
+from serving.topics import Topics
+
+MASTER_ID = "0"
+
+
+class RoutedBroker(Protocol):
+    """What routes tell of a broker."""
+
+    name: str
+    topics: Topics
+    port: int
+
+
+class NameServer:
+    """Answers for all brokers of one cluster."""
+
+    def __init__(
+        self, cluster: str, brokers: Sequence[RoutedBroker], advertised_host: str | None
+    ) -> None:
+        """Without ``advertised_host`` a client gets the address at which it reached us."""
+        self._cluster = cluster
+        self._brokers = brokers
+        self._advertised_host = advertised_host
+
+    @property
+    def handlers(self) -> dict[int, Handler]:
+        """The requests that are answered here."""
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topic_list,
+            RequestCode.GET_KV_CONFIG: self.kv_config,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.kv_list,
+        }
+
+    def route(self, connection: Connection, request: Frame) -> Frame:
+        """Answer with the brokers and queues of a topic."""
+        topic = requests.text(request, "topic")
+        found = [
+            (broker, config)
+            for broker in self._brokers
+            if (config := broker.topics.find(topic)) is not None
+        ]
+        if not found:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {topic}",
+            )
+        route = {
+            "brokerDatas": [self._broker_data(connection, broker) for broker, _ in found],
+            "filterServerTable": {},
+            "queueDatas": [
+                {
+                    "brokerName": broker.name,
+                    "perm": config.perm,
+                    "readQueueNums": config.read_queue_nums,
+                    "topicSysFlag": config.sys_flag,
+                    "writeQueueNums": config.write_queue_nums,
+                }
+                for broker, config in found
+            ],
+        }
+        return request.answer(ResponseCode.SUCCESS, body=requests.to_json(route))
+
+    def _broker_data(self, connection: Connection, broker: RoutedBroker) -> dict[str, object]:
+        host = self._advertised_host or connection.local_host
+        return {
+            "brokerAddrs": {MASTER_ID: f"{host}:{broker.port}"},
+            "brokerName": broker.name,
+            "cluster": self._cluster,
+            "enableActingMaster": False,
+        }
+
+    def cluster_info(self, connection: Connection, request: Frame) -> Frame:
+        """Answer with all brokers."""
+        body = {
+            "brokerAddrTable": {
+                broker.name: self._broker_data(connection, broker) for broker in self._brokers
+            },
+            "clusterAddrTable": {self._cluster: [broker.name for broker in self._brokers]},
+        }
+        return request.answer(ResponseCode.SUCCESS, body=requests.to_json(body))
+
+    def topic_list(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with all topics."""
+        names = sorted({name for broker in self._brokers for name in broker.topics.names()})
+        body = requests.to_json({"topicList": names})
+        return request.answer(ResponseCode.SUCCESS, body=body)
+
+    def kv_config(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer that there is no such configuration."""
+        namespace, key = request.ext.get("namespace"), request.ext.get("key")
+        raise Refused(
+            ResponseCode.QUERY_NOT_FOUND,
+            f"No config item, Namespace: {namespace} Key: {key}",
+        )
+
+    def kv_list(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with an empty table."""
+        return request.answer(ResponseCode.SUCCESS, body=requests.to_json({"table": {}}))

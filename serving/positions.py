@@ -1,0 +1,238 @@
+"""Committed offsets of consumer groups, and where a group without one begins.
+
+Where no offset is committed RocketMQ answers 0 if the queue's first message is in memory, so that
+CONSUME_FROM_LAST_OFFSET and CONSUME_FROM_TIMESTAMP begin at 0 on small or young topics. With
+``as-asked`` the client is told that there is none and begins where it was told to; ``rocketmq``
+keeps the broker's rule. Source: RocketMQ 5.3.3 ``ConsumerManageProcessor``,
+``ConsumerOffsetManager``.
+
+Commits are durable 100 ms after they were received, at the latest when a sync takes longer; a kill
+costs that much repetition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+
+from serving import requests
+from serving.codes import RequestCode, ResponseCode
+from serving.connection import Connection, Handler, Refused
+from serving.frame import Frame
+from serving.groups import Groups
+from serving.offsetfile import OffsetFile, Offsets
+from serving.queues import ServedQueues
+from store.errors import OutputError, SyncError
+
+logger = logging.getLogger("reput")
+
+JOURNAL_SECONDS = 0.1
+REPLACE_SECONDS = 5.0
+"""The file is replaced this long after a commit, as RocketMQ does (flushConsumerOffsetInterval)."""
+RETRY_SECONDS = 5.0
+NO_OFFSET = -1
+_SEPARATOR = "@"
+
+
+class FirstPosition(StrEnum):
+    """Where a group without a committed offset begins."""
+
+    AS_ASKED = "as-asked"
+    ROCKETMQ = "rocketmq"
+
+
+def offset_key(topic: str, group: str) -> str:
+    """The key of a group's offsets in one topic."""
+    return f"{topic}{_SEPARATOR}{group}"
+
+
+class Positions:
+    """The committed offsets of one broker."""
+
+    def __init__(
+        self,
+        output: Path,
+        seed: Path,
+        queues: ServedQueues,
+        groups: Groups,
+        first_position: FirstPosition,
+    ) -> None:
+        """Read what is committed in ``output``, or else in ``seed``. Raises UsageError."""
+        self._queues = queues
+        self._groups = groups
+        self._first_position = first_position
+        self._file = OffsetFile(output)
+        self._offsets: Offsets = self._file.open(seed)
+        self._unsynced: Offsets = {}
+        self._unwritten = 0
+        """Commits since the file was replaced."""
+        self._pull_offsets: Offsets = {}
+        self._first: Offsets = {}
+        """Offsets at which a group that asked for a queue's end was sent, until it commits."""
+        self._asked: dict[Connection, set[tuple[str, str, int]]] = {}
+        """(topic, group, queue id) of queues for which a client found no offset."""
+        self._thread = ThreadPoolExecutor(1, "reput-positions")
+        self._wakened = asyncio.Event()
+
+    @property
+    def handlers(self) -> dict[int, Handler]:
+        """The requests that are answered here."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+        }
+
+    def committed(self, topic: str, group: str, queue_id: int) -> int:
+        """The committed offset; NO_OFFSET without one."""
+        return self._offsets.get(offset_key(topic, group), {}).get(queue_id, NO_OFFSET)
+
+    def pulled(self, topic: str, group: str, queue_id: int) -> int:
+        """The offset after the last pull since the start; NO_OFFSET without one."""
+        return self._pull_offsets.get(offset_key(topic, group), {}).get(queue_id, NO_OFFSET)
+
+    def topics_of(self, group: str) -> Iterator[str]:
+        """Topics in which a group has committed offsets."""
+        for key in self._offsets:
+            topic, _, name = key.partition(_SEPARATOR)
+            if name == group:
+                yield topic
+
+    def has_group(self, group: str) -> bool:
+        """Whether a group has committed offsets."""
+        return next(self.topics_of(group), None) is not None
+
+    def commit(self, topic: str, group: str, queue_id: int, offset: int, client: str) -> None:
+        """Store an offset."""
+        key = offset_key(topic, group)
+        queues = self._offsets.setdefault(key, {})
+        before = queues.get(queue_id)
+        if before is not None and offset < before:
+            logger.warning(
+                "%s sets group %s back from %d to %d in queue %d of topic %s",
+                client, group, before, offset, queue_id, topic,
+            )  # fmt: skip
+        self._first.get(key, {}).pop(queue_id, None)
+        self._unwritten += 1
+        if offset != before:
+            queues[queue_id] = offset
+            self._unsynced.setdefault(key, {})[queue_id] = offset
+            self._wakened.set()
+
+    def note_pull(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
+        """Remember where a group's next pull begins."""
+        self._pull_offsets.setdefault(offset_key(topic, group), {})[queue_id] = next_offset
+
+    def query_offset(self, connection: Connection, request: Frame) -> Frame:
+        """Answer with the committed offset, or that there is none."""
+        group, topic = requests.group(request), requests.text(request, "topic")
+        queue_id = requests.number(request, "queueId")
+        offset = self.committed(topic, group, queue_id)
+        if offset < 0:
+            offset = self._first.get(offset_key(topic, group), {}).get(queue_id, NO_OFFSET)
+        if offset < 0 and self._begins_at_zero(request, topic, queue_id):
+            offset = 0
+        if offset < 0:
+            self._asked.setdefault(connection, set()).add((topic, group, queue_id))
+            raise Refused(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+            )
+        return request.answer(ResponseCode.SUCCESS, None, {"offset": str(offset)})
+
+    def _begins_at_zero(self, request: Frame, topic: str, queue_id: int) -> bool:
+        """RocketMQ's rule."""
+        if self._first_position is FirstPosition.AS_ASKED:
+            return False
+        if request.ext.get("setZeroIfNotFound") == "false":
+            return False
+        return self._queues.begins_in_memory(topic, queue_id)
+
+    def update_offset(self, connection: Connection, request: Frame) -> Frame:
+        """Commit an offset."""
+        group, topic = requests.group(request), requests.text(request, "topic")
+        queue_id = requests.number(request, "queueId")
+        offset = requests.number(request, "commitOffset")
+        config = self._queues.topic(topic)
+        if not requests.is_topic(topic) or not 0 <= queue_id < config.read_queue_nums:
+            text = f"topic {topic[:80]!r} has no queue {queue_id}"
+            raise Refused(ResponseCode.SYSTEM_ERROR, text)
+        self.commit(topic, group, queue_id, offset, connection.peer)
+        return request.answer(ResponseCode.SUCCESS)
+
+    def max_offset(self, connection: Connection, request: Frame) -> Frame:
+        """Answer with a queue's end.
+
+        A client that found no offset before begins there. An orderly one asks twice, and between
+        its questions messages may arrive: the first answer stands until the group commits.
+        """
+        topic = requests.text(request, "topic")
+        queue_id = requests.number(request, "queueId")
+        self._queues.topic(topic)
+        offset = self._queues.max_offset(topic, queue_id)
+        asked = self._asked.get(connection, set())
+        for key in [key for key in asked if (key[0], key[2]) == (topic, queue_id)]:
+            asked.discard(key)
+            first = self._first.setdefault(offset_key(topic, key[1]), {})
+            offset = first.setdefault(queue_id, offset)
+            logger.info(
+                "group %s begins at the end of queue %d of topic %s, offset %d, as its client asks",
+                key[1], queue_id, topic, offset,
+            )  # fmt: skip
+        return request.answer(ResponseCode.SUCCESS, None, {"offset": str(offset)})
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Forget what a lost connection asked."""
+        self._asked.pop(connection, None)
+
+    async def keep(self) -> None:
+        """Write commits until cancelled. Raises SyncError: what is durable is then unknown."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + REPLACE_SECONDS
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REPLACE_SECONDS):
+                    await self._wakened.wait()
+            await asyncio.sleep(JOURNAL_SECONDS)
+            is_whole = bool(self._unwritten) and loop.time() >= due
+            try:
+                await self._write(is_whole=is_whole)
+                if is_whole:
+                    due = loop.time() + REPLACE_SECONDS
+            except SyncError:
+                raise
+            except OutputError as error:
+                logger.error("commits are not durable now: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _write(self, *, is_whole: bool) -> None:
+        """Append what is new to the journal; ``is_whole``: then also replace the file."""
+        loop = asyncio.get_running_loop()
+        taken, self._unsynced = self._unsynced, {}
+        self._wakened.clear()
+        count = self._unwritten
+        whole = {k: dict(queues) for k, queues in self._offsets.items()} if is_whole else None
+        try:
+            if taken:
+                await loop.run_in_executor(self._thread, self._file.append, taken)
+            if whole is not None:
+                await loop.run_in_executor(self._thread, self._file.replace, whole, count)
+                self._unwritten -= count
+        except OutputError:
+            for key, queues in taken.items():
+                self._unsynced[key] = {**queues, **self._unsynced.get(key, {})}
+            self._wakened.set()
+            raise
+
+    async def close(self) -> None:
+        """Write everything and close the files."""
+        try:
+            await self._write(is_whole=True)
+        finally:
+            self._thread.shutdown()
+            self._file.close()

@@ -1,0 +1,334 @@
+"""Pulls: checks in RocketMQ's order, records as they are in the log, and long polling.
+
+A pull that finds nothing new may wait. It is registered first and then looks once more, so that no
+message arrives unseen in between. It ends when a message arrives that its filter takes, at its
+deadline, or with its connection. Where RocketMQ corrects an offset that the queue does not have,
+this is done only once the whole log is dispatched: until then the queue's end is not known, and the
+pull waits. Source: RocketMQ 5.3.3 ``PullMessageProcessor``, ``PullRequestHoldService``,
+``DefaultPullMessageResultHandler``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from readers.getmessage import GetMessageStatus
+from readers.getranges import GetRangesResult
+from readers.messagefilter import MessageFilter
+from readers.messagestore import MessageStore
+from serving import requests
+from serving.codes import RequestCode, ResponseCode
+from serving.connection import Connection, Handler, Refused
+from serving.frame import Frame
+from serving.groups import TAG, Groups, parse_filter
+from serving.positions import Positions
+from serving.topics import PERM_READ, TopicConfig, Topics
+from store.errors import ReputError
+
+logger = logging.getLogger("reput")
+
+MAX_BODY_BYTES = 8 << 20
+"""Records of one answer, but for a first one that is larger; clients refuse frames of 16 MiB."""
+MAX_MSG_NUMS = 1 << 14
+MAX_SUSPEND_MS = 60_000
+MAX_HOLDS_PER_CONNECTION = 1 << 16
+POLL_SECONDS = 0.005
+"""Time between looks at the watermark while pulls wait."""
+LOOKS_AT_ONCE = 8
+"""Windows of units that a waiting pull's filter looks through before it is answered."""
+
+FLAG_COMMIT, FLAG_SUSPEND, FLAG_SUBSCRIPTION = 1, 2, 4
+
+_CODES = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY = (GetMessageStatus.NO_MESSAGE_IN_QUEUE, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE)
+
+
+_Key = TypeVar("_Key")
+
+
+def response_code(status: GetMessageStatus, offset: int) -> ResponseCode:
+    """The code of a pull's status."""
+    if status in _EMPTY:
+        return ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+    return _CODES[status]
+
+
+@dataclass(slots=True, eq=False)
+class _Pull:
+    """One pull, which may wait."""
+
+    connection: Connection
+    request: Frame
+    topic: TopicConfig
+    group: str
+    queue_id: int
+    offset: int
+    max_count: int
+    max_bytes: int
+    message_filter: MessageFilter | None
+    look_at: int
+    """Queue offset from which on units were not looked at while it waited."""
+    deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def queue(self) -> tuple[str, int]:
+        """The queue that it reads."""
+        return self.topic.name, self.queue_id
+
+
+class Pulling:
+    """Answers the pulls from one broker's queues."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        positions: Positions,
+        on_damage: Callable[[int, str], None],
+    ) -> None:
+        """``on_damage`` is told the physical offset of each damaged record, and the topic."""
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._positions = positions
+        self._on_damage = on_damage
+        self._held: dict[tuple[str, int], set[_Pull]] = {}
+        self._held_by: dict[Connection, set[_Pull]] = {}
+        self._is_holding = asyncio.Event()
+
+    @property
+    def handlers(self) -> dict[int, Handler]:
+        """The requests that are answered here."""
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def pull(self, connection: Connection, request: Frame) -> Frame | None:
+        """Answer a pull, or hold it."""
+        if connection.is_memory_spent:
+            raise Refused(ResponseCode.FLOW_CONTROL, "too many answers wait for slow clients")
+        pull = self._checked(connection, request)
+        sys_flag = requests.number(request, "sysFlag", 0)
+        if sys_flag & FLAG_COMMIT and sys_flag & FLAG_SUSPEND:
+            commit = requests.number(request, "commitOffset")
+            self._positions.commit(
+                pull.topic.name, pull.group, pull.queue_id, commit, connection.peer
+            )
+        found = self._look(pull, pull.offset)
+        code = response_code(found.status, pull.offset)
+        if code is ResponseCode.SUCCESS or code is ResponseCode.PULL_RETRY_IMMEDIATELY:
+            return self._answer(pull, found)
+        suspend_ms = requests.number(request, "suspendTimeoutMillis", 0)
+        if sys_flag & FLAG_SUSPEND and suspend_ms > 0:
+            self._hold(pull, min(suspend_ms, MAX_SUSPEND_MS) / 1000)
+            self._store.refresh()
+            return self._woken(pull)
+        self._store.refresh()
+        return self._answer(pull, self._look(pull, pull.offset))
+
+    def _checked(self, connection: Connection, request: Frame) -> _Pull:
+        """The pull that a request asks for. Raises Refused."""
+        group = requests.group(request)
+        name = requests.text(request, "topic")
+        config = self._topics.find(name)
+        if config is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist, apply first please! "
+                "reput serves the topics that the store has",
+            )
+        if not config.perm & PERM_READ:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{name}] pulling message is forbidden",
+                {"forbiddenType": "3"},
+            )
+        queue_id = requests.number(request, "queueId")
+        if not 0 <= queue_id < config.read_queue_nums:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic:[{name}] "
+                f"topicConfig.readQueueNums:[{config.read_queue_nums}] "
+                f"consumer:[{connection.peer}]",
+            )
+        offset = requests.number(request, "queueOffset")
+        return _Pull(
+            connection,
+            request,
+            config,
+            group,
+            queue_id,
+            offset,
+            min(requests.number(request, "maxMsgNums"), MAX_MSG_NUMS),
+            min(requests.number(request, "maxMsgBytes", MAX_BODY_BYTES), MAX_BODY_BYTES),
+            self._filter(connection, request, group, name),
+            offset,
+        )
+
+    def _filter(
+        self, connection: Connection, request: Frame, group: str, topic: str
+    ) -> MessageFilter | None:
+        """The filter that the request brings, or that of the client's own subscription."""
+        if requests.number(request, "sysFlag", 0) & FLAG_SUBSCRIPTION:
+            try:
+                kind = request.ext.get("expressionType") or TAG
+                return parse_filter(request.ext.get("subscription") or "*", kind)
+            except ValueError as error:
+                raise Refused(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"parse the consumer's subscription failed: {error}",
+                ) from error
+        member = self._groups.member(connection, group)
+        if member is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+            )
+        subscription = member.subscriptions.get(topic)
+        if subscription is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist, group: {group}, topic: {topic}",
+            )
+        if subscription.sub_version < requests.number(request, "subVersion", 0):
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        if subscription.message_filter is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"the subscription {subscription.expression!r} cannot be parsed",
+            )
+        return subscription.message_filter
+
+    def _look(self, pull: _Pull, offset: int) -> GetRangesResult:
+        found = self._store.get_ranges(
+            pull.topic.name, pull.queue_id, offset, pull.max_count, max_bytes=pull.max_bytes,
+            message_filter=pull.message_filter,
+        )  # fmt: skip
+        for damaged in found.damaged:
+            self._on_damage(damaged, pull.topic.name)
+        return found
+
+    def _answer(self, pull: _Pull, found: GetRangesResult) -> Frame:
+        next_offset = found.next_begin_offset
+        code = response_code(found.status, pull.offset)
+        if code is ResponseCode.PULL_OFFSET_MOVED and not self._is_certain(found):
+            code, next_offset = ResponseCode.PULL_NOT_FOUND, pull.offset
+        self._positions.note_pull(pull.topic.name, pull.group, pull.queue_id, next_offset)
+        ext = {
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(found.min_offset),
+            "maxOffset": str(found.max_offset),
+            "suggestWhichBrokerId": "0",
+            "topicSysFlag": str(pull.topic.sys_flag),
+            "groupSysFlag": "0",
+        }
+        return pull.request.answer(code, found.status.value, ext, found.data)
+
+    def _is_certain(self, found: GetRangesResult) -> bool:
+        """Whether the offset asked for is wrong, not just ahead of what is dispatched."""
+        is_small = found.status is GetMessageStatus.OFFSET_TOO_SMALL
+        return is_small or self._store.is_dispatched_whole()
+
+    def _hold(self, pull: _Pull, seconds: float) -> None:
+        held = self._held_by.setdefault(pull.connection, set())
+        if len(held) >= MAX_HOLDS_PER_CONNECTION:
+            raise Refused(ResponseCode.FLOW_CONTROL, "too many pulls of this connection wait")
+        pull.connection.on_writable = lambda: self._wake_connection(pull.connection)
+        loop = asyncio.get_running_loop()
+        pull.deadline = loop.call_later(seconds, self._expired, pull)
+        held.add(pull)
+        self._held.setdefault(pull.queue, set()).add(pull)
+        self._is_holding.set()
+
+    def _release(self, pull: _Pull) -> None:
+        if pull.deadline is not None:
+            pull.deadline.cancel()
+        _discard(self._held, pull.queue, pull)
+        _discard(self._held_by, pull.connection, pull)
+        if not self._held:
+            self._is_holding.clear()
+
+    def _woken(self, pull: _Pull) -> Frame | None:
+        """The answer of a waiting pull, which then waits no longer; None while nothing is new."""
+        for _ in range(LOOKS_AT_ONCE):
+            found = self._look(pull, pull.look_at)
+            code = response_code(found.status, pull.look_at)
+            if code is ResponseCode.PULL_NOT_FOUND:
+                return None
+            if code is ResponseCode.PULL_OFFSET_MOVED:
+                if not self._is_certain(found):
+                    return None
+                break
+            if found.status is not GetMessageStatus.NO_MATCHED_MESSAGE:
+                break
+            pull.look_at = found.next_begin_offset
+        self._release(pull)
+        return self._answer(pull, found)
+
+    def _wake(self, pull: _Pull) -> None:
+        """Answer a waiting pull if it can be answered and its client takes answers."""
+        if not pull.connection.is_writable or pull.connection.is_memory_spent:
+            return
+        try:
+            answer = self._woken(pull)
+        except ReputError as error:
+            self._release(pull)
+            answer = pull.request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        if answer is not None:
+            pull.connection.send(answer)
+
+    def _expired(self, pull: _Pull) -> None:
+        self._release(pull)
+        try:
+            self._store.refresh()
+            answer = self._answer(pull, self._look(pull, pull.offset))
+        except ReputError as error:
+            answer = pull.request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        pull.connection.send(answer)
+
+    def _wake_connection(self, connection: Connection) -> None:
+        for pull in list(self._held_by.get(connection, ())):
+            self._wake(pull)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Drop the waiting pulls of a lost connection."""
+        for pull in list(self._held_by.get(connection, ())):
+            self._release(pull)
+
+    async def watch(self) -> None:
+        """Wake waiting pulls when messages arrive, until cancelled."""
+        seen, problem = -1, ""
+        while True:
+            await self._is_holding.wait()
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                self._store.refresh()
+                problem = ""
+            except (ReputError, OSError) as error:
+                if str(error) != problem:
+                    problem = str(error)
+                    logger.error("new messages cannot be seen now: %s", problem)
+                continue
+            if self._store.max_physical_offset != seen:
+                seen = self._store.max_physical_offset
+                for pull in [pull for pulls in self._held.values() for pull in pulls]:
+                    self._wake(pull)
+
+
+def _discard(held: dict[_Key, set[_Pull]], key: _Key, pull: _Pull) -> None:
+    pulls = held.get(key, set())
+    pulls.discard(pull)
+    if not pulls:
+        held.pop(key, None)

@@ -1,0 +1,101 @@
+"""The queues of a store as its broker's clients ask about them.
+
+Source: RocketMQ 5.3.3 ``AdminBrokerProcessor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from readers.messagestore import MessageStore
+from serving import requests
+from serving.codes import RequestCode, ResponseCode
+from serving.connection import Connection, Handler, Refused
+from serving.frame import Frame
+from serving.topics import TopicConfig, Topics
+from store.queue.consumequeue import BoundaryType
+
+
+class ServedQueues:
+    """Bounds and times of one broker's queues."""
+
+    def __init__(self, store: MessageStore, topics: Topics) -> None:
+        self._store = store
+        self._topics = topics
+
+    @property
+    def handlers(self) -> dict[int, Handler]:
+        """The requests that are answered here."""
+        return {
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
+            RequestCode.GET_MIN_OFFSET: self._answering("offset", self.min_offset),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._answering(
+                "timestamp", self._store.earliest_message_time
+            ),
+            RequestCode.GET_TOPIC_CONFIG: self.topic_config,
+        }
+
+    def topic(self, name: str) -> TopicConfig:
+        """A topic's configuration. Raises Refused for an unknown one."""
+        config = self._topics.find(name)
+        if config is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        return config
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Offset of the first message that is still in the log."""
+        return max(self._store.min_offset(topic, queue_id), 0)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Offset after the last message, as of now."""
+        self._store.refresh()
+        return self._store.max_offset(topic, queue_id)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of a message, ms; 0 without one."""
+        return max(self._store.store_time(topic, queue_id, offset), 0) if offset >= 0 else 0
+
+    def begins_in_memory(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue begins at offset 0 with a message near the log's end."""
+        self._store.refresh()
+        return self._store.begins_in_memory(topic, queue_id)
+
+    def search_offset(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with the offset of a store time."""
+        topic, queue_id = requests.text(request, "topic"), requests.number(request, "queueId")
+        self.topic(topic)
+        try:
+            boundary = BoundaryType(request.ext.get("boundaryType", "LOWER").lower())
+        except ValueError:
+            boundary = BoundaryType.LOWER
+        self._store.refresh()
+        time_ms = requests.number(request, "timestamp")
+        offset = self._store.offset_by_time(topic, queue_id, time_ms, boundary)
+        return request.answer(ResponseCode.SUCCESS, None, {"offset": str(offset)})
+
+    def topic_config(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with a topic's configuration."""
+        config = self.topic(requests.text(request, "topic"))
+        body = {
+            "attributes": config.attributes or {},
+            "order": config.is_ordered,
+            "perm": config.perm,
+            "readQueueNums": config.read_queue_nums,
+            "topicFilterType": config.filter_type,
+            "topicName": config.name,
+            "topicSysFlag": config.sys_flag,
+            "writeQueueNums": config.write_queue_nums,
+        }
+        return request.answer(ResponseCode.SUCCESS, body=requests.to_json(body))
+
+    def _answering(self, name: str, question: Callable[[str, int], int]) -> Handler:
+        """A handler that answers with one number about a queue."""
+
+        def handle(_connection: Connection, request: Frame) -> Frame:
+            topic, queue_id = requests.text(request, "topic"), requests.number(request, "queueId")
+            self.topic(topic)
+            self._store.refresh()
+            value = question(topic, queue_id)
+            return request.answer(ResponseCode.SUCCESS, None, {name: str(value)})
+
+        return handle

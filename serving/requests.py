@@ -1,0 +1,98 @@
+"""Values that requests carry: ext fields as numbers and names, bodies as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from serving.codes import ResponseCode
+from serving.connection import Refused
+from serving.frame import Frame
+from store import configjson
+
+MAX_GROUP_LENGTH = 255
+MAX_TOPIC_LENGTH = 127
+RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z", re.ASCII)
+
+
+def text(request: Frame, name: str) -> str:
+    """An ext field. Raises Refused without it."""
+    value = request.ext.get(name)
+    if value is None:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the request has no {name}")
+    return value
+
+
+def number(request: Frame, name: str, default: int | None = None) -> int:
+    """An ext field that is a Java long. Raises Refused for anything else."""
+    value = request.ext.get(name)
+    if value is None and default is not None:
+        return default
+    value = text(request, name)
+    try:
+        if len(value) > 20 or not value.isascii():
+            raise ValueError
+        found = int(value)
+    except ValueError as error:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, f"the request's {name} is {value[:40]!r}, not a number"
+        ) from error
+    if not -(1 << 63) <= found < 1 << 63:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the request's {name} is no long")
+    return found
+
+
+def group(request: Frame, name: str = "consumerGroup") -> str:
+    """An ext field that names a consumer group. Raises Refused for a name that none can have."""
+    value = text(request, name)
+    if not is_group(value):
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"{value[:80]!r} is no consumer group's name"
+        )
+    return value
+
+
+def is_group(name: str) -> bool:
+    """Whether a consumer group can have this name (``TopicValidator``'s alphabet)."""
+    return len(name) <= MAX_GROUP_LENGTH and _NAME.match(name) is not None
+
+
+def is_topic(name: str) -> bool:
+    """Whether a client may name a topic so."""
+    return len(name) <= MAX_TOPIC_LENGTH and _NAME.match(name) is not None
+
+
+def json_body(request: Frame) -> Mapping[str, object]:
+    """The body as an object. Raises Refused for anything else."""
+    try:
+        found = configjson.parse(request.body.decode())
+    except (ValueError, RecursionError) as error:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Refused(ResponseCode.SYSTEM_ERROR, "the body is no JSON object")
+    return found
+
+
+def to_json(value: object) -> bytes:
+    """A body of an answer."""
+    return to_text(value).encode()
+
+
+def to_text(value: object) -> str:
+    """JSON without blanks."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def queue_json(broker_name: str, queue_id: int, topic: str) -> str:
+    """A MessageQueue, as a value or as a key."""
+    return to_text({"brokerName": broker_name, "queueId": queue_id, "topic": topic})
+
+
+def keyed_json(entries: Mapping[str, str], name: str, **fields: object) -> bytes:
+    """``fields`` and a map under ``name`` whose keys are objects, as fastjson writes them; keys and
+    values are JSON already."""
+    pairs = ",".join(f"{key}:{value}" for key, value in entries.items())
+    rest = "".join(f",{to_text(key)}:{to_text(value)}" for key, value in fields.items())
+    return f'{{"{name}":{{{pairs}}}{rest}}}'.encode()

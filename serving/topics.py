@@ -1,0 +1,112 @@
+"""The topics of a store as a broker would describe them, read-only for every client.
+
+A topic is known if the broker's ``config/topics.json`` declares it or if it has queues. Clients
+pull exactly the queues 0 to readQueueNums - 1, so a queue that the declaration lacks is counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from readers.messagestore import MessageStore
+from serving.requests import RETRY_GROUP_TOPIC_PREFIX
+from store import configjson
+from store.errors import UsageError
+from store.queue.queuetype import TOPICS_FILE
+
+PERM_READ = 4
+_FRESH_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """One topic."""
+
+    name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int = PERM_READ
+    """PERM_READ, or 0 for a topic that its broker lets nobody read."""
+    is_ordered: bool = False
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+    attributes: Mapping[str, str] | None = None
+
+
+class Topics:
+    """Looks topics up, anew once a second."""
+
+    def __init__(
+        self, root: Path, store: MessageStore, is_known_group: Callable[[str], bool]
+    ) -> None:
+        """``is_known_group`` tells whether a group has a retry topic, if only an empty one."""
+        self._path = root / TOPICS_FILE
+        self._store = store
+        self._is_known_group = is_known_group
+        self._signature: tuple[int, int] | None = None
+        self._declared: Mapping[str, object] = {}
+        self._found: dict[str, TopicConfig | None] = {}
+        self._read_at = float("-inf")
+
+    def find(self, name: str) -> TopicConfig | None:
+        """A topic; None if it is unknown."""
+        self._refresh()
+        if name not in self._found:
+            self._found[name] = self._make(name)
+        return self._found[name]
+
+    def names(self) -> list[str]:
+        """All topics, sorted."""
+        self._refresh()
+        return sorted({*self._declared, *self._store.topics()})
+
+    def _refresh(self) -> None:
+        now = time.monotonic()
+        if now < self._read_at + _FRESH_SECONDS:
+            return
+        self._read_at = now
+        self._found.clear()
+        try:
+            status = self._path.stat()
+            signature = (status.st_mtime_ns, status.st_size)
+        except FileNotFoundError:
+            signature = None
+        if signature == self._signature:
+            return
+        document = configjson.read(self._path)
+        table = document.get("topicConfigTable") if isinstance(document, dict) else {}
+        if not isinstance(table, dict):
+            raise UsageError(
+                f"{self._path} has no topicConfigTable; restore it from the broker's config"
+            )
+        self._declared, self._signature = table, signature
+
+    def _make(self, name: str) -> TopicConfig | None:
+        ids = self._store.queue_ids(name)
+        count = ids[-1] + 1 if ids else 0
+        declared = self._declared.get(name)
+        if isinstance(declared, dict):
+            return TopicConfig(
+                name,
+                max(count, _number(declared, "readQueueNums", 0)),
+                max(count, _number(declared, "writeQueueNums", 0)),
+                _number(declared, "perm", PERM_READ) & PERM_READ,
+                declared.get("order") is True,
+                str(declared.get("topicFilterType", "SINGLE_TAG")),
+                _number(declared, "topicSysFlag", 0),
+                declared.get("attributes"),
+            )
+        if count:
+            return TopicConfig(name, count, count)
+        group = name.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+        if group != name and self._is_known_group(group):
+            return TopicConfig(name, 1, 1)
+        return None
+
+
+def _number(declared: Mapping[str, object], name: str, default: int) -> int:
+    value = declared.get(name, default)
+    return value if type(value) is int else default

@@ -1,0 +1,169 @@
+"""RocketMQ's own consumers and mqadmin, run against a server of ours, and that server."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple, Self, cast
+
+from tests.interop import rocketmq
+from tests.interop.rocketmq import HarnessError
+
+OLD, CURRENT = "4.9.7", ""
+"""Releases of the client."""
+ADMIN_CLASS = "org.apache.rocketmq.tools.command.MQAdminStartup"
+WAIT_SECONDS = 60.0
+
+
+class Consumed(NamedTuple):
+    """One message that a listener got."""
+
+    queue_id: int
+    queue_offset: int
+    body_crc: int
+    reconsume_times: int
+
+
+class Consumer:
+    """One consumer in a JVM of its own; a context manager, which stops it cleanly."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        kind: str,
+        topic: str,
+        group: str,
+        *,
+        filter: str = "tags:*",
+        start_from: str = "CONSUME_FROM_FIRST_OFFSET",
+        release: str = CURRENT,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """`kind`: concurrent, orderly, broadcasting, failing, subscribe or assign."""
+        arguments = ["consume", namesrv, kind, topic, group, filter, start_from]
+        self._process, self._home = rocketmq.spawn(
+            arguments, stdin=subprocess.PIPE, release=release, properties=properties
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._is_stopped = False
+        reader = threading.Thread(
+            target=rocketmq.read_lines, args=(self._process.stdout, self._lines), daemon=True
+        )
+        reader.start()
+
+    def __enter__(self) -> Self:
+        """Wait until it is ready."""
+        if self._line() != "READY":
+            raise HarnessError(f"the consumer is not ready\n{rocketmq.last_words(self._home)}")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        try:
+            if kind is None and not self._is_stopped:
+                self.stop()
+        finally:
+            self.kill()
+
+    def take(self, count: int, timeout: float = WAIT_SECONDS) -> list[Consumed]:
+        """The next messages."""
+        return [self._message(self._line(timeout)) for _ in range(count)]
+
+    def stop(self) -> list[Consumed]:
+        """Stop it, so that it commits; the messages that had not been taken."""
+        self._is_stopped = True
+        cast(IO[str], self._process.stdin).close()
+        rest = []
+        while (line := self._line()) != "STOPPED":
+            rest.append(self._message(line))
+        return rest
+
+    def kill(self) -> list[Consumed]:
+        """Kill it; the messages that had not been taken."""
+        self._is_stopped = True
+        self._process.kill()
+        self._process.wait()
+        rest = []
+        while (line := self._lines.get(timeout=WAIT_SECONDS)) not in (None, "STOPPED"):
+            rest.append(self._message(line))
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                cast(IO[str], pipe).close()
+        self._lines.put(None)
+        return rest
+
+    def _line(self, timeout: float = WAIT_SECONDS) -> str:
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            line = None
+            text = f"the consumer said nothing in {timeout:.0f} s"
+        else:
+            text = "the consumer ended"
+        if line is None:
+            raise HarnessError(f"{text}\n{rocketmq.last_words(self._home)}")
+        return line
+
+    @staticmethod
+    def _message(line: str | None) -> Consumed:
+        return Consumed(*map(int, (line or "").split()))
+
+
+def mqadmin(namesrv: str, *arguments: str, release: str = CURRENT) -> str:
+    """What mqadmin prints."""
+    process, _ = rocketmq.spawn(
+        [*arguments, "-n", namesrv], release=release, main_class=ADMIN_CLASS
+    )
+    return rocketmq.finish(process, WAIT_SECONDS)
+
+
+class Server:
+    """A running ``reput serve``."""
+
+    def __init__(self, process: subprocess.Popen[str], namesrv: str, lines: list[str]) -> None:
+        self.process = process
+        self.namesrv = namesrv
+        self.log = lines
+        """Lines of stderr so far."""
+
+
+@contextmanager
+def serving(
+    store: Path, *options: object, listen: str = "127.0.0.1:0", exit_code: int = 0
+) -> Iterator[Server]:
+    """Serve a store until the block ends; its exit code is then checked."""
+    command = [sys.executable, "-m", "reput", "serve", str(store), "--listen", listen]
+    process = subprocess.Popen(
+        [*command, *map(str, options)], stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+    stderr = cast(IO[str], process.stderr)
+    lines: list[str] = []
+    try:
+        namesrv = _address(stderr, lines)
+        reader = threading.Thread(target=lambda: lines.extend(stderr), daemon=True)
+        reader.start()
+        yield Server(process, namesrv, lines)
+        process.terminate()
+        found = process.wait(WAIT_SECONDS)
+        reader.join(WAIT_SECONDS)
+        assert found == exit_code, "".join(lines)
+    finally:
+        process.kill()
+        process.wait()
+        stderr.close()
+
+
+def _address(stderr: IO[str], lines: Sequence[str]) -> str:
+    seen = list(lines)
+    for line in stderr:
+        seen.append(line)
+        found = re.search(r"serving .* at (127\.0\.0\.1:\d+)", line)
+        if found:
+            return found[1]
+    raise HarnessError("reput serve ended: " + "".join(seen))

@@ -1,0 +1,137 @@
+package reput.interop;
+
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.Collection;
+import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.zip.CRC32;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * A consumer that says {@code READY}, then a line for each message: queue, queue offset, CRC of the
+ * body, reconsumeTimes. It ends at the end of stdin, says {@code STOPPED}, and has then committed.
+ *
+ * <p>Only classes that RocketMQ 4.9 has too are used, by the names that both have: the same jar runs
+ * with the client of either.
+ */
+record ConsumeCommand(
+    String nameServer, String kind, String topic, String group, String filter, String from,
+    Protocol protocol) implements Callable<Void> {
+
+    static Callable<Void> parse(List<String> arguments, Protocol protocol) {
+        return new ConsumeCommand(
+            arguments.get(0), arguments.get(1), arguments.get(2), arguments.get(3),
+            arguments.get(4), arguments.get(5), protocol);
+    }
+
+    @Override
+    public Void call() throws Exception {
+        switch (kind) {
+            case "concurrent", "orderly", "broadcasting", "failing" -> push();
+            case "subscribe", "assign" -> pull();
+            default -> throw new IllegalArgumentException(kind);
+        }
+        protocol.line("STOPPED");
+        return null;
+    }
+
+    private void push() throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(from));
+        if (kind.equals("broadcasting")) {
+            setBroadcasting(consumer);
+        }
+        if (filter.startsWith("sql:")) {
+            consumer.subscribe(topic, MessageSelector.bySql(filter.substring(4)));
+        } else {
+            consumer.subscribe(topic, filter.substring("tags:".length()));
+        }
+        if (kind.equals("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                messages.forEach(this::tell);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                messages.forEach(this::tell);
+                return kind.equals("failing") && messages.get(0).getReconsumeTimes() == 0
+                    ? ConsumeConcurrentlyStatus.RECONSUME_LATER
+                    : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        protocol.line("READY");
+        awaitStop();
+        consumer.shutdown();
+    }
+
+    /** The enum moved from one package to another between 4.9 and 5. */
+    private static void setBroadcasting(DefaultMQPushConsumer consumer) throws Exception {
+        for (var method : DefaultMQPushConsumer.class.getMethods()) {
+            if (method.getName().equals("setMessageModel")) {
+                Object[] models = method.getParameterTypes()[0].getEnumConstants();
+                for (Object model : models) {
+                    if (model.toString().equals("BROADCASTING")) {
+                        method.invoke(consumer, model);
+                    }
+                }
+            }
+        }
+    }
+
+    private void pull() throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(from));
+        if (kind.equals("subscribe")) {
+            if (filter.startsWith("sql:")) {
+                consumer.subscribe(topic, MessageSelector.bySql(filter.substring(4)));
+            } else {
+                consumer.subscribe(topic, filter.substring("tags:".length()));
+            }
+        }
+        consumer.start();
+        if (kind.equals("assign")) {
+            Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic);
+            consumer.assign(queues);
+        }
+        protocol.line("READY");
+        Thread poller = new Thread(() -> {
+            while (!Thread.currentThread().isInterrupted()) {
+                consumer.poll(100).forEach(this::tell);
+            }
+        });
+        poller.start();
+        awaitStop();
+        poller.interrupt();
+        poller.join();
+        consumer.shutdown();
+    }
+
+    private static void awaitStop() throws Exception {
+        BufferedReader lines =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        while (lines.readLine() != null) {
+            continue;
+        }
+    }
+
+    private void tell(MessageExt message) {
+        CRC32 crc = new CRC32();
+        crc.update(message.getBody());
+        protocol.line(message.getQueueId() + " " + message.getQueueOffset() + " "
+            + crc.getValue() + " " + message.getReconsumeTimes());
+    }
+}
