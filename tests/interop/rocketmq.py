@@ -357,13 +357,6 @@ def ask_allocation(lines: Sequence[str]) -> list[str]:
     return finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
 
 
-def ask_frames(lines: Sequence[str]) -> list[str]:
-    """RocketMQ's codec of frames (FrameCommand): an answer for each line."""
-    process, _ = spawn(["frame"], stdin=subprocess.PIPE)
-    text = "".join(line + "\n" for line in lines)
-    return finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
-
-
 def ask_ext(directory: Path, file_size: int, lines: Sequence[str]) -> list[str]:
     """RocketMQ's ConsumeQueueExt on ``directory/topic/0`` (ExtCommand): an answer for each line."""
     process, _ = spawn(["ext", str(directory), str(file_size)], stdin=subprocess.PIPE)

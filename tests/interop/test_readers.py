@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from readers.getmessage import PullLimits
+from readers.getranges import GetRangesResult
 from readers.messagefilter import MessageFilter
 from readers.messages import Message
 from readers.messagestore import MessageStore
@@ -217,11 +218,14 @@ class Reader:
             case "message", offset:
                 return self._message(int(offset))
             case "get", topic, queue, offset, count, size, wish:
-                pulled = store.get_message(
-                    topic, int(queue), int(offset), int(count), max_bytes=int(size),
-                    message_filter=self._filter(topic, wish),
-                )  # fmt: skip
+                place = (topic, int(queue), int(offset), int(count))
+                wanted = self._filter(topic, wish)
+                pulled = store.get_message(*place, max_bytes=int(size), message_filter=wanted)
+                sent = store.get_ranges(*place, max_bytes=int(size), message_filter=wanted)
                 bounds = (pulled.next_begin_offset, pulled.min_offset, pulled.max_offset)
+                assert (sent.status, sent.next_begin_offset) == (pulled.status, bounds[0])
+                assert (sent.min_offset, sent.max_offset) == bounds[1:]
+                assert identities(sent) == list(map(identity, pulled.found))
                 places = zip(pulled.queue_offsets, pulled.found, strict=True)
                 found = ",".join(f"{place}:{identity(message)}" for place, message in places)
                 return " ".join(map(str, (pulled.status, *bounds, found)))
@@ -249,6 +253,15 @@ class Reader:
         if kind == "sql":
             return MessageFilter.by_sql(expression)
         return MessageFilter.by_tags(expression) if kind == "tags" else None
+
+
+def identities(sent: GetRangesResult) -> list[str]:
+    """The same of records as they are in the log."""
+    found, position = [], 0
+    for offset, size in sent.ranges:
+        found.append(f"{offset}:{size}:{zlib.crc32(sent.data[position : position + size])}")
+        position += size
+    return found
 
 
 def identity(message: Message) -> str:

@@ -6,11 +6,52 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from readers.getmessage import GetMessageResult, delivered
+from readers.messagefilter import MessageFilter
+from readers.messages import Message
+from readers.messagestore import MessageStore
+from store.log import record
+from store.log.record import Record
 from tests.support.wire import UNIT, PlainLog, file_name
 
 LOG_FILE_SIZE = 4096
 QUEUE_FILE_SIZE = 200
 """Ten units."""
+
+
+class StoreByRanges(MessageStore):
+    """Pulls records as they are in the log, and decodes what arrived."""
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        *,
+        max_bytes: int = 1 << 20,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult:
+        pulled = self.get_ranges(
+            topic, queue_id, offset, max_count, max_bytes=max_bytes, message_filter=message_filter
+        )
+        found, position = [], 0
+        for start, size in pulled.ranges:
+            data = pulled.data[position : position + size]
+            decoded = record.decode(data, start, start + size + 8)
+            assert isinstance(decoded, Record)
+            found.append(Message.of(decoded))
+            position += size
+        assert position == len(pulled.data)
+        return GetMessageResult(
+            pulled.status,
+            pulled.next_begin_offset,
+            pulled.min_offset,
+            pulled.max_offset,
+            tuple(delivered(found, message_filter)),
+            tuple(found),
+            damaged=pulled.damaged,
+        )
 
 
 @dataclass

@@ -23,12 +23,19 @@ from store.errors import UsageError
 from store.log import record
 from store.queue.consumequeue import BoundaryType
 from store.state.watermark import Watermark
-from tests.readers.stores import SmallStore
+from tests.readers.stores import SmallStore, StoreByRanges
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records, tree
 from tests.support.wire import PRE_BLANK, read_log
 
 ORDERS_SHA256 = "810099c39d292309b7dc4e743490099d943cbefb9624cdbf5b845a8681258e75"
 """A RocketMQ client drained this from golden store broker (tests/golden/README.md)."""
+
+
+@pytest.fixture(params=[MessageStore, StoreByRanges], ids=["decoded", "as-stored"])
+def reader(request: pytest.FixtureRequest) -> type[MessageStore]:
+    """Both ways to pull: messages, and records as they are in the log."""
+    found: type[MessageStore] = request.param
+    return found
 
 
 def drained(store: MessageStore, topic: str, queue_id: int, offset: int = 0) -> Iterator[Message]:
@@ -84,12 +91,14 @@ def pull(store: MessageStore, offset: int, **limits: int) -> GetMessageResult:
 
 @pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
 def test_every_message_of_a_golden_store_is_pulled_once(
-    golden: Callable[[str], Path], name: str
+    golden: Callable[[str], Path],
+    name: str,
+    reader: type[MessageStore],
 ) -> None:
     """And nothing is written; the log says what there is."""
     root = golden(name)
     before = tree(root)
-    with MessageStore(root) as store:
+    with reader(root) as store:
         assert everything(store) == expected(root)
         assert store.max_physical_offset == sum(map(len_at, read_log(root / "commitlog")[-1:]))
     assert tree(root) == before
@@ -99,10 +108,12 @@ def len_at(found: tuple[int, bytes]) -> int:
     return found[0] + len(found[1])
 
 
-def test_draining_gives_what_a_rocketmq_client_drained(golden: Callable[[str], Path]) -> None:
+def test_draining_gives_what_a_rocketmq_client_drained(
+    golden: Callable[[str], Path], reader: type[MessageStore]
+) -> None:
     """The bodies of 6,000 orders and their places."""
     placed = {}
-    with MessageStore(golden("broker")) as store:
+    with reader(golden("broker")) as store:
         for queue_id in store.queue_ids("Orders"):
             for message in drained(store, "Orders", queue_id):
                 placed[f"{queue_id:03d}-{message.queue_offset:012d}"] = message.body()
@@ -115,7 +126,10 @@ def test_draining_gives_what_a_rocketmq_client_drained(golden: Callable[[str], P
 
 @pytest.mark.parametrize("name", ["lmq", "batch"])
 def test_nothing_beyond_the_watermark_is_seen(
-    golden: Callable[[str], Path], seed: int, name: str
+    golden: Callable[[str], Path],
+    seed: int,
+    name: str,
+    reader: type[MessageStore],
 ) -> None:
     """A store that is followed while the watermark goes up, by random steps, is read whole."""
     rng, root = random.Random(seed), golden(name)
@@ -123,7 +137,7 @@ def test_nothing_beyond_the_watermark_is_seen(
     ends = [message.physical_offset + message.total_size for message in found]
     steps = [0, *sorted(rng.sample(ends[:-1], 3)), ends[-1]]
     write_watermark(root, 0)
-    with MessageStore(root) as store:
+    with reader(root) as store:
         positions = {(t, q): 0 for t in store.topics() for q in store.queue_ids(t)}
         seen: set[tuple[str, int, int]] = set()
         for end in steps:
@@ -145,13 +159,15 @@ def test_nothing_beyond_the_watermark_is_seen(
             assert by_key or end < ends[-1]
 
 
-def test_a_log_that_grows_is_followed_without_a_watermark(tmp_path: Path) -> None:
+def test_a_log_that_grows_is_followed_without_a_watermark(
+    tmp_path: Path, reader: type[MessageStore]
+) -> None:
     """As beside a running broker: units that are there before their message's bytes are not seen,
     and the log's last record is believed when two looks saw the same."""
     small = SmallStore(tmp_path)
     for _ in range(30):
         small.append()
-    with MessageStore(small.write()) as store:
+    with reader(small.write()) as store:
         assert [m.queue_offset for m in drained(store, "Topic", 0)] == list(range(30))
         last = small.append(body=b"torn" * 20)
         small.write()
@@ -167,11 +183,13 @@ def test_a_log_that_grows_is_followed_without_a_watermark(tmp_path: Path) -> Non
         assert [m.body() for m in pull(store, 30).messages] == [b"torn" * 20]
 
 
-def test_a_queue_whose_first_files_go_while_it_is_read_goes_on(tmp_path: Path) -> None:
+def test_a_queue_whose_first_files_go_while_it_is_read_goes_on(
+    tmp_path: Path, reader: type[MessageStore]
+) -> None:
     """Expiry removes the log's first file, then queue files: the reader opens them again."""
     small = SmallStore(tmp_path)
     offsets = [small.append() for _ in range(100)]
-    with MessageStore(small.write()) as store:
+    with reader(small.write()) as store:
         assert store.min_offset("Topic", 0) == 0
         (tmp_path / "commitlog" / f"{0:020d}").unlink()
         first = next(index for index, offset in enumerate(offsets) if offset >= 4096)
@@ -184,14 +202,14 @@ def test_a_queue_whose_first_files_go_while_it_is_read_goes_on(tmp_path: Path) -
         assert (pulled.status, pulled.next_begin_offset) == ("OFFSET_TOO_SMALL", first)
 
 
-def test_missing_files_are_told_apart(tmp_path: Path) -> None:
+def test_missing_files_are_told_apart(tmp_path: Path, reader: type[MessageStore]) -> None:
     """A hole in the queue, and one in the log, of which only the messages in it are lost."""
     small = SmallStore(tmp_path)
     offsets = [small.append() for _ in range(100)]
     small.write()
     (tmp_path / "consumequeue" / "Topic" / "0" / f"{10 * 20:020d}").unlink()
     (tmp_path / "commitlog" / f"{4096:020d}").unlink()
-    with MessageStore(tmp_path) as store:
+    with reader(tmp_path) as store:
         pulled = pull(store, 15)
         assert (pulled.status, pulled.next_begin_offset) == ("OFFSET_FOUND_NULL", 20)
         lost = [index for index, at in enumerate(offsets) if 4096 <= at < 8192]
@@ -201,19 +219,19 @@ def test_missing_files_are_told_apart(tmp_path: Path) -> None:
         assert [m.queue_offset for m in pull(store, 0).found] == list(range(10))
 
 
-def test_a_damaged_record_stops_nothing(tmp_path: Path) -> None:
+def test_a_damaged_record_stops_nothing(tmp_path: Path, reader: type[MessageStore]) -> None:
     """It is listed, and the messages around it come; alone it gives no message."""
     small = SmallStore(tmp_path)
     offsets = [small.append() for _ in range(10)]
     small.log.put(offsets[4] + 4, b"\0\0\0\0")
-    with MessageStore(small.write()) as store:
+    with reader(small.write()) as store:
         pulled = pull(store, 0)
         assert pulled.damaged == (offsets[4],)
         assert [m.queue_offset for m in pulled.messages] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
         assert store.message_at(offsets[4]) is None
 
 
-def test_blank_units_are_no_messages(tmp_path: Path) -> None:
+def test_blank_units_are_no_messages(tmp_path: Path, reader: type[MessageStore]) -> None:
     """A queue that begins with blank units in a log that begins at 0. RocketMQ takes the blanks for
     messages after a restart and answers MESSAGE_WAS_REMOVING (formats.md §13 no. 6)."""
     small = SmallStore(tmp_path)
@@ -221,7 +239,7 @@ def test_blank_units_are_no_messages(tmp_path: Path) -> None:
     times = [1000, 2000, 2000, 3000, 4000]
     for time in times:
         small.append(store_timestamp=time)
-    with MessageStore(small.write()) as store:
+    with reader(small.write()) as store:
         assert store.min_offset("Topic", 0) == 7
         assert pull(store, 3).status == GetMessageStatus.OFFSET_TOO_SMALL
         assert [m.queue_offset for m in pull(store, 7).messages] == [7, 8, 9]
@@ -234,7 +252,7 @@ def test_blank_units_are_no_messages(tmp_path: Path) -> None:
         assert store.earliest_time() == 1000
 
 
-def test_a_pull_has_the_limits_of_the_store(tmp_path: Path) -> None:
+def test_a_pull_has_the_limits_of_the_store(tmp_path: Path, reader: type[MessageStore]) -> None:
     """Those that broker.conf states, by how far from the log's end a message is; given ones stand
     above."""
     small = SmallStore(tmp_path)
@@ -246,7 +264,7 @@ def test_a_pull_has_the_limits_of_the_store(tmp_path: Path) -> None:
     def pulled(stated: str, **given: int) -> int:
         conf.write_text(sizes + stated)
         limits = replace(PullLimits.of(read_store_settings(tmp_path)), **given) if given else None
-        with MessageStore(tmp_path, limits=limits) as store:
+        with reader(tmp_path, limits=limits) as store:
             return len(store.get_message("Topic", 0, 0, 100).found)
 
     assert pulled("") == 10  # all of the queue's file
@@ -261,11 +279,11 @@ def test_a_pull_has_the_limits_of_the_store(tmp_path: Path) -> None:
     assert pulled(on_disk, max_transfer_count_on_disk=5) == 5
 
 
-def test_what_no_store_has(tmp_path: Path) -> None:
+def test_what_no_store_has(tmp_path: Path, reader: type[MessageStore]) -> None:
     """Names that are no directories never become paths; what is not there is empty."""
     small = SmallStore(tmp_path / "store")
     small.append()
-    with MessageStore(small.write()) as store:
+    with reader(small.write()) as store:
         for topic, queue_id in (("../store", 0), ("..", 0), ("", 0), ("Topic", -1)):
             assert store.get_message(topic, queue_id, 0).status == "NO_MATCHED_LOGIC_QUEUE"
             assert store.queue_ids("../consumequeue/Topic") == []

@@ -1,0 +1,156 @@
+"""Frames: both codecs, and whatever else may come over a connection.
+
+That RocketMQ reads what we write, and we what it writes, is in tests/interop/test_frames.py.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from serving.frame import MAX_FRAME_BYTES, Codec, Frame, FrameError, decode, encode, frame_length
+
+FEW, MANY = 5_000, 100_000
+
+
+def texts(rng: random.Random, most: int) -> str:
+    """A text of up to ``most`` characters of one to four bytes."""
+    return "".join(rng.choice('aZ09_%|"\\\n\té中😀') for _ in range(rng.randrange(most + 1)))
+
+
+def any_frame(rng: random.Random) -> Frame:
+    """A frame of any content that both codecs can hold."""
+    return Frame(
+        rng.randrange(-(1 << 15), 1 << 15),
+        rng.randrange(-(1 << 31), 1 << 31),
+        rng.randrange(4),
+        texts(rng, 20) or None,
+        {texts(rng, 9): texts(rng, 30) for _ in range(rng.randrange(8))},
+        rng.randbytes(rng.randrange(200)),
+        rng.choice(("JAVA", "PYTHON", "NODE_JS")),
+        rng.randrange(1 << 15),
+        rng.choice(list(Codec)),
+    )
+
+
+def mutated(rng: random.Random, data: bytes) -> bytes:
+    """A frame with some bytes changed, cut or added, mostly with a right length."""
+    found = bytearray(data)
+    for _ in range(rng.randrange(1, 5)):
+        position = rng.randrange(len(found))
+        match rng.randrange(4):
+            case 0:
+                found[position] = rng.randrange(256)
+            case 1:
+                del found[position : position + rng.randrange(4)]
+            case 2:
+                found[position:position] = rng.randbytes(rng.randrange(4))
+            case 3:
+                extreme = rng.choice((0, 1, -1, 1 << 15, (1 << 31) - 1, -(1 << 31)))
+                found[position : position + 4] = struct.pack(">i", extreme)
+        if not found:
+            return b""
+    if rng.randrange(8):
+        found[:4] = struct.pack(">I", max(len(found) - 4, 0))
+    return bytes(found)
+
+
+def hostile(rng: random.Random, count: int) -> Iterator[bytes]:
+    """Mutated frames, and random bytes after a right length."""
+    for number in range(count):
+        if number % 4:
+            yield mutated(rng, encode(any_frame(rng)))
+        else:
+            size = rng.randrange(4, 300)
+            mark = struct.pack(">I", rng.randrange(2) << 24 | rng.randrange(size))
+            yield struct.pack(">I", size) + mark + rng.randbytes(size - 4)
+
+
+def test_a_frame_survives_both_codecs(seed: int) -> None:
+    """Every field of it."""
+    rng = random.Random(seed)
+    for _ in range(2000):
+        frame = any_frame(rng)
+        data = encode(frame)
+        assert frame_length(data[:4]) == len(data)
+        assert decode(data) == frame
+
+
+def check_hostile(seed: int, count: int) -> None:
+    """Each gives a frame that can be written again, or an error in one line."""
+    rng, frames, errors = random.Random(seed), 0, 0
+    for data in hostile(rng, count):
+        try:
+            found = decode(data)
+        except FrameError as error:
+            errors += 1
+            assert "\n" not in str(error)
+            continue
+        frames += 1
+        assert decode(encode(found)) == found
+    assert frames > count // 50
+    assert errors > count // 50
+
+
+def test_any_bytes_give_a_frame_or_an_error(seed: int) -> None:
+    """Some thousand of them; make test-slow takes many more."""
+    check_hostile(seed, FEW)
+
+
+@pytest.mark.slow
+def test_any_bytes_give_a_frame_or_an_error_many(seed: int) -> None:
+    """A hundred thousand."""
+    check_hostile(seed, MANY)
+
+
+def json_frame(header: bytes) -> bytes:
+    return struct.pack(">II", len(header) + 4, len(header)) + header
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (struct.pack(">I", MAX_FRAME_BYTES), "exceeds"),
+        (struct.pack(">I", 3) + b"abc", "has no header"),
+        (struct.pack(">II", 4, 9), "header of 9 bytes"),
+        (struct.pack(">II", 5, 2 << 24 | 1) + b"x", "codec is 2"),
+        (json_frame(b"[" * 100_000), "no JSON"),
+        (json_frame(b'{"code":' + b"9" * 5000 + b"}"), "no JSON"),
+        (json_frame(b'{"code":4294967296}'), "code is no 32-bit number"),
+        (json_frame(b'{"code":true}'), "code is no 32-bit number"),
+        (json_frame(b'{"extFields":{"a":{}}}'), "no text"),
+        (json_frame(b'{"extFields":{"a":"\\ud800"}}'), "no character"),
+        (json_frame(b'{"remark":"\xff"}'), "no JSON"),
+        (json_frame(b"7"), "no JSON object"),
+        (struct.pack(">II", 7, 1 << 24 | 3) + b"abc", "too short"),
+        (
+            struct.pack(">IIhbhiiii", 4 + 21, 1 << 24 | 21, 1, 0, 1, 1, 0, 0, 1 << 30),
+            "leads out of it",
+        ),
+    ],
+)
+def test_errors_say_what_is_wrong(data: bytes, words: str) -> None:
+    """And nothing of a wrong length is allocated."""
+    with pytest.raises(FrameError, match=words):
+        decode(data)
+
+
+def test_what_clients_send_besides_texts() -> None:
+    """Numbers among the ext fields, nulls, unknown keys and languages, as fastjson takes them."""
+    header = {
+        "code": 11, "opaque": 7, "flag": 2, "language": "KLINGON", "version": 479, "more": [1],
+        "remark": None, "extFields": {"queueId": 3, "block": True, "absent": None, "ns": "x"},
+    }  # fmt: skip
+    found = decode(json_frame(json.dumps(header).encode()))
+    assert (found.code, found.opaque, found.is_one_way, found.is_response) == (11, 7, True, False)
+    assert found.ext == {"queueId": "3", "block": "true", "ns": "x"}
+
+
+def test_a_frame_that_no_client_takes_is_not_made() -> None:
+    """Its decoder would close the connection."""
+    with pytest.raises(FrameError, match="exceeds"):
+        encode(Frame(0, body=bytes(MAX_FRAME_BYTES)))

@@ -1,0 +1,208 @@
+"""Pulls over a socket: checks, codes, what is sent, and waiting for messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from checkpoints.watermark import WatermarkFile
+from store.state.watermark import Watermark
+from tests.readers.stores import SmallStore
+from tests.support.golden import log_records, unpack_golden
+from tests.support.remoting import Answer, Client, heartbeat, served
+from tests.support.wire import read_log
+
+PULL, HEART_BEAT = 11, 34
+FOUND, NOT_FOUND, RETRY, MOVED = 0, 19, 20, 21
+
+
+def pull(offset: int = 0, **more: object) -> dict[str, object]:
+    """Ext fields of a pull as a push consumer's, of the small store's topic."""
+    return {
+        "consumerGroup": "group", "topic": "Topic", "queueId": 0, "queueOffset": offset,
+        "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 15000,
+        "subscription": "*", "subVersion": 0, **more,
+    }  # fmt: skip
+
+
+class Live:
+    """A store that a dispatcher follows: the watermark says what may be seen."""
+
+    def __init__(self, root: Path) -> None:
+        self.small = SmallStore(root)
+        (root / "reput").mkdir(parents=True)
+        self._file = WatermarkFile(root / "reput")
+
+    def append(self, **fields: object) -> None:
+        """A message, dispatched at once."""
+        self.small.append(**fields)  # type: ignore[arg-type]
+        self.small.write()
+        self._file.advance(Watermark("0" * 32, self.small.log.spans[-1][1]))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    store = Live(tmp_path / "store")
+    store.append(tags_code=65, properties=b"TAGS\x01A\x02")
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+    """Golden store plain, and the port at which it is served."""
+    store = unpack_golden("plain", tmp_path_factory.mktemp("plain"))
+    with served(store) as port:
+        yield store, port
+
+
+def bodies(answer: Answer) -> list[bytes]:
+    """The records of an answer, taken apart by their sizes."""
+    found, data = [], answer.body
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        found.append(data[:size])
+        data = data[size:]
+    return found
+
+
+def test_a_drained_queue_holds_the_logs_bytes(plain: tuple[Path, int]) -> None:
+    """Every record of every queue, in its order, as it is in the log."""
+    store, port = plain
+    data = dict(read_log(store / "commitlog"))
+    expected: dict[tuple[str, int], list[bytes]] = {}
+    for message in log_records(store):
+        key = message.topic.decode(), message.queue_id
+        expected.setdefault(key, []).append(data[message.physical_offset])
+    assert len(expected) == 24
+    with Client(port) as client:
+        for (topic, queue_id), records in expected.items():
+            found: list[bytes] = []
+            while True:
+                place = {"topic": topic, "queueId": queue_id, "sysFlag": 4}
+                answer = client.ask(PULL, pull(len(found), **place))
+                if answer.code != FOUND:
+                    break
+                assert answer.header["remark"] == "FOUND"
+                found += bodies(answer)
+                assert answer.ext["nextBeginOffset"] == str(len(found))
+                assert answer.ext["suggestWhichBrokerId"] == "0"
+                assert answer.ext["maxOffset"] == str(len(records))
+            assert answer.code == NOT_FOUND
+            assert found == records
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "Nowhere"}, 17),
+        ({"topic": "../plain"}, 17),
+        ({"queueId": 4}, 29),
+        ({"queueId": -1}, 29),
+        ({"queueId": "x"}, 1),
+        ({"queueOffset": "9" * 30}, 1),
+        ({"consumerGroup": "a group"}, 26),
+        ({"subscription": "||"}, 23),
+        ({"subscription": "a >", "expressionType": "SQL92"}, 23),
+        ({"expressionType": "REGEX"}, 23),
+        ({"sysFlag": 0}, 24),
+        ({"queueOffset": 1 << 40}, MOVED),
+        ({"queueOffset": -5}, MOVED),
+        ({"subscription": "nobody", "sysFlag": 4}, RETRY),
+    ],
+)
+def test_codes_of_pulls(plain: tuple[Path, int], fields: dict[str, object], code: int) -> None:
+    """As PullMessageProcessor gives them."""
+    _, port = plain
+    with Client(port) as client:
+        assert client.ask(PULL, pull(**{"topic": "Topic_1", **fields})).code == code
+
+
+def test_a_client_is_served_its_own_subscription(live: Live) -> None:
+    """Another member's differs; a newer one is waited for; only a member may leave it out."""
+    live.append(tags_code=66, properties=b"TAGS\x01B\x02")
+    with served(live.small.root) as port, Client(port) as first, Client(port) as second:
+        assert first.ask(HEART_BEAT, {}, heartbeat("c1", "group", "Topic:A", version=5)).code == 0
+        assert second.ask(HEART_BEAT, {}, heartbeat("c2", "group", "Topic:B", version=5)).code == 0
+        for client, offset in ((first, 0), (second, 1)):
+            answer = client.ask(PULL, pull(sysFlag=0, subVersion=5))
+            (found,) = bodies(answer)
+            assert int.from_bytes(found[20:28], "big") == offset
+            assert answer.ext["nextBeginOffset"] == "2"
+        assert first.ask(PULL, pull(sysFlag=0, subVersion=6)).code == 25
+        assert first.ask(PULL, pull(sysFlag=0, topic="%RETRY%group")).code == 24
+
+
+def test_a_pull_waits_for_what_its_filter_takes(live: Live) -> None:
+    """A message of another tag arrives first, and wakes nobody."""
+    with served(live.small.root) as port, Client(port) as client, Client(port) as other:
+        opaque = client.send(PULL, pull(1, sysFlag=6, subscription="B"))
+        assert other.ask(PULL, pull(0)).code == FOUND
+        live.append(tags_code=65, properties=b"TAGS\x01A\x02")
+        # what the other client sees has been seen by whoever waits
+        waiting = other.send(PULL, pull(1, sysFlag=6))
+        assert other.receive().opaque == waiting
+        live.append(tags_code=66, properties=b"TAGS\x01B\x02")
+        answer = client.receive()
+        assert (answer.code, answer.opaque) == (FOUND, opaque)
+        (found,) = bodies(answer)
+        assert int.from_bytes(found[20:28], "big") == 2
+        assert answer.ext["nextBeginOffset"] == "3"
+
+
+def test_a_pull_ends_at_its_deadline(live: Live) -> None:
+    """With what RocketMQ would say then: nothing there, or nothing that matches."""
+    with served(live.small.root) as port, Client(port) as client:
+        began = time.monotonic()
+        answer = client.ask(PULL, pull(1, sysFlag=6, suspendTimeoutMillis=200))
+        assert time.monotonic() - began >= 0.2
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (NOT_FOUND, "1")
+        opaque = client.send(PULL, pull(1, sysFlag=6, subscription="B", suspendTimeoutMillis=400))
+        live.append(tags_code=65, properties=b"TAGS\x01A\x02")
+        answer = client.receive()
+        assert (answer.opaque, answer.code) == (opaque, RETRY)
+        assert answer.ext["nextBeginOffset"] == "2"
+
+
+def test_an_offset_is_not_corrected_while_the_log_is_not_dispatched(live: Live) -> None:
+    """The queue ends where the dispatcher stands; a group that was further must not go back."""
+    for _ in range(3):
+        live.small.append()
+    live.small.write()
+    with served(live.small.root) as port, Client(port) as client:
+        answer = client.ask(PULL, pull(3))
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (NOT_FOUND, "3")
+        live.append()
+        answer = client.ask(PULL, pull(7))
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (MOVED, "5")
+
+
+def test_a_damaged_record_is_skipped_and_listed(tmp_path: Path) -> None:
+    """Its neighbours are sent; a client loses the whole frame otherwise."""
+    small = SmallStore(tmp_path / "store")
+    offsets = [small.append() for _ in range(10)]
+    small.log.put(offsets[4] + 84, b"\x7f")  # the body's length
+    with served(small.write(), tmp_path / "store") as port, Client(port) as client:
+        answer = client.ask(PULL, pull(0))
+        found = [int.from_bytes(data[20:28], "big") for data in bodies(answer)]
+        assert found == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+        assert answer.ext["nextBeginOffset"] == "10"
+    listed = (tmp_path / "store" / "reput" / "serve" / "quarantine.jsonl").read_text()
+    assert f'"physical_offset": {offsets[4]}' in listed
+
+
+def test_a_pull_commits(live: Live) -> None:
+    """With flags 1 and 2, and what is committed is answered by 14."""
+    for _ in range(5):
+        live.append()
+    with served(live.small.root) as port, Client(port) as client:
+        place = {"consumerGroup": "group", "topic": "Topic", "queueId": 0}
+        assert client.ask(14, place).code == 22
+        assert client.ask(PULL, pull(3, sysFlag=7, commitOffset=2)).code == FOUND
+        assert client.ask(14, place).ext == {"offset": "2"}

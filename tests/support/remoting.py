@@ -1,0 +1,180 @@
+"""A plain client of RocketMQ's remoting, and a server of ours in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from serving.server import Server, ServerConfig
+from store.config import read_store_settings
+
+TIMEOUT_SECONDS = 30.0
+
+
+@dataclass
+class Answer:
+    """A frame as it came: a response, or a request of the server."""
+
+    header: dict[str, Any]
+    body: bytes
+
+    @property
+    def code(self) -> int:
+        return int(self.header["code"])
+
+    @property
+    def opaque(self) -> int:
+        return int(self.header["opaque"])
+
+    @property
+    def ext(self) -> dict[str, str]:
+        return dict(self.header.get("extFields") or {})
+
+    @property
+    def json(self) -> Any:
+        """The body, whose map keys may be objects: such a map becomes a list of pairs."""
+        text = self.body.decode()
+        pairs = re.sub(r'(\{"brokerName"[^}]*\}):(\{[^}]*\})', r"[\1,\2]", text)
+        return json.loads(re.sub(r'\{(\[\{"brokerName".*\])\}', r"[\1]", pairs))
+
+
+@dataclass
+class Client:
+    """One connection; every frame in JSON."""
+
+    port: int
+    tls: ssl.SSLContext | None = None
+    socket: socket.socket = field(init=False)
+    opaque: int = 0
+
+    def __enter__(self) -> Self:
+        self.socket = socket.create_connection(("127.0.0.1", self.port), TIMEOUT_SECONDS)
+        if self.tls is not None:
+            self.socket = self.tls.wrap_socket(self.socket)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.socket.close()
+
+    def send(
+        self, code: int, ext: dict[str, object] | None = None, body: object = b"", flag: int = 0
+    ) -> int:
+        """Send a request; its opaque."""
+        self.opaque += 1
+        header = {
+            "code": code, "language": "JAVA", "version": 479, "opaque": self.opaque, "flag": flag,
+            "extFields": {key: str(value) for key, value in (ext or {}).items()},
+            "serializeTypeCurrentRPC": "JSON",
+        }  # fmt: skip
+        data = json.dumps(header).encode()
+        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+        prefix = struct.pack(">II", 4 + len(data) + len(payload), len(data))
+        self.socket.sendall(prefix + data + payload)
+        return self.opaque
+
+    def receive(self, timeout: float = TIMEOUT_SECONDS) -> Answer:
+        """The next frame. Raises ConnectionError at the end, TimeoutError."""
+        self.socket.settimeout(timeout)
+        length, mark = struct.unpack(">II", self._exactly(8))
+        data = self._exactly(length - 4)
+        size = mark & 0xFFFFFF
+        return Answer(json.loads(data[:size]), data[size:])
+
+    def ask(self, code: int, ext: dict[str, object] | None = None, body: object = b"") -> Answer:
+        """Send a request and wait for its answer; the server's own requests are passed over."""
+        opaque = self.send(code, ext, body)
+        while True:
+            found = self.receive()
+            if found.header["flag"] & 1 and found.opaque == opaque:
+                return found
+
+    def is_closed(self) -> bool:
+        """Wait for the end of the connection, or of patience."""
+        self.socket.settimeout(TIMEOUT_SECONDS)
+        try:
+            return not self.socket.recv(1)
+        except ConnectionError:
+            return True
+
+    def _exactly(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            part = self.socket.recv(size - len(found))
+            if not part:
+                raise ConnectionError("the server closed the connection")
+            found += part
+        return bytes(found)
+
+
+def heartbeat(client_id: str, group: str, *topics: str, **more: object) -> dict[str, object]:
+    """A heartbeat of one group; a topic may be ``name:tags``."""
+    subscriptions = [
+        {
+            "topic": topic.partition(":")[0], "subString": topic.partition(":")[2] or "*",
+            "expressionType": more.get("kind", "TAG"), "tagsSet": [], "codeSet": [],
+            "subVersion": more.get("version", 1), "classFilterMode": False,
+        }
+        for topic in topics
+    ]  # fmt: skip
+    consumer = {
+        "groupName": group, "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": more.get("model", "CLUSTERING"),
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
+        "subscriptionDataSet": subscriptions,
+    }  # fmt: skip
+    found = {"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": []}
+    return {**found, "heartbeatFingerprint": 0, "withoutSub": more.get("without_sub", False)}
+
+
+@contextmanager
+def served(store: Path, output: Path | None = None, **options: Any) -> Iterator[int]:
+    """A server in a thread, until the block ends; its port."""
+    config = ServerConfig(read_store_settings(store), output or store, "127.0.0.1", 0)
+    config = replace(config, **options)
+    started: list[Any] = []
+    ready = threading.Event()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        server = Server(config)
+
+        def on_ready(port: int) -> None:
+            started.extend((asyncio.get_running_loop(), stop, port))
+            ready.set()
+
+        await server.run(stop, on_ready)
+
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    ready.wait()
+    if not started:
+        thread.join()
+        raise errors[0]
+    loop, stop, port = started
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+    if errors:
+        raise errors[0]
