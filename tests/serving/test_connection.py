@@ -1,0 +1,165 @@
+"""Connections: bad bytes, clients that do not read, TLS, and who waits for whom."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from serving import connection
+from tests.support.golden import unpack_golden
+from tests.support.remoting import Client, served
+
+PULL = 11
+NOBODY = {"topic": "Topic_1", "consumerGroup": "group", "queueId": 0, "queueOffset": 0,
+          "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "subscription": "*"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Golden store plain."""
+    return unpack_golden("plain", tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def port(store: Path) -> Iterator[int]:
+    with served(store) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        struct.pack(">II", 20, 10) + b"x" * 16,
+        struct.pack(">I", 0),
+        struct.pack(">I", 1 << 31),
+        bytes([0x16, 3, 1, 0, 0]),
+    ],
+)
+def test_bytes_that_are_no_frame_close_their_connection_only(
+    port: int, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With one line in the log, but for TLS where there is no certificate."""
+    logging.getLogger("reput").propagate = True
+    with Client(port) as other, Client(port) as client, caplog.at_level("WARNING", "reput"):
+        assert other.ask(206).code == 0
+        client.socket.sendall(data)
+        assert client.is_closed()
+        assert other.ask(206).code == 0
+    lines = [record.getMessage() for record in caplog.records if "malformed" in record.getMessage()]
+    assert len(lines) == (data[0] != 0x16)
+
+
+def test_requests_that_are_not_answered(port: int) -> None:
+    """Unknown ones get 3; one-way ones nothing, even where they fail; answers are passed over."""
+    with Client(port) as client:
+        answer = client.ask(310, {"a": "group"})
+        assert (answer.code, answer.header["remark"]) == (3, " request type 310 not supported")
+        client.send(15, {"consumerGroup": "group"}, flag=2)
+        client.send(4711, flag=2)
+        client.send(0, flag=1)
+        assert client.ask(206).json["topicList"]
+        with pytest.raises(TimeoutError):
+            client.receive(timeout=0.2)
+
+
+def test_frames_in_pieces_and_many_at_once(port: int) -> None:
+    """A frame may come byte by byte; answers come in the order of the requests."""
+    with Client(port) as client:
+        left, right = socket.socketpair()
+        plain, client.socket = client.socket, left
+        opaques = [client.send(206) for _ in range(3)]
+        data = right.recv(1 << 16)
+        client.socket = plain
+        left.close()
+        right.close()
+        for byte in data[:-1]:
+            plain.send(bytes([byte]))
+        assert [client.receive().opaque for _ in opaques[:2]] == opaques[:2]
+        plain.send(data[-1:])
+        assert client.receive().opaque == opaques[2]
+        opaques = [client.send(206) for _ in range(100)]
+        assert [client.receive().opaque for _ in opaques] == opaques
+
+
+def test_a_client_that_does_not_read_is_not_read_from(store: Path) -> None:
+    """Its requests wait, others are served; when it reads it gets every answer."""
+    with served(store) as port, Client(port) as slow, Client(port) as other:
+        slow.socket.setblocking(False)
+        sent = 0
+        with suppress(BlockingIOError):
+            while sent < 50_000:
+                slow.send(PULL, {**NOBODY, "padding": "x" * 4096})
+                sent += 1
+        # else the server would have gone on reading without end
+        assert sent < 50_000
+        assert other.ask(PULL, NOBODY).code == 0
+        slow.socket.setblocking(True)
+        answers = [slow.receive() for _ in range(sent)]
+        assert [answer.opaque for answer in answers] == list(range(1, sent + 1))
+        assert all(answer.code == 0 for answer in answers)
+
+
+def test_memory_for_unfinished_requests_is_bounded(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds much of it without end loses its connection; small ones go on."""
+    monkeypatch.setattr(connection.Budget.__init__, "__defaults__", (1 << 20,))
+    with served(store) as port, Client(port) as small, Client(port) as large:
+        large.socket.sendall(struct.pack(">II", 8 << 20, 10))
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            for _ in range(100):
+                large.socket.sendall(bytes(1 << 16))
+        assert small.ask(206).code == 0
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    """A server's context with a certificate made for this test."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    directory = tmp_path_factory.mktemp("tls")
+    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    command = ["openssl", *words.split()]
+    command += ["-keyout", str(directory / "key"), "-out", str(directory / "cert")]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "cert", directory / "key")
+    return context
+
+
+@pytest.mark.parametrize("is_required", [False, True])
+def test_tls_is_told_by_the_first_byte(
+    store: Path, certificate: ssl.SSLContext, is_required: bool
+) -> None:
+    """Both kinds of client on one port, unless TLS is required."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.verify_mode = ssl.CERT_NONE
+    with served(store, tls=certificate, is_tls_required=is_required) as port:
+        with Client(port, trusting) as client:
+            assert client.ask(PULL, NOBODY).code == 0
+        with Client(port) as client:
+            if is_required:
+                client.send(206)
+                assert client.is_closed()
+            else:
+                assert client.ask(PULL, NOBODY).code == 0
+
+
+def test_idle_connections_end(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As RocketMQ's do, after two minutes."""
+    monkeypatch.setattr(connection, "IDLE_SECONDS", 0.3)
+    with served(store) as port, Client(port) as silent, Client(port) as unborn:
+        assert silent.ask(206).code == 0
+        assert silent.is_closed()
+        assert unborn.is_closed()

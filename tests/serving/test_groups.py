@@ -1,0 +1,170 @@
+"""Members, notices, locks and the name server, as clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.locks import LOCK_SECONDS, RELEASE_SECONDS, Locks
+from tests.support.golden import unpack_golden
+from tests.support.remoting import Client, heartbeat, served
+
+HEART_BEAT, UNREGISTER, MEMBERS, NOTICE, CONNECTIONS = 34, 35, 38, 40, 203
+LOCK, UNLOCK = 41, 42
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Golden store plain."""
+    return unpack_golden("plain", tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def port(store: Path) -> Iterator[int]:
+    with served(store) as found:
+        yield found
+
+
+def members(client: Client, group: str) -> list[str]:
+    answer = client.ask(MEMBERS, {"consumerGroup": group})
+    return list(answer.json["consumerIdList"]) if answer.code == 0 else []
+
+
+def test_members_come_and_go(port: int) -> None:
+    """Everybody is told once things are quiet; a lost connection counts, a good-bye too."""
+    with Client(port) as first, Client(port) as second:
+        answer = first.ask(HEART_BEAT, {}, heartbeat("a", "g1", "Topic_1"))
+        assert answer.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+        with Client(port) as third:
+            for client, name in ((second, "b"), (third, "c")):
+                assert client.ask(HEART_BEAT, {}, heartbeat(name, "g1", "Topic_1")).code == 0
+            assert members(second, "g1") == ["a", "b", "c"]
+            for client in (first, third):
+                notice = client.receive()
+                assert (notice.code, notice.header["flag"]) == (NOTICE, 2)
+                assert notice.ext == {"consumerGroup": "g1"}
+        assert first.receive().code == NOTICE
+        assert members(first, "g1") == ["a", "b"]
+        with pytest.raises(TimeoutError):
+            first.receive(timeout=0.5)
+        good_bye = {"clientID": "b", "consumerGroup": "g1", "producerGroup": "x"}
+        assert second.ask(UNREGISTER, good_bye).code == 0
+        assert members(first, "g1") == ["a"]
+    with Client(port) as client:
+        answer = client.ask(MEMBERS, {"consumerGroup": "g1"})
+        assert (answer.code, answer.body) == (1, b"")
+        assert client.ask(CONNECTIONS, {"consumerGroup": "g1"}).code == 206
+
+
+def test_one_id_is_one_member(port: int) -> None:
+    """However many connections use it: others' shares would shift."""
+    with Client(port) as first, Client(port) as second:
+        for client in (first, second):
+            assert client.ask(HEART_BEAT, {}, heartbeat("same", "g2", "Topic_1")).code == 0
+        assert members(first, "g2") == ["same"]
+        first.socket.close()
+        assert members(second, "g2") == ["same"]
+
+
+def test_broadcasting_members_are_not_notified(port: int) -> None:
+    """They take every queue anyway."""
+    with Client(port) as first, Client(port) as second:
+        for client, name in ((first, "a"), (second, "b")):
+            body = heartbeat(name, "g3", "Topic_1", model="BROADCASTING")
+            assert client.ask(HEART_BEAT, {}, body).code == 0
+        with pytest.raises(TimeoutError):
+            first.receive(timeout=0.5)
+
+
+def test_a_heartbeat_without_subscriptions_is_asked_for_them(port: int) -> None:
+    """Of the second version: after a restart of the server it must send them again."""
+    body = heartbeat("a", "g4", without_sub=True)
+    with Client(port) as client:
+        assert client.ask(HEART_BEAT, {}, body).ext["IS_SUB_CHANGE"] == "true"
+        assert client.ask(HEART_BEAT, {}, heartbeat("a", "g4", "Topic_1")).code == 0
+        assert client.ask(HEART_BEAT, {}, body).ext["IS_SUB_CHANGE"] == "false"
+        found = client.ask(CONNECTIONS, {"consumerGroup": "g4"}).json
+        assert list(found["subscriptionTable"]) == ["Topic_1"]
+        assert found["connectionSet"][0]["clientId"] == "a"
+        assert found["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
+
+
+def test_bodies_that_are_no_heartbeat(port: int) -> None:
+    """An error, and nothing of it is kept."""
+    with Client(port) as client:
+        for body in (
+            b"", b"\xff", b"[", b"[]", b'{"clientID":1}', b"[" * 100_000,
+            b'{"clientID":"x","consumerDataSet":[7]}',
+            b'{"clientID":"x","consumerDataSet":[{"groupName":7}]}',
+        ):  # fmt: skip
+            assert client.ask(HEART_BEAT, {}, body).code == 1
+        odd = heartbeat("x", "../g5", "Topic_1")
+        assert client.ask(HEART_BEAT, {}, odd).code == 0
+        assert members(client, "../g5") == []
+        for body in (b'{"clientId":"x","consumerGroup":"g","mqSet":[7]}', b"{}"):
+            assert client.ask(LOCK, {}, body).code == 1
+
+
+def lock_body(client_id: str, *queue_ids: int) -> dict[str, object]:
+    queues = [{"brokerName": "b", "queueId": n, "topic": "Topic_1"} for n in queue_ids]
+    return {"consumerGroup": "g6", "clientId": client_id, "mqSet": queues}
+
+
+def test_locks_over_the_wire(port: int) -> None:
+    """A queue has one owner; 42 of another changes nothing."""
+    with Client(port) as client:
+        found = client.ask(LOCK, {}, lock_body("a", 0, 1)).json["lockOKMQSet"]
+        assert sorted(queue["queueId"] for queue in found) == [0, 1]
+        client.ask(UNLOCK, {}, lock_body("b", 0, 1))
+        found = client.ask(LOCK, {}, lock_body("b", 1, 2)).json["lockOKMQSet"]
+        assert found == [{"brokerName": "b", "queueId": 2, "topic": "Topic_1"}]
+        client.ask(UNLOCK, {}, lock_body("a", 1))
+        found = client.ask(LOCK, {}, lock_body("b", 0, 1)).json["lockOKMQSet"]
+        assert [queue["queueId"] for queue in found] == [1]
+
+
+def test_locks_end() -> None:
+    """60 s after the last renewal; soon after the owner's connection was lost, unless it comes
+    back; at once after its good-bye."""
+    now = [0.0]
+    locks = Locks(lambda: now[0])
+    queues = [("T", 0)]
+    assert locks.lock("g", "a", queues) == queues
+    now[0] = LOCK_SECONDS - 1
+    assert locks.lock("g", "b", queues) == []
+    assert locks.lock("g", "a", queues) == queues
+    now[0] += LOCK_SECONDS
+    assert locks.lock("g", "b", queues) == queues
+    locks.owner_left("g", "b", said=False)
+    assert locks.lock("g", "a", queues) == []
+    assert locks.lock("g", "b", queues) == queues
+    now[0] += RELEASE_SECONDS
+    assert locks.lock("g", "a", queues) == []
+    locks.owner_left("g", "b", said=False)
+    now[0] += RELEASE_SECONDS
+    assert locks.lock("g", "a", queues) == queues
+    locks.owner_left("g", "a", said=True)
+    assert locks.lock("g", "b", queues) == queues
+
+
+def test_routes(store: Path) -> None:
+    """The address is the one at which the client came, or the advertised one; queues are those of
+    the store, and read-only."""
+    for options in ({}, {"advertised_host": "broker.example"}):
+        with served(store, **options) as port, Client(port) as client:
+            host = options.get("advertised_host", "127.0.0.1")
+            found = client.ask(105, {"topic": "Topic_1"}).json
+            (broker,) = found["brokerDatas"]
+            assert broker["brokerAddrs"] == {"0": f"{host}:{port}"}
+            (queues,) = found["queueDatas"]
+            assert (queues["readQueueNums"], queues["perm"]) == (4, 4)
+            assert queues["brokerName"] == broker["brokerName"]
+            assert client.ask(105, {"topic": "Nowhere"}).code == 17
+            assert client.ask(105, {"topic": "../plain"}).code == 17
+            cluster = client.ask(106).json
+            assert cluster["brokerAddrTable"] == {broker["brokerName"]: broker}
+            assert "Topic_1" in client.ask(206).json["topicList"]
+            assert client.ask(101, {"namespace": "n", "key": "k"}).code == 22
+            assert client.ask(219, {"namespace": "n"}).json == {"table": {}}
