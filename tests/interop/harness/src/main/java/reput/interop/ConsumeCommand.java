@@ -6,6 +6,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Collection;
 import java.util.List;
 import java.util.concurrent.Callable;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.zip.CRC32;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -108,14 +109,16 @@ record ConsumeCommand(
             consumer.assign(queues);
         }
         protocol.line("READY");
+        AtomicBoolean stopping = new AtomicBoolean();
         Thread poller = new Thread(() -> {
-            while (!Thread.currentThread().isInterrupted()) {
+            // an interruption would be lost in poll
+            while (!stopping.get()) {
                 consumer.poll(100).forEach(this::tell);
             }
         });
         poller.start();
         awaitStop();
-        poller.interrupt();
+        stopping.set(true);
         poller.join();
         consumer.shutdown();
     }

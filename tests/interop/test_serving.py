@@ -1,0 +1,254 @@
+"""RocketMQ's own consumers drain a real broker's store that ``reput serve`` serves.
+
+The store is golden store broker: 6,000 orders in four queues. What a consumer must get follows from
+the log alone, read by the plain decoder.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from checkpoints.watermark import WatermarkFile
+from store.log.record import Record
+from store.state.watermark import Watermark
+from tests.interop.clients import CURRENT, OLD, Consumed, Consumer, Server, mqadmin, serving
+from tests.interop.rocketmq import Broker, HarnessError, require_maven
+from tests.support.golden import log_records, unpack_golden
+
+TOPIC = "Orders"
+LAST = "CONSUME_FROM_LAST_OFFSET"
+QUEUES = 4
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store, which nothing here changes."""
+    require_maven()
+    return unpack_golden("broker", tmp_path_factory.mktemp("golden"))
+
+
+@pytest.fixture(scope="module")
+def orders(store: Path) -> list[Record]:
+    """The topic's messages, in the log's order."""
+    return [message for message in log_records(store) if message.topic == TOPIC.encode()]
+
+
+@pytest.fixture(scope="module")
+def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The store, served; positions go elsewhere."""
+    output = tmp_path_factory.mktemp("served") / "store"
+    shutil.copytree(store, output)
+    with serving(output) as found:
+        yield found
+
+
+def as_consumed(messages: Sequence[Record]) -> list[Consumed]:
+    """What a listener is given of them, sorted."""
+    return sorted(Consumed(m.queue_id, m.queue_offset, zlib.crc32(m.body), 0) for m in messages)
+
+
+@pytest.mark.parametrize("release", [CURRENT, OLD], ids=["5.3.3", "4.9.7"])
+@pytest.mark.parametrize("kind", ["concurrent", "orderly", "broadcasting", "subscribe", "assign"])
+def test_a_consumer_drains_the_store(
+    server: Server, orders: list[Record], kind: str, release: str
+) -> None:
+    """Everything once; an orderly one in each queue's order."""
+    group = f"drain_{kind}_{release.replace('.', '_')}"
+    with Consumer(server.namesrv, kind, TOPIC, group, release=release) as consumer:
+        found = consumer.take(len(orders))
+        found += consumer.stop()
+    assert sorted(found) == as_consumed(orders)
+    if kind == "orderly":
+        for queue_id in range(QUEUES):
+            offsets = [m.queue_offset for m in found if m.queue_id == queue_id]
+            assert offsets == sorted(offsets)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rocketmq.serialize.type", "ROCKETMQ"), ("com.rocketmq.heartbeat.v2", "true")],
+)
+def test_what_a_client_may_be_set_to(
+    server: Server, orders: list[Record], name: str, value: str
+) -> None:
+    """The binary header, and heartbeats of the second version."""
+    group = name.replace(".", "_")
+    properties = {name: value}
+    with Consumer(server.namesrv, "concurrent", TOPIC, group, properties=properties) as consumer:
+        found = consumer.take(len(orders))
+        found += consumer.stop()
+    assert sorted(found) == as_consumed(orders)
+
+
+@pytest.mark.parametrize("release", [CURRENT, OLD], ids=["5.3.3", "4.9.7"])
+@pytest.mark.parametrize("kind", ["concurrent", "subscribe"])
+@pytest.mark.parametrize("filter", ["tags:T1||T3", "sql:a BETWEEN 100 AND 2999"])
+def test_filters(
+    server: Server, orders: list[Record], kind: str, filter: str, release: str
+) -> None:
+    """By tags and by SQL92: what a plain look at the properties takes."""
+    wanted = [
+        m for m in orders
+        if (m.property_map[b"TAGS"] in (b"T1", b"T3") if filter.startswith("tags")
+            else 100 <= int(m.property_map[b"a"]) <= 2999)
+    ]  # fmt: skip
+    assert 0 < len(wanted) < len(orders)
+    group = f"filter_{kind}_{filter[:3]}_{release.replace('.', '_')}"
+    with Consumer(server.namesrv, kind, TOPIC, group, filter=filter, release=release) as consumer:
+        found = consumer.take(len(wanted))
+        found += consumer.stop()
+    assert sorted(found) == as_consumed(wanted)
+
+
+def test_failed_messages_are_offered_again_by_the_client(server: Server) -> None:
+    """36 is refused, so that the client keeps what failed."""
+    with Consumer(
+        server.namesrv, "failing", TOPIC, "failing", filter="sql:a BETWEEN 1 AND 20"
+    ) as consumer:
+        first = consumer.take(20)
+        again = consumer.take(20)
+    assert {m.reconsume_times for m in first} == {0}
+    assert {m.reconsume_times for m in again} == {1}
+    assert sorted(m[:3] for m in first) == sorted(m[:3] for m in again)
+
+
+class Growing:
+    """A copy of the store whose watermark the test moves, as a dispatcher does."""
+
+    def __init__(self, store: Path, root: Path, orders: Sequence[Record]) -> None:
+        self.root = root
+        shutil.copytree(store, root)
+        (root / "reput").mkdir()
+        self._file = WatermarkFile(root / "reput")
+        self._orders = orders
+        self.show(0)
+
+    def show(self, count: int) -> None:
+        """Let the first ``count`` orders be seen."""
+        last = self._orders[count - 1] if count else None
+        end = last.physical_offset + last.total_size if last else 0
+        self._file.advance(Watermark("0" * 32, end))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@pytest.fixture
+def growing(store: Path, orders: list[Record], tmp_path: Path) -> Iterator[Growing]:
+    found = Growing(store, tmp_path / "growing", orders)
+    yield found
+    found.close()
+
+
+def test_members_share_and_inherit(growing: Growing, orders: list[Record]) -> None:
+    """A second member takes over half of the queues; when it is killed the first gets them back.
+
+    Nothing is lost. Twice comes only what the killed member had got and not committed.
+    """
+    shown = 1000
+    growing.show(shown)
+    with (
+        serving(growing.root) as server,
+        Consumer(server.namesrv, "concurrent", TOPIC, "shared") as first,
+    ):
+        before = first.take(shown)
+        with Consumer(server.namesrv, "concurrent", TOPIC, "shared") as second:
+            late: list[Consumed] = []
+            while not late:
+                # a message at a time, until one is the new member's
+                shown += 1
+                growing.show(shown)
+                with_second = _next_of(first, second)
+                (late if with_second[0] is second else before).append(with_second[1])
+            growing.show(3000)
+            late += second.take(900)
+            late += second.kill()
+        growing.show(6000)
+        left = 6000 - len({*before, *late})
+        while left > 0:
+            before += first.take(left)
+            left = 6000 - len({*before, *late})
+        before += first.stop()
+    assert len(before) == len(set(before)) or set(before) & set(late)
+    assert sorted({*before, *late}) == as_consumed(orders)
+    assert len({m.queue_id for m in late}) <= 2
+
+
+def _next_of(first: Consumer, second: Consumer) -> tuple[Consumer, Consumed]:
+    """Who gets the next message, and which."""
+    while True:
+        for consumer in (first, second):
+            try:
+                return consumer, *consumer.take(1, timeout=0.05)
+            except HarnessError:
+                continue
+
+
+def test_a_server_killed_while_it_is_read(growing: Growing, orders: list[Record]) -> None:
+    """It comes back at the same address, and the consumer goes on; nothing is lost."""
+    growing.show(2000)
+    with serving(growing.root, exit_code=-signal.SIGKILL) as server:
+        consumer = Consumer(server.namesrv, "concurrent", TOPIC, "survivor")
+        with consumer:
+            found = consumer.take(2000)
+            server.process.kill()
+            server.process.wait()
+            growing.show(6000)
+            with serving(growing.root, listen=server.namesrv):
+                while len(set(found)) < len(orders):
+                    found += consumer.take(1)
+                found += consumer.stop()
+    assert sorted(set(found)) == as_consumed(orders)
+
+
+def test_a_group_begins_at_the_end_if_it_asks_so(growing: Growing, orders: list[Record]) -> None:
+    """On a young topic RocketMQ would begin at 0; an orderly client asks twice."""
+    growing.show(3000)
+    with (
+        serving(growing.root) as server,
+        Consumer(server.namesrv, "orderly", TOPIC, "late", start_from=LAST) as consumer,
+    ):
+        _wait_for_log(server, "begins at the end of queue", QUEUES)
+        growing.show(6000)
+        found = consumer.take(3000)
+        found += consumer.stop()
+    assert sorted(found) == as_consumed(orders[3000:])
+
+
+def _wait_for_log(server: Server, text: str, count: int) -> None:
+    """Wait until the server has said something so often."""
+    while sum(text in line for line in server.log) < count:
+        server.process.poll()
+
+
+def rows(table: str) -> list[list[str]]:
+    """Lines of mqadmin's tables about the topic, without the broker's name and times."""
+    found = [line.split() for line in table.splitlines()]
+    return sorted([row[0], *row[2:5]] for row in found if row and row[0] in (TOPIC, "%RETRY%told"))
+
+
+@pytest.mark.parametrize("release", [CURRENT, OLD], ids=["5.3.3", "4.9.7"])
+def test_mqadmin_shows_what_it_shows_of_a_broker(
+    store: Path, server: Server, tmp_path: Path, release: str
+) -> None:
+    """consumerProgress of a group that consumed all, and topicStatus."""
+    tables = []
+    shutil.copytree(store, tmp_path / "theirs")
+    with Broker(tmp_path / "theirs") as broker:
+        for namesrv in (broker.namesrv, server.namesrv):
+            with Consumer(namesrv, "concurrent", TOPIC, "told", release=release) as consumer:
+                consumer.take(6000)
+            progress = mqadmin(namesrv, "consumerProgress", "-g", "told", release=release)
+            status = mqadmin(namesrv, "topicStatus", "-t", TOPIC, release=release)
+            bounds = [[line.split()[i] for i in (1, 2, 3)] for line in status.splitlines()[1:]]
+            tables.append(([row for row in rows(progress) if row[0] == TOPIC], sorted(bounds)))
+    assert tables[0] == tables[1]
+    assert [len(table) for table in tables[1]] == [QUEUES, QUEUES]
