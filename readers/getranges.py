@@ -16,20 +16,23 @@ from numpy.typing import NDArray
 from readers.getmessage import (
     GetMessageResult,
     GetMessageStatus,
+    LogView,
     PullLimits,
     clamped_max_bytes,
     get_message,
     outside_queue,
 )
 from readers.messagefilter import MessageFilter
-from readers.queues import LogView, QueueReader, UnitColumns
 from store.log.commitlog import CommitLog
-from store.log.record import MAX_RECORD_LENGTH, MIN_RECORD_LENGTH
+from store.queue.view import QueueView
 
 JOINED_GAP_BYTES = 16 << 10
 """Records this close are read at once: copying so many bytes costs as much as another read."""
 
 _Longs = NDArray[np.int64]
+_NO_CODES = np.empty(0, np.int64)
+_NO_CODE = 1 << 40
+"""More than any hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class GetRangesResult:
 
 
 def get_ranges(
-    queue: QueueReader,
+    queue: QueueView,
     view: LogView,
     offset: int,
     max_count: int,
@@ -98,7 +101,7 @@ def _fetched(view: LogView, pulled: GetMessageResult) -> GetRangesResult:
 
 
 def _choose(
-    queue: QueueReader,
+    queue: QueueView,
     view: LogView,
     offset: int,
     max_count: int,
@@ -108,98 +111,76 @@ def _choose(
 ) -> tuple[int, _Longs, _Longs] | None:
     """The next queue offset, and offsets and sizes of the records to send; None if arrays cannot
     tell."""
+    # numba takes half a second to import, which readers of single messages avoid
+    from store.log.pullkernel import choose_records  # noqa: PLC0415
+
     if message_filter is not None and (message_filter.selector or message_filter.consumer):
         return None
-    tags = message_filter.tags if message_filter else None
-    units_wanted = -(-max(limits.max_filter_message_size, max_count * queue.unit_size)
-                     // queue.unit_size)  # fmt: skip
+    log, tags = view.log, message_filter.tags if message_filter else None
+    files = _whole_files(log)
+    if files is None:
+        return None
+    size = queue.unit_size
+    count = -(-max(limits.max_filter_message_size, max_count * size) // size)
+    codes = _NO_CODES
     if tags is None or tags.takes_all:
         # every unit counts, so that the limit of messages ends the pull
-        units_wanted = min(units_wanted, max(max_count, 1) + 1)
-    found = queue.columns_from(offset, units_wanted)
-    if found is None or not _is_plain(found[0], offset, found[1]):
+        count = min(count, max(max_count, 1) + 1)
+    else:
+        codes = np.array(sorted(tags.codes) or [_NO_CODE], np.int64)
+    found = queue.columns_from(offset, count)
+    if found is None:
         return None
-    units = found[0]
-    offsets, sizes = units.physical_offsets, units.sizes.astype(np.int64)
-    if not _is_in_log(view.log, offsets, sizes):
-        return None
-    wanted = np.ones(len(offsets), np.bool_)
-    if tags is not None and not tags.takes_all:
-        wanted = np.isin(units.tags_codes.astype(np.int32), list(tags.codes))
-    wanted_sizes = np.where(wanted, sizes, 0)
-    counts: _Longs = np.cumsum(wanted) - wanted
-    bytes_with = np.cumsum(wanted_sizes) - wanted_sizes + sizes
-    in_memory = view.end - offsets <= limits.in_memory_bytes
-    most = np.where(
-        in_memory, limits.max_transfer_bytes_in_memory, limits.max_transfer_bytes_on_disk
-    )
-    most_counted = np.where(
-        in_memory, limits.max_transfer_count_in_memory, limits.max_transfer_count_on_disk
-    )
-    full = (counts > 0) & (
-        (counts + 1 > max_count)
-        | (bytes_with > np.minimum(most, clamped_max_bytes(max_bytes)))
-        | (counts >= most_counted)
-    )
-    end = int(full.argmax()) if full.any() else len(offsets)
-    taken = wanted[:end]
-    return offset + end, offsets[:end][taken], sizes[:end][taken]
-
-
-def _is_plain(units: UnitColumns, offset: int, next_offset: int) -> bool:
-    """Whether each unit is one message's, and its position the only thing it holds besides tags."""
+    units, next_offset = found
     count = len(units)
-    return (
-        units.ext is None
-        and count > 0
-        and count == next_offset - offset
-        and int(units.queue_offsets[0]) == offset
-    )
+    # each unit must be one message's, with no other address than its tags' hash
+    is_plain = units.ext is None and count and count == next_offset - offset
+    if not is_plain or int(units.queue_offsets[0]) != offset:
+        return None
+    offsets, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
+    looked_at, taken = choose_records(
+        units.physical_offsets, units.sizes, units.tags_codes, codes, *files,
+        max_count, clamped_max_bytes(max_bytes), view.end - limits.in_memory_bytes,
+        limits.max_transfer_bytes_in_memory, limits.max_transfer_count_in_memory,
+        limits.max_transfer_bytes_on_disk, limits.max_transfer_count_on_disk,
+        offsets, sizes,
+    )  # fmt: skip
+    if looked_at < 0:
+        return None
+    return offset + looked_at, offsets[:taken], sizes[:taken]
 
 
-def _is_in_log(log: CommitLog, offsets: _Longs, sizes: _Longs) -> bool:
-    """Whether all these ranges can be records in files that exist."""
+def _whole_files(log: CommitLog) -> tuple[int, int] | None:
+    """Start and end of the log's files; None if one is missing in between, or all are."""
     segments = log.segments
     if not segments:
-        return False
+        return None
     first, last = segments[0].start, segments[-1].start
     if last - first != (len(segments) - 1) * log.file_size:
-        return False
-    return bool(
-        offsets.min() >= first
-        and (offsets + sizes).max() <= last + log.file_size
-        and sizes.min() >= MIN_RECORD_LENGTH
-        and sizes.max() <= MAX_RECORD_LENGTH
-    )
+        return None
+    return first, last + log.file_size
 
 
 def read_records(log: CommitLog, offsets: _Longs, sizes: _Longs) -> bytes | None:
     """The bytes of records, one after another; None unless each is whole and of its size."""
-    # numba takes half a second to import, which readers of single messages avoid
-    from store.log.kernels import are_records  # noqa: PLC0415
+    from store.log.pullkernel import are_records, plan_reads  # noqa: PLC0415
 
-    ends = offsets + sizes
-    gaps = offsets[1:] - ends[:-1]
-    splits = (gaps < 0) | (gaps > JOINED_GAP_BYTES)
-    splits |= offsets[1:] // log.file_size != offsets[:-1] // log.file_size
-    firsts = np.concatenate(([0], np.flatnonzero(splits) + 1))
-    lasts = np.concatenate((firsts[1:], [len(offsets)])) - 1
-    lengths = ends[lasts] - offsets[firsts]
-    starts = np.cumsum(lengths) - lengths
-    buffer = bytearray(int(lengths.sum()))
-    view = memoryview(buffer)
-    for first, start, length in zip(
-        offsets[firsts].tolist(), starts.tolist(), lengths.tolist(), strict=True
-    ):
+    count = len(offsets)
+    run_offsets, run_lengths = np.empty(count, np.int64), np.empty(count, np.int64)
+    positions = np.empty(count, np.int64)
+    runs = plan_reads(
+        offsets, sizes, log.file_size, JOINED_GAP_BYTES, run_offsets, run_lengths, positions
+    )
+    lengths = run_lengths[:runs].tolist()
+    buffer = bytearray(sum(lengths))
+    view, start = memoryview(buffer), 0
+    for first, length in zip(run_offsets[:runs].tolist(), lengths, strict=True):
         if log.read_into(first, view[start : start + length]) != length:
             return None
-    runs = np.repeat(np.arange(len(firsts)), lasts - firsts + 1)
-    positions = starts[runs] + offsets - offsets[firsts][runs]
+        start += length
     if not are_records(np.frombuffer(buffer, np.uint8), positions, offsets, sizes):
         return None
     if len(buffer) == int(sizes.sum()):
         return bytes(buffer)
-    return b"".join(
-        view[start : start + size]
-        for start, size in zip(positions.tolist(), sizes.tolist(), strict=True)
-    )
+    pieces = zip(positions.tolist(), sizes.tolist(), strict=True)
+    return b"".join([view[start : start + size] for start, size in pieces])

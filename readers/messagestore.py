@@ -200,7 +200,7 @@ class MessageStore:
     ) -> GetRangesResult:
         """The records that ``get_message`` finds, as the log holds them."""
 
-        def ask(queue: QueueReader) -> GetRangesResult:
+        def ask(queue: QueueView) -> GetRangesResult:
             return get_ranges(
                 queue, self._view, offset, max_count, max_bytes=max_bytes,
                 message_filter=message_filter, limits=self._limits,
@@ -274,7 +274,7 @@ class MessageStore:
         """Whether a queue begins at offset 0 with a message so near the log's end that a broker
         takes it for cached (``checkInMemByConsumeOffset``)."""
 
-        def ask(queue: QueueReader) -> bool:
+        def ask(queue: QueueView) -> bool:
             first = next(iter(queue.units_from(0, 1) or ()), None) if not queue.min_offset else None
             limit = self._limits.in_memory_bytes
             return first is not None and self._view.end - first.physical_offset <= limit

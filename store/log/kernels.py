@@ -142,21 +142,6 @@ def hop_records(buf, length, base, file_end, pos, stop, max_records, max_timesta
 
 
 @kernel
-def are_records(buf, positions, offsets, sizes):
-    """Whether each of some records is whole: they begin at ``positions`` of ``buf``, at log
-    ``offsets``, and have ``sizes``, as their queue states them."""
-    for i in range(len(positions)):
-        pos = positions[i]
-        end = pos + sizes[i]
-        # framed as if it were the last one of its file, as ``CommitLog.record_at`` does
-        file_end = offsets[i] + sizes[i] + _MIN_BLANK
-        status, size, _, _, _, _, _, _ = frame(buf, end, pos, offsets[i] - pos, file_end)
-        if status != OK or size != sizes[i]:
-            return False
-    return True
-
-
-@kernel
 def find_record(buf, length, base, file_end, pos):
     """First position >= ``pos`` that holds a sound record or a BLANK: (status, position).
 

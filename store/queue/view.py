@@ -35,6 +35,8 @@ from store.queue.consumequeueext import (
     is_ext_addr,
 )
 
+READ_AHEAD_UNITS = 512
+"""Units that a small read of columns takes, since the next one usually continues there."""
 StoreTime = Callable[[int, int], int]
 """storeTimestamp of the record at a physical offset with a size; negative if there is none."""
 
@@ -236,6 +238,28 @@ class ConsumeQueueView(QueueView):
     def __init__(self, files: ConsumeQueueFiles, ext: ConsumeQueueExtFiles, log: CommitLog) -> None:
         super().__init__(files, log)
         self._ext = ext
+        self._ahead: UnitColumns | None = None
+        self._ahead_offset = 0
+
+    def follow(self, end_offset: int | None) -> None:
+        """See QueueView."""
+        self._ahead = None
+        super().follow(end_offset)
+
+    def columns_from(self, offset: int, count: int) -> tuple[UnitColumns, int] | None:
+        """See QueueView; a small read continues in what the one before it has read ahead."""
+        ahead, start = self._ahead, offset - self._ahead_offset
+        if ahead is not None and start >= 0 and start + count <= len(ahead):
+            return ahead.taken(slice(start, start + count)), offset + count
+        if count > READ_AHEAD_UNITS:
+            return super().columns_from(offset, count)
+        found = super().columns_from(offset, READ_AHEAD_UNITS)
+        if found is None or len(found[0]) != found[1] - offset:
+            # blanks are among them
+            return super().columns_from(offset, count)
+        self._ahead, self._ahead_offset = found[0], offset
+        count = min(count, len(found[0]))
+        return found[0].taken(slice(count)), offset + count
 
     def with_ext(self, columns: UnitColumns) -> UnitColumns:
         """See QueueView."""
