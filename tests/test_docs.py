@@ -73,7 +73,7 @@ def _anchors(document: Path) -> set[str]:
 
 
 def _tracked() -> list[Path]:
-    folders = "bench deploy docs reput tests checkpoints filters readers sinks sources store"
+    folders = "bench deploy docs reput tests checkpoints filters readers serving sinks sources store"
     found = [ROOT / "pyproject.toml", *ROOT.glob("*.md"), *ROOT.glob("*.py")]
     for folder in (*folders.split(), "streaming", "upkeep", "workload"):
         found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
