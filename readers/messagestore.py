@@ -52,7 +52,7 @@ from store.queue.topics import check_topics, topics_with_queues
 from store.queue.view import QueueView, UnitColumns, open_view, queue_root
 from store.state.built import settings_of
 from store.state.output import watermark_of_output
-from store.state.watermark import STATE_DIRECTORY, read_watermark
+from store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
 
 UNIQUE_KEY_MAX_COUNT = 32
 """Number of messages that a broker examines for a unique key."""
@@ -97,7 +97,8 @@ class MessageStore:
         self._tail = LogTail(log)
         layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
         self._index = IndexFiles(self._output / INDEX_DIRECTORY, layout)
-        self._queues: dict[QueueKey, QueueView] = {}
+        self._queues: dict[QueueKey, tuple[QueueView, LogView]] = {}
+        """Each with the part of the log up to which it was followed."""
         self._watermark = watermark_of_output(self._output, settings.root, log)
         end = self._watermark.end_offset if self._watermark else self._tail.settled()
         self._view = LogView(log, end)
@@ -108,14 +109,15 @@ class MessageStore:
         Without changes it costs two small reads. Without a watermark, the log's last record may
         need one more refresh.
         """
-        log = self._view.log
-        before = (self._watermark, self._view.end, log.min_offset)
+        log, watermark = self._view.log, self._watermark
+        before = (_lifetime(watermark), log.min_offset)
         log.refresh()
         self._watermark = read_watermark(self._output / STATE_DIRECTORY)
         end = self._watermark.end_offset if self._watermark else self._tail.poll(self._view.end)
-        if (self._watermark, end, log.min_offset) != before:
-            self._view = LogView(log, end)
+        if (_lifetime(self._watermark), log.min_offset) != before or end < self._view.end:
             self._queues.clear()
+        if self._watermark != watermark or end != self._view.end:
+            self._view = LogView(log, end)
 
     def close(self) -> None:
         """Close the log's files."""
@@ -383,13 +385,15 @@ class MessageStore:
 
     def _queue(self, key: QueueKey) -> QueueView:
         queue = self._queues.get(key)
+        queue, view = self._queues.get(key, (None, None))
         if queue is None:
             queue = open_view(
                 self._output, key, self._settings, self._view.log,
                 is_batch=self._is_batch(key.topic),
             )  # fmt: skip
+        if view is not self._view:
             queue.follow(self._view.end)
-            self._queues[key] = queue
+            self._queues[key] = queue, self._view
         return queue
 
     def _is_batch(self, topic: str) -> bool:
@@ -397,3 +401,8 @@ class MessageStore:
         if (queue_root(self._output, is_batch=True) / topic).is_dir():
             return True
         return self._queue_types.get(topic.encode()) == BATCH_CQ
+
+
+def _lifetime(watermark: Watermark | None) -> tuple[str, int] | None:
+    """As long as this is the same, queues only grow."""
+    return (watermark.store_id, watermark.epoch) if watermark else None

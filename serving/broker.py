@@ -39,11 +39,11 @@ class Broker:
         output: Path,
         groups: Groups,
         first_position: FirstPosition,
+        port: int,
     ) -> None:
         """Open store and positions. Raises UsageError, OutputError."""
         self.name = name
-        self.port = 0
-        """Set when the port is bound."""
+        self.port = port
         root = settings.root
         self.store = MessageStore(root, output=output, settings=settings, limits=_limits(settings))
         self.topics = Topics(root, self.store, self._is_known_group)

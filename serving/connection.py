@@ -271,32 +271,20 @@ class Listener:
         self._budget = budget or Budget()
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._socket: socket.socket | None = None
 
-    @property
-    def port(self) -> int:
-        """The port that was bound."""
-        if self._socket is None:
-            raise RuntimeError("this listener has not been started")
-        return int(self._socket.getsockname()[1])
-
-    def start(self, host: str, port: int) -> None:
-        """Bind and accept. Raises OSError."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=1024)
-        self._socket.setblocking(False)
-        self._spawn(self._accept(self._socket))
+    def start(self, listening: socket.socket) -> None:
+        """Accept connections of a bound socket, which stays the caller's."""
+        listening.setblocking(False)
+        self._spawn(self._accept(listening))
         self._spawn(self._close_idle())
 
     async def stop(self) -> None:
-        """Close the port and all connections."""
+        """Close all connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in list(self._connections):
             connection.close()
-        if self._socket is not None:
-            self._socket.close()
         # connections learn of their end in the loop's next round
         await asyncio.sleep(0)
 

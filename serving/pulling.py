@@ -38,6 +38,7 @@ MAX_SUSPEND_MS = 60_000
 MAX_HOLDS_PER_CONNECTION = 1 << 16
 POLL_SECONDS = 0.005
 """Time between looks at the watermark while pulls wait."""
+WOKEN_AT_ONCE = 64
 LOOKS_AT_ONCE = 8
 """Windows of units that a waiting pull's filter looks through before it is answered."""
 
@@ -298,6 +299,15 @@ class Pulling:
             answer = pull.request.answer(ResponseCode.SYSTEM_ERROR, str(error))
         pull.connection.send(answer)
 
+    async def _wake_all(self) -> None:
+        """Wake every waiting pull, and let others have their turn in between."""
+        waiting = [pull for pulls in self._held.values() for pull in pulls]
+        for number, pull in enumerate(waiting, 1):
+            if pull in self._held.get(pull.queue, ()):
+                self._wake(pull)
+            if number % WOKEN_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
     def _wake_connection(self, connection: Connection) -> None:
         for pull in list(self._held_by.get(connection, ())):
             self._wake(pull)
@@ -323,8 +333,7 @@ class Pulling:
                 continue
             if self._store.max_physical_offset != seen:
                 seen = self._store.max_physical_offset
-                for pull in [pull for pulls in self._held.values() for pull in pulls]:
-                    self._wake(pull)
+                await self._wake_all()
 
 
 def _discard(held: dict[_Key, set[_Pull]], key: _Key, pull: _Pull) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import os
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,11 +20,10 @@ from store.config import StoreSettings, read_properties
 from store.errors import OwnershipError, UsageError
 from store.state.brokerlock import broker_pid
 
-logger = logging.getLogger("reput")
-
 DEFAULT_BROKER_NAME = "broker-a"
 DEFAULT_CLUSTER_NAME = "DefaultCluster"
 EXPIRY_CHECK_SECONDS = 10.0
+BACKLOG = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,21 @@ class Server:
     """One store behind one port."""
 
     def __init__(self, config: ServerConfig) -> None:
-        """Open the store. Raises UsageError, OwnershipError, OutputError."""
-        self._config = config
+        """Bind the port, then open the store. Raises UsageError, OwnershipError, OutputError."""
         _check_not_in_use(config)
+        self._socket = _bound(config.host, config.port)
+        try:
+            self._open(config)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _open(self, config: ServerConfig) -> None:
         _, values = read_properties(config.settings.root, None)
         self._groups = Groups(self._member_left)
         self._broker = Broker(
             values.get("brokerName", DEFAULT_BROKER_NAME), config.settings, config.output,
-            self._groups, config.first_position,
+            self._groups, config.first_position, self.port,
         )  # fmt: skip
         cluster = values.get("brokerClusterName", DEFAULT_CLUSTER_NAME)
         names = NameServer(cluster, [self._broker], config.advertised_host)
@@ -63,6 +70,11 @@ class Server:
             handlers, self._closed, tls=config.tls, is_tls_required=config.is_tls_required
         )
 
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        return int(self._socket.getsockname()[1])
+
     def _member_left(self, group: str, client_id: str, said: bool) -> None:
         self._broker.locks.owner_left(group, client_id, said=said)
 
@@ -70,11 +82,11 @@ class Server:
         self._broker.connection_closed(connection)
         self._groups.connection_closed(connection)
 
-    async def run(self, stop: asyncio.Event, on_ready: Callable[[int], None]) -> None:
-        """Serve until ``stop`` is set; ``on_ready`` is told the port. Raises StoreError."""
+    async def run(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
+        """Serve until ``stop`` is set, and close everything. Raises StoreError."""
         try:
-            self._listen()
-            on_ready(self._listener.port)
+            self._listener.start(self._socket)
+            on_ready()
             work = [
                 asyncio.ensure_future(stop.wait()),
                 asyncio.ensure_future(self._broker.work()),
@@ -90,22 +102,26 @@ class Server:
                 _raise_failure(task)
         finally:
             await self._listener.stop()
+            self._socket.close()
             await self._broker.close()
-
-    def _listen(self) -> None:
-        host, port = self._config.host, self._config.port
-        try:
-            self._listener.start(host, port)
-        except OSError as error:
-            raise UsageError(
-                f"cannot listen at {host}:{port}: {error.strerror}; give another --listen"
-            ) from error
-        self._broker.port = self._listener.port
 
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_CHECK_SECONDS)
             self._groups.expire()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        # a name that cannot be resolved has a negative number, and a text of its own
+        is_named = error.errno is not None and error.errno > 0
+        reason = os.strerror(error.errno or 0) if is_named else error.strerror
+        raise UsageError(
+            f"cannot listen at {host}:{port}: {reason}; give another --listen"
+        ) from error
 
 
 def _raise_failure(task: asyncio.Future[Any]) -> None:

@@ -65,11 +65,6 @@ def serve(
         tls=_tls(tls_cert, tls_key, tls_required),
         is_tls_required=tls_required,
     )
-    if not _is_loopback(host):
-        render.print_note(
-            f"warning: whoever reaches {listen} can read every message; clients are not asked "
-            "who they are"
-        )
     asyncio.run(_serve(config))
 
 
@@ -77,8 +72,13 @@ async def _serve(config: ServerConfig) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     server = Server(config)
 
-    def ready(port: int) -> None:
-        render.print_note(f"serving {config.settings.root} at {config.host}:{port}")
+    def ready() -> None:
+        if not _is_loopback(config.host):
+            render.print_note(
+                f"warning: whoever reaches {config.host} can read every message; clients are not "
+                "asked who they are"
+            )
+        render.print_note(f"serving {config.settings.root} at {config.host}:{server.port}")
 
     with render.stopped_by_signals(lambda: loop.call_soon_threadsafe(stop.set)):
         await server.run(stop, ready)

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, Self, cast
@@ -149,7 +149,8 @@ def serving(
         reader = threading.Thread(target=lambda: lines.extend(stderr), daemon=True)
         reader.start()
         yield Server(process, namesrv, lines)
-        process.terminate()
+        if process.poll() is None:
+            process.terminate()
         found = process.wait(WAIT_SECONDS)
         reader.join(WAIT_SECONDS)
         assert found == exit_code, "".join(lines)
@@ -159,11 +160,11 @@ def serving(
         stderr.close()
 
 
-def _address(stderr: IO[str], lines: Sequence[str]) -> str:
-    seen = list(lines)
+def _address(stderr: IO[str], lines: list[str]) -> str:
+    """Read until the server says where it listens; lines are added to ``lines``."""
     for line in stderr:
-        seen.append(line)
-        found = re.search(r"serving .* at (127\.0\.0\.1:\d+)", line)
+        lines.append(line)
+        found = re.search(r"serving .* at [0-9.]+:(\d+)$", line)
         if found:
-            return found[1]
-    raise HarnessError("reput serve ended: " + "".join(seen))
+            return f"127.0.0.1:{found[1]}"
+    raise HarnessError("reput serve ended: " + "".join(lines))

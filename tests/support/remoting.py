@@ -148,8 +148,8 @@ def served(store: Path, output: Path | None = None, **options: Any) -> Iterator[
         stop = asyncio.Event()
         server = Server(config)
 
-        def on_ready(port: int) -> None:
-            started.extend((asyncio.get_running_loop(), stop, port))
+        def on_ready() -> None:
+            started.extend((asyncio.get_running_loop(), stop, server.port))
             ready.set()
 
         await server.run(stop, on_ready)

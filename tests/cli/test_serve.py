@@ -1,0 +1,61 @@
+"""``reput serve`` as a command: how it starts, warns, ends, and what it refuses."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.interop.clients import serving
+from tests.readers.stores import SmallStore
+from tests.support.cli import reput
+from tests.support.remoting import Client
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    small = SmallStore(tmp_path / "store")
+    small.append()
+    return small.write()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(store: Path, number: int) -> None:
+    """With exit code 0, connections or not, and what was committed is written."""
+    place = {"consumerGroup": "group", "topic": "Topic", "queueId": 0, "commitOffset": 1}
+    with serving(store) as server, Client(int(server.namesrv.rpartition(":")[2])) as client:
+        assert client.ask(15, place).code == 0
+        server.process.send_signal(number)
+        assert server.process.wait(60) == 0
+        assert client.is_closed()
+    assert '"Topic@group":{0:1' in (store / "config" / "consumerOffset.json").read_text()
+
+
+def test_an_open_address_is_warned_of(store: Path) -> None:
+    """Nobody is asked who they are."""
+    with serving(store, listen="0.0.0.0:0") as server:
+        assert any("can read every message" in line for line in server.log)
+    with serving(store) as server:
+        assert not any("can read every message" in line for line in server.log)
+
+
+def test_what_is_refused(store: Path, tmp_path: Path) -> None:
+    """Wrong calls end with exit code 2 and one line, before anything is written."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        used = f"127.0.0.1:{taken.getsockname()[1]}"
+        for arguments, words in (
+            ([store, "--listen", "here"], "--listen is 'here'; it must be HOST:PORT"),
+            ([store, "--listen", "127.0.0.1:99999"], "it must be HOST:PORT"),
+            ([store, "--listen", "192.0.2.1:0"], "cannot listen at 192.0.2.1:0"),
+            ([store, "--listen", used], f"cannot listen at {used}"),
+            ([store, "--tls-required"], "need --tls-cert FILE"),
+            ([store, "--tls-cert", tmp_path / "none"], "cannot use the certificate"),
+            ([store, "--positions", "elsewhere"], "elsewhere"),
+            ([store, "--output", tmp_path / "none"], "there is no directory"),
+            ([tmp_path / "none"], "is not a directory"),
+        ):
+            done = reput("serve", *arguments)
+            assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+            assert words in done.stderr
