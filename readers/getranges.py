@@ -86,6 +86,16 @@ def get_ranges(
     )  # fmt: skip
 
 
+def load_kernels() -> None:
+    """Load what the first pull would load, or compile: a server must not stand still for it."""
+    from store.log.pullkernel import are_records, choose_records, plan_reads  # noqa: PLC0415
+
+    longs, sizes = np.zeros(1, np.int64), np.zeros(1, np.int32)
+    choose_records(longs, sizes, longs, _NO_CODES, 0, 0, 1, 1, 0, 1, 1, 1, 1, longs, longs)
+    plan_reads(longs, longs, 1, 0, longs.copy(), longs.copy(), longs.copy())
+    are_records(np.frombuffer(bytearray(8), np.uint8), longs, longs, longs)
+
+
 def _fetched(view: LogView, pulled: GetMessageResult) -> GetRangesResult:
     ranges = tuple((message.physical_offset, message.size) for message in pulled.found)
     data = b"".join(view.log.read(offset, size) for offset, size in ranges)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from readers.getmessage import PullLimits
+from readers.getranges import load_kernels
 from readers.messagestore import MessageStore
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
@@ -42,6 +43,7 @@ class Broker:
         port: int,
     ) -> None:
         """Open store and positions. Raises UsageError, OutputError."""
+        load_kernels()
         self.name = name
         self.port = port
         root = settings.root
