@@ -384,16 +384,14 @@ class MessageStore:
             return question(self._queue(key))
 
     def _queue(self, key: QueueKey) -> QueueView:
-        queue = self._queues.get(key)
-        queue, view = self._queues.get(key, (None, None))
-        if queue is None:
-            queue = open_view(
-                self._output, key, self._settings, self._view.log,
-                is_batch=self._is_batch(key.topic),
-            )  # fmt: skip
-        if view is not self._view:
-            queue.follow(self._view.end)
-            self._queues[key] = queue, self._view
+        known = self._queues.get(key)
+        if known is not None and known[1] is self._view:
+            return known[0]
+        queue = known[0] if known else open_view(
+            self._output, key, self._settings, self._view.log, is_batch=self._is_batch(key.topic)
+        )  # fmt: skip
+        queue.follow(self._view.end)
+        self._queues[key] = queue, self._view
         return queue
 
     def _is_batch(self, topic: str) -> bool:

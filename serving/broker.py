@@ -31,7 +31,7 @@ DAMAGED_RECORD = "damaged_record"
 
 
 class Broker:
-    """A store with what its consumers leave behind in an output."""
+    """A store with the positions of its consumers, which an output holds."""
 
     def __init__(
         self,

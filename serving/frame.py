@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 MAX_FRAME_BYTES = 16 << 20
-"""Of a whole frame: RocketMQ's decoders close the connection at a longer one."""
+"""A whole frame has at most so many bytes: RocketMQ's decoders close the connection otherwise."""
 MAX_HEADER_BYTES = 256 << 10
 """RocketMQ has no limit of its own here; headers have some hundred bytes."""
 LENGTH_SIZE = 4

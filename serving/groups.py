@@ -35,7 +35,7 @@ TAG = "TAG"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member wants of one topic."""
+    """One member takes these messages of one topic."""
 
     topic: str
     expression: str

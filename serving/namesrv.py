@@ -19,7 +19,7 @@ MASTER_ID = "0"
 
 
 class RoutedBroker(Protocol):
-    """What routes tell of a broker."""
+    """A broker as routes describe it."""
 
     name: str
     topics: Topics

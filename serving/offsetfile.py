@@ -38,7 +38,7 @@ class OffsetFile:
         self._journal = -1
         self._journal_size = 0
         self._counter = 0
-        """Of the file's dataVersion, which only grows."""
+        """The counter of the file's dataVersion only grows."""
 
     def open(self, seed: Path) -> Offsets:
         """Read what is committed, and write it as one file; ``seed`` is read if there is none.

@@ -44,7 +44,7 @@ class ServerConfig:
 
 
 class Server:
-    """One store behind one port."""
+    """One store served at one port."""
 
     def __init__(self, config: ServerConfig) -> None:
         """Bind the port, then open the store. Raises UsageError, OwnershipError, OutputError."""

@@ -1,4 +1,4 @@
-"""What mqadmin shows of topics and groups: bounds of queues, and how far a group has come.
+"""Statistics that mqadmin shows: bounds of queues, and how far a group has come.
 
 Source: RocketMQ 5.3.3 ``AdminBrokerProcessor``.
 """

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, Self, cast
@@ -16,9 +16,6 @@ from typing import IO, NamedTuple, Self, cast
 from tests.interop import rocketmq
 from tests.interop.rocketmq import HarnessError
 
-OLD, CURRENT = "4.9.7", ""
-"""Releases of the client."""
-ADMIN_CLASS = "org.apache.rocketmq.tools.command.MQAdminStartup"
 WAIT_SECONDS = 60.0
 
 
@@ -43,13 +40,16 @@ class Consumer:
         *,
         filter: str = "tags:*",
         start_from: str = "CONSUME_FROM_FIRST_OFFSET",
-        release: str = CURRENT,
+        client: str = "",
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """`kind`: concurrent, orderly, broadcasting, failing, subscribe or assign."""
+        """`client`: another release of it, OLD_CLIENT.
+
+        `kind`: concurrent, orderly, broadcasting, failing, subscribe or assign.
+        """
         arguments = ["consume", namesrv, kind, topic, group, filter, start_from]
         self._process, self._home = rocketmq.spawn(
-            arguments, stdin=subprocess.PIPE, release=release, properties=properties
+            arguments, stdin=subprocess.PIPE, client=client, properties=properties
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._is_stopped = False
@@ -115,12 +115,11 @@ class Consumer:
         return Consumed(*map(int, (line or "").split()))
 
 
-def mqadmin(namesrv: str, *arguments: str, release: str = CURRENT) -> str:
-    """What mqadmin prints."""
-    process, _ = rocketmq.spawn(
-        [*arguments, "-n", namesrv], release=release, main_class=ADMIN_CLASS
-    )
-    return rocketmq.finish(process, WAIT_SECONDS)
+def ask_frames(lines: Sequence[str]) -> list[str]:
+    """RocketMQ's codec of frames (FrameCommand): an answer for each line."""
+    process, _ = rocketmq.spawn(["frame"], stdin=subprocess.PIPE)
+    text = "".join(line + "\n" for line in lines)
+    return rocketmq.finish(process, WAIT_SECONDS, text).splitlines()
 
 
 class Server:

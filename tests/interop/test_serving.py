@@ -17,8 +17,8 @@ import pytest
 from checkpoints.watermark import WatermarkFile
 from store.log.record import Record
 from store.state.watermark import Watermark
-from tests.interop.clients import CURRENT, OLD, Consumed, Consumer, Server, mqadmin, serving
-from tests.interop.rocketmq import Broker, HarnessError, require_maven
+from tests.interop.clients import Consumed, Consumer, Server, serving
+from tests.interop.rocketmq import OLD_CLIENT, Broker, HarnessError, mqadmin, require_maven
 from tests.support.golden import log_records, unpack_golden
 
 TOPIC = "Orders"
@@ -51,18 +51,18 @@ def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 def as_consumed(messages: Sequence[Record]) -> list[Consumed]:
-    """What a listener is given of them, sorted."""
+    """A listener is given these of them, sorted."""
     return sorted(Consumed(m.queue_id, m.queue_offset, zlib.crc32(m.body), 0) for m in messages)
 
 
-@pytest.mark.parametrize("release", [CURRENT, OLD], ids=["5.3.3", "4.9.7"])
+@pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["5.3.3", "4.9.7"])
 @pytest.mark.parametrize("kind", ["concurrent", "orderly", "broadcasting", "subscribe", "assign"])
 def test_a_consumer_drains_the_store(
-    server: Server, orders: list[Record], kind: str, release: str
+    server: Server, orders: list[Record], kind: str, client: str
 ) -> None:
     """Everything once; an orderly one in each queue's order."""
-    group = f"drain_{kind}_{release.replace('.', '_')}"
-    with Consumer(server.namesrv, kind, TOPIC, group, release=release) as consumer:
+    group = f"drain_{kind}_{client.replace('.', '_')}"
+    with Consumer(server.namesrv, kind, TOPIC, group, client=client) as consumer:
         found = consumer.take(len(orders))
         found += consumer.stop()
     assert sorted(found) == as_consumed(orders)
@@ -88,12 +88,10 @@ def test_what_a_client_may_be_set_to(
     assert sorted(found) == as_consumed(orders)
 
 
-@pytest.mark.parametrize("release", [CURRENT, OLD], ids=["5.3.3", "4.9.7"])
+@pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["5.3.3", "4.9.7"])
 @pytest.mark.parametrize("kind", ["concurrent", "subscribe"])
 @pytest.mark.parametrize("filter", ["tags:T1||T3", "sql:a BETWEEN 100 AND 2999"])
-def test_filters(
-    server: Server, orders: list[Record], kind: str, filter: str, release: str
-) -> None:
+def test_filters(server: Server, orders: list[Record], kind: str, filter: str, client: str) -> None:
     """By tags and by SQL92: what a plain look at the properties takes."""
     wanted = [
         m for m in orders
@@ -101,8 +99,8 @@ def test_filters(
             else 100 <= int(m.property_map[b"a"]) <= 2999)
     ]  # fmt: skip
     assert 0 < len(wanted) < len(orders)
-    group = f"filter_{kind}_{filter[:3]}_{release.replace('.', '_')}"
-    with Consumer(server.namesrv, kind, TOPIC, group, filter=filter, release=release) as consumer:
+    group = f"filter_{kind}_{filter[:3]}_{client.replace('.', '_')}"
+    with Consumer(server.namesrv, kind, TOPIC, group, filter=filter, client=client) as consumer:
         found = consumer.take(len(wanted))
         found += consumer.stop()
     assert sorted(found) == as_consumed(wanted)
@@ -235,19 +233,19 @@ def rows(table: str) -> list[list[str]]:
     return sorted([row[0], *row[2:5]] for row in found if row and row[0] in (TOPIC, "%RETRY%told"))
 
 
-@pytest.mark.parametrize("release", [CURRENT, OLD], ids=["5.3.3", "4.9.7"])
+@pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["5.3.3", "4.9.7"])
 def test_mqadmin_shows_what_it_shows_of_a_broker(
-    store: Path, server: Server, tmp_path: Path, release: str
+    store: Path, server: Server, tmp_path: Path, client: str
 ) -> None:
     """consumerProgress of a group that consumed all, and topicStatus."""
     tables = []
     shutil.copytree(store, tmp_path / "theirs")
     with Broker(tmp_path / "theirs") as broker:
         for namesrv in (broker.namesrv, server.namesrv):
-            with Consumer(namesrv, "concurrent", TOPIC, "told", release=release) as consumer:
+            with Consumer(namesrv, "concurrent", TOPIC, "told", client=client) as consumer:
                 consumer.take(6000)
-            progress = mqadmin(namesrv, "consumerProgress", "-g", "told", release=release)
-            status = mqadmin(namesrv, "topicStatus", "-t", TOPIC, release=release)
+            progress = mqadmin(namesrv, "consumerProgress", "-g", "told", client=client)
+            status = mqadmin(namesrv, "topicStatus", "-t", TOPIC, client=client)
             bounds = [[line.split()[i] for i in (1, 2, 3)] for line in status.splitlines()[1:]]
             tables.append(([row for row in rows(progress) if row[0] == TOPIC], sorted(bounds)))
     assert tables[0] == tables[1]

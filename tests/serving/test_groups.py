@@ -79,7 +79,7 @@ def test_broadcasting_members_are_not_notified(port: int) -> None:
 
 
 def test_a_heartbeat_without_subscriptions_is_asked_for_them(port: int) -> None:
-    """Of the second version: after a restart of the server it must send them again."""
+    """This is the second version: after a restart of the server it must send them again."""
     body = heartbeat("a", "g4", without_sub=True)
     with Client(port) as client:
         assert client.ask(HEART_BEAT, {}, body).ext["IS_SUB_CHANGE"] == "true"
