@@ -21,7 +21,7 @@ def words(frame: Frame) -> str:
 
 
 def test_frames_are_rocketmqs(seed: int) -> None:
-    """What it encodes we decode, and what we encode it decodes."""
+    """We decode the frames that it encodes, and it decodes ours."""
     require_maven()
     rng = random.Random(seed)
     frames = [any_frame(rng) for _ in range(COUNT)]
