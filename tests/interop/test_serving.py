@@ -112,7 +112,8 @@ def test_failed_messages_are_offered_again_by_the_client(
     """36 is refused, so that the client keeps what failed."""
     count = sum(message.property_map[b"KEYS"] == b"key1" for message in orders)
     assert count
-    with Consumer(
+    wanted = "sql:KEYS='key1'"
+    with Consumer(server.namesrv, "failing", TOPIC, "failing", filter=wanted) as consumer:
         server.namesrv, "failing", TOPIC, "failing", filter="sql:KEYS='key1'"
     ) as consumer:
         first = consumer.take(count)
