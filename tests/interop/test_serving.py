@@ -114,8 +114,6 @@ def test_failed_messages_are_offered_again_by_the_client(
     assert count
     wanted = "sql:KEYS='key1'"
     with Consumer(server.namesrv, "failing", TOPIC, "failing", filter=wanted) as consumer:
-        server.namesrv, "failing", TOPIC, "failing", filter="sql:KEYS='key1'"
-    ) as consumer:
         first = consumer.take(count)
         again = consumer.take(count)
     assert {m.reconsume_times for m in first} == {0}
