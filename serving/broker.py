@@ -15,7 +15,6 @@ from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
 from serving.groups import Groups
 from serving.locks import Locks
-from serving.offsetfile import OFFSET_FILE, SERVE_DIRECTORY
 from serving.positions import FirstPosition, Positions
 from serving.pulling import Pulling
 from serving.queues import ServedQueues
@@ -23,6 +22,7 @@ from serving.statistics import Statistics
 from serving.topics import Topics
 from store.config import StoreSettings
 from store.errors import OutputError
+from store.state.consumeroffset import SERVE_DIRECTORY
 from store.state.ledger import Ledger, LedgerEntry, escaped
 
 logger = logging.getLogger("reput")
@@ -51,7 +51,7 @@ class Broker:
         self.topics = Topics(root, self.store, self._is_known_group)
         self._groups = groups
         queues = ServedQueues(self.store, self.topics)
-        self.positions = Positions(output, root / OFFSET_FILE, queues, groups, first_position)
+        self.positions = Positions(output, root, queues, groups, first_position)
         self.locks = Locks()
         self._pulling = Pulling(self.store, self.topics, groups, self.positions, self._list_damaged)
         self._statistics = Statistics(name, self.topics, queues, groups, self.positions)

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -25,9 +25,9 @@ from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
 from serving.groups import Groups
-from serving.offsetfile import OffsetFile, Offsets
 from serving.queues import ServedQueues
 from store.errors import OutputError, SyncError
+from store.state.consumeroffset import ConsumerOffsetFile, Offsets, TopicGroup
 
 logger = logging.getLogger("reput")
 
@@ -36,7 +36,6 @@ REPLACE_SECONDS = 5.0
 """The file is replaced this long after a commit, as RocketMQ does (flushConsumerOffsetInterval)."""
 RETRY_SECONDS = 5.0
 NO_OFFSET = -1
-_SEPARATOR = "@"
 
 
 class FirstPosition(StrEnum):
@@ -44,11 +43,6 @@ class FirstPosition(StrEnum):
 
     AS_ASKED = "as-asked"
     ROCKETMQ = "rocketmq"
-
-
-def offset_key(topic: str, group: str) -> str:
-    """The key of a group's offsets in one topic."""
-    return f"{topic}{_SEPARATOR}{group}"
 
 
 class Positions:
@@ -62,12 +56,18 @@ class Positions:
         groups: Groups,
         first_position: FirstPosition,
     ) -> None:
-        """Read what is committed in ``output``, or else in ``seed``. Raises UsageError."""
+        """Read what is committed below ``output``, or else below ``seed``, a store's root.
+
+        Raises UsageError, OwnershipError where another process writes these offsets, OutputError.
+        """
         self._queues = queues
         self._groups = groups
         self._first_position = first_position
-        self._file = OffsetFile(output)
-        self._offsets: Offsets = self._file.open(seed)
+        with ExitStack() as opened:
+            self._file = opened.enter_context(ConsumerOffsetFile(output))
+            self._offsets = self._file.load(seed)
+            self._file.replace(self._offsets, 0)
+            self._opened = opened.pop_all()
         self._unsynced: Offsets = {}
         self._unwritten = 0
         """Commits since the file was replaced."""
@@ -90,18 +90,15 @@ class Positions:
 
     def committed(self, topic: str, group: str, queue_id: int) -> int:
         """The committed offset; NO_OFFSET without one."""
-        return self._offsets.get(offset_key(topic, group), {}).get(queue_id, NO_OFFSET)
+        return self._offsets.get(TopicGroup(topic, group), {}).get(queue_id, NO_OFFSET)
 
     def pulled(self, topic: str, group: str, queue_id: int) -> int:
         """The offset after the last pull since the start; NO_OFFSET without one."""
-        return self._pull_offsets.get(offset_key(topic, group), {}).get(queue_id, NO_OFFSET)
+        return self._pull_offsets.get(TopicGroup(topic, group), {}).get(queue_id, NO_OFFSET)
 
     def topics_of(self, group: str) -> Iterator[str]:
         """Topics in which a group has committed offsets."""
-        for key in self._offsets:
-            topic, _, name = key.partition(_SEPARATOR)
-            if name == group:
-                yield topic
+        return (key.topic for key in self._offsets if key.group == group)
 
     def has_group(self, group: str) -> bool:
         """Whether a group has committed offsets."""
@@ -109,7 +106,7 @@ class Positions:
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int, client: str) -> None:
         """Store an offset."""
-        key = offset_key(topic, group)
+        key = TopicGroup(topic, group)
         queues = self._offsets.setdefault(key, {})
         before = queues.get(queue_id)
         if before is not None and offset < before:
@@ -126,7 +123,7 @@ class Positions:
 
     def note_pull(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
         """Remember where a group's next pull begins."""
-        self._pull_offsets.setdefault(offset_key(topic, group), {})[queue_id] = next_offset
+        self._pull_offsets.setdefault(TopicGroup(topic, group), {})[queue_id] = next_offset
 
     def query_offset(self, connection: Connection, request: Frame) -> Frame:
         """Answer with the committed offset, or that there is none."""
@@ -134,7 +131,7 @@ class Positions:
         queue_id = requests.number(request, "queueId")
         offset = self.committed(topic, group, queue_id)
         if offset < 0:
-            offset = self._first.get(offset_key(topic, group), {}).get(queue_id, NO_OFFSET)
+            offset = self._first.get(TopicGroup(topic, group), {}).get(queue_id, NO_OFFSET)
         if offset < 0 and self._begins_at_zero(request, topic, queue_id):
             offset = 0
         if offset < 0:
@@ -178,7 +175,7 @@ class Positions:
         asked = self._asked.get(connection, set())
         for key in [key for key in asked if (key[0], key[2]) == (topic, queue_id)]:
             asked.discard(key)
-            first = self._first.setdefault(offset_key(topic, key[1]), {})
+            first = self._first.setdefault(TopicGroup(topic, key[1]), {})
             offset = first.setdefault(queue_id, offset)
             logger.info(
                 "group %s begins at the end of queue %d of topic %s, offset %d, as its client asks",
@@ -235,4 +232,4 @@ class Positions:
             await self._write(is_whole=True)
         finally:
             self._thread.shutdown()
-            self._file.close()
+            self._opened.close()

@@ -32,7 +32,8 @@ from store.errors import OwnershipError, UsageError
 from store.state.watermark import STATE_DIRECTORY
 
 CONSUMER_OFFSET_FILE = "config/consumerOffset.json"
-JOURNAL = f"{STATE_DIRECTORY}/serve/offsets.journal"
+SERVE_DIRECTORY = f"{STATE_DIRECTORY}/serve"
+JOURNAL = f"{SERVE_DIRECTORY}/offsets.journal"
 TOPIC_GROUP_SEPARATOR = "@"
 
 

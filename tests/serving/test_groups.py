@@ -22,8 +22,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def port(store: Path) -> Iterator[int]:
-    with served(store) as found:
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A server of a store of its own: tests start others on ``store``."""
+    with served(unpack_golden("plain", tmp_path_factory.mktemp("served"))) as found:
         yield found
 
 

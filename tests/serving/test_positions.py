@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from serving.offsetfile import OFFSET_FILE, SERVE_DIRECTORY, OffsetFile
 from serving.positions import FirstPosition
 from store import configjson
 from store.errors import OwnershipError, UsageError
 from store.state.brokerlock import BrokerLock
+from store.state.consumeroffset import CONSUMER_OFFSET_FILE
 from tests.interop.clients import serving
 from tests.readers.stores import SmallStore
 from tests.support.golden import unpack_golden
@@ -29,7 +27,6 @@ QUERY, UPDATE, SEARCH, MAX, MIN, EARLIEST, STATS, PROGRESS, CONFIG = (
 )  # fmt: skip
 NOT_FOUND = 22
 KILLS, MANY_KILLS = 4, 200
-DURABLE_SECONDS = 0.2
 
 # RocketMQ 5.3.3 wrote this one
 BROKERS_FILE = """{
@@ -63,7 +60,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def table(output: Path) -> object:
-    document = configjson.read(output / OFFSET_FILE)
+    document = configjson.read(output / CONSUMER_OFFSET_FILE)
     assert isinstance(document, dict)
     return document["offsetTable"]
 
@@ -132,7 +129,7 @@ def test_questions_about_queues(store: Path) -> None:
 def test_offsets_are_taken_over_and_kept(store: Path, tmp_path: Path) -> None:
     """From the store's file, once; then in the output's, which a broker reads."""
     (store / "config").mkdir()
-    (store / OFFSET_FILE).write_text(BROKERS_FILE)
+    (store / CONSUMER_OFFSET_FILE).write_text(BROKERS_FILE)
     output = tmp_path / "output"
     shutil.copytree(store / "consumequeue", output / "consumequeue")
     expected = {"Orders@group": {"0": 10, "1": 20}, "%RETRY%group@group": {"0": 0}}
@@ -141,8 +138,8 @@ def test_offsets_are_taken_over_and_kept(store: Path, tmp_path: Path) -> None:
         assert client.ask(UPDATE, place(commitOffset=4)).code == 0
         assert client.ask(UPDATE, place(commitOffset=3)).code == 0
     assert table(output) == {**expected, "Topic@group": {"0": 3}}
-    assert (store / OFFSET_FILE).read_text() == BROKERS_FILE
-    (store / OFFSET_FILE).unlink()
+    assert (store / CONSUMER_OFFSET_FILE).read_text() == BROKERS_FILE
+    (store / CONSUMER_OFFSET_FILE).unlink()
     with served(store, output) as port, Client(port) as client:
         assert client.ask(QUERY, place()).ext == {"offset": "3"}
 
@@ -151,7 +148,8 @@ def test_rocketmqs_own_file_is_read(tmp_path: Path) -> None:
     """Golden store broker's: it is written again with the same offsets."""
     store = unpack_golden("broker", tmp_path)
     before = table(store)
-    OffsetFile(store).open(store / OFFSET_FILE)
+    with served(store):
+        pass
     assert table(store) == before
 
 
@@ -159,7 +157,7 @@ def test_a_file_that_is_none_stops_the_start(store: Path) -> None:
     """Offsets are never forgotten in silence; nor is a store served whose broker runs."""
     (store / "config").mkdir()
     for text in ("{", "[]", '{"offsetTable":{"a@b":{"0":"x"}}}', '{"offsetTable":{"a@b":[]}}'):
-        (store / OFFSET_FILE).write_text(text)
+        (store / CONSUMER_OFFSET_FILE).write_text(text)
         with pytest.raises(UsageError, match=r"consumerOffset\.json"), served(store):
             pass
     program = (
@@ -178,83 +176,7 @@ def test_a_file_that_is_none_stops_the_start(store: Path) -> None:
         pass
 
 
-class TestJournal:
-    """The file and the journal beside it."""
-
-    @pytest.fixture
-    def output(self, tmp_path: Path) -> Iterator[Path]:
-        """An output with two commits that only the journal has."""
-        file = OffsetFile(tmp_path)
-        assert file.open(tmp_path / "nothing") == {}
-        file.append({"T@g": {0: 1}})
-        file.append({"T@g": {0: 2, 1: 7}})
-        file.close()
-        yield tmp_path
-
-    @staticmethod
-    def opened(output: Path) -> object:
-        file = OffsetFile(output)
-        try:
-            return file.open(output / "nothing")
-        finally:
-            file.close()
-
-    def test_a_journal_is_applied(self, output: Path) -> None:
-        """And written into the file."""
-        assert table(output) == {}
-        assert self.opened(output) == {"T@g": {0: 2, 1: 7}}
-        assert table(output) == {"T@g": {"0": 2, "1": 7}}
-
-    def test_a_torn_line_ends_it(self, output: Path) -> None:
-        """At every byte: what was before it counts."""
-        journal = output / SERVE_DIRECTORY / "offsets.journal"
-        data = journal.read_bytes()
-        lines = data.splitlines(keepends=True)
-        states: list[object] = [{}, {}, {"T@g": {0: 1}}, {"T@g": {0: 2, 1: 7}}]
-        before = (output / OFFSET_FILE).read_bytes()
-        for length in range(len(data)):
-            (output / OFFSET_FILE).write_bytes(before)
-            journal.write_bytes(data[:length])
-            whole = sum(
-                # the last byte of a line is its end, which is not part of it
-                sum(map(len, lines[: n + 1])) <= length + 1
-                for n in range(len(lines))
-            )
-            assert self.opened(output) == states[whole], length
-
-    def test_a_journal_of_another_file_is_not_applied(self, output: Path) -> None:
-        """A broker ran on the output meanwhile: its offsets count."""
-        (output / OFFSET_FILE).write_text(BROKERS_FILE)
-        assert self.opened(output) == {"Orders@group": {0: 10, 1: 20}, "%RETRY%group@group": {0: 0}}
-
-    def test_a_kill_at_any_step_loses_nothing(self, tmp_path: Path) -> None:
-        """Every write, rename and sync of three rounds: what was durable is there afterwards."""
-        program = (
-            "import sys; from pathlib import Path; from serving.offsetfile import OffsetFile\n"
-            "file = OffsetFile(Path(sys.argv[1])); held = file.open(Path('/nonexistent'))\n"
-            "for n in range(1, 4):\n"
-            "    file.append({'T@g': {0: n}}); held = {'T@g': {0: n}}; print(n, flush=True)\n"
-            "    if n == 2: file.replace(held, 1)\n"
-        )
-        step, code = 0, -signal.SIGKILL
-        while code == -signal.SIGKILL:
-            step += 1
-            output = tmp_path / str(step)
-            output.mkdir()
-            done = subprocess.run(
-                [sys.executable, "-c", program, str(output)], capture_output=True, text=True,
-                env={"REPUT_FAILPOINTS": f"*:{step}=kill", "PYTHONPATH": ":".join(sys.path)},
-                check=False,
-            )  # fmt: skip
-            code = done.returncode
-            durable = len(done.stdout.split())
-            found = json.loads(json.dumps(self.opened(output))).get("T@g", {}).get("0", 0)
-            assert found in (durable, durable + 1), f"step {step}"
-        assert code == 0, done.stderr
-        assert step > 15
-
-
-def check_kills(store: Path, output: Path, seed: int, rounds: int) -> None:
+def check_kills(store: Path, output: Path, seed: int, rounds: int, durable_seconds: float) -> None:
     """Kill a server again and again while a client commits."""
     rng, committed = random.Random(seed), 0
     shutil.copytree(store / "consumequeue", output / "consumequeue")
@@ -264,7 +186,7 @@ def check_kills(store: Path, output: Path, seed: int, rounds: int) -> None:
             with Client(int(server.namesrv.rpartition(":")[2])) as client:
                 answer = client.ask(QUERY, place())
                 assert int(answer.ext.get("offset", 0)) >= committed - 1
-                ends = time.monotonic() + rng.uniform(0.3, 1.0)
+                ends = time.monotonic() + durable_seconds + rng.uniform(0.1, 0.8)
                 sent: list[tuple[float, int]] = []
                 while (now := time.monotonic()) < ends:
                     committed += 1
@@ -272,7 +194,7 @@ def check_kills(store: Path, output: Path, seed: int, rounds: int) -> None:
                     sent.append((now, committed))
                 killed = time.monotonic()
                 server.process.kill()
-                durable = max(n for at, n in sent if at < killed - DURABLE_SECONDS)
+                durable = max(n for at, n in sent if at < killed - durable_seconds)
             server.process.wait()
         with served(store, output) as port, Client(port) as client:
             found = int(client.ask(QUERY, place()).ext["offset"])
@@ -281,11 +203,11 @@ def check_kills(store: Path, output: Path, seed: int, rounds: int) -> None:
 
 
 def test_commits_survive_a_kill(store: Path, tmp_path: Path, seed: int) -> None:
-    """Those older than 200 ms; a few kills, and with make test-slow many."""
-    check_kills(store, tmp_path / "output", seed, KILLS)
+    """A few kills; the machine may be busy, so only commits older than two seconds must be kept."""
+    check_kills(store, tmp_path / "output", seed, KILLS, 2.0)
 
 
 @pytest.mark.slow
 def test_commits_survive_many_kills(store: Path, tmp_path: Path, seed: int) -> None:
-    """Two hundred."""
-    check_kills(store, tmp_path / "output", seed, MANY_KILLS)
+    """Two hundred; those older than 200 ms are kept."""
+    check_kills(store, tmp_path / "output", seed, MANY_KILLS, 0.2)
