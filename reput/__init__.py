@@ -2,6 +2,8 @@
 
 INTERRUPTED = 130
 """Exit code of a process that Ctrl-C ended."""
+interrupts: list[int] = []
+"""Signals that came while packages loaded: an import may swallow the exit that they ask for."""
 
 
 def __getattr__(name: str) -> str:

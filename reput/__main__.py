@@ -2,14 +2,20 @@
 
 import signal
 import sys
+from types import FrameType
 
-from reput import INTERRUPTED
+from reput import INTERRUPTED, interrupts
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    interrupts.append(number)
+    sys.exit(INTERRUPTED)
 
 
 def main() -> None:
     """Run the command; Ctrl-C ends it without a traceback also while packages load."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
+        signal.signal(signal.SIGINT, _end)
     from reput.cli import main as run_command  # noqa: PLC0415
 
     run_command()

@@ -66,6 +66,9 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "tail": ("T",), "query": ("T", "--key", "k"), "search-time": ("T", 0, 0),
     "sql": ("select 1",), "export": ("out",), "rebuild": (), "produce": ("--count", 1),
     "inspect record": (0,), "inspect queue": ("T", 0), "inspect checkpoint": (),
+    "lag": (), "serve": ("--listen", "127.0.0.1:0"), "groups list": (), "groups show": ("g",),
+    "groups reset": ("g", "-t", "T", "--earliest"), "groups skip": ("g", "-t", "T"),
+    "groups clone": ("g", "h", "-t", "T"),
 }  # fmt: skip
 """Every command that is given a store, and the rest of its arguments."""
 WITH_A_JVM = {"run", "rebuild"}

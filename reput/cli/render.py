@@ -23,7 +23,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
-from reput import INTERRUPTED
+from reput import INTERRUPTED, interrupts
 from reput.cli.tables import escaped, human_bytes, human_seconds, lag_text
 
 PLAIN_SECONDS = 5.0
@@ -139,6 +139,8 @@ def stopped_by_signals(
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
+        if interrupts:
+            sys.exit(INTERRUPTED)
         yield stop
     finally:
         for number, handler in before.items():

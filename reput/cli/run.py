@@ -104,7 +104,7 @@ def run(
 def _run(config: DispatcherConfig, as_json: bool) -> None:
     display = render.ProgressDisplay()
     try:
-        with started(config.spark_conf) as jvm, render.stopped_by_signals() as stop:
+        with render.stopped_by_signals() as stop, started(config.spark_conf) as jvm:
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 

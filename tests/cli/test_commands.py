@@ -107,7 +107,7 @@ def test_inspect_queue_and_checkpoint(golden: Callable[[str], Path]) -> None:
     stored = (store / "checkpoint").read_bytes()
     assert positions["store_checkpoint.physic_msg_timestamp"] == int.from_bytes(stored[:8], "big")
     assert positions["watermark"] is None
-    assert reput("inspect", "queue", store, "Nothing", 0).returncode == 1
+    assert reput("inspect", "queue", store, "Nothing", 0).returncode == 2
 
 
 def test_produce_writes_what_the_workload_says_and_goes_on(tmp_path: Path) -> None:

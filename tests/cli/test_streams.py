@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -68,4 +69,22 @@ def test_ctrl_c_while_the_packages_load(golden: Callable[[str], Path], tmp_path:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=LONGEST_SECONDS)
     assert (process.returncode, said) == (130, "")
+    assert not (tmp_path / "output").exists()
+
+
+def test_a_ctrl_c_that_an_import_swallowed(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """It ends the run before anything is started."""
+    program = (
+        "import os, signal, sys\n"
+        "from reput import __main__ as command, cli\n"
+        "def swallow():\n"
+        "    try: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    except SystemExit: pass\n"
+        "    run()\n"
+        "run, cli.main = cli.main, swallow\n"
+        "command.main()\n"
+    )
+    arguments = ("run", str(golden("plain")), "--output", str(tmp_path / "output"))
+    done = _run([sys.executable, "-c", program, *arguments])
+    assert (done.returncode, done.stderr) == (130, "")
     assert not (tmp_path / "output").exists()
