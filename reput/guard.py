@@ -12,8 +12,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 PACKAGES = (
-    "store", "filters", "sources", "sinks", "readers", "checkpoints", "streaming", "upkeep",
-    "workload",
+    "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints", "streaming",
+    "upkeep", "workload",
 )  # fmt: skip
 
 

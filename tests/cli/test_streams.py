@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,14 @@ def _run(command: list[str], **where: object) -> subprocess.CompletedProcess[str
         command, stderr=subprocess.PIPE, text=True, timeout=LONGEST_SECONDS, check=False, cwd=ROOT,
         **where,
     )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def heeded_interrupts() -> Iterator[None]:
+    """A shell starts what runs in its background with SIGINT ignored, which children inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")

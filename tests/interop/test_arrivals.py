@@ -70,6 +70,7 @@ def expected_notices(store: Path, theirs: Path) -> dict[str, list[dict[str, obje
     ("release", "name"),
     [(PARITY, "mixed"), (PARITY, "lmq"), (NEWEST, "queues-5.5.1")],
     indirect=["release"],
+    scope="module",
 )
 def test_arrivals_and_a_mirror_follow_the_dispatcher(
     kafka: Kafka, golden: Callable[[str], Path], tmp_path: Path, identity: str, name: str

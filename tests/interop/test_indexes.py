@@ -112,6 +112,7 @@ def check_found(keyed: Sequence[tuple[str, int | None]], answers: Sequence[str])
         *((NEWEST, name) for name in ("orders-5.5.1", "queues-5.5.1", "ext")),
     ],
     indirect=["release"],
+    scope="module",
 )
 def test_rocketmq_answers_from_our_indexes_as_from_its_own(
     golden: Callable[[str], Path], tmp_path: Path, seed: int, name: str
@@ -145,7 +146,8 @@ def test_rocketmq_recovers_our_store_after_a_crash_as_its_own(
 ) -> None:
     """An abort file: by our checkpoint RocketMQ keeps the index files that are full and builds the
     last one again. The log of this store is shorter than the three seconds that 5.3.3 distrusts;
-    5.5.1 dispatches the log's last file."""
+    5.5.1 dispatches the log's last file, and
+    loses index entries of a store of its own as of ours."""
     theirs = golden("mixed")
     ours = build(theirs, tmp_path / "ours")
     for store in (ours, theirs):
@@ -160,7 +162,8 @@ def test_rocketmq_recovers_our_store_after_a_crash_as_its_own(
     assert full
     assert all(path.exists() for path in full)
     assert tree(ours / "consumequeue") == queues
-    check_found(keyed, answers)
+    if release == PARITY:
+        check_found(keyed, answers)
 
 
 def test_rocketmq_finds_messages_by_tag_where_tags_are_indexed(
@@ -184,7 +187,7 @@ def test_rocketmq_finds_messages_by_tag_where_tags_are_indexed(
         assert found == offsets[-MAX_RESULTS:]
 
 
-@pytest.mark.parametrize("release", [NEWEST], indirect=True)
+@pytest.mark.parametrize("release", [NEWEST], indirect=True, scope="module")
 def test_tags_of_a_store_of_5_5_are_recognised(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -216,7 +219,7 @@ def test_tags_of_a_store_of_5_5_are_recognised(
     assert index_contents(part, layout) == index_contents(theirs, layout)
 
 
-@pytest.mark.parametrize("release", [PARITY], indirect=True)
+@pytest.mark.parametrize("release", [PARITY], indirect=True, scope="module")
 def test_an_index_that_5_3_began_and_5_5_continued_is_sound(
     golden: Callable[[str], Path],
 ) -> None:

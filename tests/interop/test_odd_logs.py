@@ -305,6 +305,7 @@ LOSSES = [
         *(pytest.param(NEWEST, *loss, marks=pytest.mark.slow) for loss in LOSSES[1:]),
     ],
     indirect=["release"],
+    scope="module",
 )
 def test_units_of_messages_that_the_log_has_lost(
     tmp_path: Path, seed: int, planned: bool, count: int, tags: str, index_tags: bool | None

@@ -371,6 +371,7 @@ def expected(
     ("release", "name"),
     [(release, name) for release in RELEASES for name in CASES[release]],
     indirect=["release"],
+    scope="module",
 )
 def test_readers_answer_as_rocketmq(cases: dict[str, Case], name: str) -> None:
     """Every question of a store; of the killed one RocketMQ builds all indexes again first."""
