@@ -135,9 +135,10 @@ def test_rocketmq_answers_from_our_indexes_as_from_its_own(
     assert {path for path in changed if not path.startswith(ROCKETMQ_WRITES)} == set()
 
     check_found(keyed, answers)
-    pulled = [answer.split(" ") for answer in answers if answer.startswith("FOUND")]
-    assert len(pulled) >= 2 * len(queues)
-    ruled_out = sum(int(words[4]) for words in pulled)
+    pulled = dict(zip(asked, answers, strict=True))
+    pulled = {asking: answer for asking, answer in pulled.items() if answer.startswith("FOUND")}
+    assert {tuple(asking.split("\t")[1:3]) for asking in pulled} == set(queues)
+    ruled_out = sum(int(answer.split(" ")[4]) for answer in pulled.values())
     assert ruled_out > 1000 if name == "ext" else not ruled_out
 
 
