@@ -19,7 +19,13 @@ from typing import Self
 
 from readers.messagestore import MessageStore
 from store.errors import NotFoundError
-from store.state.consumeroffset import CONSUMER_OFFSET_FILE, Offsets, TopicGroup, read_committed
+from store.state.consumeroffset import (
+    CONSUMER_OFFSET_FILE,
+    Offsets,
+    TopicGroup,
+    read_committed,
+    topics_of,
+)
 
 UNITS_PER_READ = 1 << 16
 
@@ -33,8 +39,11 @@ class CommittedOffsets:
 
     @classmethod
     def read(cls, store: Path, output: Path | None = None) -> Self:
-        """Those below ``output`` if it has any, because then consumers have been served from it;
-        else the store's. Raises NotFoundError if there are none, UsageError if they are damaged."""
+        """Read those below ``output`` if it has any, because then consumers have been served from
+        it, or else the store's.
+
+        Raises NotFoundError if there are none, UsageError if they are damaged.
+        """
         roots = [root for root in (output, store) if root is not None]
         places = [root / CONSUMER_OFFSET_FILE for root in roots]
         for root, path in zip(roots, places, strict=True):
@@ -53,7 +62,7 @@ class CommittedOffsets:
 
     def topics(self, group: str) -> list[str]:
         """Topics in which a group has committed, sorted."""
-        return sorted(key.topic for key in self.table if key.group == group)
+        return topics_of(self.table, group)
 
 
 @dataclass(frozen=True, slots=True)

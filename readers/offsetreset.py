@@ -9,8 +9,7 @@ Source of the rules: RocketMQ 5.3.3 ``AdminBrokerProcessor.resetOffsetInner`` an
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -18,19 +17,19 @@ from pathlib import Path
 
 from readers.grouplag import CommittedOffsets
 from readers.messagestore import MessageStore
+from readers.names import is_group
 from store.datadirectories import check_target
 from store.errors import NotFoundError, UsageError
+from store.log.record import RETRY_GROUP_TOPIC_PREFIX
 from store.state.brokerlock import BrokerLock
 from store.state.consumeroffset import (
+    BROADCAST_SUFFIX,
     TOPIC_GROUP_SEPARATOR,
     ConsumerOffsetFile,
     Offsets,
     TopicGroup,
+    topics_of,
 )
-
-RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
-_GROUP_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}(@broadcast)?\Z", re.ASCII)
-"""The names that RocketMQ's ``Validators`` let pass, and those of a broadcasting group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,8 @@ class OffsetChange:
 
     def __post_init__(self) -> None:
         """Raises UsageError for names that the file of offsets could not give back."""
-        if not _GROUP_NAME.match(self.group) or TOPIC_GROUP_SEPARATOR in self.topic:
+        name = self.group.removesuffix(BROADCAST_SUFFIX)
+        if not is_group(name) or TOPIC_GROUP_SEPARATOR in self.topic:
             raise UsageError(
                 f"the offsets of group {self.group} in topic {self.topic} cannot be written; a "
                 "group's name has letters, digits, %, |, - and _, up to 255 of them"
@@ -119,7 +119,7 @@ def skip(
     store: MessageStore, offsets: Offsets, group: str, topics: Sequence[str] | None
 ) -> list[OffsetChange]:
     """Past every message, in ``topics`` or in all in which the group has committed."""
-    chosen = topics or list(_topics(offsets, group))
+    chosen = topics or _topics(offsets, group)
     found = [
         _reset(store, offsets, group, topic, partial(store.max_offset, topic)) for topic in chosen
     ]
@@ -138,7 +138,7 @@ def clone(
         raise UsageError(
             f"the offsets of group {source} would be cloned to itself; name two groups"
         )
-    own = f"{RETRY_GROUP_TOPIC_PREFIX}{source}"
+    own = RETRY_GROUP_TOPIC_PREFIX.decode() + source
     chosen = topics or [topic for topic in _topics(offsets, source) if topic != own]
     changes = []
     for topic in chosen:
@@ -177,11 +177,11 @@ def _queue_ids(store: MessageStore, topic: str) -> list[int]:
     return queue_ids
 
 
-def _topics(offsets: Offsets, group: str) -> Iterator[str]:
+def _topics(offsets: Offsets, group: str) -> list[str]:
     """Topics in which a group has committed, sorted. Raises NotFoundError if there are none."""
-    found = sorted(key.topic for key in offsets if key.group == group)
+    found = topics_of(offsets, group)
     if not found:
         raise NotFoundError(
             f"group {group} has committed nothing; reput groups list shows those that have"
         )
-    yield from found
+    return found

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from filters.consumers import SQL92
 from readers.messagefilter import MessageFilter
+from readers.names import is_group
 from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
@@ -134,7 +135,7 @@ class Groups:
         for consumer in consumers:
             if not isinstance(consumer, dict) or not isinstance(consumer.get("groupName"), str):
                 raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has a group without name")
-            if not requests.is_group(consumer["groupName"]):
+            if not is_group(consumer["groupName"]):
                 logger.warning("client %s names no group: %.80r", client_id, consumer["groupName"])
                 continue
             member = self._beat(connection, request, client_id, consumer, is_whole)

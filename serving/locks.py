@@ -90,10 +90,19 @@ def _asked(request: Frame) -> tuple[str, str, dict[QueueName, dict[str, object]]
     """Group, client id and queues of a request. Raises Refused."""
     body = requests.json_body(request)
     group, client_id, queues = (body.get(n) for n in ("consumerGroup", "clientId", "mqSet"))
-    named: dict[QueueName, dict[str, object]] = {}
     if isinstance(group, str) and isinstance(client_id, str) and isinstance(queues, list):
-        for queue in queues:
-            topic, queue_id = queue.get("topic"), queue.get("queueId")
-            named[str(topic), int(queue_id)] = queue
-        return group, client_id, named
-    raise Refused(ResponseCode.SYSTEM_ERROR, "the request does not say which locks it means")
+        return group, client_id, {_queue_name(queue): queue for queue in queues}
+    raise _refused()
+
+
+def _queue_name(queue: object) -> QueueName:
+    """The name of a MessageQueue as sent. Raises Refused."""
+    if isinstance(queue, dict):
+        topic, queue_id = queue.get("topic"), queue.get("queueId")
+        if isinstance(topic, str) and type(queue_id) is int:
+            return topic, queue_id
+    raise _refused()
+
+
+def _refused() -> Refused:
+    return Refused(ResponseCode.SYSTEM_ERROR, "the request does not say which locks it means")

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from enum import StrEnum
 from pathlib import Path
 
+from readers.names import is_topic
 from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
@@ -27,7 +27,7 @@ from serving.frame import Frame
 from serving.groups import Groups
 from serving.queues import ServedQueues
 from store.errors import OutputError, SyncError
-from store.state.consumeroffset import ConsumerOffsetFile, Offsets, TopicGroup
+from store.state.consumeroffset import ConsumerOffsetFile, Offsets, TopicGroup, topics_of
 
 logger = logging.getLogger("reput")
 
@@ -96,13 +96,13 @@ class Positions:
         """The offset after the last pull since the start; NO_OFFSET without one."""
         return self._pull_offsets.get(TopicGroup(topic, group), {}).get(queue_id, NO_OFFSET)
 
-    def topics_of(self, group: str) -> Iterator[str]:
-        """Topics in which a group has committed offsets."""
-        return (key.topic for key in self._offsets if key.group == group)
+    def topics_of(self, group: str) -> list[str]:
+        """Topics in which a group has committed offsets, sorted."""
+        return topics_of(self._offsets, group)
 
     def has_group(self, group: str) -> bool:
         """Whether a group has committed offsets."""
-        return next(self.topics_of(group), None) is not None
+        return any(key.group == group for key in self._offsets)
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int, client: str) -> None:
         """Store an offset."""
@@ -156,7 +156,7 @@ class Positions:
         queue_id = requests.number(request, "queueId")
         offset = requests.number(request, "commitOffset")
         config = self._queues.topic(topic)
-        if not requests.is_topic(topic) or not 0 <= queue_id < config.read_queue_nums:
+        if not is_topic(topic) or not 0 <= queue_id < config.read_queue_nums:
             text = f"topic {topic[:80]!r} has no queue {queue_id}"
             raise Refused(ResponseCode.SYSTEM_ERROR, text)
         self.commit(topic, group, queue_id, offset, connection.peer)

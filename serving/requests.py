@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 
+from readers.names import is_group
 from serving.codes import ResponseCode
 from serving.connection import Refused
 from serving.frame import Frame
 from store import configjson
-
-MAX_GROUP_LENGTH = 255
-MAX_TOPIC_LENGTH = 127
-RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z", re.ASCII)
 
 
 def text(request: Frame, name: str) -> str:
@@ -52,16 +47,6 @@ def group(request: Frame, name: str = "consumerGroup") -> str:
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"{value[:80]!r} is no consumer group's name"
         )
     return value
-
-
-def is_group(name: str) -> bool:
-    """Whether a consumer group can have this name (``TopicValidator``'s alphabet)."""
-    return len(name) <= MAX_GROUP_LENGTH and _NAME.match(name) is not None
-
-
-def is_topic(name: str) -> bool:
-    """Whether a client may name a topic so."""
-    return len(name) <= MAX_TOPIC_LENGTH and _NAME.match(name) is not None
 
 
 def json_body(request: Frame) -> Mapping[str, object]:

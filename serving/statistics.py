@@ -64,7 +64,7 @@ class Statistics:
         name = requests.group(request)
         group, wanted = self._groups.get(name), request.ext.get("topic")
         entries = {}
-        for topic in sorted({wanted} if wanted else self._positions.topics_of(name)):
+        for topic in [wanted] if wanted else self._positions.topics_of(name):
             config = self._topics.find(topic)
             if config is None or not _subscribes(group, topic):
                 continue

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from readers.messagestore import MessageStore
-from serving.requests import RETRY_GROUP_TOPIC_PREFIX
-from store import configjson
-from store.errors import UsageError
-from store.queue.queuetype import TOPICS_FILE
+from store.filetimes import Watched
+from store.log.record import RETRY_GROUP_TOPIC_PREFIX
+from store.queue.queuetype import TOPICS_FILE, read_topic_table
 
 PERM_READ = 4
 _FRESH_SECONDS = 1.0
@@ -43,10 +42,9 @@ class Topics:
         self, root: Path, store: MessageStore, is_known_group: Callable[[str], bool]
     ) -> None:
         """``is_known_group`` tells whether a group has a retry topic, if only an empty one."""
-        self._path = root / TOPICS_FILE
         self._store = store
+        self._table = Watched(root / TOPICS_FILE, lambda: read_topic_table(root))
         self._is_known_group = is_known_group
-        self._signature: tuple[int, int] | None = None
         self._declared: Mapping[str, object] = {}
         self._found: dict[str, TopicConfig | None] = {}
         self._read_at = float("-inf")
@@ -69,20 +67,7 @@ class Topics:
             return
         self._read_at = now
         self._found.clear()
-        try:
-            status = self._path.stat()
-            signature = (status.st_mtime_ns, status.st_size)
-        except FileNotFoundError:
-            signature = None
-        if signature == self._signature:
-            return
-        document = configjson.read(self._path)
-        table = document.get("topicConfigTable") if isinstance(document, dict) else {}
-        if not isinstance(table, dict):
-            raise UsageError(
-                f"{self._path} has no topicConfigTable; restore it from the broker's config"
-            )
-        self._declared, self._signature = table, signature
+        self._declared = self._table.value()
 
     def _make(self, name: str) -> TopicConfig | None:
         ids = self._store.queue_ids(name)
@@ -101,7 +86,7 @@ class Topics:
             )
         if count:
             return TopicConfig(name, count, count)
-        group = name.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+        group = name.removeprefix(RETRY_GROUP_TOPIC_PREFIX.decode())
         if group != name and self._is_known_group(group):
             return TopicConfig(name, 1, 1)
         return None

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from sources.commitlogoptions import CommitLogOptions
 from sources.hangup import QuietDataSource
 from sources.interpreter import check_workers_interpreter
-from sources.livesettings import LiveSettings, Watched
+from sources.livesettings import LiveSettings
 from sources.offsets import (
     PinnedStart,
     check_no_loss,
@@ -46,6 +46,7 @@ from sources.schemas import RUNS_SCHEMA, check_schema, rows_schema
 from store import configjson
 from store.config import StoreSettings, read_store_settings
 from store.errors import CommitLogDataLossError
+from store.filetimes import Watched
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail, Window, record_starts, walk
 from store.runs.dispatch import BatchSettings

@@ -14,39 +14,15 @@ consumers' filters in ``config/consumerFilter.json`` are up to ten seconds old.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from store.config import StoreSettings, read_store_settings
-from store.filetimes import is_settled
+from store.filetimes import Watched, signature
 from store.queue.queuetype import TOPICS_FILE, batch_topics, read_queue_types
 from store.runs.dispatch import BatchSettings
 
 ABORT_FILE = "abort"
 """The file below a store's root that exists while a broker has the store open."""
-
-T = TypeVar("T")
-
-
-class Watched(Generic[T]):
-    """A value that follows from a file, read again after the file was written; otherwise a stat
-    suffices."""
-
-    def __init__(self, path: Path, read: Callable[[], T]) -> None:
-        self._path = path
-        self._read = read
-        self._value: T | None = None
-        self._seen: object = None
-
-    def value(self) -> T:
-        """Return the value as of now. Raises what ``read`` raises, and then reads again the next
-        time."""
-        found = _signature(self._path)
-        if self._value is None or found != self._seen:
-            self._value, self._seen = self._read(), found
-        return self._value
 
 
 class LiveSettings:
@@ -66,7 +42,7 @@ class LiveSettings:
         self._delay_levels_ms = settings.message_delay_levels_ms
         self._topics = Watched(self._root / TOPICS_FILE, self._read_batch_topics)
         self._abort = self._root / ABORT_FILE
-        self._started = _signature(self._abort)
+        self._started = signature(self._abort)
 
     def poll(self) -> BatchSettings:
         """Return the settings by which a batch whose end is known is dispatched. Raises UsageError
@@ -75,7 +51,7 @@ class LiveSettings:
 
     def delay_levels_ms(self) -> tuple[int, ...]:
         """The delay levels of the broker that was started last."""
-        started = _signature(self._abort)
+        started = signature(self._abort)
         if started is not None and started != self._started:
             settings = read_store_settings(self._root, self._broker_conf)
             self._delay_levels_ms = settings.message_delay_levels_ms
@@ -85,15 +61,3 @@ class LiveSettings:
     def _read_batch_topics(self) -> frozenset[bytes]:
         self._batch_topics = batch_topics(read_queue_types(self._root), self._batch_topics)
         return self._batch_topics
-
-
-def _signature(path: Path) -> object:
-    """Return a value that changes whenever the file is written; None where there is no file."""
-    looked_at = time.time_ns()
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    if not is_settled(found.st_mtime_ns, looked_at):
-        return object()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -6,6 +6,13 @@ follows another one at once would pass unseen.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
 _SETTLED_NANOSECONDS = 3_000_000_000
 """Shared file systems store times to a second or two, and clocks of two machines differ a
 little."""
@@ -15,3 +22,34 @@ def is_settled(changed_ns: int, seen_ns: int) -> bool:
     """Whether a change after ``seen_ns``, when it was looked at, gives what was changed at
     ``changed_ns`` another time; both in ns since the epoch."""
     return changed_ns <= seen_ns - _SETTLED_NANOSECONDS
+
+
+def signature(path: Path) -> object:
+    """Return a value that changes whenever the file is written; None where there is no file."""
+    looked_at = time.time_ns()
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    if not is_settled(found.st_mtime_ns, looked_at):
+        return object()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+class Watched(Generic[T]):
+    """A value that follows from a file, read again after the file was written; otherwise a stat
+    suffices."""
+
+    def __init__(self, path: Path, read: Callable[[], T]) -> None:
+        self._path = path
+        self._read = read
+        self._value: T | None = None
+        self._seen: object = None
+
+    def value(self) -> T:
+        """Return the value as of now. Raises what ``read`` raises, and then reads again the next
+        time."""
+        found = signature(self._path)
+        if self._value is None or found != self._seen:
+            self._value, self._seen = self._read(), found
+        return self._value

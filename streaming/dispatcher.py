@@ -23,11 +23,11 @@ from checkpoints.ownership import Ownership
 from checkpoints.reconcile import Plan, make_plan
 from checkpoints.swap import finish_swap
 from sources.commitlog import CommitLogDataSource
-from sources.livesettings import Watched
 from store import fsops
 from store.config import FILE_NAME as BROKER_CONF
 from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
 from store.errors import NoSpaceError, ReputError, StoreError, UsageError
+from store.filetimes import Watched
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
 from store.state.built import settings_of

@@ -28,12 +28,9 @@ BATCH_CQ = "BatchCQ"
 SIMPLE_CQ = "SimpleCQ"
 
 
-def read_queue_types(root: Path) -> Mapping[bytes, str]:
-    """The kind of queue, BATCH_CQ or SIMPLE_CQ, of every topic that the store at ``root`` declares.
-
-    It is empty without ``config/topics.json``. Raises UsageError if the file cannot be read or
-    names another kind of queue.
-    """
+def read_topic_table(root: Path) -> Mapping[str, object]:
+    """The topics that the store at ``root`` declares, by name; empty without
+    ``config/topics.json``. Raises UsageError if the file cannot be read."""
     path = root / TOPICS_FILE
     document = configjson.read(path)
     if document is None:
@@ -41,15 +38,23 @@ def read_queue_types(root: Path) -> Mapping[bytes, str]:
     topics = document.get("topicConfigTable") if isinstance(document, dict) else None
     if not isinstance(topics, dict):
         raise UsageError(f"{path} has no topicConfigTable; restore it from the broker's config")
+    return topics
+
+
+def read_queue_types(root: Path) -> Mapping[bytes, str]:
+    """The kind of queue, BATCH_CQ or SIMPLE_CQ, of every topic that the store at ``root`` declares.
+
+    Raises UsageError if the file cannot be read or names another kind of queue.
+    """
     found = {}
-    for topic, config in topics.items():
+    for topic, config in read_topic_table(root).items():
         # a topic that was created before RocketMQ 5 has no attributes
         attributes = config.get("attributes") if isinstance(config, dict) else None
         declared = (attributes or {}).get(QUEUE_TYPE, SIMPLE_CQ)
         if declared not in (SIMPLE_CQ, BATCH_CQ):
             raise UsageError(
-                f"topic {escaped(topic.encode())} in {path} has {QUEUE_TYPE}={declared}; "
-                f"it must be {SIMPLE_CQ} or {BATCH_CQ}"
+                f"topic {escaped(topic.encode())} in {root / TOPICS_FILE} has "
+                f"{QUEUE_TYPE}={declared}; it must be {SIMPLE_CQ} or {BATCH_CQ}"
             )
         found[topic.encode()] = declared
     return found

@@ -35,6 +35,7 @@ CONSUMER_OFFSET_FILE = "config/consumerOffset.json"
 SERVE_DIRECTORY = f"{STATE_DIRECTORY}/serve"
 JOURNAL = f"{SERVE_DIRECTORY}/offsets.journal"
 TOPIC_GROUP_SEPARATOR = "@"
+BROADCAST_SUFFIX = "@broadcast"
 
 
 class TopicGroup(NamedTuple):
@@ -46,6 +47,11 @@ class TopicGroup(NamedTuple):
 
 Offsets = dict[TopicGroup, dict[int, int]]
 """Committed offsets by topic and group, then by queue id."""
+
+
+def topics_of(offsets: Offsets, group: str) -> list[str]:
+    """Topics in which a group has committed, sorted."""
+    return sorted(key.topic for key in offsets if key.group == group)
 
 
 def read_committed(root: Path) -> Offsets | None:

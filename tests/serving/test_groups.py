@@ -104,8 +104,11 @@ def test_bodies_that_are_no_heartbeat(port: int) -> None:
         odd = heartbeat("x", "../g5", "Topic_1")
         assert client.ask(HEART_BEAT, {}, odd).code == 0
         assert members(client, "../g5") == []
-        for body in (b'{"clientId":"x","consumerGroup":"g","mqSet":[7]}', b"{}"):
-            assert client.ask(LOCK, {}, body).code == 1
+        locks = '{"clientId":"x","consumerGroup":"g","mqSet":[%s]}'
+        for queue in ("7", '{"topic":"Topic_1"}', '{"topic":"Topic_1","queueId":"x"}'):
+            answer = client.ask(LOCK, {}, (locks % queue).encode())
+            assert (answer.code, "which locks" in answer.header["remark"]) == (1, True)
+        assert client.ask(LOCK, {}, b"{}").code == 1
 
 
 def lock_body(client_id: str, *queue_ids: int) -> dict[str, object]:

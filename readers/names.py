@@ -1,0 +1,22 @@
+"""The names that topics and consumer groups can have.
+
+Source: RocketMQ 5.3.3 ``TopicValidator``, and the client's ``Validators``.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_GROUP_LENGTH = 255
+MAX_TOPIC_LENGTH = 127
+ALPHABET = re.compile(r"[%|a-zA-Z0-9_-]+\Z", re.ASCII)
+
+
+def is_group(name: str) -> bool:
+    """Whether a consumer group can have this name."""
+    return len(name) <= MAX_GROUP_LENGTH and ALPHABET.match(name) is not None
+
+
+def is_topic(name: str) -> bool:
+    """Whether a client may name a topic so."""
+    return len(name) <= MAX_TOPIC_LENGTH and ALPHABET.match(name) is not None
