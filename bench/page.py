@@ -36,7 +36,6 @@ LINES = (
     Line("whole process, exec to exit", "whole-process-300", ("reput",), ("RocketMQ",), True),
     Line("time from append to entry at 1,000 messages/s, median and 99th percentile",
          "latency-1000", ("p50", "p99"), ("RocketMQ p50", "RocketMQ p99")),
-    Line("the same at 100,000 messages/s", "latency-100000", ("p50", "p99")),
     Line("idle", "idle", ("reput",)),
     Line("peak memory of all processes, 12 GiB of log", "peak-memory", ("12.00 GiB",)),
 )  # fmt: skip
@@ -116,17 +115,11 @@ def _commit(about: dict[str, Any]) -> str:
 
 
 def _where(abouts: Sequence[dict[str, Any]]) -> str:
-    """Return a sentence for each machine and sizes: where the runs were made, and when."""
-    sessions: dict[str, set[str]] = {}
-    for about in abouts:
-        where = (
-            f"{about['cores']} cores ({about['cpu']}), {about['memory_gib']} GiB of memory, "
-            f"Python {about['python']}, RocketMQ {about['rocketmq']}; main logs of "
-            f"{about['gib']:g} GiB; rounds: {about['rounds']}"
-        )
-        when = f"{_session(about)} at commit {_commit(about)}"
-        sessions.setdefault(where, set()).add(when)
-    return "\n".join(
-        f"Measured on {where}; sessions (UTC): {', '.join(sorted(when))}."
-        for where, when in sessions.items()
+    """Return a sentence for each machine and sizes."""
+    sentences = (
+        f"Measured on {about['cores']} cores ({about['cpu']}), {about['memory_gib']} GiB of "
+        f"memory, Python {about['python']}, RocketMQ {about['rocketmq']}; main logs of "
+        f"{about['gib']:g} GiB; rounds: {about['rounds']}."
+        for about in abouts
     )
+    return "\n".join(dict.fromkeys(sentences))

@@ -15,7 +15,6 @@ from reput.cli import app
 from tests.support.cli import reput_json
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
 REFERENCE = ROOT / "docs" / "reference"
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 CITATION = re.compile(r"([\w./-]+\.md)((?:(?:,| and)? ?§\d+)*)")
@@ -96,15 +95,15 @@ def test_every_command_that_documents_show_exists() -> None:
         assert {word for word in words if word.startswith("--")} <= known, line
 
 
-def test_the_readmes_program_runs(tmp_path: Path) -> None:
-    """The Python lines, on a store that the README's own command makes."""
+def test_the_program_that_reads_a_log_runs(tmp_path: Path) -> None:
+    """The Python lines of docs/reading.md, on a store that the README's own command makes."""
     store = tmp_path / "store"
     reput_json("produce", store, "--count", 100, "--rate", 0, "--commitlog-file-size", "1m")
-    found = re.search(r"^```python\n(.*?)^```", README.read_text("utf-8"), re.M | re.S)
-    assert found is not None
-    assert '"/tmp/mystore"' in found[1]
-    program = found[1].replace('"/tmp/mystore"', repr(str(store)))
-    environment = {**os.environ, "PYTHONPATH": str(README.parent)}
+    page = (ROOT / "docs" / "reading.md").read_text("utf-8")
+    (text,) = re.findall(r"^## The log as a Spark table\n\n```py\n(.*?)^```", page, re.M | re.S)
+    assert '"/tmp/mystore"' in text
+    program = text.replace('"/tmp/mystore"', repr(str(store)))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False,
         cwd=tmp_path, env=environment,

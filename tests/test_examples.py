@@ -1,4 +1,4 @@
-"""The example of the README runs as it is shown, and draws what the log holds."""
+"""The example of docs/reading.md runs as it is shown, and draws what the log holds."""
 
 from __future__ import annotations
 
