@@ -51,9 +51,9 @@ class DispatcherConfig:
     """Remove queue files whose messages the log has lost, as a broker does."""
     broker_conf: Path | None = None
     """RocketMQ's property file; None for ``store/broker.conf``, if it exists."""
-    commit_log_file_size: int | None = None
+    mapped_file_size_commit_log: int | None = None
     """Size in bytes; it overrides the property file."""
-    consume_queue_file_size: int | None = None
+    mapped_file_size_consume_queue: int | None = None
     """Size in bytes; it overrides the property file."""
     store_id: str | None = None
     """Identity of an output that this run creates, 32 hex digits; None for a new one."""
@@ -66,7 +66,7 @@ class DispatcherConfig:
     def flags(self) -> dict[str, Any]:
         """Return field of StoreSettings -> value, for ``store.state.built.settings_of``."""
         return {
-            "mapped_file_size_consume_queue": self.consume_queue_file_size,
+            "mapped_file_size_consume_queue": self.mapped_file_size_consume_queue,
             "on_queue_gap": self.on_queue_gap,
             "verify_crc": self.verify_crc,
             "message_index_enable": self.index,
@@ -78,7 +78,7 @@ class DispatcherConfig:
         """Return the settings of the store, without those of the output in ``flags``. Raises
         UsageError."""
         settings = read_store_settings(self.store, self.broker_conf)
-        return settings.with_commit_log_file_size(self.commit_log_file_size)
+        return settings.with_commit_log_file_size(self.mapped_file_size_commit_log)
 
     @property
     def state_directory(self) -> Path:

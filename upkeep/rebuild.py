@@ -183,7 +183,7 @@ def _aside(config: DispatcherConfig, built: Path) -> DispatcherConfig:
     return replace(
         config, output=built, once=True, checkpoint=None, adopt=False, replay_from=None,
         store_id=found.store_id if found else None, followers=(), on_queue_gap=None,
-        verify_crc=None, index=None, index_tags=None, consume_queue_file_size=None,
+        verify_crc=None, index=None, index_tags=None, mapped_file_size_consume_queue=None,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import typer
 
 from reput.cli import options, render, tables
 from reput.cli.commands import Command, Group
-from store.config import read_properties
+from store.config import StoreSettings, read_properties
 from store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, sys_flag_names
 from upkeep.inspect import describe_checkpoint, describe_queue, describe_record
 
@@ -48,25 +48,27 @@ def _named(name: str, value: Any) -> Any:
 
 
 @app.command("record", cls=Command)
+@options.with_options(settings=options.store_settings)
 def record(
-    store: options.Store,
+    settings: StoreSettings,
     physical_offset: Annotated[
         int,
         typer.Argument(
             min=0, help="The byte of the log at which the record starts.", metavar="OFFSET"
         ),
     ],
-    broker_conf: options.BrokerConf = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Decode what stands at a physical offset, whether it is a sound record or not."""
-    fields = describe_record(options.store_settings(store, broker_conf), physical_offset)
+    fields = describe_record(settings, physical_offset)
     _show(f"physical offset {physical_offset}", fields, as_json)
 
 
 @app.command("queue", cls=Command)
+@options.with_options(settings=options.output_settings)
 def queue(
     store: options.Store,
+    settings: StoreSettings,
     topic: options.Topic,
     queue_id: options.Queue,
     first: Annotated[
@@ -76,12 +78,9 @@ def queue(
         int, options.value("N", "How many units to show.", "--count", "-n", min=1)
     ] = 20,
     output: options.ReadOutput = None,
-    broker_conf: options.BrokerConf = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show units of a consume queue, and whether the log has the record of each."""
-    settings = options.output_settings(store, output, broker_conf, None, consume_queue_file_size)
     rows = describe_queue(settings, output or store, topic, queue_id, first, count)
     if as_json:
         render.print_json(rows)

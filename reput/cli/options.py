@@ -107,10 +107,7 @@ def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., None]]
     become options where that parameter stands, except those that the command has itself; a value
     then goes to both.
     """
-    wanted = {
-        name: [one for one in _parameters(maker).values() if one.kind is not one.VAR_KEYWORD]
-        for name, maker in makers.items()
-    }
+    wanted = {name: list(_parameters(maker).values()) for name, maker in makers.items()}
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         own = _parameters(command)
@@ -154,31 +151,42 @@ def output_settings(
     broker_conf: BrokerConf = None,
     commitlog_file_size: CommitLogFileSize = None,
     consume_queue_file_size: ConsumeQueueFileSize = None,
-    **flags: object,
 ) -> StoreSettings:
-    """A store's settings and those that the output was built with; ``flags``: more, by field.
+    """A store's settings and those that the output was built with.
 
     Raises UsageError, also where flags or property file contradict the output.
     """
     settings = store_settings(store, broker_conf, commitlog_file_size)
+    return settings_of(output or store, settings, _file_size(consume_queue_file_size))
+
+
+def build_flags(
+    on_queue_gap: OnQueueGapOption = None,
+    verify_crc: VerifyCrc = None,
+    index_tags: IndexTags = None,
+    consume_queue_file_size: ConsumeQueueFileSize = None,
+) -> dict[str, Any]:
+    """Settings that determine an output's bytes, by their field of ``StoreSettings`` and of
+    ``DispatcherConfig``. Raises UsageError."""
+    flags = {"on_queue_gap": on_queue_gap, "verify_crc": verify_crc, "index_tags": index_tags}
+    return flags | _file_size(consume_queue_file_size)
+
+
+def _file_size(consume_queue_file_size: str | None) -> dict[str, Any]:
     size = size_option("--consume-queue-file-size", consume_queue_file_size)
-    flags["mapped_file_size_consume_queue"] = size
-    return settings_of(output or store, settings, flags)
+    return {"mapped_file_size_consume_queue": size}
 
 
 def dispatcher_settings(
     broker_conf: BrokerConf = None,
     commitlog_file_size: CommitLogFileSize = None,
-    consume_queue_file_size: ConsumeQueueFileSize = None,
     conf: Conf = None,
 ) -> dict[str, Any]:
     """Fields of ``DispatcherConfig`` that every dispatching command sets. Raises UsageError."""
+    size = size_option("--commitlog-file-size", commitlog_file_size)
     return {
         "broker_conf": broker_conf,
-        "commit_log_file_size": size_option("--commitlog-file-size", commitlog_file_size),
-        "consume_queue_file_size": size_option(
-            "--consume-queue-file-size", consume_queue_file_size
-        ),
+        "mapped_file_size_commit_log": size,
         "spark_conf": spark_conf(conf or []),
     }
 

@@ -23,7 +23,7 @@ DIFFERENT = 1
 SHOWN_DIFFERENCES = 10
 
 
-@options.with_options(dispatcher=options.dispatcher_settings)
+@options.with_options(flags=options.build_flags, dispatcher=options.dispatcher_settings)
 def rebuild(
     store: options.Store,
     output: options.Output = None,
@@ -42,10 +42,8 @@ def rebuild(
         bool,
         options.flag("Build nothing, and remove what earlier rebuilds kept.", "--drop-old"),
     ] = False,
-    on_queue_gap: options.OnQueueGapOption = None,
-    verify_crc: options.VerifyCrc = None,
-    index_tags: options.IndexTags = None,
     *,
+    flags: dict[str, Any],
     dispatcher: dict[str, Any],
     as_json: options.AsJson = False,
 ) -> None:
@@ -67,9 +65,7 @@ def rebuild(
         output=root,
         # an index that is asked for by name is built from now on
         index=True if only is not None and INDEX_DIRECTORY in kinds else None,
-        index_tags=index_tags,
-        on_queue_gap=on_queue_gap,
-        verify_crc=verify_crc,
+        **flags,
         **dispatcher,
     )
     _show(_rebuild(config, kinds, topic, dry_run), root, dry_run, as_json)

@@ -40,7 +40,9 @@ OnCorruptOption = Annotated[
 ]  # fmt: skip
 
 
-@options.with_options(kafka=kafka_followers, dispatcher=options.dispatcher_settings)
+@options.with_options(
+    flags=options.build_flags, kafka=kafka_followers, dispatcher=options.dispatcher_settings
+)
 def run(
     store: options.Store,
     output: options.Output = None,
@@ -51,9 +53,9 @@ def run(
     ] = None,
     trigger: Trigger = f"{DEFAULT_TRIGGER_MS}ms",
     max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
+    *,
     on_corrupt: OnCorruptOption = OnCorrupt.QUARANTINE,
-    on_queue_gap: options.OnQueueGapOption = None,
-    verify_crc: options.VerifyCrc = None,
+    flags: dict[str, Any],
     adopt: Annotated[
         bool, options.flag("Continue queues that another writer built.", "--adopt")
     ] = False,
@@ -62,13 +64,11 @@ def run(
         options.value("OFFSET", "Dispatch again from `earliest` or a physical offset."),
     ] = None,
     index: options.Index = None,
-    index_tags: options.IndexTags = None,
     retention: options.Retention = False,
     delta: options.Delta = None,
     delta_schema: options.DeltaSchema = None,
     delta_store_id: options.DeltaStoreId = None,
     delta_interval: options.DeltaInterval = "10s",
-    *,
     kafka: tuple[FollowerTarget, ...],
     dispatcher: dict[str, Any],
     as_json: options.AsJson = False,
@@ -88,13 +88,11 @@ def run(
         trigger_ms=options.duration_option_ms("--trigger", trigger),
         max_bytes_per_trigger=max_bytes or 0,
         fail_on_corrupt=on_corrupt is OnCorrupt.FAIL,
-        on_queue_gap=on_queue_gap,
-        verify_crc=verify_crc,
         adopt=adopt,
         replay_from=replay_from,
         index=index,
-        index_tags=index_tags,
         retention=retention,
+        **flags,
         **dispatcher,
         followers=options.followers(delta, delta_schema, delta_store_id, delta_interval) + kafka,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from store.config import NO_PROPERTY_FILE, StoreSettings
 from store.index.indexfile import INDEX_DIRECTORY
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
+from store.state.built import settings_of
 from upkeep.compare import INDEX_ENTRY_DTYPE
 from upkeep.verify.difference import Damage, Difference
 
@@ -25,18 +26,16 @@ _NAMES: dict[tuple[str, str], tuple[str, ...]] = {
 """Names of a difference's fields by kind and damage; a wrong file has a size in bytes."""
 
 
+@options.with_options(flags=options.build_flags, given=options.store_settings)
 def verify(
     store: options.Store,
     output: options.Output = None,
     repair: Annotated[
         bool, options.flag("Cut what differs; the next `reput run` writes it again.", "--repair")
     ] = False,
-    on_queue_gap: options.OnQueueGapOption = None,
-    verify_crc: options.VerifyCrc = None,
-    index_tags: options.IndexTags = None,
-    broker_conf: options.BrokerConf = None,
-    commitlog_file_size: options.CommitLogFileSize = None,
-    consume_queue_file_size: options.ConsumeQueueFileSize = None,
+    *,
+    flags: dict[str, Any],
+    given: StoreSettings,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare queues and index up to the watermark with the log; exit code 1 if any differs.
@@ -46,10 +45,7 @@ def verify(
     """
     from upkeep.verify.run import verify as verify_output  # noqa: PLC0415
 
-    settings = options.output_settings(
-        store, output, broker_conf, commitlog_file_size, consume_queue_file_size,
-        on_queue_gap=on_queue_gap, verify_crc=verify_crc, index_tags=index_tags,
-    )  # fmt: skip
+    settings = settings_of(output or store, given, flags)
     found = verify_output(settings, output or store, repair=repair)
     if as_json:
         render.print_json({**asdict(found), "repaired": repair})

@@ -95,7 +95,7 @@ def by_conf(setting: str, built: str, other: str, golden: str = "plain") -> Case
 CASES = (
     Case(
         "mappedFileSizeConsumeQueue", "400", "6000",
-        flags={"consume_queue_file_size": 400}, arguments=("--consume-queue-file-size", "400"),
+        flags={"mapped_file_size_consume_queue": 400}, arguments=("--consume-queue-file-size", "400"),
         other_arguments=("--consume-queue-file-size", "6000"),
         other_conf="mappedFileSizeConsumeQueue=6000\n",
     ),
@@ -331,7 +331,7 @@ def test_killed_anywhere_what_depends_on_it_is_never_there_without_it(ram_path: 
     """Before each of the first operations on files: an entry has its record, and whoever starts
     next, told the same or nothing, ends with the same bytes."""
     store = unpack_golden("plain", ram_path)
-    flags = {"consume_queue_file_size": 400, "index_tags": True}
+    flags = {"mapped_file_size_consume_queue": 400, "index_tags": True}
     whole = DerivedOutput(store, ram_path / "whole")
     whole.start(**flags)
     recorded, derived = [], []
@@ -346,7 +346,7 @@ def test_killed_anywhere_what_depends_on_it_is_never_there_without_it(ram_path: 
         if has_record and not has_parts and not any(derived):
             # nothing depends on it yet
             other = shutil.copytree(output.root, ram_path / "other")
-            DerivedOutput(store, other).start(consume_queue_file_size=6000, index_tags=False)
+            DerivedOutput(store, other).start(mapped_file_size_consume_queue=6000, index_tags=False)
             record = read_build_record(other)
             assert record is not None
             assert record.settings["mapped_file_size_consume_queue"] == 6000
@@ -440,13 +440,13 @@ def rebuilt(
 def test_a_rebuild_builds_as_before_or_as_it_is_told(ram_path: Path) -> None:
     """The swap records its options, so that the next run continues with them."""
     output = DerivedOutput(unpack_golden("plain", ram_path), ram_path / "output")
-    output.start(part=half, consume_queue_file_size=400, index_tags=True)
+    output.start(part=half, mapped_file_size_consume_queue=400, index_tags=True)
     rebuilt(output)
     assert tree(output.root / "consumequeue") == relaid_queues(output.store, 400)
     before = contents(output.root)
     output.start()
     assert contents(output.root) == before
-    rebuilt(output, consume_queue_file_size=6000, on_queue_gap=OnQueueGap.BLANK)
+    rebuilt(output, mapped_file_size_consume_queue=6000, on_queue_gap=OnQueueGap.BLANK)
     output.start()
     record = read_build_record(output.root)
     assert record is not None
@@ -471,7 +471,7 @@ def test_a_rebuild_of_a_part_changes_what_decides_that_part_alone(
         {"kinds": ("index",), "on_queue_gap": OnQueueGap.BLANK},
         {"kinds": ("index",), "verify_crc": True},
         {"kinds": ("consumequeue",), "index_tags": True},
-        {"topics": ["Topic_1"], "consume_queue_file_size": 400},
+        {"topics": ["Topic_1"], "mapped_file_size_consume_queue": 400},
     ):
         with pytest.raises(UsageError, match="was built with"):
             rebuilt(output, **options)

@@ -142,14 +142,16 @@ def test_retention_follows_the_log_and_a_restart_goes_on(
 ) -> None:
     """With ``retention`` files go with the log's front; queues end as they would without."""
     store, output = golden("plain"), tmp_path / "output"
-    dispatch(store, output, consume_queue_file_size=200)
+    dispatch(store, output, mapped_file_size_consume_queue=200)
     before = tree(output / "consumequeue")
     files = sorted((store / "commitlog").iterdir())
     for path in files[:3]:
         path.unlink()
-    dispatch(store, output, consume_queue_file_size=200, replay_from="earliest")
+    dispatch(store, output, mapped_file_size_consume_queue=200, replay_from="earliest")
     assert tree(output / "consumequeue") == before
-    dispatch(store, output, consume_queue_file_size=200, replay_from="earliest", retention=True)
+    dispatch(
+        store, output, mapped_file_size_consume_queue=200, replay_from="earliest", retention=True
+    )
     after = tree(output / "consumequeue")
     log_min = int(files[3].name)
     for name, data in before.items():
@@ -181,7 +183,7 @@ def test_retention_follows_the_log_while_no_message_comes(
         if (len(there) == len(kept) and not files[0].exists()) or time.monotonic() > deadline:
             stop.set()
 
-    config = DispatcherConfig(store, output, consume_queue_file_size=200, retention=True)
+    config = DispatcherConfig(store, output, mapped_file_size_consume_queue=200, retention=True)
     progress = run_dispatcher(config, stop, show)
     assert tree(output / "consumequeue") == kept
     assert len(kept) < len(relaid_queues(store, 200))

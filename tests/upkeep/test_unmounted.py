@@ -64,7 +64,7 @@ def whole(output: DerivedOutput) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", ["front", "commitlog", "end"])
 def test_nothing_is_removed_or_cut(output: DerivedOutput, name: str) -> None:
     """Neither by expire nor by a repair, a rebuild or a start; mounted again, all is sound."""
-    output.start(consume_queue_file_size=FILE_SIZE)
+    output.start(mapped_file_size_consume_queue=FILE_SIZE)
     settings = settings_of(output.root, read_store_settings(output.store))
     assert queues(output) == whole(output)
     with unmounted(output.store / name):
@@ -92,7 +92,7 @@ def test_retention_waits_and_dispatching_goes_on(
 ) -> None:
     """The missing files were dispatched before."""
     later = int(sorted((output.store / "end").iterdir())[0].name)
-    output.start(part=lambda _: later, consume_queue_file_size=FILE_SIZE)
+    output.start(part=lambda _: later, mapped_file_size_consume_queue=FILE_SIZE)
     with unmounted(output.store / "front"):
         output.start(retention=True)
     assert queues(output) == whole(output)
@@ -103,7 +103,7 @@ def test_retention_waits_and_dispatching_goes_on(
 def test_nothing_is_skipped(output: DerivedOutput, name: str) -> None:
     """A run stops where it finds the part missing, and goes on there when it is mounted."""
     start = int(sorted((output.store / "front").iterdir())[1].name)
-    output.start(part=lambda _: start, consume_queue_file_size=FILE_SIZE)
+    output.start(part=lambda _: start, mapped_file_size_consume_queue=FILE_SIZE)
     with (
         unmounted(output.store / name),
         pytest.raises(CommitLogError, match=r"may not be mounted: nothing of .* is skipped"),
