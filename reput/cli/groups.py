@@ -30,30 +30,17 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-OffsetsOutput = Annotated[
+Output = Annotated[
     Path | None,
     options.value(
         "DIR",
-        "Root directory of queues and, where they exist, of committed offsets; the store itself "
-        "if not given.",
+        "Root directory of queues and committed offsets; the store itself if not given.",
         "--output",
         "-o",
     ),
 ]
-
-
 Group = Annotated[
     str, typer.Argument(help="The consumer group.", callback=options.text, metavar="GROUP")
-]
-OffsetsTarget = Annotated[
-    Path | None,
-    options.value(
-        "DIR",
-        "Root directory of queues below which the offsets are written; the store itself if not "
-        "given.",
-        "--output",
-        "-o",
-    ),
 ]
 Apply = Annotated[
     bool, options.flag("Write the offsets; otherwise they are only shown.", "--apply")
@@ -73,7 +60,7 @@ SomeTopics = Annotated[
 @options.with_options(settings=options.output_settings)
 def list_groups(
     settings: StoreSettings,
-    output: OffsetsOutput = None,
+    output: Output = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show each consumer group with its lag over all of its topics."""
@@ -82,12 +69,8 @@ def list_groups(
         {"group": group, "topics": committed.topics(group), **_sum(list(found))}
         for group, found in groupby(lags, attrgetter("group"))
     ]
-    if as_json:
-        render.print_json({"offsets_file": str(committed.path), "groups": groups})
-        return
-    columns = ("group", "topics", "queues", *_LAG_COLUMNS)
     rows = [(one["group"], len(one["topics"]), one["queues"], *_lag_row(one)) for one in groups]
-    _print(committed, columns, rows)
+    _print(committed, {"groups": groups}, ("group", "topics", "queues"), rows, as_json)
 
 
 @app.command("show", cls=Command)
@@ -95,22 +78,18 @@ def list_groups(
 def show(
     settings: StoreSettings,
     group: Group,
-    output: OffsetsOutput = None,
+    output: Output = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show each queue of a consumer group; exit code 1 if it has committed nothing."""
     committed, lags = _read(settings, output, groups=[group])
-    if as_json:
-        queues = [asdict(one) for one in lags]
-        render.print_json({"offsets_file": str(committed.path), "group": group, "queues": queues})
-        return
-    columns = ("topic", "queue", "min", "max", "committed", *_LAG_COLUMNS)
+    found = {"group": group, "queues": [asdict(one) for one in lags]}
     rows = [
         (one.topic, one.queue_id, one.min_offset, one.max_offset, one.committed,
          *_lag_row(asdict(one.lag)))
         for one in lags
     ]  # fmt: skip
-    _print(committed, columns, rows)
+    _print(committed, found, ("topic", "queue", "min", "max", "committed"), rows, as_json)
 
 
 @app.command("reset", cls=Command)
@@ -132,7 +111,7 @@ def reset(
         int | None, options.value("OFFSET", "With `--queue`, the queue offset to move to.", min=0)
     ] = None,
     apply: Apply = False,
-    output: OffsetsTarget = None,
+    output: Output = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show, or write, a group's offsets for a time, for the beginning, or as they are given.
@@ -163,7 +142,7 @@ def skip(
     group: Group,
     topic: SomeTopics = None,
     apply: Apply = False,
-    output: OffsetsTarget = None,
+    output: Output = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show, or write, a group's offsets past every message, in all topics where it has committed.
@@ -192,7 +171,7 @@ def clone(
     ],
     topic: SomeTopics = None,
     apply: Apply = False,
-    output: OffsetsTarget = None,
+    output: Output = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show, or write, a group's offsets for another group, in all topics but its retry topic.
@@ -219,7 +198,7 @@ def lag(
         list[str] | None,
         options.value("TOPIC", "Show only this topic; may be repeated.", "--topic", "-t"),
     ] = None,
-    output: OffsetsOutput = None,
+    output: Output = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the lag of consumer groups in each of their topics.
@@ -232,14 +211,8 @@ def lag(
         {"group": name, "topic": of_topic, **_sum(list(queues))}
         for (name, of_topic), queues in groupby(lags, attrgetter("group", "topic"))
     ]
-    if as_json:
-        render.print_json({"offsets_file": str(committed.path), "lags": found})
-        return
     rows = [(one["group"], one["topic"], one["queues"], *_lag_row(one)) for one in found]
-    _print(committed, ("group", "topic", "queues", *_LAG_COLUMNS), rows)
-
-
-_LAG_COLUMNS = ("messages", "bytes", "age")
+    _print(committed, {"lags": found}, ("group", "topic", "queues"), rows, as_json)
 
 
 def _read(
@@ -303,10 +276,18 @@ def _lag_row(lag: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _print(
-    committed: CommittedOffsets, columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]
+    committed: CommittedOffsets,
+    found: dict[str, Any],
+    columns: tuple[str, ...],
+    rows: Sequence[tuple[object, ...]],
+    as_json: bool,
 ) -> None:
+    """Print ``found`` as JSON, or a table: ``columns``, and those of ``_lag_row``."""
+    if as_json:
+        render.print_json({"offsets_file": str(committed.path), **found})
+        return
     title = f"offsets in {tables.escaped(str(committed.path))}"
     if rows:
-        tables.print_table(title, columns, rows)
+        tables.print_table(title, (*columns, "messages", "bytes", "age"), rows)
     else:
         tables.print_line(f"{title}: none that were asked for")
