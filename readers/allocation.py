@@ -1,4 +1,4 @@
-"""Which of a topic's queues a member of a consumer group reads: RocketMQ's strategies.
+"""The share of a topic's queues that each member of a consumer group reads: RocketMQ's strategies.
 
 Members do not ask each other. Each computes its own share from the topic's queues and the ids of
 the group's members, so all of them must use the same strategy and sort both lists alike, as

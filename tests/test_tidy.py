@@ -17,6 +17,12 @@ PRODUCT = (
 MODULE_LINES = 500
 FUNCTION_LINES = 70
 
+FRAGMENTS = (
+    "What", "Which", "Who", "Whose", "That", "Those", "Of", "And", "Also", "Even", "Not", "Until",
+    "Whatever",
+)  # fmt: skip
+"""First words that continue a name instead of beginning a sentence."""
+
 BEHIND = re.compile(r"(?<![A-Za-z])[Bb]ehind(?![A-Za-z])")
 """The word by itself, also in a name with underscores."""
 
@@ -62,11 +68,11 @@ def undocumented(tree: ast.Module) -> Iterator[str]:
 
 
 def fragments(tree: ast.Module) -> Iterator[str]:
-    """First lines of docstrings, of values too, that begin as a fragment."""
+    """First lines of docstrings, of values too, that begin with a word of FRAGMENTS."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             text = node.value.value
-            if isinstance(text, str) and text.startswith(("What ", "Of ")):
+            if isinstance(text, str) and text.partition(" ")[0] in FRAGMENTS:
                 yield text.splitlines()[0]
 
 
@@ -104,7 +110,7 @@ def test_what_is_public_has_a_docstring(package: str) -> None:
 
 
 def test_docstrings_are_sentences() -> None:
-    """None begins as a fragment: "What ..." or "Of ..."."""
+    """None begins as a fragment: "What ...", "Those ..."."""
     found = {
         str(path.relative_to(ROOT)): texts
         for path in sources(*EVERYTHING, "docs")
@@ -149,7 +155,7 @@ def test_the_checks_see_what_they_look_for() -> None:
     assert lines_of(next(functions(tree))) == FUNCTION_LINES + 1
     assert list(undocumented(tree)) == ["module.long", "module.C", "module.C.m"]
     assert list(undocumented(ast.parse("x = 1"))) == ["module"]
-    texts = '"""What it is."""\nx = 1\n"""Of x."""\ny = "Of y"\n"""Whatever."""'
-    assert list(fragments(ast.parse(texts))) == ["What it is.", "Of x."]
+    texts = '"""What it is."""\nx = 1\n"""Those of x."""\ny = "Of y"\n"""Whoever asks."""'
+    assert list(fragments(ast.parse(texts))) == ["What it is.", "Those of x."]
     assert all(BEHIND.search(line) for line in ("Behind it", "units_behind_it", "is behind."))
     assert not any(map(BEHIND.search, ("dispatchBehindBytes", "consumerFallbehindThreshold")))

@@ -131,7 +131,7 @@ def test_a_store_without_its_settings_is_known_by_its_directories(
 
 
 def test_queues_written_twice_are_files_beside_rocksdb(tmp_path: Path) -> None:
-    """Not refused where the settings say so."""
+    """They are not refused where the settings say so."""
     root = make_store(tmp_path / "store", DOUBLE_WRITE, "consumequeue/CURRENT")
     assert read_store_settings(root).root == root
 

@@ -13,7 +13,7 @@ from tests.support.jdk import require_tools
 
 @pytest.mark.slow
 def test_its_concurrent_build_is_timed_to_its_last_entry(tmp_path: Path) -> None:
-    """Which comes after it says that nothing is left to dispatch."""
+    """The last entry comes after it says that nothing is left to dispatch."""
     require_tools(("java", "mvn"), "RocketMQ beside it")
     with logs.log_writer(tmp_path / "store", 100, file_size=4 << 20) as writer:
         log = writer.grow(10 << 20)

@@ -104,7 +104,7 @@ def test_a_failure_is_a_missed_row_and_the_rest_is_measured(
 
 
 def test_the_table_names_every_miss(capsys: pytest.CaptureFixture[str]) -> None:
-    """And shows figures and notes as they are, brackets too."""
+    """It shows figures and notes as they are, brackets too."""
     figures = {"reput": Figures("s", (3.0, 1.0, 2.0)), "dd": Figures("s", (1.0,))}
     rows = [
         Row("first", "a row", ">= 2x", "1.00x", False, figures, notes=["[note]"]),

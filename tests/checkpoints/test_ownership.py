@@ -59,7 +59,7 @@ def test_a_killed_owner_leaves_the_output_free(tmp_path: Path) -> None:
 
 
 def test_a_store_whose_broker_runs_is_refused(tmp_path: Path) -> None:
-    """And the refusal leaves nothing locked: another process may own it once the broker stops."""
+    """The refusal leaves nothing locked: another process may own it once the broker stops."""
     with holder(lambda: plain_broker_lock(tmp_path)) as pid:
         with pytest.raises(OwnershipError) as caught:
             own(tmp_path)

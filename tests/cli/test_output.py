@@ -32,7 +32,7 @@ def test_errors_are_json_where_json_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_json_is_utf_8_as_it_is_and_still_harmless(tmp_path: Path) -> None:
-    """Whatever the locale says; what could act on a terminal is escaped."""
+    """The locale does not count; what could act on a terminal is escaped."""
     topic = "订单"
     with Appender(tmp_path, file_size=4096) as appender:
         appender.append(Record(topic=topic.encode(), body="é\x9b\u202e\x7f\U000e0001".encode()))
@@ -80,7 +80,7 @@ def test_a_replay_has_the_log_before_it() -> None:
 
 
 def test_what_is_scanned_is_part_of_the_lag(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also while the log's end was last seen before it, as at a start."""
+    """It counts even if the log's end was last seen before it, as at a start."""
     progress = Progress(start_offset=0, end_offset=0, log_end=0)
     progress.ahead_bytes = 3 << 20
     display = render.ProgressDisplay()

@@ -33,8 +33,8 @@ def _end_offset(output: Path) -> int:
 def _wait_for_batches(
     process: subprocess.Popen[bytes], output: Path, wanted: int, log_end: int | None = None
 ) -> None:
-    """Until the run has moved the watermark ``wanted`` times (taking over is the first), or to the
-    end of a log that does not grow."""
+    """Wait until the run has moved the watermark ``wanted`` times (taking over is the first), or to
+    the end of a log that does not grow."""
     before, deadline = _sequence(output), time.monotonic() + FIRST_BATCH_TIMEOUT
     while _sequence(output) < before + wanted and _end_offset(output) != log_end:
         assert process.poll() is None, "the run ended by itself"

@@ -58,7 +58,7 @@ def commits(table: Path | str) -> int:
 
 
 def wait_for_commits(process: subprocess.Popen[bytes], table: Path | str, wanted: int) -> bool:
-    """Until so many more are there; False where the process has ended by itself."""
+    """Wait until so many more are there; return False if the process has ended by itself."""
     before, deadline = commits(table), time.monotonic() + COMMIT_TIMEOUT
     while commits(table) < before + wanted:
         if process.poll() is not None:

@@ -42,7 +42,7 @@ def _started_by(mark: str) -> list[psutil.Process]:
 
 
 def _wait_for_a_running_batch(process: subprocess.Popen[str]) -> None:
-    """Until Spark has started a worker for tasks: then foreachBatch has been called."""
+    """Wait until Spark has started a worker for tasks: then foreachBatch has been called."""
     deadline = time.monotonic() + START_TIMEOUT
     driver = psutil.Process(process.pid)
     while True:

@@ -35,7 +35,7 @@ MAX_BYTES = 1 << 20
 MAX_RESULTS = 64
 """RocketMQ's maxMsgsNumBatch."""
 GROUPS = {"Topic_0": ("g1", "g2"), "Topic_1": ("g3",)}
-"""Whose SQL92 expressions stand in golden store ext's consumerFilter.json."""
+"""The groups whose SQL92 expressions are in golden store ext's consumerFilter.json, by topic."""
 
 
 def line(*words: object) -> str:

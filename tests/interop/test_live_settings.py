@@ -71,7 +71,7 @@ class Follower:
             raise self._error
 
     def wait_for(self, end: int) -> None:
-        """Until everything up to there is dispatched, or the dispatcher has ended."""
+        """Wait until everything up to ``end`` is dispatched, or the dispatcher has ended."""
         with self._changed:
             assert self._changed.wait_for(
                 lambda: self._end_offset >= end or self._stop.is_set(), LIMIT_SECONDS

@@ -135,7 +135,7 @@ def uneven_log(rng: random.Random, *, light: bool) -> tuple[PlainLog, Members]:
 
 
 def left_out(members: Members, store: Path) -> Members:
-    """Those that have no unit in a store's queues."""
+    """Return the members that have no unit in a store's queues."""
     found = Members()
     for (topic, queue_id), offsets in members.items():
         files = sorted((store / "consumequeue" / topic / str(queue_id)).iterdir())
@@ -148,7 +148,7 @@ def left_out(members: Members, store: Path) -> Members:
 
 
 def listed(output: Path) -> Members:
-    """Those that the ledger lists as having no unit; it writes names with escapes."""
+    """Return the members that the ledger lists without a unit; it writes names with escapes."""
     found = Members()
     for line in (output / "reput" / "quarantine.jsonl").open():
         entry = json.loads(line)

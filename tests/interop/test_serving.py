@@ -184,7 +184,7 @@ def test_members_share_and_inherit(growing: Growing, orders: list[Record]) -> No
 
 
 def _next_of(first: Consumer, second: Consumer) -> tuple[Consumer, Consumed]:
-    """Who gets the next message, and which."""
+    """Return the consumer that gets the next message, and that message."""
     while True:
         for consumer in (first, second):
             try:

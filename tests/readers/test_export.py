@@ -96,8 +96,8 @@ def test_files_hold_what_a_loop_over_records_finds(
 def test_partitions_hold_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """Also where there are more of them than files may be open, and files that are closed early;
-    an empty topic has no directory of its own."""
+    """They do so even if there are more of them than files may be open, and if files are closed
+    early; an empty topic has no directory of its own."""
     monkeypatch.setattr(exporting, "MAX_OPEN_FILES", most)
     monkeypatch.setattr(exporting, "ROW_GROUPS_PER_FILE", most)
     monkeypatch.setattr(exporting, "ROW_GROUP_BYTES", 1)

@@ -95,7 +95,7 @@ def test_every_message_of_a_golden_store_is_pulled_once(
     name: str,
     reader: type[MessageStore],
 ) -> None:
-    """And nothing is written; the log says what there is."""
+    """The log says what there is, and nothing is written."""
     root = golden(name)
     before = tree(root)
     with reader(root) as store:
@@ -253,8 +253,8 @@ def test_blank_units_are_no_messages(tmp_path: Path, reader: type[MessageStore])
 
 
 def test_a_pull_has_the_limits_of_the_store(tmp_path: Path, reader: type[MessageStore]) -> None:
-    """Those that broker.conf states, by how far from the log's end a message is; given ones stand
-    above."""
+    """They are those of broker.conf, by a message's distance from the log's end; limits of the call
+    count first."""
     small = SmallStore(tmp_path)
     for _ in range(30):
         small.append(body=b"x" * 20)

@@ -53,7 +53,7 @@ def test_threads_work_side_by_side_and_the_order_stays(cores: int) -> None:
 
 
 def test_no_more_is_taken_than_there_are_threads(cores: int) -> None:
-    """And nothing before the first is asked for; the first starts no thread."""
+    """Nothing is taken before the first is asked for; the first starts no thread."""
     taken: list[int] = []
     items = (taken.append(item) or item for item in range(COUNT))
     before = threading.active_count()

@@ -134,7 +134,7 @@ def json_frame(header: bytes) -> bytes:
     ],
 )
 def test_errors_say_what_is_wrong(data: bytes, words: str) -> None:
-    """And nothing of a wrong length is allocated."""
+    """Nothing of a wrong length is allocated."""
     with pytest.raises(FrameError, match=words):
         decode(data)
 

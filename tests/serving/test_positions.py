@@ -77,7 +77,7 @@ def test_where_a_group_begins(store: Path, first: FirstPosition) -> None:
 
 
 def test_the_first_end_that_was_answered_stands(tmp_path: Path) -> None:
-    """Until the group commits: an orderly client asks twice, and messages arrive in between."""
+    """It holds until the group commits: an orderly client asks twice, while messages arrive."""
     small = SmallStore(tmp_path / "store")
     small.append()
     with served(small.write()) as port, Client(port) as client:

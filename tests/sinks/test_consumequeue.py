@@ -169,7 +169,7 @@ def test_queues_equal_the_model_at_length(ram_path: Path, seed: int, gap: OnQueu
 def test_every_jump_of_queue_offsets_is_listed(
     tmp_path: Path, queue_offsets: tuple[int, ...], jumps: tuple[int, ...]
 ) -> None:
-    """Whatever jumped before, in one run and with a restart before every message."""
+    """Earlier jumps hide none, in one run and with a restart before every message."""
     log = QueueLog(100)
     for queue_offset in queue_offsets:
         log.append(queue_offset)

@@ -61,7 +61,7 @@ def scanned(log: CommitLog, end: int) -> list[Run]:
 
 
 def test_bit_maps_are_those_of_each_record(tmp_path: Path, seed: int) -> None:
-    """Whatever the properties; topics without a filter have none."""
+    """The properties are random; topics without a filter have no bit maps."""
     plain = random_store(random.Random(seed), tmp_path, 3000)
     settings = read_store_settings(tmp_path)
     log = CommitLog(settings.commit_log_directories)

@@ -74,7 +74,7 @@ def test_wrong_option_is_named(tmp_path: Path, options: dict[str, str], message:
 
 
 def test_wrong_option_fails_at_load(spark: SparkSession, golden: Callable[[str], Path]) -> None:
-    """Not in the first batch."""
+    """It does not wait for the first batch."""
     with pytest.raises(PySparkException, match="did you mean startingOffsets"):
         read(spark, golden("plain"), startingOfsets="earliest")
 

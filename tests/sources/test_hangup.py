@@ -86,7 +86,7 @@ def test_a_planner_that_spark_leaves_within_its_task_is_quiet(
 
 
 def test_workers_without_work_end_quietly(golden: Callable[[str], Path]) -> None:
-    """Those that made our sources, planned and read them, when Spark lets go of them."""
+    """Workers that made, planned and read our sources print nothing when Spark lets go of them."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", READ_AND_LEFT, str(golden("plain"))],
         capture_output=True, text=True, check=True, timeout=240,

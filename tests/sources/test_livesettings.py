@@ -32,8 +32,8 @@ def declare(store: Path, **topics: object) -> None:
 
 
 def test_topics_are_seen_as_soon_as_they_are_written(store: Path) -> None:
-    """Also where nothing but the text tells one file from the next, whose size and time are equal.
-    A topic that is no longer declared keeps what it was; one that is declared is what it says."""
+    """Size and time of one file may equal those of the next, so that only the text differs. A
+    topic that is no longer declared keeps what it was; one that is declared is what it says."""
     live = LiveSettings(read_store_settings(store), None, frozenset({b"Old"}))
     assert live.poll().batch_topics == {b"Old"}
     path, now = store / "config" / "topics.json", time.time_ns()

@@ -233,7 +233,7 @@ def test_a_damaged_record_has_a_row(golden: Callable[[str], Path]) -> None:
 
 
 def test_a_topic_of_both_kinds_is_refused(golden: Callable[[str], Path]) -> None:
-    """Which of the two queues would be meant cannot be told."""
+    """Nothing says which of the two queues is meant."""
     store = golden("batch")
     (topic,) = (store / "batchconsumequeue").iterdir()
     other = store / "consumequeue" / topic.name / "0"

@@ -16,7 +16,7 @@ from store.log.kernelbase import SOURCES
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("store", "workload")
-"""Those that have kernels."""
+"""The packages that have kernels."""
 CALL = """
 import numpy as np
 from numba import config

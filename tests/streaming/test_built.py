@@ -95,7 +95,8 @@ def by_conf(setting: str, built: str, other: str, golden: str = "plain") -> Case
 CASES = (
     Case(
         "mappedFileSizeConsumeQueue", "400", "6000",
-        flags={"mapped_file_size_consume_queue": 400}, arguments=("--consume-queue-file-size", "400"),
+        flags={"mapped_file_size_consume_queue": 400},
+        arguments=("--consume-queue-file-size", "400"),
         other_arguments=("--consume-queue-file-size", "6000"),
         other_conf="mappedFileSizeConsumeQueue=6000\n",
     ),
@@ -487,7 +488,7 @@ def test_a_rebuild_of_a_part_changes_what_decides_that_part_alone(
 
 @pytest.mark.usefixtures("spark")
 def test_a_rebuild_by_name_switches_the_index_on(ram_path: Path) -> None:
-    """And one of the queues alone leaves the index as it is."""
+    """A rebuild of the queues alone leaves the index as it is."""
     output = DerivedOutput(unpack_golden("plain", ram_path), ram_path / "output")
     output.start(part=half, index=False)
     rebuilt(output, ("index",), index=True)

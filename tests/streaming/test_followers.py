@@ -218,7 +218,7 @@ class Held:
         self.end = end
 
     def truncate(self, end: int) -> None:
-        """Not asked for here."""
+        """Nobody asks for it here."""
         raise AssertionError(end)
 
     def counts(self) -> Mapping[str, int]:

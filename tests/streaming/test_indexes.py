@@ -1,4 +1,4 @@
-"""Which indexes a run builds: by the store's settings, above them by its own."""
+"""A run builds the indexes that the store's settings ask for, unless its own say otherwise."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_jvm_that_ends_at_once_is_an_error() -> None:
 
 
 def test_the_end_of_the_block_is_the_end_of_the_jvm() -> None:
-    """Even of one that is still starting."""
+    """This holds even for a JVM that is still starting."""
     with jvm.started({}) as started:
         assert started is not None
     assert started.process.returncode is not None

@@ -12,7 +12,7 @@ from tests.support.wire import file_name, read_log
 
 GOLDEN_DIRECTORY = Path(__file__).parent.parent / "golden"
 GOLDEN_NAMES = ("plain", "mixed", "wide", "killed", "broker", "orders-5.5.0", "orders-5.5.1")
-"""Those whose consume queues hold nothing but each message's own unit."""
+"""The stores whose consume queues hold nothing but each message's own unit."""
 ALL_GOLDEN_NAMES = (*GOLDEN_NAMES, "ext", "lmq", "batch", "queues-5.5.0", "queues-5.5.1")
 """RocketMQ 5.3.3 wrote those without a release in their name."""
 

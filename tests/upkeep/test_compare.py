@@ -1,4 +1,4 @@
-"""Which entry is named where two stores differ: real stores, changed in one place each time.
+"""The entry that is named where two stores differ: real stores, changed in one place each time.
 
 The places are found with plain ``struct`` walks of the files, after formats.md.
 """

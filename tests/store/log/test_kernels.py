@@ -317,7 +317,7 @@ def test_the_hash_kernel_is_javas_hash(text: bytes, around: bytes) -> None:
 @given(number_bytes, st.sampled_from((16, 32, 64)))
 @settings(max_examples=400, deadline=None)
 def test_the_number_kernel_is_javas_parser(text: bytes, bits: int) -> None:
-    """Which texts are numbers, and which number."""
+    """Both agree which texts are numbers, and on the number."""
     sound, value = kernels.parse_integer(as_array(b"9" + text + b"9"), 1, 1 + len(text), bits)
     assert (value if sound else None) == java.parse_integer(text, bits)
 

@@ -290,7 +290,7 @@ def test_zeros_in_the_middle_are_passed_and_listed(live: LiveLog, hole: tuple[in
 
 
 def test_zeros_at_the_start_of_the_last_file_are_passed(tmp_path: Path) -> None:
-    """That file looks like the pre-allocated one at its start, yet sound records stand in it."""
+    """The file begins like a pre-allocated one, yet it holds sound records."""
     plain = wire.PlainLog(FILE_SIZE)
     while plain.end < FILE_SIZE + 800:
         plain.append()

@@ -1,4 +1,4 @@
-"""Which topics are declared to have batch queues, and outputs that hold the other kind.
+"""Topics that are declared to have batch queues, and outputs that hold the other kind.
 
 Held against the golden stores' ``config/topics.json`` (a broker's own) and their directories.
 """

@@ -1,4 +1,4 @@
-"""Which derived files go with the log's front, against RocketMQ's rule written plainly.
+"""The derived files that go with the log's front, against RocketMQ's rule written plainly.
 
 The model below is ``deleteExpiredFile`` and ``correctMinOffset`` of formats.md §5, on file contents
 alone. Axes: random queues, file sizes, where the log begins, blanked gaps, units beyond the

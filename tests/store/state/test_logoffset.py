@@ -45,6 +45,6 @@ def test_what_is_no_offset_is_none(value: object) -> None:
 
 @pytest.mark.parametrize("offset", [True, 1.0, "1", -1, MAX_OFFSET + 1, None])
 def test_an_offset_is_a_whole_number_of_bytes(offset: object) -> None:
-    """Whatever its checksum says."""
+    """Anything else is refused even with a right checksum."""
     value = {**offset_json(STORE, 1), "offset": offset}
     assert parse_offset(value, STORE) is None

@@ -52,7 +52,7 @@ class Kept:
         return self.output.verify()
 
     def files(self, path: Path) -> list[str]:
-        """Those that were at or below a path."""
+        """Return the files that were at or below a path."""
         here = self._copy / path
         found = sorted(p for p in here.rglob("*") if p.is_file()) if here.is_dir() else [here]
         return [str(file.relative_to(self._copy)) for file in found]

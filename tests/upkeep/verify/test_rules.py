@@ -134,7 +134,7 @@ def test_an_index_that_was_switched_on_later(ram_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_missing_index_file_is_made_again(ram_path: Path, number: int) -> None:
-    """Even the first one, which looks like an index that began later; the files before stay."""
+    """So is the first one, although the index then seems to begin later; those before stay."""
     output = DerivedOutput.build("mixed", ram_path)
     paths = sorted((output.root / "index").iterdir())
     kept = [(path.name, path.stat().st_ino) for path in paths[:number]]
