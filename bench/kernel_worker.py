@@ -35,7 +35,7 @@ def main() -> None:
     """Answer requests until stdin ends."""
     store, start, end = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     settings = read_store_settings(store)
-    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    log = settings.open_log()
     # the first pass compiles the kernels, or loads compiled ones
     one_pass(log, start, end)
     print(json.dumps({"ready": True}), flush=True)

@@ -86,7 +86,7 @@ class CommitLogDataSource(QuietDataSource):
         """The schema that ``mode`` fixes. Called first, on the driver: a wrong option fails here,
         at load()."""
         options = CommitLogOptions(self.options)
-        open_log(store_settings(options))
+        store_settings(options).open_log()
         if options["mode"] == "runs":
             return RUNS_SCHEMA
         return rows_schema(options["includeBody"], options["includeProperties"])
@@ -105,11 +105,6 @@ def store_settings(options: SourceOptions) -> StoreSettings:
     conf = options["brokerConf"]
     settings = read_store_settings(Path(options["path"]), Path(conf) if conf else None)
     return settings.with_commit_log_file_size(options["commitLogFileSize"])
-
-
-def open_log(settings: StoreSettings) -> CommitLog:
-    """Open the store's log. Raises UsageError where there is none."""
-    return CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
 
 
 class _LogReader:
@@ -137,7 +132,7 @@ class _LogReader:
 
     def _store(self) -> tuple[StoreSettings, CommitLog]:
         if self._opened is None:
-            self._opened = self._settings, open_log(self._settings)
+            self._opened = self._settings, self._settings.open_log()
         return self._opened
 
     def _settings_now(self) -> tuple[BatchSettings, object]:

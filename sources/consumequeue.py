@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sources.commitlog import open_log, store_settings
+from sources.commitlog import store_settings
 from sources.hangup import QuietDataSource
 from sources.interpreter import check_workers_interpreter
 from sources.offsets import PinnedStart
@@ -88,7 +88,7 @@ class ConsumeQueueDataSource(QuietDataSource):
         """The schema of the public rows. Called first, on the driver: a wrong option fails here, at
         load()."""
         options = ConsumeQueueOptions(self.options)
-        open_log(store_settings(options))
+        store_settings(options).open_log()
         return rows_schema(options["includeBody"], options["includeProperties"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -148,7 +148,7 @@ class _QueueReader:
 
     def _store(self) -> _Opened:
         if self._opened is None:
-            settings, log = self._settings, open_log(self._settings)
+            settings, log = self._settings, self._settings.open_log()
             watermark_of_output(self._output, settings.root, log)
             self._opened = _Opened(
                 settings,

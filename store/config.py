@@ -23,6 +23,7 @@ from store.index.indexfile import (
     DEFAULT_MAX_INDEX_NUM,
     DEFAULT_MAX_MSGS_NUM_BATCH,
 )
+from store.log.commitlog import CommitLog
 from store.log.record import DEFAULT_DELAY_LEVELS_MS
 from store.queue.consumequeue import rounded_file_size
 from store.unsupported import check_log_files, check_supported
@@ -147,6 +148,10 @@ class StoreSettings:
     def with_commit_log_file_size(self, size: int | None) -> StoreSettings:
         """These settings with the size of a flag; None keeps the size."""
         return self if size is None else replace(self, mapped_file_size_commit_log=size)
+
+    def open_log(self) -> CommitLog:
+        """The store's log. Raises like CommitLog."""
+        return CommitLog(self.commit_log_directories, self.mapped_file_size_commit_log)
 
 
 def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSettings:

@@ -10,6 +10,8 @@ from checkpoints import ABORT_FILE, SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRE
 from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.datadirectories import check_target
 from store.follower import FollowerTarget
+from store.log.commitlog import CommitLog
+from store.queue.queuetype import read_queue_types
 
 DEFAULT_TRIGGER_MS = 0
 DEFAULT_MAX_BYTES_PER_TRIGGER = 2304 << 20
@@ -96,12 +98,19 @@ class DispatcherConfig:
         """The directory in which tasks on this machine leave their units."""
         return self.state_directory / SPOOL_DIRECTORY
 
-    def check_targets(self, settings: StoreSettings) -> None:
-        """Raises UsageError where a run would write among the data of a store."""
+    def open_store(self) -> tuple[StoreSettings, CommitLog]:
+        """Return the settings of the store, as ``given_settings`` does, and its log.
+
+        This is what a start checks first: it is cheap and changes nothing. Raises ReputError where
+        the store cannot be read, and UsageError where a run would write among the data of a store.
+        """
+        settings = self.given_settings()
+        read_queue_types(settings.root)
         followed = [target.local_path for target in self.followers]
         for path in (self.output, self.checkpoint, *followed):
             if path is not None:
                 check_target(path, settings, self.output)
+        return settings, settings.open_log()
 
     @property
     def spark_directory(self) -> Path:

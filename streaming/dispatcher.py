@@ -62,13 +62,11 @@ def run_dispatcher(
     times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``. Raises
     ReputError with a line for people.
     """
-    settings = config.given_settings()
-    config.check_targets(settings)
+    settings, log = config.open_store()
     logger.info("settings: broker_conf=%s", settings.property_file or NO_PROPERTY_FILE)
     for directory in settings.commit_log_directories:
         logger.info("reading commitlog: directory=%s", directory)
     with ExitStack() as held:
-        log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
         held.callback(log.close)
         for path in log.foreign:
             logger.warning("ignored, no whole commitlog file: path=%s", path)

@@ -31,7 +31,6 @@ from store import fsops
 from store.config import StoreSettings
 from store.errors import NoSpaceError, OutputError, StoreError
 from store.follower import FollowerTarget
-from store.log.commitlog import CommitLog
 from store.log.record import Status
 from store.rows.rows import read_rows
 from store.rows.rowschema import ROWS_SCHEMA
@@ -131,7 +130,7 @@ class _FollowerThread(threading.Thread):
         self._directory = config.state_directory
         self._verify_crc = settings.verify_crc
         self._live = LiveSettings(settings, config.broker_conf)
-        self._log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+        self._log = settings.open_log()
         self._signals = signals
         self.position: int | None = None
         """The position that the target has reported in this run."""

@@ -45,7 +45,7 @@ def expire(
     not built by reput, OwnershipError while a dispatcher or a broker runs on it, CommitLogError
     where the log is not its log, or a part of it may not be mounted.
     """
-    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    log = settings.open_log()
     with ExitStack() as held:
         held.callback(log.close)
         log.check_mounted("nothing is removed")

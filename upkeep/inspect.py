@@ -11,7 +11,6 @@ from checkpoints.spark_checkpoint import DamagedCheckpointError, read_position
 from store.config import StoreSettings
 from store.errors import NotFoundError, UsageError
 from store.log import properties
-from store.log.commitlog import CommitLog
 from store.log.cursor import Window, walk
 from store.log.record import (
     MAX_RECORD_LENGTH,
@@ -45,7 +44,7 @@ def describe_record(settings: StoreSettings, physical_offset: int) -> dict[str, 
 
     Raises UsageError for an offset outside the log.
     """
-    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    log = settings.open_log()
     segment = log.segment_at(physical_offset)
     if segment is None:
         end = log.segments[-1].start + log.file_size if log.segments else 0
@@ -86,7 +85,7 @@ def describe_queue(
 ) -> list[dict[str, Any]]:
     """Units of a queue below ``output``. Raises NotFoundError where there is no such queue,
     UsageError for an unknown topic and where the output does not belong to this log."""
-    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    log = settings.open_log()
     watermark_of_output(output, settings.root, log)
     name = topic_directory(topic.encode("utf-8", "surrogateescape"))
     root = output / CONSUME_QUEUE_DIRECTORY

@@ -29,7 +29,6 @@ from store import fsops
 from store.config import StoreSettings
 from store.errors import NoSpaceError, StoreError, UsageError
 from store.index.indexfile import INDEX_DIRECTORY
-from store.log.commitlog import CommitLog
 from store.queue.consumequeue import topic_directory
 from store.queue.topics import check_topics
 from store.state.built import FILE_NAME as BUILD_RECORD
@@ -88,9 +87,7 @@ def rebuild(
     output = config.output
     chosen, parts = _chosen(config, kinds, topics)
     # a wrong call must not create a directory
-    given = config.given_settings()
-    config.check_targets(given)
-    log = CommitLog(given.commit_log_directories, given.mapped_file_size_commit_log)
+    _, log = config.open_store()
     with closing(log):
         log.check_mounted("nothing is replaced")
     finish_swap(output)

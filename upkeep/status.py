@@ -82,7 +82,7 @@ def read_status(
     Raises UsageError where ``output`` does not belong to this log and for an unknown topic,
     StoreError where log or queues cannot be read.
     """
-    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    log = settings.open_log()
     # the order matters: a dispatcher may be moving the watermark
     found = watermark_of_output(output, settings.root, log)
     if topics is not None:

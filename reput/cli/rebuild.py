@@ -87,6 +87,7 @@ def _rebuild(
     topics: list[str] | None,
     dry_run: bool,
 ) -> Rebuilt:
+    config.open_store()[1].close()  # a mistake is answered before Java starts
     display = render.ProgressDisplay()
     try:
         with started(config.spark_conf) as jvm, render.stopped_by_signals() as stop:

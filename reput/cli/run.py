@@ -100,6 +100,7 @@ def run(
 
 
 def _run(config: DispatcherConfig, as_json: bool) -> None:
+    config.open_store()[1].close()  # a mistake is answered before Java starts
     display = render.ProgressDisplay()
     try:
         with render.stopped_by_signals() as stop, started(config.spark_conf) as jvm:

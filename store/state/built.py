@@ -32,7 +32,6 @@ from store.config import FILE_NAME as BROKER_CONF
 from store.config import OnQueueGap, StoreSettings, read_stated
 from store.errors import StoreError, UsageError
 from store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
-from store.log.commitlog import CommitLog
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, rounded_file_size
 from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
@@ -195,7 +194,7 @@ def settings_of(
             setting, known[field], output, replaced
         ):
             # if the output is of another log, that error is the more helpful one
-            log = CommitLog(given.commit_log_directories, given.mapped_file_size_commit_log)
+            log = given.open_log()
             with closing(log):
                 watermark_of_output(output, given.root, log)
             flag = setting.flag if field in flags else None

@@ -110,7 +110,7 @@ def _tags_indexed(output: Path, given: StoreSettings) -> Iterator[bool]:
     files = _index_files(output, layout)
     if not files:
         return
-    log = CommitLog(given.commit_log_directories, given.mapped_file_size_commit_log)
+    log = given.open_log()
     with closing(log):
         for path, count in files[: -_INDEX_FILES - 1 : -1]:
             for index in range(count - 1, 0, -max(1, count // _ENTRIES_PER_FILE)):

@@ -59,6 +59,31 @@ def test_size_that_the_log_contradicts(golden: Callable[[str], Path], tmp_path: 
     assert_one_line(done, 1, "262144", "1048576", "--commitlog-file-size")
 
 
+def test_a_store_is_looked_at_before_java_starts(
+    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The java of this test only notes that it was started, which a sound store shows."""
+    noted, java = tmp_path / "started", tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\n: > '{noted}'\nexit 3\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    store, missing = golden("plain"), tmp_path / "nowhere"
+    topics = store / "config" / "topics.json"
+    sound = topics.read_text()
+    topics.write_text(sound[:-5])
+    assert_one_line(reput("run", missing, "--once"), 2, str(missing))
+    assert_one_line(reput("run", store, "--output", tmp_path / "o"), 2, str(topics))
+    assert_one_line(reput("rebuild", missing, "--output", tmp_path / "o"), 2, str(missing))
+    assert not noted.exists()
+    topics.write_text(sound)
+    for command in ("run", "rebuild"):
+        done = reput(command, store, "--output", tmp_path / "o")
+        assert_one_line(done, 1, "java ended with 3")
+        assert noted.exists()
+        noted.unlink()
+
+
 def test_queues_of_another_size(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """An output that was built with another consume queue file size."""
     store = golden("plain")

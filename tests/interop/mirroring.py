@@ -42,7 +42,7 @@ def mirror_target(
 def open_log(store: Path) -> tuple[CommitLog, int]:
     """A store's log and its sealed end."""
     settings = read_store_settings(store)
-    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    log = settings.open_log()
     return log, LogTail(log).settled()
 
 

@@ -54,7 +54,7 @@ def test_lags_are_those_of_a_plain_sum(name: str, golden: Callable[[str], Path],
 
 
 def test_what_is_unknown_in_one_queue_is_unknown_in_the_sum(tmp_path: Path) -> None:
-    """What is known in all of them is added up; the age is the oldest message's."""
+    """The sum has what is known in all of them; the age is the oldest message's."""
     small = SmallStore(tmp_path)
     for number in range(6):
         small.append(queue_id=number % 2, store_timestamp=NOW_MS - 1000 * (10 - number))

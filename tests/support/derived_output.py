@@ -16,7 +16,6 @@ from checkpoints.reconcile import make_plan
 from checkpoints.watermark import read_watermark
 from store.config import read_store_settings
 from store.index.indexfile import IndexLayout
-from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
 from store.runs.dispatch import BatchSettings, DispatchBatch
 from store.state.built import settings_of
@@ -72,7 +71,7 @@ class DerivedOutput:
         fields of its configuration. The notes."""
         config = DispatcherConfig(self.store, self.root, once=True, **options)
         settings = settings_of(self.root, config.given_settings(), config.flags)
-        log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+        log = settings.open_log()
         with closing(log), Ownership(self.root):
             found = read_watermark(self.state)
             if found is None and not config.adopt:

@@ -91,7 +91,7 @@ def verify(
     than they are built; with ``repair`` UsageError for queues that reput did not build,
     OwnershipError while others write.
     """
-    log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+    log = settings.open_log()
     with ExitStack() as held:
         held.callback(log.close)
         check_is_output(output, settings.root)

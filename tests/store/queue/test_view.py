@@ -61,8 +61,7 @@ class GoldenQueue:
     @contextmanager
     def opened(self, end_offset: int | None = None) -> Iterator[QueueView]:
         settings = self.settings
-        directories = settings.commit_log_directories
-        with closing(CommitLog(directories, settings.mapped_file_size_commit_log)) as log:
+        with closing(settings.open_log()) as log:
             key = QueueKey(self.directory.parts[-2], int(self.directory.parts[-1]))
             view = open_view(settings.root, key, settings, log, is_batch=self.is_batch)
             view.follow(end_offset)
