@@ -9,8 +9,8 @@ from sources.selection import QueueSelection
 from store.config import StoreSettings
 from store.errors import UsageError
 from store.log.commitlog import CommitLog
-from store.queue.consumequeue import QueueKey, list_queues
-from store.queue.view import QueueView, open_view, queue_root
+from store.queue.consumequeue import QueueKey
+from store.queue.view import QueueView, list_all_queues, open_view, queue_root
 from store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
 
 POLL_SHARE = 0.1
@@ -75,15 +75,14 @@ class BuiltQueues:
     def _listed(self) -> dict[QueueKey, bool]:
         """Return the selected queues, sorted, with whether each is a batch queue."""
         found: dict[QueueKey, bool] = {}
-        roots = [queue_root(self._output, is_batch) for is_batch in (False, True)]
-        for is_batch, root in enumerate(roots):
-            for key in list_queues(root):
-                if not self._selection.takes(key):
-                    continue
-                if key in found:
-                    raise UsageError(
-                        f"topic {key.topic} has queues of both kinds, in {roots[0]} and "
-                        f"{roots[1]}; keep the one that config/topics.json declares"
-                    )
-                found[key] = bool(is_batch)
-        return dict(sorted(found.items(), key=lambda item: (item[0].topic, item[0].queue_id)))
+        for key, is_batch in list_all_queues(self._output):
+            if not self._selection.takes(key):
+                continue
+            if key in found:
+                roots = [str(queue_root(self._output, kind)) for kind in (False, True)]
+                raise UsageError(
+                    f"topic {key.topic} has queues of both kinds, in {' and '.join(roots)}; keep "
+                    "the one that config/topics.json declares"
+                )
+            found[key] = is_batch
+        return found

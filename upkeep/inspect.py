@@ -23,13 +23,12 @@ from store.log.record import (
     tags_code,
 )
 from store.queue.consumequeue import (
-    CONSUME_QUEUE_DIRECTORY,
     PRE_BLANK_SIZE,
-    ConsumeQueueFiles,
     QueueKey,
     topic_directory,
 )
 from store.queue.topics import check_topics
+from store.queue.view import open_view, queue_root
 from store.state.built import built_fields
 from store.state.output import watermark_of_output
 from store.state.storecheckpoint import StoreCheckpoint
@@ -83,22 +82,33 @@ def _record_fields(found: Record, settings: StoreSettings) -> dict[str, Any]:
 def describe_queue(
     settings: StoreSettings, output: Path, topic: str, queue_id: int, first: int, count: int
 ) -> list[dict[str, Any]]:
-    """Units of a queue below ``output``. Raises NotFoundError where there is no such queue,
-    UsageError for an unknown topic and where the output does not belong to this log."""
+    """Units of a queue below ``output``, from the one that holds the queue offset ``first``.
+
+    Raises NotFoundError where there is no such queue, UsageError for an unknown topic and where the
+    output does not belong to this log.
+    """
     log = settings.open_log()
     watermark_of_output(output, settings.root, log)
-    name = topic_directory(topic.encode("utf-8", "surrogateescape"))
-    root = output / CONSUME_QUEUE_DIRECTORY
-    path = root / QueueKey(name, queue_id).relative_path if name is not None else None
-    if path is None or not path.is_dir():
+    key = QueueKey(topic, queue_id)
+    is_name = topic_directory(topic.encode("utf-8", "surrogateescape")) is not None
+    paths = {kind: queue_root(output, kind) / key.relative_path for kind in (False, True)}
+    kinds = [kind for kind, path in paths.items() if is_name and path.is_dir()]
+    if not kinds:
         check_topics([topic], settings.root, output)
         raise NotFoundError(
-            f"no queue {queue_id} of topic {topic} below {root}; reput status --topic lists its "
+            f"no queue {queue_id} of topic {topic} below {output}; reput status --topic lists its "
             "queues"
         )
-    files = ConsumeQueueFiles(path, settings.mapped_file_size_consume_queue)
+    is_batch = kinds[-1]
+    queue = open_view(output, key, settings, log, is_batch=is_batch)
+    queue.follow(None)
+    # units beyond a hole are shown as well, which only a consume queue can find
+    index = max(first, queue.first_unit)
+    if is_batch:
+        index = queue.unit_from(queue.unit_start(first))
+    units = queue.files.read(index, count)
     rows = []
-    for index, unit in enumerate(files.read(first, count)):
+    for queue_offset, unit in zip(queue.queue_offsets(index, units).tolist(), units, strict=True):
         offset, size = int(unit["offset"]), int(unit["size"])
         if size <= 0:
             break
@@ -108,10 +118,11 @@ def describe_queue(
             state = found.status.name.lower() if isinstance(found, Outcome) else "sound"
         rows.append(
             {
-                "queue_offset": first + index,
+                "queue_offset": queue_offset,
                 "physical_offset": offset,
                 "size": size,
                 "tags_code": int(unit["tags_code"]),
+                **({"batch_size": int(unit["batch_size"])} if is_batch else {}),
                 "record": state,
             }
         )

@@ -18,8 +18,8 @@ from store.config import StoreSettings
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail, Window, records, walk
 from store.log.record import Record
-from store.queue.consumequeue import CQ_STORE_UNIT_SIZE, open_queues
 from store.queue.topics import check_topics
+from store.queue.view import list_all_queues, open_view
 from store.state.brokerlock import broker_pid
 from store.state.ledger import QUEUE_OFFSET_GAP, LedgerCount, read_counts
 from store.state.output import watermark_of_output
@@ -96,18 +96,14 @@ def read_status(
         lag_messages = walk(log, Window(log), watermark, log_end).record_count
     ledger = read_counts(output / STATE_DIRECTORY)
     queues = []
-    for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
+    for key, is_batch in list_all_queues(output):
         if topics is not None and key.topic not in topics:
             continue
-        end = files.find_end(watermark)
-        queues.append(
-            QueueStatus(
-                key.topic,
-                key.queue_id,
-                files.min_offset_in_queue(end, log.min_offset),
-                end // CQ_STORE_UNIT_SIZE,
-            )
-        )
+        queue = open_view(output, key, settings, log, is_batch=is_batch)
+        queue.follow(watermark)
+        # a batch queue without units has the min offset -1
+        first = max(queue.min_offset, 0)
+        queues.append(QueueStatus(key.topic, key.queue_id, first, queue.max_offset))
     status = OutputStatus(
         str(settings.property_file) if settings.property_file else None,
         tuple(map(str, settings.commit_log_directories)),

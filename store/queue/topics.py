@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from store.errors import UsageError
-from store.queue.consumequeue import list_queues
 from store.queue.queuetype import TOPICS_FILE, read_queue_types
-from store.queue.view import queue_root
+from store.queue.view import list_all_queues
 from store.state.ledger import escaped
 
 _NEAR_COUNT, _NEAR_ENOUGH = 3, 0.6
@@ -18,8 +17,7 @@ _NEAR_COUNT, _NEAR_ENOUGH = 3, 0.6
 
 def topics_with_queues(root: Path) -> set[str]:
     """The topics with queues of either kind below the root of a store or another output."""
-    roots = (queue_root(root, is_batch) for is_batch in (False, True))
-    return {key.topic for each in roots for key in list_queues(each)}
+    return {key.topic for key, _ in list_all_queues(root)}
 
 
 def known_topics(roots: Iterable[Path]) -> set[str]:

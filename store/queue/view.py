@@ -25,6 +25,7 @@ from store.queue.consumequeue import (
     BoundaryType,
     ConsumeQueueFiles,
     QueueKey,
+    list_queues,
     open_whole_queue,
 )
 from store.queue.consumequeueext import (
@@ -136,7 +137,7 @@ class QueueView(ABC):
         units = self.files.read(index, 1)
         if units["size"][0] != PRE_BLANK_SIZE and units["offset"][0] < self._log.min_offset:
             return True
-        return index == self.first_unit > 0 and self._queue_offsets(index, units)[0] > offset
+        return index == self.first_unit > 0 and self.queue_offsets(index, units)[0] > offset
 
     def first_from_time(self, timestamp: int) -> int | None:
         """Queue offset of the first message that is still in the log and was stored at
@@ -148,7 +149,7 @@ class QueueView(ABC):
         index = max(self._unit_by_time(timestamp), self.unit_from(self.min_offset))
         if index >= self.end_unit:
             return None
-        return int(self._queue_offsets(index, self.files.read(index, 1))[0])
+        return int(self.queue_offsets(index, self.files.read(index, 1))[0])
 
     def units_from(self, offset: int, count: int) -> Iterator[CqUnit] | None:
         """Up to ``count`` units, from the one that holds ``offset`` to the end of its file.
@@ -177,7 +178,7 @@ class QueueView(ABC):
     def columns(self, index: int, units: NDArray[np.void]) -> UnitColumns:
         """Units as stored from ``index`` on (``QueueFiles.read``), without their ext units."""
         columns = UnitColumns(
-            self._queue_offsets(index, units),
+            self.queue_offsets(index, units),
             units["offset"].astype(np.int64),
             units["size"].astype(np.int32),
             units["tags_code"].astype(np.int64),
@@ -223,7 +224,8 @@ class QueueView(ABC):
     def _unit(self, index: int, offset: int, size: int, tags_code: int, *rest: int) -> CqUnit: ...
 
     @abstractmethod
-    def _queue_offsets(self, index: int, units: NDArray[np.void]) -> NDArray[np.int64]: ...
+    def queue_offsets(self, index: int, units: NDArray[np.void]) -> NDArray[np.int64]:
+        """int64[n], the queue offsets of units as stored from ``index`` on."""
 
     @abstractmethod
     def _unit_by_time(self, timestamp: int) -> int:
@@ -299,7 +301,8 @@ class ConsumeQueueView(QueueView):
         ext = self._ext.read(tags_code)
         return CqUnit(index, offset, size, ext.tags_code if ext else None, ext)
 
-    def _queue_offsets(self, index: int, units: NDArray[np.void]) -> NDArray[np.int64]:
+    def queue_offsets(self, index: int, units: NDArray[np.void]) -> NDArray[np.int64]:
+        """See QueueView."""
         return np.arange(index, index + len(units), dtype=np.int64)
 
     def _unit_by_time(self, timestamp: int) -> int:
@@ -342,7 +345,8 @@ class BatchConsumeQueueView(QueueView):
         _, base, batch_num, *_ = rest
         return CqUnit(base, offset, size, tags_code, None, batch_num)
 
-    def _queue_offsets(self, _index: int, units: NDArray[np.void]) -> NDArray[np.int64]:
+    def queue_offsets(self, _index: int, units: NDArray[np.void]) -> NDArray[np.int64]:
+        """See QueueView."""
         return units["msg_base_offset"].astype(np.int64)
 
     def _offset_after(self, _index: int, units: NDArray[np.void]) -> int:
@@ -356,6 +360,12 @@ class BatchConsumeQueueView(QueueView):
 def queue_root(output: Path, is_batch: bool) -> Path:
     """The directory of one kind of queues."""
     return output / (BATCH_CONSUME_QUEUE_DIRECTORY if is_batch else CONSUME_QUEUE_DIRECTORY)
+
+
+def list_all_queues(output: Path) -> list[tuple[QueueKey, bool]]:
+    """Every queue of both kinds, sorted, and whether it is a batch queue."""
+    found = [(key, kind) for kind in (False, True) for key in list_queues(queue_root(output, kind))]
+    return sorted(found, key=lambda each: (each[0].topic, each[0].queue_id))
 
 
 def open_view(

@@ -16,6 +16,7 @@ from store.log.record import Record, encode
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import reput, reput_json, reput_json_lines
 from tests.support.golden import difference, log_records, tree
+from tests.support.plain_queues import plain_units, queue_directories
 from workload.appender import Appender
 from workload.messages import Workload
 
@@ -57,6 +58,35 @@ def test_status_of_rocketmqs_own_queues(golden: Callable[[str], Path]) -> None:
     orders = [queue for queue in found["queues"] if queue["topic"] == "Orders"]
     assert sum(queue["max_offset"] for queue in orders) == 6000
     assert found["watermark"] is None
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("batch", "BatchTopic"), ("lmq", "%LMQ%")])
+def test_status_and_inspect_show_queues_of_every_kind(
+    golden: Callable[[str], Path], name: str, prefix: str
+) -> None:
+    """Batch queues and light queues, as RocketMQ's files have them."""
+    store = golden(name)
+    expected = {
+        (directory.parent.name, int(directory.name)): plain_units(directory)
+        for directory in queue_directories(store)
+    }
+    found = reput_json("status", store)["queues"]
+    shown = {(one["topic"], one["queue_id"]): one for one in found}
+    assert list(shown) == sorted(shown)
+    assert shown.keys() >= expected.keys()
+    for key, units in expected.items():
+        assert shown[key]["min_offset"] == units[0][0]
+        assert shown[key]["max_offset"] > units[-1][0]
+    topic, queue_id = next(key for key in expected if key[0].startswith(prefix))
+    units = expected[topic, queue_id]
+    start = len(units) // 2
+    done = reput(
+        "inspect", "queue", store, topic, queue_id, "--from", units[start][0], "--json",
+    )  # fmt: skip
+    rows = json.loads(done.stdout)
+    fields = ("queue_offset", "physical_offset", "size", "tags_code")
+    assert [tuple(row[field] for field in fields) for row in rows] == units[start : start + 20]
+    assert {row["record"] for row in rows} == {"sound"}
 
 
 def test_inspect_changes_no_byte(golden: Callable[[str], Path]) -> None:
