@@ -4,7 +4,9 @@ compares."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import typer.main
 
@@ -14,8 +16,14 @@ from reput.cli import app
 from sources.commitlogoptions import COMMIT_LOG_OPTIONS
 from sources.options import Option
 from sources.queueoptions import CONSUME_QUEUE_OPTIONS
+from store.index import indexfile
+from store.log import innerbatch, record
+from store.queue import batchconsumequeue, consumequeue, consumequeueext
+from store.state import storecheckpoint, watermark
 
 ROOT = Path(__file__).parent.parent
+LAYOUT = re.compile(r"^OFFSET  SIZE  FIELD.*\n((?:[\d+BS ]{6}  [\dBSn ]{4}  .+\n?)+)", re.M)
+"""A record's table of fields in the docstring of its module, in columns of fixed width."""
 
 
 def source_options(table: tuple[Option, ...]) -> str:
@@ -49,7 +57,34 @@ def row_columns() -> str:
     return found[0]
 
 
+def layout(module: ModuleType, number: int = 0) -> Callable[[], str]:
+    """The fields of a record, as the module that reads and writes it documents them."""
+
+    def table() -> str:
+        lines = ["| OFFSET | SIZE | FIELD |", "|---|---|---|"]
+        for row in LAYOUT.findall(module.__doc__ or "")[number].splitlines():
+            offset, size, field = row[:6].strip(), row[8:12].strip(), row[14:].replace("``", "`")
+            if offset or size:
+                lines.append(f"| {offset} | {size} | {field} |")
+            else:
+                lines[-1] = f"{lines[-1].removesuffix(' |')} {field.strip()} |"
+        return "\n".join(lines)
+
+    return table
+
+
 TABLES = {
+    "docs/formats.md": {
+        "record": layout(record),
+        "inner message": layout(innerbatch),
+        "consume queue unit": layout(consumequeue),
+        "ext unit": layout(consumequeueext),
+        "batch queue unit": layout(batchconsumequeue),
+        "index header": layout(indexfile),
+        "index entry": layout(indexfile, 1),
+        "checkpoint": layout(storecheckpoint),
+        "watermark": layout(watermark),
+    },
     "docs/reference/run.md": {"run options": run_options},
     "docs/reference/sources.md": {
         "row columns": row_columns,

@@ -28,6 +28,19 @@ def test_generated_tables_are_up_to_date() -> None:
         assert generated(page, text) == text, page
 
 
+def test_tables_of_fields_add_up() -> None:
+    """Each field of a record begins where the one before it ends."""
+    text = (ROOT / "docs" / "formats.md").read_text("utf-8")
+    tables = re.findall(r"^\| OFFSET .*\n\|---.*\n((?:\|.*\n)+)", text, re.M)
+    assert len(tables) == len(TABLES["docs/formats.md"]) == 9
+    for table in tables:
+        end = 0
+        for offset, size in re.findall(r"^\| (\d+) \| (\d*)", table, re.M):
+            assert int(offset) == end, table
+            end += int(size or 0)
+        assert end >= 16
+
+
 def test_every_cited_document_and_section_exists() -> None:
     """In code, tests and documents: a document by its path or, in ``docs``, by its name alone."""
     sources = [

@@ -1,20 +1,22 @@
 """Index files: a hash table with chains that finds the messages with a topic and key.
 
-OFFSET  SIZE  FIELD
+A file is a header, maxHashSlotNum slots of 4 bytes, each with the number of its newest entry (0
+without one), and maxIndexNum entries, of which number 0 is never used.
+
+OFFSET  SIZE  FIELD of the header
      0     8  beginTimestamp, storeTimestamp of the first entry, ms
      8     8  endTimestamp, of the last entry
     16     8  beginPhyOffset
     24     8  endPhyOffset
     32     4  hashSlotCount, of slots in use
-    36     4  indexCount: the number of the next entry, 1 in an empty file (0 if never flushed)
-    40     4  x maxHashSlotNum: slots, the newest entry with a key hash of the slot; 0 without one
-           20 x maxIndexNum: entries; number 0 is never used
-and an entry, with OFFSET in it:
+    36     4  indexCount: number of the next entry, 1 in an empty file (0 if never flushed)
+
+OFFSET  SIZE  FIELD of an entry
      0     4  keyHash, of ``topic#key``
      4     8  physical offset of the message
     12     4  timeDiff, s after beginTimestamp; of a follow-up file's first entry, after the
               endTimestamp of the file before
-    16     4  previous entry of the same slot; 0 without one
+    16     4  number of the previous entry of the same slot; 0 without one
 Everything is big-endian and signed. Files are named by the local time of their creation,
 yyyyMMddHHmmssSSS, and have their full length from creation. Entries are in log order, and all keys
 of a message are adjacent. Source: RocketMQ 5.3.3 ``IndexFile``, ``IndexHeader``, ``IndexService``;

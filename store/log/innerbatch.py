@@ -1,12 +1,14 @@
 """Inner batches: messages that a client put into the body of one message of a batch queue.
 
-The inflated body is a sequence of
+The inflated body is a sequence of messages with consecutive queue offsets, from the batch's on.
+
 OFFSET  SIZE  FIELD
      0    12  totalSize, magic and bodyCRC; no reader looks at them
     12     4  flag
-    16     4  bodyLength; body
-           2  propertiesLength; properties
-and the messages have consecutive queue offsets, starting with the batch's.
+    16     4  bodyLength
+    20     n  body
+           2  propertiesLength
+           n  properties
 Source: RocketMQ 5.3.3 ``MessageDecoder``, ``PullAPIWrapper.processPullResult``; formats.md §2.
 """
 

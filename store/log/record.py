@@ -1,24 +1,28 @@
 """The CommitLog record: its layout, the plain decoder that is the reference, and the encoder.
 
-OFFSET (B, S = 8, or 20 where the born/store host is IPv6)
-    0        4  totalSize, of the whole record
-    4        4  magic: v1 0xDAA320A7, v2 0xDAA320AB, BLANK 0xCBD43194
-    8        4  bodyCRC: CRC-32 & 0x7FFFFFFF of the stored body
-   12        4  queueId
-   16        4  flag
-   20        8  queueOffset (0 for PREPARED and ROLLBACK)
-   28        8  physicalOffset: position of byte 0 in the whole log
-   36        4  sysFlag
-   40        8  bornTimestamp, ms
-   48        B  bornHost: address bytes, port i32
-   48+B      8  storeTimestamp, ms
-   56+B      S  storeHost
-   56+B+S    4  reconsumeTimes
-   60+B+S    8  preparedTransactionOffset
-   68+B+S    4  bodyLength
-   72+B+S    n  body
-              1 or 2 (v2)  topicLength, signed; topic
-              2  propertiesLength, signed; properties
+B and S are the lengths of the born and the store host: 8, or 20 where sysFlag says IPv6.
+
+OFFSET  SIZE  FIELD
+     0     4  totalSize, of the whole record
+     4     4  magic: v1 0xDAA320A7, v2 0xDAA320AB, BLANK 0xCBD43194
+     8     4  bodyCRC: CRC-32 & 0x7FFFFFFF of the body as stored
+    12     4  queueId
+    16     4  flag, the user's
+    20     8  queueOffset; 0 in PREPARED and ROLLBACK records
+    28     8  physicalOffset: log offset of the record's first byte
+    36     4  sysFlag
+    40     8  bornTimestamp, ms
+    48     B  bornHost: address bytes, then the port in 4 bytes
+  48+B     8  storeTimestamp, ms
+  56+B     S  storeHost
+56+B+S     4  reconsumeTimes
+60+B+S     8  preparedTransactionOffset
+68+B+S     4  bodyLength
+72+B+S     n  body
+           1  topicLength, signed; 2 bytes in v2
+           n  topic, UTF-8
+           2  propertiesLength, signed
+           n  properties
 Everything is big-endian and signed. Source: RocketMQ 5.3.3 ``MessageExtEncoder``,
 ``MessageDecoder``, ``CommitLog.checkMessageAndReturnSize``; formats.md §2 and §3.
 

@@ -5,7 +5,7 @@ OFFSET  SIZE  FIELD
      2     8  tagsCode (tag hash, or due time of a delayed message)
     10     8  msgStoreTime, ms
     18     2  bitMapSize
-    20        bit map of the SQL92 consumers that want the message
+    20     n  bit map of the SQL92 consumers that want the message
 Everything is big-endian and signed. Files are named by the byte offset, have the same full length
 from creation, zeros where nothing was written; the last 4 bytes of one are never a unit's. A queue
 with units here holds their addresses as tagsCode: real offset + Long.MIN_VALUE, less than every tag

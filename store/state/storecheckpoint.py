@@ -3,10 +3,12 @@
 OFFSET  SIZE  FIELD
      0     8  physicMsgTimestamp, ms
      8     8  logicsMsgTimestamp, ms
-    16     8  indexMsgTimestamp, ms
+    16     8  indexMsgTimestamp, ms: endTimestamp of the index file that was filled last, not of the
+              newest one
     24     8  masterFlushedOffset
-    32     8  confirmPhyOffset
-    40     8  logicsPhysicalOffset, since 5.5.0; 0 where nobody keeps it
+    32     8  confirmPhyOffset: start of the last valid record
+    40     8  logicsPhysicalOffset, since 5.5.0: start of the last message whose unit is in a
+              flushed queue; 0 where nobody keeps it
 The rest of the 4096 bytes is zero. 4.x writes the first three fields, 5.0.0 and 5.1.0 the first
 four, up to 5.4.0 five (formats.md §12). RocketMQ maps the whole page over a file that is shorter.
 """

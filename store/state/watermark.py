@@ -3,17 +3,18 @@
 One file of two 4096-byte slots, written in turn, so that a torn write leaves the other whole. The
 valid slot with the higher sequence counts.
 
-OFFSET  SIZE  FIELD (big-endian)
-     0     8  magic "REPUTWM1"
-     8    16  uuid of the output's dispatch, made at first start; Spark's offsets carry it
-    24     8  epoch: one more for each owner, and when the log shrank
+OFFSET  SIZE  FIELD
+     0     8  magic ``REPUTWM1``
+     8    16  identity of the output, a uuid made at its first start; Spark's offsets carry it
+    24     8  epoch: each owner adds 1, or 2 if it found that the log was cut
     32     8  sequence of writes
-    40     8  end offset: the watermark
-    48     8  start of the last record before it, -1 if unknown
-    56     4  CRC-32 of that record's first 88 bytes: detects a log that was cut and rewritten
+    40     8  the watermark: every message before it is dispatched and durable
+    48     8  start of the last record before it; -1 if unknown
+    56     4  CRC-32 of that record's first 88 bytes, which shows a log that was cut and rewritten
     60     8  storeTimestamp of the last dispatched message, ms
-    68     8  physical offset from which on every key is in the index, -1 if unknown
+    68     8  physical offset from which on every key is in the index; -1 if unknown
     76     4  CRC-32 of the 76 bytes before
+Everything is big-endian.
 
 Writer: the output's owner (``checkpoints.watermark``); this module only reads it.
 """
