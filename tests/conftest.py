@@ -10,12 +10,13 @@ from pyspark.sql import SparkSession
 
 from streaming.session import session
 from tests.interop.rocketmq import release
+from tests.support.cli import call
 from tests.support.golden import unpack_golden
 from tests.support.jdk import MISSING_TOOL
 from tests.support.memory import ram_path
 from tests.support.seeds import seed
 
-__all__ = ["ram_path", "release", "seed"]
+__all__ = ["call", "ram_path", "release", "seed"]
 
 STARTED_FIRST = ("crash", "interop", "deploy", "cli", "streaming", "checkpoints")
 """Folders with files of a minute each: if one of them came last, other cores would wait for it."""

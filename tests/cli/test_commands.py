@@ -14,7 +14,7 @@ from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail, records
 from store.log.record import Record, encode
 from tests.streaming.test_golden import dispatch
-from tests.support.cli import reput, reput_json, reput_json_lines
+from tests.support.cli import Call, json_lines, json_object, reput, reput_json
 from tests.support.golden import difference, log_records, tree
 from tests.support.plain_queues import plain_units, queue_directories
 from workload.appender import Appender
@@ -35,16 +35,16 @@ def test_run_once_json_ends_with_the_promised_line(
 
 
 @pytest.mark.usefixtures("spark")
-def test_status_before_and_after(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_status_before_and_after(golden: Callable[[str], Path], tmp_path: Path, call: Call) -> None:
     """Unknown figures are null, never 0; afterwards every queue's offsets are RocketMQ's."""
     store, output = golden("broker"), tmp_path / "output"
     (output / "reput").mkdir(parents=True)  # what a dispatcher makes first
-    before = reput_json("status", store, "--output", output)
+    before = json_object(call("status", store, "--output", output, "--json"))
     assert before["watermark"] is before["lag_bytes"] is before["lag_messages"] is None
     assert before["log_end"] == 1660624
-    assert "unknown" in reput("status", store, "--output", output).stdout
+    assert "unknown" in call("status", store, "--output", output).stdout
     dispatch(store, output)
-    after = reput_json("status", store, "--output", output)
+    after = json_object(call("status", store, "--output", output, "--json"))
     assert (after["watermark"], after["lag_bytes"], after["lag_messages"]) == (1660624, 0, 0)
     orders = [queue for queue in after["queues"] if queue["topic"] == "Orders"]
     assert sum(queue["max_offset"] for queue in orders) == 6000
@@ -52,9 +52,9 @@ def test_status_before_and_after(golden: Callable[[str], Path], tmp_path: Path) 
     assert len(orders) == 4
 
 
-def test_status_of_rocketmqs_own_queues(golden: Callable[[str], Path]) -> None:
+def test_status_of_rocketmqs_own_queues(golden: Callable[[str], Path], call: Call) -> None:
     """A store that reput never touched can be looked at as well."""
-    found = reput_json("status", golden("broker"))
+    found = json_object(call("status", golden("broker"), "--json"))
     orders = [queue for queue in found["queues"] if queue["topic"] == "Orders"]
     assert sum(queue["max_offset"] for queue in orders) == 6000
     assert found["watermark"] is None
@@ -89,7 +89,7 @@ def test_status_and_inspect_show_queues_of_every_kind(
     assert {row["record"] for row in rows} == {"sound"}
 
 
-def test_inspect_changes_no_byte(golden: Callable[[str], Path]) -> None:
+def test_inspect_changes_no_byte(golden: Callable[[str], Path], call: Call) -> None:
     """All three, on a store with everything in it, and on a damaged record."""
     store = golden("mixed")
     before = tree(store)
@@ -99,45 +99,47 @@ def test_inspect_changes_no_byte(golden: Callable[[str], Path]) -> None:
         ("queue", store, "订单-主题", 0),
         ("checkpoint", store),
     ):
-        done = reput("inspect", *arguments)
+        done = call("inspect", *arguments)
         assert done.returncode == 0, done.stderr
     assert tree(store) == before
 
 
-def test_inspect_record_tells_what_stands_there(golden: Callable[[str], Path]) -> None:
+def test_inspect_record_tells_what_stands_there(golden: Callable[[str], Path], call: Call) -> None:
     """A record's fields; inside of one, where it starts."""
     store = golden("plain")
     log = CommitLog([store / "commitlog"])
     found = [r for r in records(log, 0, 262144) if isinstance(r, Record)][:2]
-    shown = reput_json("inspect", "record", store, found[1].physical_offset)
+    shown = json_object(call("inspect", "record", store, found[1].physical_offset, "--json"))
     assert shown["topic"] == found[1].topic.decode()
     assert shown["queue_offset"] == found[1].queue_offset
     assert shown["body_crc_is_right"] is True
-    (message,) = reput_json_lines(
-        "get", store, shown["topic"], shown["queue_id"], shown["queue_offset"], "--body", "none"
+    (message,) = json_lines(
+        call(
+            "get", store, shown["topic"], shown["queue_id"], shown["queue_offset"], "--body", "none"
+        )
     )
     alike = shown.keys() & message.keys()
     assert len(alike) == 14
     assert {name: shown[name] for name in alike} == {name: message[name] for name in alike}
-    inside = reput_json("inspect", "record", store, found[1].physical_offset + 5)
+    inside = json_object(call("inspect", "record", store, found[1].physical_offset + 5, "--json"))
     assert inside["stands_here"].startswith("bad_")
     assert inside["record_start_at_or_before"] == found[1].physical_offset
-    outside = reput("inspect", "record", store, 10**12)
+    outside = call("inspect", "record", store, 10**12)
     assert outside.returncode == 2
 
 
-def test_inspect_queue_and_checkpoint(golden: Callable[[str], Path]) -> None:
+def test_inspect_queue_and_checkpoint(golden: Callable[[str], Path], call: Call) -> None:
     """Units with their records, and RocketMQ's positions as they stand in the file."""
     store = golden("broker")
-    done = reput("inspect", "queue", store, "Orders", 1, "--from", 3, "--count", 2, "--json")
+    done = call("inspect", "queue", store, "Orders", 1, "--from", 3, "--count", 2, "--json")
     rows = json.loads(done.stdout)
     assert [row["queue_offset"] for row in rows] == [3, 4]
     assert {row["record"] for row in rows} == {"sound"}
-    positions = reput_json("inspect", "checkpoint", store)
+    positions = json_object(call("inspect", "checkpoint", store, "--json"))
     stored = (store / "checkpoint").read_bytes()
     assert positions["store_checkpoint.physic_msg_timestamp"] == int.from_bytes(stored[:8], "big")
     assert positions["watermark"] is None
-    assert reput("inspect", "queue", store, "Nothing", 0).returncode == 2
+    assert call("inspect", "queue", store, "Nothing", 0).returncode == 2
 
 
 def test_produce_writes_what_the_workload_says_and_goes_on(tmp_path: Path) -> None:
@@ -194,11 +196,11 @@ def test_version_and_help() -> None:
         assert command in shown
 
 
-def test_untrusted_text_is_not_taken_for_markup(tmp_path: Path) -> None:
+def test_untrusted_text_is_not_taken_for_markup(tmp_path: Path, call: Call) -> None:
     """Brackets are shown as they are, control characters as escapes."""
     with Appender(tmp_path, file_size=4096) as appender:
         appender.append(Record(topic=b"[red]T\x1b[2J", body=b"[/bold]"))
-    shown = reput("inspect", "record", tmp_path, 0).stdout
+    shown = call("inspect", "record", tmp_path, 0).stdout
     assert "[red]T\\x1b[2J" in shown
     assert "[/bold]" in shown
 

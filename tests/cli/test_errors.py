@@ -15,7 +15,7 @@ import pytest
 from checkpoints.ownership import Ownership
 from store.state.brokerlock import BrokerLock
 from tests.streaming.test_golden import dispatch
-from tests.support.cli import REPUT, ROOT, reput
+from tests.support.cli import REPUT, ROOT, Call, reput
 
 
 def assert_one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
@@ -34,26 +34,30 @@ def test_no_store(tmp_path: Path) -> None:
     assert_one_line(done, 2, str(tmp_path / "nowhere"), "is not a directory")
 
 
-def test_directory_that_is_no_store(tmp_path: Path) -> None:
+def test_directory_that_is_no_store(tmp_path: Path, call: Call) -> None:
     """A directory without a commitlog; nothing is created in it."""
-    done = reput("run", tmp_path, "--once")
+    done = call("run", tmp_path, "--once")
     assert_one_line(done, 2, "no commitlog in", str(tmp_path), "give a store's root")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_commitlog_file_of_another_size(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_commitlog_file_of_another_size(
+    golden: Callable[[str], Path], tmp_path: Path, call: Call
+) -> None:
     """The file, its size, the size wanted, the option to set."""
     store = golden("plain")
     victim = sorted((store / "commitlog").iterdir())[2]
     with victim.open("r+b") as out:
         out.truncate(1000)
-    done = reput("run", store, "--output", tmp_path / "out", "--once")
+    done = call("run", store, "--output", tmp_path / "out", "--once")
     assert_one_line(done, 1, str(victim), "1000 bytes", "262144", "mappedFileSizeCommitLog")
 
 
-def test_size_that_the_log_contradicts(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_size_that_the_log_contradicts(
+    golden: Callable[[str], Path], tmp_path: Path, call: Call
+) -> None:
     """A flag that does not fit the files names both."""
-    done = reput(
+    done = call(
         "run", golden("plain"), "--output", tmp_path / "o", "--commitlog-file-size", "1m", "--once"
     )
     assert_one_line(done, 1, "262144", "1048576", "--commitlog-file-size")
@@ -84,12 +88,12 @@ def test_a_store_is_looked_at_before_java_starts(
         noted.unlink()
 
 
-def test_queues_of_another_size(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_queues_of_another_size(golden: Callable[[str], Path], tmp_path: Path, call: Call) -> None:
     """An output that was built with another consume queue file size."""
     store = golden("plain")
     output = tmp_path / "output"
     shutil.copytree(store / "consumequeue", output / "consumequeue")
-    done = reput(
+    done = call(
         "run", store, "--output", output, "--once", "--adopt",
         "--consume-queue-file-size", "12000",
     )  # fmt: skip
@@ -111,7 +115,9 @@ def test_read_only_output(golden: Callable[[str], Path], tmp_path: Path) -> None
     assert_one_line(done, 1, "cannot create directory", str(output), "Read-only file system")
 
 
-def test_targets_among_the_data_of_a_store(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_targets_among_the_data_of_a_store(
+    golden: Callable[[str], Path], tmp_path: Path, call: Call
+) -> None:
     """Every command that writes: refused before anything is made, there or elsewhere."""
     store, output = golden("plain"), tmp_path / "output"
     link = tmp_path / "link"
@@ -128,22 +134,22 @@ def test_targets_among_the_data_of_a_store(golden: Callable[[str], Path], tmp_pa
         (store / "commitlog", "produce", "--count", 1),
         (store / "consumequeue" / "x", "demo", "--dir"),
     ):
-        done = reput(*arguments, place)
+        done = call(*arguments, place)
         assert_one_line(done, 2, str(place), "holds the data of a store", "outside of it")
         assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_output_path_is_a_file(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_output_path_is_a_file(golden: Callable[[str], Path], tmp_path: Path, call: Call) -> None:
     """A file where the output directory should be."""
     (tmp_path / "output").write_text("x")
-    done = reput("run", golden("plain"), "--output", tmp_path / "output", "--once")
+    done = call("run", golden("plain"), "--output", tmp_path / "output", "--once")
     assert_one_line(done, 2, "is not a directory", str(tmp_path / "output"))
 
 
-def test_queues_that_we_did_not_build(golden: Callable[[str], Path]) -> None:
+def test_queues_that_we_did_not_build(golden: Callable[[str], Path], call: Call) -> None:
     """RocketMQ's queues in the store itself are left alone unless told."""
     store = golden("plain")
-    done = reput("run", store, "--once")
+    done = call("run", store, "--once")
     assert_one_line(done, 2, "did not build", "--adopt", "--output")
 
 
@@ -178,21 +184,21 @@ def test_store_whose_broker_runs(golden: Callable[[str], Path], tmp_path: Path) 
     ],
 )
 def test_wrong_option_values(
-    golden: Callable[[str], Path], tmp_path: Path, arguments: list[str], part: str
+    golden: Callable[[str], Path], tmp_path: Path, arguments: list[str], part: str, call: Call
 ) -> None:
     """The option and the value are named; exit code 2."""
     store, output = golden("plain"), tmp_path / "output"
     if arguments[1] == "5":
         dispatch(store, output)
-    done = reput("run", store, "--output", output, "--once", *arguments)
+    done = call("run", store, "--output", output, "--once", *arguments)
     assert_one_line(done, 2, part)
 
 
-def test_broken_broker_conf(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_broken_broker_conf(golden: Callable[[str], Path], tmp_path: Path, call: Call) -> None:
     """The key, the value and the file."""
     store = golden("plain")
     (store / "broker.conf").write_text("mappedFileSizeCommitLog=big\n")
-    done = reput("run", store, "--output", tmp_path / "o", "--once")
+    done = call("run", store, "--output", tmp_path / "o", "--once")
     assert_one_line(done, 2, "mappedFileSizeCommitLog", "'big'", str(store / "broker.conf"))
 
 
@@ -241,24 +247,24 @@ def test_a_spark_setting_that_is_wrong(golden: Callable[[str], Path], tmp_path: 
         (["tail", "STORE", "T", "--lines", "-1"], ["--lines", "greater than or equal to 0"]),
     ],
 )
-def test_a_wrong_call_is_one_line(arguments: list[str], parts: list[str]) -> None:
+def test_a_wrong_call_is_one_line(arguments: list[str], parts: list[str], call: Call) -> None:
     """No frame: what is wrong, what is near, where to read on."""
-    done = reput(*arguments)
+    done = call(*arguments)
     assert_one_line(done, 2, *parts)
     assert len(done.stderr.splitlines()) == 1
     assert not re.search("Value error|Input should|[.?]; ", done.stderr)
 
 
 @pytest.mark.parametrize("arguments", [[], ["inspect"]])
-def test_a_group_without_a_command_shows_its_help(arguments: list[str]) -> None:
+def test_a_group_without_a_command_shows_its_help(arguments: list[str], call: Call) -> None:
     """Help alone, and the exit code of a wrong call."""
-    done = reput(*arguments)
+    done = call(*arguments)
     assert done.returncode == 2
     assert "Commands" in done.stdout + done.stderr
     assert "error" not in done.stdout + done.stderr
 
 
-def test_what_to_do_where_nothing_is_found(golden: Callable[[str], Path]) -> None:
+def test_what_to_do_where_nothing_is_found(golden: Callable[[str], Path], call: Call) -> None:
     """A queue, an index that are not there: exit code 1, and where to look."""
     store = golden("broker")
     for arguments, part in (
@@ -267,7 +273,7 @@ def test_what_to_do_where_nothing_is_found(golden: Callable[[str], Path]) -> Non
         (("inspect", "queue", store, "Orders", 9), "no queue 9 of topic Orders"),
         (("query", store, "Orders", "--key", "k"), "no index in"),
     ):
-        assert_one_line(reput(*arguments), 1, part)
+        assert_one_line(call(*arguments), 1, part)
 
 
 def test_delta_without_its_package(golden: Callable[[str], Path], tmp_path: Path) -> None:
@@ -284,7 +290,9 @@ def test_delta_without_its_package(golden: Callable[[str], Path], tmp_path: Path
     assert not output.exists()
 
 
-def test_delta_options_that_do_not_fit(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_delta_options_that_do_not_fit(
+    golden: Callable[[str], Path], tmp_path: Path, call: Call
+) -> None:
     """Columns without a table, columns that are none, a duration that is none."""
     columns = tmp_path / "columns.toml"
     columns.write_text('[T]\na = "money"\n', "utf-8")
@@ -293,7 +301,7 @@ def test_delta_options_that_do_not_fit(golden: Callable[[str], Path], tmp_path: 
         (("--delta", tmp_path / "t", "--delta-schema", columns), (str(columns), "money", "double")),
         (("--delta", tmp_path / "t", "--delta-interval", "soon"), ("--delta-interval", "soon")),
     ):
-        assert_one_line(reput("run", golden("plain"), "--once", *arguments), 2, *parts)
+        assert_one_line(call("run", golden("plain"), "--once", *arguments), 2, *parts)
 
 
 WITHOUT_KAFKA = """
@@ -326,14 +334,16 @@ def test_kafka_without_its_package(golden: Callable[[str], Path]) -> None:
         (["--kafka", "h:1", "--kafka-config", "nowhere.toml"], ["nowhere.toml", "cannot be read"]),
     ],
 )
-def test_kafka_options_that_are_wrong(options: list[str], parts: list[str], tmp_path: Path) -> None:
+def test_kafka_options_that_are_wrong(
+    options: list[str], parts: list[str], tmp_path: Path, call: Call
+) -> None:
     """The option and its value."""
-    assert_one_line(reput("run", tmp_path, *options), 2, *parts)
+    assert_one_line(call("run", tmp_path, *options), 2, *parts)
 
 
-def test_kafka_config_sets_the_connection_alone(tmp_path: Path) -> None:
+def test_kafka_config_sets_the_connection_alone(tmp_path: Path, call: Call) -> None:
     """Other settings are this program's."""
     config = tmp_path / "kafka.toml"
     config.write_text('security_protocol = "SSL"\nacks = 0\n')
-    done = reput("run", tmp_path, "--kafka", "h:1", "--kafka-config", config)
+    done = call("run", tmp_path, "--kafka", "h:1", "--kafka-config", config)
     assert_one_line(done, 2, str(config), "'acks'", "security_")

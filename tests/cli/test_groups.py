@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reput.cli import main
 from store.state.consumeroffset import Offsets, TopicGroup, read_committed
 from tests.cli.test_errors import assert_one_line
 from tests.readers.test_grouplag import write_offsets
+from tests.support.cli import Call
 from tests.support.golden import log_records, tree
 
-Call = Callable[..., subprocess.CompletedProcess[str]]
 TOPIC, GROUP = "Orders", "dg4"
 """In golden store broker the group has committed 0 in each of the four queues."""
 
 
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """A command in this process, on a terminal of 80 columns."""
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["reput", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        return subprocess.CompletedProcess([], int(ended.value.code or 0), *printed)
-
-    return run
 
 
 def answer(call: Call, *arguments: object) -> dict[str, Any]:

@@ -15,14 +15,14 @@ from store.runs.dispatch import DispatchCounts
 from store.state.ledger import Ledger, LedgerEntry
 from streaming.progress import Progress
 from tests.streaming.test_golden import dispatch
-from tests.support.cli import REPUT, ROOT, reput, reput_json
+from tests.support.cli import REPUT, ROOT, Call, json_object
 from workload.appender import Appender
 
 
-def test_errors_are_json_where_json_is_asked_for(tmp_path: Path) -> None:
+def test_errors_are_json_where_json_is_asked_for(tmp_path: Path, call: Call) -> None:
     """Ours and those of the options; each with time and level."""
     for arguments in (["status", tmp_path], ["status", tmp_path, "--nonsense"], ["run"]):
-        done = reput(*arguments, "--json")
+        done = call(*arguments, "--json")
         assert (done.returncode, done.stdout) == (2, "")
         (line,) = done.stderr.splitlines()
         found = json.loads(line)
@@ -89,16 +89,16 @@ def test_what_is_scanned_is_part_of_the_lag(capsys: pytest.CaptureFixture[str]) 
     assert "lag 3.0 MiB (3.0 MiB of it scanned)" in capsys.readouterr().err
 
 
-def test_produce_says_at_what_rate(tmp_path: Path) -> None:
+def test_produce_says_at_what_rate(tmp_path: Path, call: Call) -> None:
     """A count alone goes as fast as it can."""
     command = ("produce", tmp_path / "s", "--commitlog-file-size", "1m", "--count", 100)
-    assert "100 messages, without a limit of the rate" in reput(*command).stderr
-    assert "100 messages, at 2,000 messages/s" in reput(*command, "--rate", 2000).stderr
-    assert "for 0 s, at 5,000 messages/s" in reput(*command[:-2], "--seconds", 0).stderr
+    assert "100 messages, without a limit of the rate" in call(*command).stderr
+    assert "100 messages, at 2,000 messages/s" in call(*command, "--rate", 2000).stderr
+    assert "for 0 s, at 5,000 messages/s" in call(*command[:-2], "--seconds", 0).stderr
 
 
 @pytest.mark.usefixtures("spark")
-def test_status_tells_quarantine_gaps_lag_and_topics(tmp_path: Path) -> None:
+def test_status_tells_quarantine_gaps_lag_and_topics(tmp_path: Path, call: Call) -> None:
     """Notes name a damaged record, messages that came since, and a choice of one topic."""
     store, output = tmp_path / "store", tmp_path / "output"
     with Appender(store, file_size=1 << 16) as appender:
@@ -108,14 +108,16 @@ def test_status_tells_quarantine_gaps_lag_and_topics(tmp_path: Path) -> None:
     ledger = Ledger(output / "reput")
     ledger.add(LedgerEntry(0, 1, "queue_offset_gap", "A", 0))
     ledger.sync()
-    found = reput_json("status", store, "--output", output)
+    found = json_object(call("status", store, "--output", output, "--json"))
     assert (found["lag_seconds"], found["gaps"]) == (0.0, 1)
     assert [(one["reason"], one["ranges"]) for one in found["quarantine"]] == [("topic_name", 1)]
-    (only,) = reput_json("status", store, "--output", output, "--topic", "B")["queues"]
+    (only,) = json_object(call("status", store, "--output", output, "--topic", "B", "--json"))[
+        "queues"
+    ]
     assert only["topic"] == "B"
-    shown = reput("status", store, "--output", output).stdout
+    shown = call("status", store, "--output", output).stdout
     assert shown.count("\nA ") == shown.count("\nB ") == 1
     with Appender(store, file_size=1 << 16) as appender:
         stored = int(datetime.now().timestamp() * 1000) - 3_600_000
         appender.append(Record(b"A", b"x", store_timestamp=stored))
-    assert reput_json("status", store, "--output", output)["lag_seconds"] >= 3600
+    assert json_object(call("status", store, "--output", output, "--json"))["lag_seconds"] >= 3600

@@ -11,7 +11,7 @@ import pytest
 
 from store.errors import UsageError
 from tests.sources.test_queue_rows import batch_reader
-from tests.support.cli import reput
+from tests.support.cli import Call
 from tests.support.derived_output import DerivedOutput
 
 READING: Sequence[Sequence[object]] = (
@@ -41,11 +41,13 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> DerivedOutput:
     return DerivedOutput.build("mixed", tmp_path_factory.mktemp("mixed"))
 
 
-def called(store: Path, output: Path | None, words: Sequence[object]) -> tuple[int, str]:
+def called(
+    call: Call, store: Path, output: Path | None, words: Sequence[object]
+) -> tuple[int, str]:
     """Exit code and error of a command."""
     name = words[:2] if words[0] == "inspect" else words[:1]
     place = () if output is None else ("--output", output)
-    done = reput(*name, store, *words[len(name) :], *place)
+    done = call(*name, store, *words[len(name) :], *place)
     return done.returncode, done.stderr
 
 
@@ -57,13 +59,13 @@ def rows(store: Path, output: Path) -> int:
 
 @pytest.mark.parametrize("words", READING, ids=lambda words: words[0])
 def test_a_path_that_is_no_output_is_a_wrong_call(
-    built: DerivedOutput, tmp_path: Path, words: Sequence[object]
+    built: DerivedOutput, tmp_path: Path, words: Sequence[object], call: Call
 ) -> None:
     """No directory at all, an empty one: which it is, and what was looked for."""
     nowhere, empty = tmp_path / "nowhere", tmp_path / "empty"
     empty.mkdir()
     for place, said in ((nowhere, f"no directory {nowhere}"), (empty, f"{empty} is not an output")):
-        code, error = called(built.store, place, words)
+        code, error = called(call, built.store, place, words)
         assert (code, said in error) == (2, True), error
         assert error.count("\n") == 1
     assert list(empty.iterdir()) == []
@@ -72,12 +74,12 @@ def test_a_path_that_is_no_output_is_a_wrong_call(
 
 @pytest.mark.parametrize("name", ["status", "get", "tail", "query", "search-time", "inspect"])
 def test_an_output_of_another_log_is_a_wrong_call(
-    built: DerivedOutput, other: DerivedOutput, name: str
+    built: DerivedOutput, other: DerivedOutput, name: str, call: Call
 ) -> None:
     """The other log is longer or shorter."""
     (words,) = [words for words in READING if words[0] == name]
     for log, output in ((built, other), (other, built)):
-        code, error = called(log.store, output.root, words)
+        code, error = called(call, log.store, output.root, words)
         assert (code, f"{output.root} is not an output of the log of {log.store}" in error) == (
             2,
             True,
@@ -94,11 +96,13 @@ def test_the_queue_source_reads_no_wrong_path(
             rows(built.store, place)
 
 
-def test_a_store_without_queues_is_no_wrong_path(built: DerivedOutput, tmp_path: Path) -> None:
+def test_a_store_without_queues_is_no_wrong_path(
+    built: DerivedOutput, tmp_path: Path, call: Call
+) -> None:
     """Its broker has built none yet; who looks for a message there is told where it was looked
     for. An output that a dispatcher has only begun is one as well."""
-    assert called(built.store, None, ("status",))[0] == 0
-    code, error = called(built.store, None, ("get", "Topic_0", 0, 0))
+    assert called(call, built.store, None, ("status",))[0] == 0
+    code, error = called(call, built.store, None, ("get", "Topic_0", 0, 0))
     assert (code, f"in {built.store};" in error, "--output" in error) == (1, True, True)
     (tmp_path / "begun" / "reput").mkdir(parents=True)
-    assert called(built.store, tmp_path / "begun", ("status",))[0] == 0
+    assert called(call, built.store, tmp_path / "begun", ("status",))[0] == 0

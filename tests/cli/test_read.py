@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, cast
@@ -17,10 +16,9 @@ from typing import IO, Any, cast
 import pytest
 
 from readers.messagestore import MessageStore
-from reput.cli import main
 from store.log.record import Record
 from tests.cli.test_errors import assert_one_line
-from tests.support.cli import REPUT, ROOT, kill_tree, reput_json_lines, reput_on_terminal
+from tests.support.cli import REPUT, ROOT, Call, json_lines, kill_tree, reput, reput_on_terminal
 from tests.support.golden import destroy
 from tests.support.live_store import LiveStore
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
@@ -29,29 +27,8 @@ ORDERS_DIGEST = "810099c39d292309b7dc4e743490099d943cbefb9624cdbf5b845a8681258e7
 """The digest of what a RocketMQ client drains (tests/golden/README.md)."""
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold red]x[/]\r\n\x7f\x9b31m\u202ecod\u2066.\u200b:smile:"
 
-Call = Callable[..., subprocess.CompletedProcess[str]]
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 """Bold headings."""
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """A command in this process, which has imported everything already."""
-
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["reput", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        return subprocess.CompletedProcess([], int(ended.value.code or 0), *printed)
-
-    return run
-
-
-def json_lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    """The output of a command that succeeded."""
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def messages_of(store: Path, topic: str) -> list[PlainMessage]:
@@ -75,7 +52,8 @@ def plain_places(found: list[PlainMessage]) -> list[tuple[int, int]]:
 
 def test_tail_of_everything_is_what_a_client_drains(golden: Callable[[str], Path]) -> None:
     """All 6,000 orders, by the digest that a RocketMQ client's bodies have."""
-    found = reput_json_lines("tail", golden("broker"), "Orders", "--lines", 9999, "--body", "hex")
+    command = ("tail", golden("broker"), "Orders", "--lines", 9999, "--body", "hex")
+    found = json_lines(reput(*command))
     assert len(found) == 6000
     bodies = sorted(
         (f"{row['queue_id']:03d}-{row['queue_offset']:012d}", row["body"]) for row in found
@@ -88,14 +66,13 @@ def test_tail_of_everything_is_what_a_client_drains(golden: Callable[[str], Path
     assert offsets == sorted(offsets)
 
 
-def test_get_shows_every_field(golden: Callable[[str], Path]) -> None:
+def test_get_shows_every_field(golden: Callable[[str], Path], call: Call) -> None:
     """Every field of a message with a topic and tags beyond ASCII equals the plain decoder's."""
     store = golden("mixed")
     message = next(m for m in messages_of(store, "订单-主题") if "KEYS" in m.values)
     found, values = message.record, message.values
-    (shown,) = reput_json_lines(
-        "get", store, "订单-主题", found.queue_id, message.queue_offset, "--body", "base64"
-    )
+    place = ("订单-主题", found.queue_id, message.queue_offset)
+    (shown,) = json_lines(call("get", store, *place, "--body", "base64"))
     assert shown == {
         "topic": "订单-主题",
         "queue_id": found.queue_id,
@@ -119,13 +96,11 @@ def test_get_shows_every_field(golden: Callable[[str], Path]) -> None:
         "body_problem": None,
     }
     assert shown["message_id"].endswith(f"{found.physical_offset:016X}")
-    (bare,) = reput_json_lines(
-        "get", store, "订单-主题", found.queue_id, message.queue_offset, "--body", "none"
-    )
+    (bare,) = json_lines(call("get", store, *place, "--body", "none"))
     assert bare == {name: shown[name] for name in shown if not name.startswith("body")}
 
 
-def test_hosts_are_written_as_in_rows(golden: Callable[[str], Path]) -> None:
+def test_hosts_are_written_as_in_rows(golden: Callable[[str], Path], call: Call) -> None:
     """IPv6 addresses in brackets, so that the port can be told."""
     store = golden("wide")
     topic, record = next(
@@ -134,18 +109,19 @@ def test_hosts_are_written_as_in_rows(golden: Callable[[str], Path]) -> None:
         for m in plain_queue(store, directory)
         if ":" in m.record.born_host[0]
     )
-    (shown,) = reput_json_lines("get", store, topic, record.queue_id, record.queue_offset)
+    (shown,) = json_lines(call("get", store, topic, record.queue_id, record.queue_offset))
     assert shown["born_host"] == "[{}]:{}".format(*record.born_host)
 
 
-def test_get_an_offset_inside_of_an_inner_batch(golden: Callable[[str], Path]) -> None:
+def test_get_an_offset_inside_of_an_inner_batch(golden: Callable[[str], Path], call: Call) -> None:
     """The batch, which here is none that could be taken apart: as a client would hand it over."""
     store = golden("batch")
     directory = next(d for d in queue_directories(store) if d.parent.name == "BatchTopic")
     batch = list(plain_queue(store, directory))[1]
     offset = batch.queue_offset + int(batch.values["INNER_NUM"]) - 1
     assert offset > batch.queue_offset
-    (shown,) = reput_json_lines("get", store, "BatchTopic", directory.name, offset, "--body", "hex")
+    command = ("get", store, "BatchTopic", directory.name, offset, "--body", "hex")
+    (shown,) = json_lines(call(*command))
     assert shown["queue_offset"] == batch.queue_offset
     assert shown["physical_offset"] == batch.record.physical_offset
     assert bytes.fromhex(shown["body"]) == batch.record.body

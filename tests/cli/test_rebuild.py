@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import reput, reput_json
+from tests.support.cli import Call, json_object, reput_json
 from tests.support.golden import tree
 
 Golden = Callable[[str], Path]
@@ -27,11 +27,11 @@ def changed(golden: Golden, tmp_path: Path) -> tuple[Path, Path]:
     return store, copy
 
 
-def test_diff_of_equal_stores(golden: Golden) -> None:
+def test_diff_of_equal_stores(golden: Golden, call: Call) -> None:
     """Exit code 0, what was compared, no byte changed."""
     store = golden("plain")
     before = tree(store)
-    done = reput("diff", store, store)
+    done = call("diff", store, store)
     assert done.returncode == 0, done.stderr
     assert "24 compared, equal" in done.stdout
     assert tree(store) == before
@@ -42,20 +42,22 @@ def test_diff_of_equal_stores(golden: Golden) -> None:
     }
 
 
-def test_diff_leaves_the_checkpoint_to_those_who_ask(golden: Golden, tmp_path: Path) -> None:
+def test_diff_leaves_the_checkpoint_to_those_who_ask(
+    golden: Golden, tmp_path: Path, call: Call
+) -> None:
     """Its times do not follow from the log; asked for, they are a difference."""
     store = golden("broker")
     copy = shutil.copytree(store, tmp_path / "copy")
     with (copy / "checkpoint").open("r+b") as file:
         file.seek(7)
         file.write(b"\x01")
-    assert reput("diff", store, copy).returncode == 0
-    assert reput("diff", store, copy, "--only", "checkpoint").returncode == 1
+    assert call("diff", store, copy).returncode == 0
+    assert call("diff", store, copy, "--only", "checkpoint").returncode == 1
 
 
-def test_diff_names_the_unit(changed: tuple[Path, Path]) -> None:
+def test_diff_names_the_unit(changed: tuple[Path, Path], call: Call) -> None:
     """Exit code 1; the same in both forms."""
-    done = reput("diff", *changed, "--json")
+    done = call("diff", *changed, "--json")
     assert done.returncode == 1, done.stderr
     (found,) = json.loads(done.stdout)["differences"]
     assert (found["kind"], found["place"], found["entry"]) == (
@@ -63,21 +65,23 @@ def test_diff_names_the_unit(changed: tuple[Path, Path]) -> None:
     )  # fmt: skip
     assert found["left"]["offset"] ^ found["right"]["offset"] == 1
     assert found["left"]["size"] == found["right"]["size"]
-    shown = reput("diff", *changed)
+    shown = call("diff", *changed)
     assert shown.returncode == 1
     assert "unit 10" in shown.stdout
     assert "24 compared, 1 differs" in shown.stdout
-    assert reput("diff", *changed, "--only", "index,checkpoint").returncode == 0
+    assert call("diff", *changed, "--only", "index,checkpoint").returncode == 0
 
 
-def test_indexes_that_are_left_out_are_not_asked_for_their_slots(golden: Golden) -> None:
+def test_indexes_that_are_left_out_are_not_asked_for_their_slots(
+    golden: Golden, call: Call
+) -> None:
     """plain has 5,000 hash slots and mixed 1,000; their queues can be compared all the same."""
     stores = (golden("plain"), golden("mixed"))
-    refused = reput("diff", *stores)
+    refused = call("diff", *stores)
     assert refused.returncode == 2
     assert "maxHashSlotNum" in refused.stderr
     assert "--only" in refused.stderr
-    compared = reput("diff", *stores, "--only", "consumequeue")
+    compared = call("diff", *stores, "--only", "consumequeue")
     assert (compared.returncode, compared.stderr) == (1, "")
     assert "compared" in compared.stdout
 
@@ -95,13 +99,15 @@ def test_indexes_that_are_left_out_are_not_asked_for_their_slots(golden: Golden)
         (["rebuild", "STORE", "--dry-run", "--drop-old"], "exclude each other"),
     ],
 )
-def test_wrong_calls(golden: Golden, tmp_path: Path, arguments: list[str], part: str) -> None:
+def test_wrong_calls(
+    golden: Golden, tmp_path: Path, arguments: list[str], part: str, call: Call
+) -> None:
     """One line, exit code 2, nothing made or changed."""
     store = golden("plain")
     (tmp_path / "EMPTY").mkdir()
     before = tree(tmp_path)
     names = {"STORE": store, "EMPTY": tmp_path / "EMPTY", "NOWHERE": tmp_path / "NOWHERE"}
-    done = reput(*(names.get(argument, argument) for argument in arguments))
+    done = call(*(names.get(argument, argument) for argument in arguments))
     lines = [line for line in done.stderr.splitlines() if line.startswith("reput: error: ")]
     assert (done.returncode, len(lines)) == (2, 1), done.stderr
     assert part in lines[0]
@@ -109,18 +115,23 @@ def test_wrong_calls(golden: Golden, tmp_path: Path, arguments: list[str], part:
     assert not (tmp_path / "NOWHERE").exists()
 
 
-def test_rebuild_says_what_differed_and_what_it_kept(changed: tuple[Path, Path]) -> None:
+@pytest.mark.usefixtures("spark")
+def test_rebuild_says_what_differed_and_what_it_kept(
+    changed: tuple[Path, Path], call: Call
+) -> None:
     """A dry run ends with 1 and changes nothing; then it is done, and the copy is as the store."""
     store, copy = changed
-    dry = reput("rebuild", copy, "--dry-run")
+    dry = call("rebuild", copy, "--dry-run")
     assert dry.returncode == 1, dry.stderr
     for part in ("the first 1 of 1 difference\n", "unit 10", "24 compared, 1 differ", "a dry run"):
         assert part in dry.stdout
-    done = reput_json("rebuild", copy)
+    done = json_object(call("rebuild", copy, "--json"))
     assert (done["messages"], done["replaced"], done["equal"]) == (3170, True, False)
     assert done["kept"] == [
         str(copy / f"{name}.replaced-1")
         for name in ("consumequeue", "index", "checkpoint", "reput")
     ]
-    assert reput("diff", store, copy, "--only", "consumequeue,index").returncode == 0
-    assert sorted(reput_json("rebuild", copy, "--drop-old")["removed"]) == sorted(done["kept"])
+    assert call("diff", store, copy, "--only", "consumequeue,index").returncode == 0
+    assert sorted(json_object(call("rebuild", copy, "--drop-old", "--json"))["removed"]) == sorted(
+        done["kept"]
+    )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.interop.clients import serving
 from tests.readers.stores import SmallStore
-from tests.support.cli import reput
+from tests.support.cli import Call
 from tests.support.remoting import Client
 
 
@@ -41,7 +41,7 @@ def test_an_open_address_is_warned_of(store: Path) -> None:
         assert not any("can read every message" in line for line in server.log)
 
 
-def test_what_is_refused(store: Path, tmp_path: Path) -> None:
+def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
     """Wrong calls end with exit code 2 and one line, before anything is written."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         used = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -56,6 +56,6 @@ def test_what_is_refused(store: Path, tmp_path: Path) -> None:
             ([store, "--output", tmp_path / "none"], "there is no directory"),
             ([tmp_path / "none"], "is not a directory"),
         ):
-            done = reput("serve", *arguments)
+            done = call("serve", *arguments)
             assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
             assert words in done.stderr

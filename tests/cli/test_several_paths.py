@@ -10,12 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.test_errors import assert_one_line
-from tests.cli.test_read import Call, call, messages_of
-from tests.support.cli import reput, reput_json
+from tests.cli.test_read import messages_of
+from tests.support.cli import Call, reput, reput_json
 from tests.support.golden import difference
 from tests.support.several_paths import spread, state_paths
-
-__all__ = ["call"]
 
 
 def test_readers_print_what_they_print_of_one_directory(

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from reput.cli import app
-from tests.support.cli import on_terminal, reput, reput_json, reput_on_terminal
+from tests.support.cli import Call, json_object, on_terminal, reput_on_terminal
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 CONTROL = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
@@ -103,7 +103,7 @@ def test_tail_gives_a_body_the_width_of_the_terminal(golden: Callable[[str], Pat
 
 @pytest.mark.parametrize("columns", [37, 60, 80])
 def test_no_escape_is_broken_by_the_end_of_a_line(
-    golden: Callable[[str], Path], columns: int
+    golden: Callable[[str], Path], columns: int, call: Call
 ) -> None:
     """Bodies of random bytes: each line by itself is escapes and printable characters, and all of
     them together are the body."""
@@ -116,7 +116,7 @@ def test_no_escape_is_broken_by_the_end_of_a_line(
     lines = [line[room.end() :] for line in shown[begin:end]]
     for line in lines:
         assert re.search(r"\\(x.?|u.{0,3})?$", line) is None, line
-    body = reput_json("get", store, "Topic_0", 0, 3)["body"]
+    body = json_object(call("get", store, "Topic_0", 0, 3, "--json"))["body"]
     wanted = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in body)
     assert wanted.replace(" ", "").startswith("".join(lines).replace(" ", ""))
 
@@ -175,9 +175,9 @@ def test_log_lines_stand_above_the_bar() -> None:
     assert re.fullmatch(r"[-0-9T:.+]+ info +a line of the log", CONTROL.sub("", line))
 
 
-def test_inspect_names_what_numbers_mean(golden: Callable[[str], Path]) -> None:
+def test_inspect_names_what_numbers_mean(golden: Callable[[str], Path], call: Call) -> None:
     """Times, flags, absences; an offset stays a number that can be given back."""
-    shown = reput("inspect", "record", golden("mixed"), 0).stdout
+    shown = call("inspect", "record", golden("mixed"), 0).stdout
     assert re.search(r"^store_timestamp +2026-\d\d-\d\dT[\d:.]+Z$", shown, re.M)
     assert re.search(r"^sys_flag +513 compressed zstd$", shown, re.M)
     assert re.search(r"^prepared_transaction_offset +none$", shown, re.M)

@@ -18,7 +18,7 @@ from store.config import read_store_settings
 from store.errors import UsageError
 from store.log import java
 from store.log.record import Record
-from tests.support.cli import reput
+from tests.support.cli import Call, reput
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records, tree
 from tests.support.processes import bytes_read
 
@@ -145,7 +145,7 @@ def test_sql_counts_as_a_loop_does(golden: Callable[[str], Path]) -> None:
         assert reader.read_all().to_pylist() == [{"count_star()": len(both)}]
 
 
-def test_sql_command(golden: Callable[[str], Path]) -> None:
+def test_sql_command(golden: Callable[[str], Path], call: Call) -> None:
     """JSON lines, and a line for a query that is none."""
     store = golden("plain")
     known = log_records(store)
@@ -156,7 +156,7 @@ def test_sql_command(golden: Callable[[str], Path]) -> None:
     assert [datetime.fromisoformat(row["storeTimestamp"]) for row in rows] == [
         at(one.store_timestamp) for one in known
     ]
-    wrong = reput("sql", store, "select nothing from nowhere")
+    wrong = call("sql", store, "select nothing from nowhere")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("reput: error: the query cannot be run")
     assert len(wrong.stderr.splitlines()) == 1

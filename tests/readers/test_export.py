@@ -27,7 +27,7 @@ from store.errors import NoSpaceError, OwnershipError, StoreError
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
 from store.rows.rowschema import ROWS_SCHEMA
-from tests.support.cli import REPUT, ROOT, reput, reput_json, reput_on_terminal
+from tests.support.cli import REPUT, ROOT, Call, reput_json, reput_on_terminal
 from tests.support.golden import ALL_GOLDEN_NAMES
 from tests.support.plain_rows import as_table, inflated, plain_rows
 from tests.support.wire import PlainLog
@@ -254,7 +254,7 @@ def test_two_exports_to_one_place(tmp_path: Path) -> None:
     assert exported(store, tmp_path / "out").rows == 60
 
 
-def test_export_command(tmp_path: Path) -> None:
+def test_export_command(tmp_path: Path, call: Call) -> None:
     """It reports what it wrote, and each refusal is one line."""
     store, out = odd_store(tmp_path / "store"), tmp_path / "out"
     (tmp_path / "out").mkdir()
@@ -281,11 +281,11 @@ def test_export_command(tmp_path: Path) -> None:
         ([new, "--from-time", "noon"], 2, "--from-time is 'noon'"),
         ([file / "new"], 2, "file is not a directory"),
     ):
-        done = reput("export", store, *arguments)
+        done = call("export", store, *arguments)
         assert done.returncode == code, done.stderr
         assert done.stderr.startswith("reput: error: ")
         assert len(done.stderr.splitlines()) == 1
         assert text in done.stderr
         assert not new.exists()
-    told = json.loads(reput("export", store, new, "--json").stdout)
+    told = json.loads(call("export", store, new, "--json").stdout)
     assert told.keys() == {"rows", "files", "bytes", "seconds"}

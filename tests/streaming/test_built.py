@@ -29,7 +29,7 @@ from store.index.indexfile import IndexLayout
 from store.runs.dispatch import DispatchBatch
 from store.state.built import read_build_record, settings_of
 from streaming.config import DispatcherConfig
-from tests.support.cli import reput
+from tests.support.cli import Call
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.golden import log_records, relaid_queues, tree, unpack_golden
 from tests.support.index_model import Content, read_content
@@ -269,11 +269,11 @@ def test_verify_keeps_what_it_was_not_told(ram_path: Path) -> None:
         assert {name for name in before if before[name] != after.get(name)} <= {"reput/owner.json"}
 
 
-def test_a_run_is_refused_with_exit_code_2(ram_path: Path) -> None:
+def test_a_run_is_refused_with_exit_code_2(ram_path: Path, call: Call) -> None:
     """The whole command: one line, no byte changed."""
     built = build(CASES[2], ram_path)
     before = tree(built.output.root)
-    done = reput("run", *built.place, "--once", "--no-index-tags")
+    done = call("run", *built.place, "--once", "--no-index-tags")
     assert done.returncode == 2, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("reput: error: "))
     assert f"{built.output.root} was built with indexTags=true" in line

@@ -1,18 +1,24 @@
-"""The command line as a user calls it: a process of its own."""
+"""The command line as a user calls it: a process of its own, or the same in this process."""
 
 from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
+from reput.cli import main
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
 REPUT = [sys.executable, "-m", "reput"]
 ROOT = Path(__file__).parent.parent.parent
 
@@ -25,9 +31,31 @@ def reput(*arguments: object, timeout: float = 180) -> subprocess.CompletedProce
     )
 
 
-def reput_json(*arguments: object) -> dict[str, Any]:
-    """Run a command with ``--json``; the object on the last line of its output."""
-    done = reput(*arguments, "--json")
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
+    """Runs a command in this process, which has imported everything already: a tenth of what
+    ``reput`` takes, for tests of what a command does and not of how it starts and ends.
+
+    Where a session is open, a run uses it, as it does under spark-submit.
+    """
+    loggers = [logging.getLogger(name) for name in ("reput", "py4j", None)]
+    before = [(each.handlers, each.filters[:], each.level, each.propagate) for each in loggers]
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        with monkeypatch.context() as changed, pytest.raises(SystemExit) as ended:
+            changed.setattr(sys, "argv", ["reput", *map(str, arguments)])
+            changed.setenv("PYSPARK_GATEWAY_PORT", "0")
+            main()
+        return subprocess.CompletedProcess([], int(ended.value.code or 0), *capsys.readouterr())
+
+    yield run
+    for each, state in zip(loggers, before, strict=True):
+        each.handlers, each.filters, each.level, each.propagate = state
+
+
+def json_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The object on the last line of a command's output."""
     if done.returncode:
         raise AssertionError(f"exit {done.returncode}: {done.stderr}")
     found = json.loads(done.stdout.splitlines()[-1])
@@ -36,12 +64,16 @@ def reput_json(*arguments: object) -> dict[str, Any]:
     return found
 
 
-def reput_json_lines(*arguments: object) -> list[dict[str, Any]]:
-    """Run a command whose output is not a terminal and has an object in each line."""
-    done = reput(*arguments)
+def json_lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """The objects, one in each line, of a command whose output is not a terminal."""
     if done.returncode:
         raise AssertionError(f"exit {done.returncode}: {done.stderr}")
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def reput_json(*arguments: object) -> dict[str, Any]:
+    """Run a command with ``--json``; what it answers."""
+    return json_object(reput(*arguments, "--json"))
 
 
 def reput_on_terminal(*arguments: object, term: str = "dumb", columns: int = 400) -> str:

@@ -19,7 +19,7 @@ from store.errors import CommitLogError, OwnershipError, UsageError
 from store.log.commitlog import CommitLog
 from store.queue.consumequeue import QueueKey
 from store.state.watermark import Watermark
-from tests.support.cli import reput, reput_json
+from tests.support.cli import Call, json_object
 from tests.support.golden import relaid_queues, tree
 from tests.support.outputs import STORE_ID, Output, QueueLog, Setup
 from tests.support.wire import file_name, read_log
@@ -116,7 +116,7 @@ def test_what_is_refused(golden: Callable[[str], Path], tmp_path: Path) -> None:
     assert tree(output / "consumequeue") == before
 
 
-def test_the_command(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_command(golden: Callable[[str], Path], tmp_path: Path, call: Call) -> None:
     """Dry by default, JSON for machines, one line for people."""
     store, output = golden("plain"), tmp_path / "output"
     built(store, output)
@@ -124,12 +124,12 @@ def test_the_command(golden: Callable[[str], Path], tmp_path: Path) -> None:
     first.unlink()
     arguments = ("expire", store, "--output", output, "--consume-queue-file-size", FILE_SIZE)
     before = tree(output)
-    planned = reput_json(*arguments)
+    planned = json_object(call(*arguments, "--json"))
     assert (planned["applied"], planned["log_min_offset"]) == (False, 262144)
     assert planned["bytes"] == len(planned["files"]) * FILE_SIZE > 0
     assert tree(output) == before
-    done = reput(*arguments, "--apply")
+    done = call(*arguments, "--apply")
     assert done.returncode == 0, done.stderr
     assert f"{len(planned['files']):,} files" in done.stdout
     assert tree(output / "consumequeue") == relaid_queues(store, FILE_SIZE, 262144)
-    assert reput(*arguments, "--remove-unused").returncode == 2
+    assert call(*arguments, "--remove-unused").returncode == 2
