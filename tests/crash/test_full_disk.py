@@ -21,12 +21,14 @@ import pytest
 
 from store.state.watermark import STATE_DIRECTORY, read_watermark
 from streaming.space import LOG_SECONDS
-from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
+from tests.streaming.test_golden import dispatch
+from tests.support.cli import REPUT, ROOT, kill_tree
 from tests.support.golden import difference
 from tests.support.index_model import Content, read_content
 from tests.support.smalldisk import SmallDisk
 from tests.support.tables import log_end, plain_rows, table_rows
 
+pytestmark = pytest.mark.usefixtures("spark")
 POLL_SECONDS = 0.02
 LONGEST_SECONDS = 240.0
 DISK_BYTES = 160 << 20
@@ -170,7 +172,7 @@ def _fill_and_empty(tmp_path: Path, rounds: int, seed: int) -> None:
             disk.command(*REPUT, *runs.arguments, "--once"), check=True, capture_output=True
         )
         plain = tmp_path / "plain"
-        end = reput_json("run", runs.store, "--output", plain, "--once")["end_offset"]
+        end = dispatch(runs.store, plain).end_offset
         assert runs.position() == end == log_end(runs.store) > 0
         assert difference(runs.inside / "consumequeue", plain / "consumequeue") == []
         assert _index(runs.inside) == _index(plain)

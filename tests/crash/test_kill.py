@@ -13,9 +13,11 @@ import pytest
 
 from checkpoints import STATE_DIRECTORY
 from store.state.watermark import read_watermark
+from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
 from tests.support.golden import difference
 
+pytestmark = pytest.mark.usefixtures("spark")
 POLL_SECONDS = 0.01
 FIRST_BATCH_TIMEOUT = 120.0
 
@@ -50,22 +52,21 @@ def _kill_catch_ups(tmp_path: Path, messages: int, rounds: int, seed: int) -> No
     reput_json("produce", store, "--count", messages, "--rate", 0, "--topics", 5)
     run = [*REPUT, "run", str(store), "--output", str(output), "--max-bytes-per-trigger", "64m"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
-    undisturbed = reput_json("run", store, "--output", plain, "--once")
-    assert undisturbed["messages"] == messages
+    undisturbed = dispatch(store, plain)
+    assert undisturbed.counts.messages == messages
     for _ in range(rounds):
-        if _end_offset(output) == undisturbed["end_offset"]:
+        if _end_offset(output) == undisturbed.end_offset:
             assert difference(output / "consumequeue", plain / "consumequeue") == []
             shutil.rmtree(output)
         process = subprocess.Popen(run, **quiet)  # type: ignore[call-overload]
         try:
-            _wait_for_batches(process, output, rng.randint(1, 3), undisturbed["end_offset"])
+            _wait_for_batches(process, output, rng.randint(1, 3), undisturbed.end_offset)
             time.sleep(rng.random() * 0.3)  # the moment is random, not an event
             assert (output / STATE_DIRECTORY / "abort").exists()
         finally:
             kill_tree(process.pid)
             process.wait()
-    last = reput_json("run", store, "--output", output, "--once")
-    assert last["end_offset"] == undisturbed["end_offset"]
+    assert dispatch(store, output).end_offset == undisturbed.end_offset
     assert difference(output / "consumequeue", plain / "consumequeue") == []
     assert not (output / STATE_DIRECTORY / "quarantine.jsonl").exists()
     assert list((output / STATE_DIRECTORY / "spool").iterdir()) == []
@@ -101,10 +102,9 @@ def _kill_rounds(tmp_path: Path, rounds: int, seed: int) -> None:
     finally:
         producer.terminate()
         producer.wait()
-    last = reput_json("run", store, "--output", output, "--once")
-    undisturbed = reput_json("run", store, "--output", plain, "--once")
-    assert last["end_offset"] == undisturbed["end_offset"] > 0
-    assert undisturbed["messages"] > 0
+    last, undisturbed = dispatch(store, output), dispatch(store, plain)
+    assert last.end_offset == undisturbed.end_offset > 0
+    assert undisturbed.counts.messages > 0
     assert difference(output / "consumequeue", plain / "consumequeue") == []
     assert not (output / STATE_DIRECTORY / "quarantine.jsonl").exists()
 

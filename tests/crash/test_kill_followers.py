@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from sinks.delta import DeltaTarget
 from store.log.commitlog import CommitLog
 from store.log.cursor import Window, walk
-from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
+from tests.streaming.test_golden import dispatch
+from tests.support.cli import REPUT, ROOT, kill_tree
 from tests.support.s3 import BUCKET, running_server
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
 from workload.appender import Appender
@@ -136,8 +138,10 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
         *REPUT, "produce", str(store), "--rate", "500", "--seconds", "100000",
         "--commitlog-file-size", "8m", "--topics", "5", "--queues", "3",
     ]  # fmt: skip
-    follow = ["run", store, "--output", output, "--delta", table, "--delta-interval", "0ms"]
-    command = [*REPUT, *map(str, follow), "--max-bytes-per-trigger", "100k"]
+    command = [
+        *REPUT, "run", str(store), "--output", str(output), "--delta", str(table),
+        "--delta-interval", "0ms", "--max-bytes-per-trigger", "100k",
+    ]  # fmt: skip
     producer = subprocess.Popen(produce, **QUIET)  # type: ignore[call-overload]
     try:
         while not (store / "broker.conf").exists():
@@ -156,10 +160,10 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
     finally:
         producer.terminate()
         producer.wait()
-    last = reput_json(*follow, "--once")
+    last = dispatch(store, output, followers=(DeltaTarget(str(table), interval_seconds=0.0),))
     expected = plain_rows(store)
     assert len(expected) > 0
-    assert last["end_offset"] == log_end(store)
+    assert last.end_offset == log_end(store)
     assert plain_columns(table) == expected
     queues: dict[tuple[str, int], list[int]] = {}
     for row in table_rows(table, "topic", "queueId", "queueOffset", "physicalOffset"):
@@ -167,6 +171,7 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
     assert all(offsets == list(range(len(offsets))) for offsets in queues.values())
 
 
+@pytest.mark.usefixtures("spark")
 def test_killed_runs_leave_every_row_once(tmp_path: Path) -> None:
     """Two rounds of the command itself."""
     _kill_runs(tmp_path, 2, int(os.environ.get("REPUT_TEST_SEED", "20260106")))
@@ -174,6 +179,7 @@ def test_killed_runs_leave_every_row_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
+@pytest.mark.usefixtures("spark")
 def test_hundred_killed_runs_leave_every_row_once(tmp_path: Path) -> None:
     """The same, a hundred times."""
     _kill_runs(tmp_path, 100, int(os.environ.get("REPUT_TEST_SEED", "20260107")))

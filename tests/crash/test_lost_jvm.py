@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from store.state.watermark import STATE_DIRECTORY, read_watermark
-from tests.support.cli import REPUT, ROOT, kill_tree, reput
+from tests.streaming.test_golden import dispatch
+from tests.support.cli import REPUT, ROOT, kill_tree
 from tests.support.golden import difference, unpack_golden
 from tests.support.tables import log_end
 
@@ -18,6 +20,7 @@ POLL_SECONDS = 0.02
 LONGEST_SECONDS = 120.0
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_lost_jvm_is_one_line_and_the_next_run_goes_on(tmp_path: Path) -> None:
     """The queues are RocketMQ's own afterwards."""
     store, output = unpack_golden("plain", tmp_path), tmp_path / "output"
@@ -43,5 +46,5 @@ def test_a_lost_jvm_is_one_line_and_the_next_run_goes_on(tmp_path: Path) -> None
     assert "Traceback" not in said, said
     (line,) = [line for line in said.splitlines() if line.startswith("reput: error: ")]
     assert "Spark's java was killed by signal 9" in line
-    assert reput("run", store, "--output", output, "--once").returncode == 0
+    dispatch(store, output)
     assert difference(output / "consumequeue", store / "consumequeue") == []
