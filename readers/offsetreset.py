@@ -17,10 +17,10 @@ from pathlib import Path
 
 from readers.grouplag import CommittedOffsets
 from readers.messagestore import MessageStore
-from readers.names import is_group
 from store.datadirectories import check_target
 from store.errors import NotFoundError, UsageError
 from store.log.record import RETRY_GROUP_TOPIC_PREFIX
+from store.names import is_group
 from store.state.brokerlock import BrokerLock
 from store.state.consumeroffset import (
     BROADCAST_SUFFIX,

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 from filters.consumers import SQL92
 from readers.messagefilter import MessageFilter
-from readers.names import is_group
 from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
+from store.names import is_group
 
 logger = logging.getLogger("reput")
 

@@ -19,7 +19,6 @@ from contextlib import ExitStack, suppress
 from enum import StrEnum
 from pathlib import Path
 
-from readers.names import is_topic
 from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
@@ -27,6 +26,7 @@ from serving.frame import Frame
 from serving.groups import Groups
 from serving.queues import ServedQueues
 from store.errors import OutputError, SyncError
+from store.names import is_topic
 from store.state.consumeroffset import ConsumerOffsetFile, Offsets, TopicGroup, topics_of
 
 logger = logging.getLogger("reput")

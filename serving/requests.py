@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from readers.names import is_group
 from serving.codes import ResponseCode
 from serving.connection import Refused
 from serving.frame import Frame
 from store import configjson
+from store.names import is_group
 
 
 def text(request: Frame, name: str) -> str:

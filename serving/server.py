@@ -16,11 +16,10 @@ from serving.connection import Connection, Listener
 from serving.groups import Groups
 from serving.namesrv import NameServer
 from serving.positions import FirstPosition
-from store.config import StoreSettings, read_properties
+from store.config import DEFAULT_BROKER_NAME, StoreSettings, read_properties
 from store.errors import OwnershipError, UsageError
 from store.state.brokerlock import broker_pid
 
-DEFAULT_BROKER_NAME = "broker-a"
 DEFAULT_CLUSTER_NAME = "DefaultCluster"
 EXPIRY_CHECK_SECONDS = 10.0
 BACKLOG = 1024

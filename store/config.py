@@ -29,6 +29,8 @@ from store.queue.consumequeue import rounded_file_size
 from store.unsupported import check_log_files, check_supported
 
 FILE_NAME = "broker.conf"
+DEFAULT_BROKER_NAME = "broker-a"
+"""The name for a broker whose settings state none; RocketMQ takes the host's."""
 NO_PROPERTY_FILE = f"no {FILE_NAME}, RocketMQ's defaults"
 COMMIT_LOG_DIRECTORY = "commitlog"
 MULTI_PATH_SPLITTER = ","
