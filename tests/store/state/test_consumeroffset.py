@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +17,9 @@ from store.state.consumeroffset import (
     JOURNAL,
     ConsumerOffsetFile,
     Offsets,
+    SharedConsumerOffsetFile,
     TopicGroup,
+    first_position,
     read_committed,
 )
 from tests.support.processes import holder, is_killed_at
@@ -100,7 +104,7 @@ def test_a_torn_journal_counts_up_to_its_last_whole_line(tmp_path: Path, seed: i
     data = journal.read_bytes()
     ends = [at + 1 for at, byte in enumerate(data) if byte == ord("\n")]
     for cut in range(len(data)):
-        whole = sum(end - 1 <= cut for end in ends)
+        whole = sum(end <= cut for end in ends)
         journal.write_bytes(data[:cut])
         assert read_committed(tmp_path) == expected[max(1, whole)]
         changed = bytearray(data)
@@ -129,3 +133,119 @@ def test_one_process_writes(tmp_path: Path) -> None:
     with ConsumerOffsetFile(tmp_path) as file:
         file.replace({KEYS[0]: {0: 1}}, 1)
         assert read_committed(tmp_path) == {KEYS[0]: {0: 1}}
+
+
+def commit_in_turn(root: Path, steps: list[Step], done: Callable[[int], object]) -> None:
+    """As a member does; ``is_whole`` here means that the member leaves, and another one comes."""
+    number = 0
+    while number < len(steps):
+        with SharedConsumerOffsetFile(root / "output", root) as file:
+            while number < len(steps):
+                is_whole, commits = steps[number]
+                number += 1
+                file.update(lambda _, commits=commits: commits)
+                done(number)
+                if is_whole:
+                    break
+
+
+def test_a_kill_between_sharing_processes_loses_nothing(tmp_path: Path, seed: int) -> None:
+    """At any operation: what was committed is there for the others, who go on."""
+    steps = random_steps(random.Random(seed), 8)
+    expected = states(steps)
+    ordinal, is_killed = 0, True
+    while is_killed:
+        ordinal += 1
+        root = tmp_path / str(ordinal)
+        (root / "output").mkdir(parents=True)
+        count = root / "done"
+        is_killed = is_killed_at(
+            ordinal,
+            lambda root=root, count=count: commit_in_turn(root, steps, lambda n: note(count, n)),
+        )
+        done = int(count.read_text()) if count.exists() else 0
+        with SharedConsumerOffsetFile(root / "output", root) as file:
+            found = file.read()
+            assert found in expected[done : done + 2], ordinal
+            assert file.update(lambda _: {KEYS[0]: {9: 9}}) == file.read()
+            assert file.read()[KEYS[0]][9] == 9
+    assert ordinal > 25
+    assert found == expected[-1]
+
+
+def test_processes_that_share_lose_no_commit_of_each_other(tmp_path: Path) -> None:
+    """Each counts in a queue of its own; and all in one, as a plan may read what is committed."""
+    root, count, writers = tmp_path / "store", 30, 4
+    (root / "output").mkdir(parents=True)
+    key = TopicGroup("T", "g")
+
+    def work(number: int) -> None:
+        with SharedConsumerOffsetFile(root / "output", root) as file:
+            for offset in range(1, count + 1):
+                file.update(
+                    lambda found, offset=offset: {
+                        key: {number: offset, 99: found.get(key, {}).get(99, 0) + 1}
+                    }
+                )
+
+    children = []
+    for number in range(writers):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                work(number)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        children.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * writers
+    expected = {key: {**dict.fromkeys(range(writers), count), 99: count * writers}}
+    assert read_committed(root / "output") == expected
+    # the journal's commits are in the file as well, for a broker
+    (root / "output" / JOURNAL).unlink()
+    assert read_committed(root / "output") == expected
+
+
+def test_a_store_gives_its_offsets_to_those_who_share(tmp_path: Path) -> None:
+    """Once, with its journal; and a file that someone else wrote meanwhile counts."""
+    store, output = tmp_path / "store", tmp_path / "output"
+    write(store, [(True, {KEYS[0]: {0: 1}}), (False, {KEYS[0]: {1: 2}})], lambda _: None)
+    output.mkdir()
+    with SharedConsumerOffsetFile(output, store) as file:
+        assert file.read() == {KEYS[0]: {0: 1, 1: 2}}
+        file.update(lambda _: {KEYS[1]: {0: 3}})
+        file.update(lambda _: {KEYS[1]: {0: 4}})
+        expected = {KEYS[0]: {0: 1, 1: 2}, KEYS[1]: {0: 4}}
+        assert read_committed(output) == expected
+        (output / CONSUMER_OFFSET_FILE).write_text('{"offsetTable":{"T@g":{0:7}}}')
+        assert file.update(lambda _: {KEYS[1]: {2: 5}}) == {KEYS[0]: {0: 7}, KEYS[1]: {2: 5}}
+    assert read_committed(output) == {KEYS[0]: {0: 7}, KEYS[1]: {2: 5}}
+    assert read_committed(store) == {KEYS[0]: {0: 1, 1: 2}}
+
+
+def test_sharing_and_having_alone_exclude_each_other(tmp_path: Path) -> None:
+    """A server beside consumers, whoever came first; a forked child keeps nothing."""
+    refused = pytest.raises(OwnershipError, match="stop that server, command or consumer")
+    with (
+        holder(lambda: ConsumerOffsetFile(tmp_path).__enter__()),
+        refused,
+        SharedConsumerOffsetFile(tmp_path, tmp_path),
+    ):
+        pass
+    with SharedConsumerOffsetFile(tmp_path, tmp_path):
+        with SharedConsumerOffsetFile(tmp_path, tmp_path):
+            pass
+        with refused, ConsumerOffsetFile(tmp_path):
+            pass
+        child = holder(lambda: None)
+        child.__enter__()
+    with ConsumerOffsetFile(tmp_path):
+        pass
+    child.__exit__(None, None, None)
+
+
+def test_where_a_group_begins() -> None:
+    """As asked where a topic is new to it, else with a queue's first message."""
+    assert first_position({}, 7, 3) == 7
+    assert first_position({1: 0}, 7, 3) == 3

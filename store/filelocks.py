@@ -1,0 +1,101 @@
+"""Locks between processes: flock on a file, which ends with its holder, however that ends.
+
+A lock belongs to an open file. A forked child would share it and keep it after its parent's death,
+so a child closes what it inherits.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from store import fsops
+
+RETRY_SECONDS = 0.01
+_held: set[HeldLock] = set()
+
+
+class HeldLock:
+    """A lock until it is released; a context manager."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        """The locked file, open for writing."""
+        _held.add(self)
+
+    def __enter__(self) -> HeldLock:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let others have it; a second call does nothing."""
+        if self in _held:
+            _held.remove(self)
+            os.close(self.fd)
+
+
+def lock(path: Path, *, shared: bool = False, patience: float | None = 0.0) -> HeldLock | None:
+    """Lock the file ``path``, which is created, for this process alone, or for all that share it.
+
+    None if others keep it for longer than ``patience`` seconds; None waits for as long as it takes.
+    Raises OutputError.
+    """
+    fd = fsops.open_for_writing(path)
+    try:
+        if _is_locked(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, patience):
+            return HeldLock(fd)
+    except OSError as error:
+        os.close(fd)
+        raise fsops.output_error(error, "lock", path) from error
+    os.close(fd)
+    return None
+
+
+def read_held(path: Path) -> bytes | None:
+    """The content of a file that a process has locked for itself alone.
+
+    None if there is none; then the file is removed, because its holder has died. Who locks such a
+    file must look whether it is still there.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        if _is_locked(fd, fcntl.LOCK_SH, 0.0):
+            fsops.unlink(path)
+            return None
+        return os.pread(fd, os.fstat(fd).st_size, 0)
+    finally:
+        os.close(fd)
+
+
+def _is_locked(fd: int, mode: int, patience: float | None) -> bool:
+    if patience is None:
+        fcntl.flock(fd, mode)
+        return True
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(fd, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(RETRY_SECONDS)
+        else:
+            return True
+
+
+def _close_inherited() -> None:
+    for held in _held:
+        with suppress(OSError):
+            os.close(held.fd)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
