@@ -1,0 +1,395 @@
+"""A member of a consumer group in this process: no sockets, no broker.
+
+The members of a group are processes of one machine over one store and one output. They share the
+queues as RocketMQ's clients do (``readers.allocation``), find each other below the output, and have
+a queue only while they hold its lock (``store.state.groupmembers``). A message is consumed at least
+once: what ``poll`` returned counts as consumed when ``commit`` has returned, and not before. While
+no member dies and each commits before it polls again, every message is consumed once.
+
+A member takes and gives up queues within ``poll``. One that does not poll keeps its queues.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from readers.allocation import (
+    AllocateAveragely,
+    AllocateMessageQueueStrategy,
+    MessageQueue,
+    assigned_queues,
+)
+from readers.getmessage import MAX_PULL_MSG_SIZE, GetMessageStatus, PullLimits, delivered
+from readers.messagefilter import MessageFilter
+from readers.messages import Message
+from readers.messagestore import MessageStore
+from store.config import DEFAULT_BROKER_NAME, read_properties, read_store_settings
+from store.datadirectories import check_target
+from store.errors import OwnershipError, UsageError
+from store.filelocks import HeldLock
+from store.names import is_group
+from store.state.built import settings_of
+from store.state.consumeroffset import (
+    Offsets,
+    SharedConsumerOffsetFile,
+    TopicGroup,
+    first_position,
+)
+from store.state.groupmembers import GroupMember, Member
+
+logger = logging.getLogger("reput")
+
+DEFAULT_MAX_COUNT = 500
+MAX_POLL_BYTES = 8 << 20
+POLL_SECONDS = 0.02
+"""How often a waiting poll looks for messages, which without any costs two small reads."""
+REBALANCE_SECONDS = 0.2
+"""How often a member looks for others and for new queues."""
+CONSUME_TIMESTAMP_SECONDS = 30 * 60
+RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
+_NO_LIMIT = 1 << 31
+
+
+class ConsumeFromWhere(StrEnum):
+    """Where a group begins in a topic in which it has committed nothing."""
+
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class ConsumedMessage(NamedTuple):
+    """A message, and where it was in its queue."""
+
+    queue: MessageQueue
+    queue_offset: int
+    message: Message
+
+
+class Consumer:
+    """One member; a context manager. Not thread-safe, and of no use in a forked child.
+
+    Every method raises a StoreError if files contradict the store's settings, and an OutputError
+    if offsets or locks cannot be written.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        group: str,
+        subscription: Mapping[str, MessageFilter | None],
+        *,
+        output: Path | None = None,
+        strategy: AllocateMessageQueueStrategy | None = None,
+        from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
+        from_time_ms: int | None = None,
+        client_id: str | None = None,
+        on_revoked: Callable[[Collection[MessageQueue]], None] | None = None,
+    ) -> None:
+        """Join the group.
+
+        ``subscription`` has the wanted topics, which need not exist yet, each with a filter or None
+        for all messages. ``output`` has the queues, and gets the offsets; without it both are in
+        the store, and no broker may run. Members use the same filters and the same ``strategy``, by
+        default AllocateAveragely. ``from_time_ms`` belongs to TIMESTAMP: half an hour ago if it is
+        not given. ``on_revoked`` is called with queues that this member is about to give up, while
+        it may still commit.
+
+        Raises UsageError for wrong arguments and for what is no store or output, OwnershipError if
+        a broker or a server has the offsets for itself or another member has the client id.
+        """
+        if not is_group(group):
+            raise UsageError(
+                f"{group!r} cannot be a group's name, which has letters, digits, %, |, - and _, up "
+                "to 255 of them"
+            )
+        if not subscription:
+            raise UsageError("the subscription is empty; name at least one topic")
+        self.group = group
+        self.client_id = client_id or f"{platform.node()}@{os.getpid()}#{uuid.uuid4().hex[:12]}"
+        self._subscription = dict(subscription)
+        self._strategy = strategy or AllocateAveragely()
+        self._from_where = from_where
+        self._from_time_ms = from_time_ms
+        self._on_revoked = on_revoked
+        self._locks: dict[MessageQueue, HeldLock] = {}
+        self._positions: dict[MessageQueue, int] = {}
+        self._committed: dict[MessageQueue, int] = {}
+        self._paused: set[MessageQueue] = set()
+        self._order: deque[MessageQueue] = deque()
+        """The queues of this member; the one that was read last comes last."""
+        self._rebalance_at = time.monotonic()
+        place = output or store
+        check_target(place)
+        settings = settings_of(place, read_store_settings(store))
+        _, values = read_properties(store)
+        self._broker_name = values.get("brokerName", DEFAULT_BROKER_NAME)
+        topics = frozenset(self._subscription)
+        member = Member(self.client_id, topics, type(self._strategy).__name__)
+        with ExitStack() as held:
+            self.store = MessageStore(
+                store, output=output, settings=settings, limits=_limits(PullLimits.of(settings))
+            )
+            """For questions about queues, such as ``offset_by_time``."""
+            held.callback(self.store.close)
+            self._offsets = held.enter_context(SharedConsumerOffsetFile(place, store))
+            self._member = held.enter_context(GroupMember(place, group, member))
+            held.callback(self._release, self._locks)
+            # a topic that comes later is new to everyone
+            self._new_topics = {topic for topic in topics if not self.store.queue_ids(topic)}
+            self._held = held.pop_all()
+
+    def close(self) -> None:
+        """Leave the group, and give up all queues. It commits nothing."""
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    @property
+    def positions(self) -> dict[MessageQueue, int]:
+        """This member's queues, and the offset in each from which the next poll reads."""
+        return dict(self._positions)
+
+    def committed(self, topic: str, queue_id: int) -> int | None:
+        """The group's committed offset in any queue; None without one."""
+        return self._offsets.read().get(TopicGroup(topic, self.group), {}).get(queue_id)
+
+    def poll(
+        self, timeout_seconds: float = 0.0, max_count: int = DEFAULT_MAX_COUNT
+    ) -> list[ConsumedMessage]:
+        """The next messages of this member's queues, in order within each.
+
+        It waits up to ``timeout_seconds`` for the first; while it waits, queues may come and go. An
+        inner batch may exceed ``max_count``. A record that is damaged is skipped, and logged.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            self.store.refresh()
+            if time.monotonic() >= self._rebalance_at:
+                self._rebalance()
+                self._rebalance_at = time.monotonic() + REBALANCE_SECONDS
+            before = dict(self._positions)
+            found = self._read(max_count)
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            if self._positions == before:
+                time.sleep(min(POLL_SECONDS, left))
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit everything that was polled, or the given offsets of the next messages, durably.
+
+        Raises OwnershipError for a queue that this member does not have, OutputError if nothing was
+        committed.
+        """
+        wanted = dict(self._positions if offsets is None else offsets)
+        for queue in wanted:
+            self._check_mine(queue)
+        new = {queue: at for queue, at in wanted.items() if self._committed[queue] != at}
+        if new:
+            self._offsets.update(lambda _: self._by_group(new))
+            self._committed.update(new)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset of one of this member's queues, from its min to its max offset.
+
+        Raises OwnershipError for a queue that this member does not have, UsageError for an offset
+        outside. It commits nothing.
+        """
+        self._check_mine(queue)
+        self.store.refresh()
+        topic, queue_id = queue.topic, queue.queue_id
+        low, high = self._earliest(topic, queue_id), self.store.max_offset(topic, queue_id)
+        if not low <= offset <= high:
+            raise UsageError(
+                f"offset {offset} is outside of queue {queue_id} of topic {topic}; choose one "
+                f"from {low} to {high}"
+            )
+        self._positions[queue] = offset
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Keep queues of this member, but read nothing from them until ``resume``. Raises
+        OwnershipError."""
+        for queue in queues:
+            self._check_mine(queue)
+            self._paused.add(queue)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Read from paused queues again."""
+        self._paused.difference_update(queues)
+
+    def _read(self, max_count: int) -> list[ConsumedMessage]:
+        found: list[ConsumedMessage] = []
+        for _ in range(len(self._order)):
+            if len(found) >= max_count:
+                break
+            queue = self._order[0]
+            self._order.rotate(-1)
+            if queue not in self._paused:
+                found += self._read_queue(queue, max_count - len(found))
+        return found
+
+    def _read_queue(self, queue: MessageQueue, max_count: int) -> list[ConsumedMessage]:
+        position, wanted = self._positions[queue], self._subscription[queue.topic]
+        pulled = self.store.get_message(
+            queue.topic, queue.queue_id, position, max_count,
+            max_bytes=MAX_POLL_BYTES, message_filter=wanted,
+        )  # fmt: skip
+        for physical_offset in pulled.damaged:
+            logger.error(
+                "group %s skips the record at physical offset %d, in queue %d of topic %s, which "
+                "is missing or damaged; see reput inspect record",
+                self.group, physical_offset, queue.queue_id, queue.topic,
+            )  # fmt: skip
+        if not self._is_moved(queue, pulled.status, pulled.next_begin_offset):
+            self._positions[queue] = pulled.next_begin_offset
+        found = []
+        for outer, offset in zip(pulled.found, pulled.queue_offsets, strict=True):
+            for message in delivered([outer], wanted):
+                place = offset + message.queue_offset - outer.queue_offset
+                if place >= position:
+                    found.append(ConsumedMessage(queue, place, message))
+        return found
+
+    def _is_moved(self, queue: MessageQueue, status: GetMessageStatus, next_offset: int) -> bool:
+        """Whether a position beyond the queue's end may still be right; one that cannot be is
+        logged."""
+        position = self._positions[queue]
+        if status is GetMessageStatus.OFFSET_TOO_SMALL:
+            reason = "the messages before it were removed"
+        elif status in (
+            GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.NO_MESSAGE_IN_QUEUE
+        ):  # fmt: skip
+            if not self.store.is_dispatched_whole():
+                return True
+            reason = "the queue ends there"
+        else:
+            return False
+        if next_offset != position:
+            logger.warning(
+                "group %s goes on at offset %d in place of %d in queue %d of topic %s: %s",
+                self.group, next_offset, position, queue.queue_id, queue.topic, reason,
+            )  # fmt: skip
+        return False
+
+    def _rebalance(self) -> None:
+        """Give up queues that belong to others now, and take those that others have given up."""
+        members = self._member.members()
+        share: set[MessageQueue] = set()
+        for topic in self._subscription:
+            queues = [self._queue(topic, queue_id) for queue_id in self.store.queue_ids(topic)]
+            if queues:
+                ids = [member.client_id for member in members if topic in member.topics]
+                allocated = assigned_queues(self._strategy, self.client_id, queues, ids)
+                share.update(set(allocated).intersection(queues))
+        lost = self._locks.keys() - share
+        if lost:
+            if self._on_revoked is not None:
+                self._on_revoked(frozenset(lost))
+            self._release(lost)
+        taken: dict[MessageQueue, HeldLock] = {}
+        with ExitStack() as given_back:
+            for queue in sorted(share - self._locks.keys()):
+                held = self._member.lock_queue(queue.topic, queue.queue_id)
+                if held is not None:
+                    taken[queue] = given_back.enter_context(held)
+            if taken:
+                self._begin(taken)
+            given_back.pop_all()
+
+    def _begin(self, taken: Mapping[MessageQueue, HeldLock]) -> None:
+        """Go on where the group has committed; what it has not yet is decided, and committed."""
+        queue_ids: dict[str, set[int]] = {}
+        for queue in taken:
+            # a topic that is new to the group gets its positions together
+            known = queue_ids.setdefault(queue.topic, set(self.store.queue_ids(queue.topic)))
+            known.add(queue.queue_id)
+
+        def plan(offsets: Offsets) -> Offsets:
+            found: Offsets = {}
+            for topic, ids in queue_ids.items():
+                key = TopicGroup(topic, self.group)
+                known = offsets.get(key, {})
+                for n in sorted(ids - known.keys()):
+                    first = first_position(known, self._asked(topic, n), self._earliest(topic, n))
+                    found.setdefault(key, {})[n] = first
+            return found
+
+        offsets = self._offsets.update(plan)
+        for queue, held in taken.items():
+            offset = offsets[TopicGroup(queue.topic, self.group)][queue.queue_id]
+            self._locks[queue] = held
+            self._positions[queue] = self._committed[queue] = offset
+            self._order.append(queue)
+            logger.info(
+                "member %s of group %s begins at offset %d in queue %d of topic %s",
+                self.client_id, self.group, offset, queue.queue_id, queue.topic,
+            )  # fmt: skip
+
+    def _asked(self, topic: str, queue_id: int) -> int:
+        """Where ``from_where`` leads (``RebalancePushImpl.computePullFromWhere``)."""
+        is_retry = topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        if self._from_where is ConsumeFromWhere.FIRST_OFFSET or topic in self._new_topics:
+            return self._earliest(topic, queue_id)
+        if self._from_where is ConsumeFromWhere.TIMESTAMP and not is_retry:
+            time_ms = self._from_time_ms
+            if time_ms is None:
+                time_ms = int((time.time() - CONSUME_TIMESTAMP_SECONDS) * 1000)
+            return self.store.offset_by_time(topic, queue_id, time_ms)
+        if self._from_where is ConsumeFromWhere.LAST_OFFSET and is_retry:
+            return self._earliest(topic, queue_id)
+        return self.store.max_offset(topic, queue_id)
+
+    def _earliest(self, topic: str, queue_id: int) -> int:
+        # an absent batch queue's min offset is -1
+        return max(0, self.store.min_offset(topic, queue_id))
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._broker_name, queue_id)
+
+    def _by_group(self, offsets: Mapping[MessageQueue, int]) -> Offsets:
+        found: Offsets = {}
+        for queue, offset in offsets.items():
+            key = TopicGroup(queue.topic, self.group)
+            found.setdefault(key, {})[queue.queue_id] = offset
+        return found
+
+    def _check_mine(self, queue: MessageQueue) -> None:
+        if queue not in self._locks:
+            raise OwnershipError(
+                f"queue {queue.queue_id} of topic {queue.topic} is not among those of member "
+                f"{self.client_id} of group {self.group}; positions names those that are"
+            )
+
+    def _release(self, queues: Collection[MessageQueue]) -> None:
+        for queue in list(queues):
+            self._locks.pop(queue).release()
+            del self._positions[queue], self._committed[queue]
+            self._paused.discard(queue)
+            self._order.remove(queue)
+
+
+def _limits(limits: PullLimits) -> PullLimits:
+    """No limits but those of a poll: RocketMQ's save a broker's memory and network."""
+    return replace(
+        limits,
+        max_transfer_bytes_in_memory=MAX_PULL_MSG_SIZE,
+        max_transfer_count_in_memory=_NO_LIMIT,
+        max_transfer_bytes_on_disk=MAX_PULL_MSG_SIZE,
+        max_transfer_count_on_disk=_NO_LIMIT,
+    )

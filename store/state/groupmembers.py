@@ -1,0 +1,151 @@
+"""The members of a consumer group that share an output as processes of one machine.
+
+::
+
+    OUTPUT/reput/groups/GROUP/alone.lock           shared by all members, or held by one for itself
+    OUTPUT/reput/groups/GROUP/members/CLIENT_ID    held by the member; its topics and its strategy
+    OUTPUT/reput/groups/GROUP/queues/TOPIC/ID      held by the member that consumes the queue
+
+Everything is a lock that the kernel ends with its holder, so a member that is killed is gone at
+once, and no two members have one queue, whatever each believes about the others. A member consumes
+a queue only while it holds its lock, and commits before it lets it go; the next holder reads the
+committed offset after it got the lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from store import fsops
+from store.errors import OwnershipError, UsageError
+from store.filelocks import HeldLock, lock, read_held
+from store.queue.consumequeue import topic_directory
+from store.state.watermark import STATE_DIRECTORY
+
+GROUPS_DIRECTORY = f"{STATE_DIRECTORY}/groups"
+PATIENCE_SECONDS = 1.0
+"""Those who look whether a member lives have its lock for an instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member as the others must know it, to share the same queues in the same way."""
+
+    client_id: str
+    topics: frozenset[str]
+    strategy: str
+    """The name of the class that allocates queues."""
+
+
+def lock_group_alone(output: Path, group: str, patience: float) -> HeldLock:
+    """Have a group for a process that consumes all queues. Raises OwnershipError if others consume
+    for longer than ``patience`` seconds."""
+    directory = output / GROUPS_DIRECTORY / group
+    fsops.make_directories(directory, output)
+    return _entered(directory, group, shared=False, patience=patience)
+
+
+class GroupMember:
+    """This process as a member of a group, in a ``with`` block. Methods raise OutputError."""
+
+    def __init__(self, output: Path, group: str, member: Member) -> None:
+        """Raises UsageError for a client id that cannot name a file."""
+        if topic_directory(member.client_id.encode()) is None:
+            raise UsageError(
+                f"the client id {member.client_id!r} cannot be used; give one of up to 255 bytes "
+                "without slashes and control characters, or none"
+            )
+        self._output, self._group = output, group
+        self._directory = output / GROUPS_DIRECTORY / group
+        self._members = self._directory / "members"
+        self._member = member
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Join. Raises OwnershipError if the client id is taken or a process has the group alone,
+        UsageError if a member allocates queues by another strategy."""
+        fsops.make_directories(self._members, self._output)
+        with ExitStack() as held:
+            held.enter_context(_entered(self._directory, self._group, shared=True, patience=0.0))
+            held.enter_context(self._registered())
+            for other in self.members():
+                # of two that join at once, at least one sees the other
+                if other.strategy != self._member.strategy:
+                    raise UsageError(
+                        f"member {other.client_id} of group {self._group} allocates queues by "
+                        f"{other.strategy}, not by {self._member.strategy}; use one strategy in "
+                        "all members, or some queues would have none"
+                    )
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._held.close()
+
+    def _registered(self) -> ExitStack:
+        """Hold the member's own file, written; when it is let go, it is removed."""
+        path = self._members / self._member.client_id
+        while True:
+            held = lock(path, patience=PATIENCE_SECONDS)
+            if held is None:
+                raise OwnershipError(
+                    f"group {self._group} has a member {self._member.client_id} already, which "
+                    f"holds {path}; give each member an id of its own"
+                )
+            if _is_at(held.fd, path):
+                break
+            # someone has taken the new file for that of a dead member
+            held.release()
+        registered = ExitStack()
+        registered.enter_context(held)
+        registered.callback(fsops.unlink, path)
+        fields = {"topics": sorted(self._member.topics), "strategy": self._member.strategy}
+        fsops.truncate(held.fd, 0, path)
+        fsops.pwrite(held.fd, json.dumps(fields).encode(), 0, path)
+        return registered
+
+    def members(self) -> list[Member]:
+        """The members that live, this one too, in no order."""
+        found = [self._member]
+        for name in os.listdir(self._members):  # noqa: PTH208
+            if name == self._member.client_id:
+                continue
+            data = read_held(self._members / name)
+            try:
+                fields = json.loads(data or b"")
+            except ValueError:
+                continue  # it has not joined yet, or it is dead
+            found.append(Member(name, frozenset(fields["topics"]), fields["strategy"]))
+        return found
+
+    def lock_queue(self, topic: str, queue_id: int) -> HeldLock | None:
+        """The right to consume a queue; None while another member has it."""
+        path = self._directory / "queues" / topic / str(queue_id)
+        if not path.exists():
+            fsops.make_directories(path.parent, self._output)
+        return lock(path)
+
+
+def _entered(directory: Path, group: str, *, shared: bool, patience: float) -> HeldLock:
+    path = directory / "alone.lock"
+    held = lock(path, shared=shared, patience=patience)
+    if held is None:
+        who = "a process that reads all queues has it" if shared else "others consume for it"
+        raise OwnershipError(
+            f"cannot consume for group {group}: {who}, as {path} shows; stop them, or use another "
+            "group"
+        )
+    return held
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether an open file is still the one of its name."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
