@@ -36,6 +36,7 @@ from sources.hangup import QuietDataSource
 from sources.interpreter import check_workers_interpreter
 from sources.offsets import PinnedStart
 from sources.options import EARLIEST, LATEST
+from sources.queuegroup import QueryGroup, committed_of, group_starts
 from sources.queueoffsets import (
     LossCheck,
     Queues,
@@ -225,7 +226,10 @@ class ConsumeQueueBatchReader(_QueueReader, DataSourceReader):
                 f"option topics names {', '.join(sorted(missing))}, for which {self._output} "
                 "has no messages"
             )
-        starts = resolve_starts(self.options, queues, EARLIEST)
+        if self.options["group"] is None:
+            starts = resolve_starts(self.options, queues, EARLIEST)
+        else:
+            starts = group_starts(self.options, committed_of(self.options), queues, EARLIEST)
         ends = resolve_ends(self.options, queues)
         check_order(starts, ends, queues)
         starts = opened.loss.starts(starts, queues)
@@ -251,12 +255,19 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
     def __init__(self, options: ConsumeQueueOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         options.check_stream()
+        self._group = None if options["group"] is None else QueryGroup(options)
+        self._committed: dict[str, Any] | None = None
         self._frozen_ends: Offsets | None = None
         self._caught_up: dict[str, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_group": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the first offsets. Called in the planner for a new checkpoint, and again whenever
         batch 0 is repeated."""
+        if self._group is not None:
+            return offsets_json(self._group.begin(self._store().queues.refresh(), LATEST))
         pinned = PinnedStart(self.options["initialOffsetPath"], read_offsets)
         starts = pinned.read()
         if starts is None:
@@ -277,6 +288,10 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the ends of the next batch. Called in the planner every 10 ms when idle."""
+        if self._group is not None and start != self._committed:
+            # Spark asks for a batch after it has committed all of those before
+            self._group.commit(self._parsed(start))
+            self._committed = start
         opened = self._store()
         looked = opened.queues.poll()
         if not looked and start == self._caught_up:
@@ -317,9 +332,12 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         return self._plan(starts, opened.loss.ends(self._parsed(end), queues), queues)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark calls it when the next batch begins, and never for the last one."""
+        """Do nothing: Spark calls it when the next batch begins, and never for the last one. Where
+        ``latestOffset`` begins says the same, and earlier."""
 
     def stop(self) -> None:
-        """Close the queues. Called in the planner when the query ends."""
+        """Close the queues, and leave the group. Called in the planner when the query ends."""
+        if self._group is not None:
+            self._group.close()
         if self._opened is not None:
             self._opened.log.close()

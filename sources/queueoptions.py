@@ -20,6 +20,7 @@ from sources.options import (
     positive,
     timestamp_ms,
 )
+from store.names import is_group
 from store.queue.consumequeue import QueueKey
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
@@ -74,6 +75,12 @@ def _queue_ids(text: str) -> frozenset[int]:
     return frozenset(map(int, parts))
 
 
+def _group(text: str) -> str:
+    if not is_group(text):
+        raise ValueError("must be a group's name: letters, digits, %, |, - and _, up to 255")
+    return text
+
+
 def _pattern(text: str) -> str:
     try:
         re.compile(text)
@@ -94,6 +101,11 @@ CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
     Option("queueIds", None, _queue_ids, "both", "comma-separated queue ids to read in each topic"),
     Option("tags", None, tags.parse, "both",
            "a consumer's expression, `TagA || TagB`: no other message is read from the log"),
+    Option("group", None, _group, "both",
+           "a consumer group, at whose committed offsets the query begins without a checkpoint; "
+           "`startingOffsets` (`earliest` or `latest`) is for topics in which it has none. A "
+           "stream has the group for itself and commits what Spark has committed; a batch read "
+           "commits nothing"),
     Option("startingOffsets", None, _offsets_or(EARLIEST, LATEST), "both",
            "where to begin without a checkpoint: `earliest` (batch default), `latest` (stream "
            "default) or queue offsets for all queues that are read, "
@@ -146,11 +158,16 @@ class ConsumeQueueOptions(SourceOptions):
         "subscribepattern": "topicPattern",
         "assign": "topics with queueIds",
         "includeheaders": "includeProperties",
+        "kafka.group.id": "group",
     }
 
     def __init__(self, given: Mapping[str, str]) -> None:
         super().__init__(given)
         self.check_not_both("topics", "topicPattern")
+        for key in ("startingTimestamp", "startingOffsetsByTimestamp", "initialOffsetPath"):
+            self.check_not_both("group", key)
+        if not isinstance(self["startingOffsets"], str | None):
+            self.check_not_both("group", "startingOffsets")
 
     @property
     def starts_by_time(self) -> bool:

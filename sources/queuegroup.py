@@ -1,0 +1,108 @@
+"""A consumer group as a query over queues has it: where it begins, and what it has consumed.
+
+A query reads all queues for its group, so it has the group for itself: no member of
+``readers.consumer`` and no other query consumes for it meanwhile. Its offsets follow Spark's
+checkpoint, which decides where a restarted query continues.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+
+from sources.queueoffsets import Queues, resolve_starts
+from sources.queueoptions import ConsumeQueueOptions, Offsets
+from store.state.consumeroffset import Offsets as Committed
+from store.state.consumeroffset import (
+    SharedConsumerOffsetFile,
+    TopicGroup,
+    first_position,
+    read_committed,
+)
+from store.state.groupmembers import lock_group_alone
+
+logger = logging.getLogger("reput")
+
+PATIENCE_SECONDS = 5.0
+"""A query that was just stopped may have the group for a moment longer."""
+
+
+class QueryGroup:
+    """The group of one query, in its planner. Methods raise OutputError, UsageError where offsets
+    cannot be used, and OwnershipError where others consume for the group."""
+
+    def __init__(self, options: ConsumeQueueOptions) -> None:
+        self._options = options
+        self._store = Path(options["path"])
+        self._output = Path(options["output"] or options["path"])
+        self._held = ExitStack()
+        self._file: SharedConsumerOffsetFile | None = None
+
+    def begin(self, queues: Queues, default: str) -> Offsets:
+        """Where a query without a checkpoint begins. What is decided here is committed at once: a
+        repeated batch 0 asks again, and must get the same answer."""
+
+        def plan(committed: Committed) -> Committed:
+            starts = group_starts(self._options, committed, queues, default)
+            return self._changes(committed, starts, only_new=True)
+
+        committed = self._opened().update(plan)
+        return group_starts(self._options, committed, queues, default)
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit where the query's next batch begins."""
+        self._opened().update(lambda committed: self._changes(committed, offsets, only_new=False))
+
+    def close(self) -> None:
+        """Let others consume for the group."""
+        self._file = None
+        self._held.close()
+
+    def _opened(self) -> SharedConsumerOffsetFile:
+        if self._file is None:
+            group = self._options["group"]
+            with ExitStack() as held:
+                file = held.enter_context(SharedConsumerOffsetFile(self._output, self._store))
+                held.enter_context(lock_group_alone(self._output, group, PATIENCE_SECONDS))
+                self._held = held.pop_all()
+            self._file = file
+        return self._file
+
+    def _changes(self, committed: Committed, offsets: Offsets, *, only_new: bool) -> Committed:
+        found: Committed = {}
+        for queue, offset in offsets.items():
+            key = TopicGroup(queue.topic, self._options["group"])
+            before = committed.get(key, {}).get(queue.queue_id)
+            if before == offset or (only_new and before is not None):
+                continue
+            if before is not None and before > offset:
+                logger.warning(
+                    "the query sets group %s back from %d to %d in queue %d of topic %s, where its "
+                    "checkpoint is", key.group, before, offset, queue.queue_id, queue.topic,
+                )  # fmt: skip
+            found.setdefault(key, {})[queue.queue_id] = offset
+        return found
+
+
+def committed_of(options: ConsumeQueueOptions) -> Committed:
+    """What groups have committed, for a batch read, which commits nothing. Raises UsageError."""
+    store, output = Path(options["path"]), options["output"]
+    found = None if output is None else read_committed(Path(output))
+    return found or read_committed(store) or {}
+
+
+def group_starts(
+    options: ConsumeQueueOptions, committed: Committed, queues: Queues, default: str
+) -> Offsets:
+    """Where the group continues in each queue; ``startingOffsets``, or the default, decides for
+    topics that are new to it."""
+    asked = resolve_starts(options, queues, default)
+    starts: Offsets = {}
+    for key, queue in queues.items():
+        known = committed.get(TopicGroup(key.topic, options["group"]), {})
+        if key.queue_id in known:
+            starts[key] = queue.unit_start(known[key.queue_id])
+        else:
+            starts[key] = first_position(known, asked[key], queue.min_offset)
+    return starts
