@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, Self, cast
 
-from tests.interop import rocketmq
-from tests.interop.rocketmq import HarnessError
+from tests.interop import harnessjvm
+from tests.interop.maven import HarnessError
 
 WAIT_SECONDS = 60.0
 
@@ -48,20 +48,20 @@ class Consumer:
         `kind`: concurrent, orderly, broadcasting, failing, subscribe or assign.
         """
         arguments = ["consume", namesrv, kind, topic, group, filter, start_from]
-        self._process, self._home = rocketmq.spawn(
+        self._process, self._home = harnessjvm.spawn(
             arguments, stdin=subprocess.PIPE, client=client, properties=properties
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._is_stopped = False
         reader = threading.Thread(
-            target=rocketmq.read_lines, args=(self._process.stdout, self._lines), daemon=True
+            target=harnessjvm.read_lines, args=(self._process.stdout, self._lines), daemon=True
         )
         reader.start()
 
     def __enter__(self) -> Self:
         """Wait until it is ready."""
         if self._line() != "READY":
-            raise HarnessError(f"the consumer is not ready\n{rocketmq.last_words(self._home)}")
+            raise HarnessError(f"the consumer is not ready\n{harnessjvm.last_words(self._home)}")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
@@ -107,7 +107,7 @@ class Consumer:
         else:
             text = "the consumer ended"
         if line is None:
-            raise HarnessError(f"{text}\n{rocketmq.last_words(self._home)}")
+            raise HarnessError(f"{text}\n{harnessjvm.last_words(self._home)}")
         return line
 
     @staticmethod
@@ -117,9 +117,9 @@ class Consumer:
 
 def ask_frames(lines: Sequence[str]) -> list[str]:
     """RocketMQ's codec of frames (FrameCommand): an answer for each line."""
-    process, _ = rocketmq.spawn(["frame"], stdin=subprocess.PIPE)
+    process, _ = harnessjvm.spawn(["frame"], stdin=subprocess.PIPE)
     text = "".join(line + "\n" for line in lines)
-    return rocketmq.finish(process, WAIT_SECONDS, text).splitlines()
+    return harnessjvm.finish(process, WAIT_SECONDS, text).splitlines()
 
 
 class Server:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,9 +25,15 @@ def require_maven(purpose: str) -> None:
     require_tools(("java", "mvn"), purpose)
 
 
-def build(project: Path, properties: Mapping[str, str] = MappingProxyType({})) -> Path:
+def build(
+    project: Path,
+    properties: Mapping[str, str] = MappingProxyType({}),
+    finish: Callable[[Path], None] = lambda _target: None,
+) -> Path:
     """Package a project, unless that was done for these very sources and properties; return its
     ``target``, or the folder in it that the pom names by ``rocketmq.version``.
+
+    ``finish`` belongs to the build: it is called with that folder after Maven.
 
     A lock makes parallel test processes wait for one build. Staleness goes by content, because a
     checkout gives files any time stamp.
@@ -57,6 +63,7 @@ def build(project: Path, properties: Mapping[str, str] = MappingProxyType({})) -
         if done.returncode != 0:
             raise HarnessError(f"maven failed, exit {done.returncode}\n{tail(done.stdout)}")
         target.mkdir(parents=True, exist_ok=True)
+        finish(target)
         stamp.write_text(digest)
     return target
 

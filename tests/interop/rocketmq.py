@@ -16,13 +16,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
-import shutil
 import subprocess
-import tempfile
 import threading
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self, TypedDict, cast
@@ -30,23 +26,25 @@ from typing import IO, Self, TypedDict, cast
 import pytest
 
 from tests.interop import maven
-from tests.interop.maven import HarnessError, tail
+from tests.interop.harnessjvm import (
+    CALL_TIMEOUT_SECONDS,
+    NEWEST,
+    PARITY,
+    RELEASES,
+    finish,
+    last_words,
+    of_release,
+    read_lines,
+    spawn,
+)
+from tests.interop.maven import HarnessError
 
-HARNESS = Path(__file__).parent / "harness"
-MAIN_CLASS = "reput.interop.Harness"
-ADMIN_CLASS = "org.apache.rocketmq.tools.command.MQAdminStartup"
-PARITY = "5.3.3"
-"""The release whose files and rules this project reproduces."""
-NEWEST = "5.5.1"
-"""The release whose stores must be read and continued as well."""
-RELEASES = (PARITY, NEWEST)
-UNPUBLISHED = {"5.5.1": "5.5.0"}
-"""Releases of which only the broker's own jars are published, and whose client and name server
-stand in."""
+__all__ = ["NEWEST", "PARITY", "HarnessError", "of_release"]
+
+ADMIN_CLASS = "reput.interop.Admin"
 OLD_CLIENT = "4.9.7"
 READY_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 90.0
-CALL_TIMEOUT_SECONDS = 300.0
 
 Setting = str | int | bool
 
@@ -128,27 +126,6 @@ class BootResult(TypedDict):
 def require_maven() -> None:
     """Skip the calling test where Java or Maven is missing; on CI that is a failure instead."""
     maven.require_maven("a real RocketMQ broker")
-
-
-def build_harness(name: str) -> Path:
-    """Build the Java side for a release unless its jar is of these very sources; return the jar."""
-    others = UNPUBLISHED.get(name, name)
-    versions = {"rocketmq.version": name, "rocketmq.others.version": others}
-    return maven.build(HARNESS, versions) / "harness.jar"
-
-
-@contextlib.contextmanager
-def of_release(name: str) -> Iterator[None]:
-    """Every JVM that starts within is of this release of RocketMQ."""
-    global _release  # noqa: PLW0603
-    before, _release = _release, name
-    try:
-        yield
-    finally:
-        _release = before
-
-
-_release = PARITY
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -401,95 +378,9 @@ def ask_store(store: Path, lines: Sequence[str], **settings: Setting) -> tuple[l
     return answers, int(last.removeprefix("dispatched "))
 
 
-def spawn(
-    arguments: Sequence[str],
-    *,
-    heap: str = "256m",
-    stdin: int = subprocess.DEVNULL,
-    main_class: str = MAIN_CLASS,
-    client: str = "",
-    properties: Mapping[str, str] | None = None,
-) -> tuple[subprocess.Popen[str], Path]:
-    """Start one JVM; its private directory lives as long as the returned process object.
-
-    `client`: another release of it, OLD_CLIENT; `properties`: Java's, besides those for
-    directories.
-    """
-    jar = build_harness(_release)
-    home = Path(tempfile.mkdtemp(prefix="reput-interop-"))
-    command = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
-    command.append("-XX:TieredStopAtLevel=1")  # a short life repays no optimizing compiler
-    private = ("user.home", "java.io.tmpdir", "rocketmq.log.root.dir", "rocketmq.home.dir")
-    command += [f"-D{name}={home}" for name in private]
-    command += [f"-D{name}={value}" for name, value in (properties or {}).items()]
-    libraries = [f"lib-{client}", "lib"] if client else ["lib"]
-    places = [jar, *(jar.parent / name / "*" for name in libraries)]
-    command += ["-Dfile.encoding=UTF-8", "-cp", os.pathsep.join(map(str, places))]
-    command += [main_class, *arguments]
-    try:
-        with (home / "stderr.log").open("wb") as errors:
-            process = subprocess.Popen(
-                command,
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                # Java 17 spells file names and arguments by the locale: under "C" a queue of a
-                # topic with a non-ASCII name would get a directory of question marks.
-                env={**os.environ, "LC_ALL": "C.UTF-8"},
-                text=True,
-                encoding="utf-8",
-            )
-    except BaseException:
-        shutil.rmtree(home, ignore_errors=True)
-        raise
-    weakref.finalize(process, shutil.rmtree, home, ignore_errors=True)
-    return process, home
-
-
-def finish(process: subprocess.Popen[str], timeout: float, text: str | None = None) -> str:
-    """Wait for a process that ends by itself and return its output."""
-    try:
-        output, _ = process.communicate(text, timeout=timeout)
-    except BaseException as error:
-        process.kill()
-        process.communicate()
-        if isinstance(error, subprocess.TimeoutExpired):
-            raise _call_error(process, f"did not end within {timeout:.0f} s") from error
-        raise
-    if process.returncode != 0:
-        raise _call_error(process, f"ended with exit {process.returncode}")
-    return output
-
-
-def _call_error(process: subprocess.Popen[str], problem: str) -> HarnessError:
-    """Name the role that failed and add its last words, found by its own command line."""
-    arguments = cast(list[str], process.args)
-    role = arguments[arguments.index(MAIN_CLASS) + 1]
-    prefix = "-Duser.home="
-    home = next(text.removeprefix(prefix) for text in arguments if text.startswith(prefix))
-    return HarnessError(f"{role} {problem}\n{last_words(Path(home))}")
-
-
-def read_lines(stream: IO[str], lines: queue.Queue[str | None]) -> None:
-    """Move lines to a queue, where they can be waited for with a limit; None marks the end."""
-    with contextlib.suppress(ValueError, OSError):  # closed by kill()
-        for line in stream:
-            lines.put(line.rstrip("\n"))
-    lines.put(None)
-
-
 def _pairs(settings: Mapping[str, Setting]) -> list[str]:
     """RocketMQ's spelling of each setting: its booleans are lower case."""
     return [
         f"{key}={str(value).lower() if isinstance(value, bool) else value}"
         for key, value in settings.items()
     ]
-
-
-def last_words(home: Path) -> str:
-    parts = []
-    for name in ("stderr.log", "console.log", "rocketmq.log"):
-        path = home / name
-        if path.is_file() and path.stat().st_size:
-            parts.append(f"--- {name}\n{tail(path.read_text(errors='replace'))}")
-    return "\n".join(parts)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from store.config import read_store_settings
 from store.errors import UsageError
-from tests.interop.rocketmq import RELEASES, build_harness, require_maven
+from tests.interop.harnessjvm import RELEASES, build_harness
+from tests.interop.rocketmq import require_maven
 from tests.support import settings_page
 
 HOME = "~"

@@ -51,7 +51,7 @@ record CommitCommand(
             }
             protocol.json(stats(consumer));
         } finally {
-            consumer.shutdown();
+            QuickStop.run(consumer::shutdown);
         }
         return null;
     }

@@ -75,7 +75,7 @@ record ConsumeCommand(
         consumer.start();
         protocol.line("READY");
         awaitStop();
-        consumer.shutdown();
+        QuickStop.run(consumer::shutdown);
     }
 
     /** The enum moved from one package to another between 4.9 and 5. */
@@ -120,7 +120,7 @@ record ConsumeCommand(
         awaitStop();
         stopping.set(true);
         poller.join();
-        consumer.shutdown();
+        QuickStop.run(consumer::shutdown);
     }
 
     private static void awaitStop() throws Exception {

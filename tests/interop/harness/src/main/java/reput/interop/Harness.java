@@ -25,7 +25,8 @@ public final class Harness {
                Harness allocate
                Harness ext DIRECTORY FILE_SIZE
                Harness batch DIRECTORY FILE_SIZE
-               Harness paths FILE_SIZE""";
+               Harness paths FILE_SIZE
+               Harness warm STORE_DIR""";
 
     private Harness() {
     }
@@ -75,6 +76,7 @@ public final class Harness {
             case "batch" -> count != 2 ? null : BatchCommand.parse(rest, protocol);
             case "paths" ->
                 count != 1 ? null : new PathsCommand(protocol, Integer.parseInt(rest.get(0)));
+            case "warm" -> count != 1 ? null : new WarmCommand(rest.get(0), protocol);
             default -> null;
         };
     }
