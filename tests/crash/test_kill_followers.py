@@ -81,17 +81,32 @@ def object_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_killed_followers_leave_every_row_once(tmp_path: Path) -> None:
     """Without Spark: a commit for every few messages, killed among them."""
-    _kill_followers(tmp_path, tmp_path / "table", 150)
+    _kill_followers(tmp_path, tmp_path / "table", 75, 3)
 
 
 def test_killed_followers_leave_every_row_once_in_object_storage(
     tmp_path: Path, object_storage: str
 ) -> None:
     """The same, over the protocol of S3."""
-    _kill_followers(tmp_path, object_storage, 40)
+    _kill_followers(tmp_path, object_storage, 20, 3)
 
 
-def _kill_followers(tmp_path: Path, table: Path | str, parts: int) -> None:
+@pytest.mark.slow
+def test_followers_killed_more_often_leave_every_row_once(tmp_path: Path) -> None:
+    """Twice as many rounds."""
+    _kill_followers(tmp_path, tmp_path / "table", 150, 6)
+
+
+@pytest.mark.slow
+def test_followers_killed_more_often_leave_every_row_once_in_object_storage(
+    tmp_path: Path, object_storage: str
+) -> None:
+    """The same, over the protocol of S3."""
+    _kill_followers(tmp_path, object_storage, 40, 6)
+
+
+def _kill_followers(tmp_path: Path, table: Path | str, parts: int, share: int) -> None:
+    """No round may commit more than one of ``share`` parts of the log."""
     seed = int(os.environ.get("REPUT_TEST_SEED", "20260105"))
     print(f"seed={seed}")
     rng = random.Random(seed)
@@ -110,7 +125,7 @@ def _kill_followers(tmp_path: Path, table: Path | str, parts: int) -> None:
             **QUIET,  # type: ignore[call-overload]
         )
         try:
-            wanted = rng.randint(1, parts // 6 - 1)
+            wanted = rng.randint(1, parts // share - 1)
             # one more, which may be under way when it is killed
             process.stdin.write(b"\n" * (wanted + 1))
             process.stdin.flush()
@@ -124,8 +139,7 @@ def _kill_followers(tmp_path: Path, table: Path | str, parts: int) -> None:
             assert process.returncode == 0
             break
         rounds += 1
-    # none may commit more than a sixth
-    assert rounds >= 5
+    assert rounds >= share - 1
     assert plain_columns(table) == plain_rows(store)
 
 
