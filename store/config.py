@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -44,34 +44,13 @@ _MAX_LONG = 10**18 - 1
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-_SWITCHES = {
-    "enableConsumeQueueExt": "enable_consume_queue_ext",
-    "enableCalcFilterBitMap": "enable_calc_filter_bit_map",
-    "enableMultiDispatch": "enable_multi_dispatch",
-    "enableLmq": "enable_lmq",
-    "messageIndexEnable": "message_index_enable",
-    "indexFileWriteEnable": "index_file_write_enable",
-    "enableAcceleratedRecovery": "enable_accelerated_recovery",
-}
-"""Key -> field."""
-_NUMBERS = {
-    "mappedFileSizeCommitLog": ("mapped_file_size_commit_log", 1, _MAX_LONG),
-    "mappedFileSizeConsumeQueue": ("mapped_file_size_consume_queue", 1, _MAX_LONG),
-    "mappedFileSizeConsumeQueueExt": ("mapped_file_size_consume_queue_ext", 1, _MAX_INT),
-    "maxErrorRateOfBloomFilter": ("max_error_rate_of_bloom_filter", 1, 99),
-    "expectConsumerNumUseFilter": ("expect_consumer_num_use_filter", 1, _MAX_INT),
-    "mapperFileSizeBatchConsumeQueue": ("mapper_file_size_batch_consume_queue", 1, _MAX_INT),
-    "maxHashSlotNum": ("max_hash_slot_num", 1, _MAX_INT),
-    "maxIndexNum": ("max_index_num", 1, _MAX_INT),
-    "maxMsgsNumBatch": ("max_msgs_num_batch", 0, _MAX_INT),
-    "maxTransferBytesOnMessageInMemory": ("max_transfer_bytes_on_message_in_memory", 0, _MAX_INT),
-    "maxTransferCountOnMessageInMemory": ("max_transfer_count_on_message_in_memory", 0, _MAX_INT),
-    "maxTransferBytesOnMessageInDisk": ("max_transfer_bytes_on_message_in_disk", 0, _MAX_INT),
-    "maxTransferCountOnMessageInDisk": ("max_transfer_count_on_message_in_disk", 0, _MAX_INT),
-    "maxFilterMessageSize": ("max_filter_message_size", 0, _MAX_INT),
-    "accessMessageInMemoryMaxRatio": ("access_message_in_memory_max_ratio", 0, 100),
-}
-"""Key -> field, smallest and largest value."""
+def _switch(default: bool) -> Any:
+    """A field that the property file states under its name in camel case."""
+    return field(default=default, metadata={"limits": None})
+
+
+def _number(default: int | None, smallest: int = 1, largest: int = _MAX_INT) -> Any:
+    return field(default=default, metadata={"limits": (smallest, largest)})
 
 
 class OnQueueGap(StrEnum):
@@ -95,44 +74,44 @@ class StoreSettings:
     """Directories of the log's files, read-only ones included; each exists and occurs once."""
     property_file: Path | None = None
     """The property file; None if there is none, so that RocketMQ's defaults hold."""
-    mapped_file_size_commit_log: int | None = None
+    mapped_file_size_commit_log: int | None = _number(None, 1, _MAX_LONG)
     """Bytes; None if not stated, so that the files' own size holds."""
-    mapped_file_size_consume_queue: int = 6_000_000
+    mapped_file_size_consume_queue: int = _number(6_000_000, 1, _MAX_LONG)
     """Bytes, rounded up to whole 20-byte units."""
     message_delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
-    enable_consume_queue_ext: bool = False
-    mapped_file_size_consume_queue_ext: int = 48 << 20
+    enable_consume_queue_ext: bool = _switch(False)
+    mapped_file_size_consume_queue_ext: int = _number(48 << 20)
     """Bytes."""
-    enable_calc_filter_bit_map: bool = False
-    max_error_rate_of_bloom_filter: int | None = None
+    enable_calc_filter_bit_map: bool = _switch(False)
+    max_error_rate_of_bloom_filter: int | None = _number(None, 1, 99)
     """Percent; with the next setting it determines the number of bits of a message's bit map."""
-    expect_consumer_num_use_filter: int | None = None
-    mapper_file_size_batch_consume_queue: int = 13_800_000
+    expect_consumer_num_use_filter: int | None = _number(None)
+    mapper_file_size_batch_consume_queue: int = _number(13_800_000)
     """Bytes, not rounded to whole units."""
-    enable_multi_dispatch: bool = False
+    enable_multi_dispatch: bool = _switch(False)
     """Whether a message also goes to the queues that its properties name."""
-    enable_lmq: bool = False
+    enable_lmq: bool = _switch(False)
     """Whether light queues (%LMQ%) have queue id 0."""
-    message_index_enable: bool = True
-    index_file_write_enable: bool = True
+    message_index_enable: bool = _switch(True)
+    index_file_write_enable: bool = _switch(True)
     """Whether the index is kept in files (RocketMQ 5.4 and newer)."""
-    enable_accelerated_recovery: bool = False
+    enable_accelerated_recovery: bool = _switch(False)
     """Whether a broker (RocketMQ 5.5) needs a logicsPhysicalOffset to start after a crash."""
-    max_hash_slot_num: int = DEFAULT_MAX_HASH_SLOT_NUM
+    max_hash_slot_num: int = _number(DEFAULT_MAX_HASH_SLOT_NUM)
     """Slots of an index file."""
-    max_index_num: int = DEFAULT_MAX_INDEX_NUM
+    max_index_num: int = _number(DEFAULT_MAX_INDEX_NUM)
     """Entries of an index file."""
-    max_msgs_num_batch: int = DEFAULT_MAX_MSGS_NUM_BATCH
+    max_msgs_num_batch: int = _number(DEFAULT_MAX_MSGS_NUM_BATCH, 0)
     """Upper limit of messages that a query by key returns."""
-    max_transfer_bytes_on_message_in_memory: int = 262_144
+    max_transfer_bytes_on_message_in_memory: int = _number(262_144, 0)
     """Limits of a pull, for the end of the log, which RocketMQ assumes to be cached, and for the
     rest."""
-    max_transfer_count_on_message_in_memory: int = 32
-    max_transfer_bytes_on_message_in_disk: int = 65_536
-    max_transfer_count_on_message_in_disk: int = 8
-    max_filter_message_size: int = 16_000
+    max_transfer_count_on_message_in_memory: int = _number(32, 0)
+    max_transfer_bytes_on_message_in_disk: int = _number(65_536, 0)
+    max_transfer_count_on_message_in_disk: int = _number(8, 0)
+    max_filter_message_size: int = _number(16_000, 0)
     """Bytes of units that a pull reads."""
-    access_message_in_memory_max_ratio: int = 40
+    access_message_in_memory_max_ratio: int = _number(40, 0, 100)
     """Length of the cached end of the log, in percent of the machine's memory."""
     on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ
     verify_crc: bool = False
@@ -201,14 +180,17 @@ def _read_properties(path: Path) -> dict[str, str]:
 
 def _stated(values: dict[str, str], path: Path) -> dict[str, Any]:
     """The fields of StoreSettings that a property file states, except the log's directories."""
-    # a field's type follows from the table that names it
     found: dict[str, Any] = {}
-    for key, name in _SWITCHES.items():
-        if key in values:
-            found[name] = _switch(key, values[key], path)
-    for key, (name, smallest, largest) in _NUMBERS.items():
-        if key in values:
-            found[name] = _number(key, values[key], smallest, largest, path)
+    for setting in fields(StoreSettings):
+        key = re.sub(r"_([a-z])", lambda letter: letter[1].upper(), setting.name)
+        if key not in values or "limits" not in setting.metadata:
+            continue
+        limits = setting.metadata["limits"]
+        found[setting.name] = (
+            _parsed_switch(key, values[key], path)
+            if limits is None
+            else _parsed_number(key, values[key], limits, path)
+        )
     if (size := found.get("mapped_file_size_consume_queue")) is not None:
         found["mapped_file_size_consume_queue"] = rounded_file_size(size)
     if delay_levels := values.get("messageDelayLevel"):
@@ -280,13 +262,14 @@ def _no_directory(key: str, path: Path, part: str, reason: str | None) -> UsageE
     )
 
 
-def _switch(key: str, text: str, path: Path) -> bool:
+def _parsed_switch(key: str, text: str, path: Path) -> bool:
     if text.lower() not in ("true", "false"):
         raise UsageError(f"{key} in {path} is {text!r}; it must be true or false")
     return text.lower() == "true"
 
 
-def _number(key: str, text: str, smallest: int, largest: int, path: Path) -> int:
+def _parsed_number(key: str, text: str, limits: tuple[int, int], path: Path) -> int:
+    smallest, largest = limits
     number = int(text) if re.fullmatch(r"[0-9]{1,18}", text, re.ASCII) else -1
     if not smallest <= number <= largest:
         raise UsageError(
