@@ -1,4 +1,8 @@
-"""Moves the watermark; ``store.state.watermark`` specifies the file and reads it."""
+"""Moves the watermark; ``store.state.watermark`` specifies the file and reads it.
+
+Everything before the new position must be durable when ``advance`` is called; the position is
+durable when it returns. A torn write leaves the older slot whole.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Splits inner batches into their messages, for targets without nested batches."""
+"""Splits inner batches into their messages, for targets without nested batches.
+
+RocketMQ's client takes batches apart, so that consumers see single messages; a mirror must show the
+same. A batch that cannot be split stays one row, so that nothing is lost.
+"""
 
 from __future__ import annotations
 

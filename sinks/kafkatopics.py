@@ -1,4 +1,8 @@
-"""The topics that are mirrored to Kafka, and their names there."""
+"""The topics that are mirrored to Kafka, and their names there.
+
+Kafka allows fewer characters than RocketMQ, and a mirror must find its topics again after any
+restart. So a name follows from the topic and the configuration alone, and no two topics share one.
+"""
 
 from __future__ import annotations
 

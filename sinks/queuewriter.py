@@ -1,4 +1,8 @@
-"""The common part of the writers of both kinds of queue: open queues, the ledger, syncing."""
+"""The common part of the writers of both kinds of queue: open queues, the ledger, syncing.
+
+Placing a message differs between the kinds and stays with each writer. What a writer has written is
+durable only after ``sync``, and the caller moves the watermark after that.
+"""
 
 from __future__ import annotations
 

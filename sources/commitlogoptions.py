@@ -1,4 +1,7 @@
-"""Options of the commitlog source, one row each; names and rules follow Spark's Kafka source."""
+"""Options of the commitlog source, one row each; names and rules follow Spark's Kafka source.
+
+The parsing, the rejection of unknown keys and the reference page follow from these rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Turns options into positions: starts, ends, and the extent of a micro-batch."""
+"""Turns options into positions: starts, ends, and the extent of a micro-batch.
+
+A position is the start of a record or the log's sealed end, whatever the options say; otherwise
+sound bytes would be listed as damage. Nothing here keeps state: Spark does.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Turns options into queue offsets: starts, ends, limits, and checks that the messages still
-exist."""
+"""Turns options into queue offsets: starts, ends, limits, and checks that the messages still exist.
+
+Each queue moves by itself, so a position maps queues to offsets, in the JSON of Spark's Kafka
+source. Nothing here keeps state: Spark does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Messages of one queue as rows: reads its units first, then the records of the wanted ones."""
+"""Messages of one queue as rows: reads its units first, then the records of the wanted ones.
+
+A unit has offset, size and tags code, so that most unwanted messages are ruled out before the log
+is read. Rows come in the queue's order; a unit without a sound record gives a row with the reason.
+"""
 
 from __future__ import annotations
 

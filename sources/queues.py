@@ -1,4 +1,8 @@
-"""The queues that a dispatcher or a broker has built, followed as they grow."""
+"""The queues that a dispatcher or a broker has built, followed as they grow.
+
+Queues appear and grow while a stream runs, and a query looks at all of them before each batch,
+which must cost little while nothing changes. Units beyond a dispatcher's watermark are never shown.
+"""
 
 from __future__ import annotations
 

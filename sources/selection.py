@@ -1,5 +1,8 @@
-"""The part of the queues that a query needs, by its options and by filters that Spark pushed
-down."""
+"""The part of the queues that a query needs, by its options and by filters that Spark pushed down.
+
+It is a hint that saves reading: a selection never takes fewer messages than the filters, and Spark
+evaluates each filter again.
+"""
 
 from __future__ import annotations
 

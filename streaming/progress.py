@@ -1,4 +1,8 @@
-"""The progress of a run: the dispatcher records it and the command line shows it."""
+"""The progress of a run: the dispatcher records it and the command line shows it.
+
+It is for people: no decision depends on it, and it is lost with the process. The positions that
+count are in the watermark.
+"""
 
 from __future__ import annotations
 

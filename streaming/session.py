@@ -1,4 +1,8 @@
-"""The Spark session that the dispatcher runs in."""
+"""The Spark session that the dispatcher runs in.
+
+It is Spark's usual one under spark-submit; otherwise it connects to the JVM that ``streaming.jvm``
+started early. Nothing of Spark outlives the block.
+"""
 
 from __future__ import annotations
 

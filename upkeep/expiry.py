@@ -1,5 +1,10 @@
 """Finds the files of an output whose messages the log's retention removed, and removes them on
-request."""
+request.
+
+A broker expires its own queues, but nobody does so for an output elsewhere. The rule is RocketMQ's
+(``store.queue.retention``): oldest first, never a queue's last file. While a part of the log may
+not be mounted, nothing is removed.
+"""
 
 from __future__ import annotations
 

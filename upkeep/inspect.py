@@ -1,4 +1,8 @@
-"""Decodes the content of a store as far as possible; it never changes a byte."""
+"""Decodes the content of a store as far as possible; it never changes a byte.
+
+It is for the case in which something is wrong: it shows damaged bytes with the reason, where a
+reader would stop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Shared parts of all kernels: the cache of compiled code, big-endian loads and stores, CRC-32."""
+"""Shared parts of all kernels: the cache of compiled code, big-endian loads and stores, CRC-32.
+
+numba has neither unaligned loads nor byte swaps of its own, and a field read byte by byte takes
+several times as long. Nothing here checks a bound: the calling kernel must have done so.
+"""
 
 from __future__ import annotations
 

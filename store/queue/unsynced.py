@@ -1,4 +1,8 @@
-"""Files that were written and are not durable yet."""
+"""Files that were written and are not durable yet.
+
+A writer leaves its syncs to the caller, since one pass at the end of a batch, or one ``syncfs`` for
+many files, costs a fraction of a sync for each write. Nothing may count as durable before.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Messages as rows, with the columns of ``store.rows.rowschema``."""
+"""Messages as rows, with the columns of ``store.rows.rowschema``.
+
+A window of the log is read, kernels decode its records, and only the wanted columns are made.
+Damage has rows as well, each with its reason. Nothing here knows Spark, so that Spark's sources,
+DuckDB and exports share it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Scans log bytes into packed runs: the work of one source partition."""
+"""Scans log bytes into packed runs: the work of one source partition.
+
+A row for each message would make Spark the bottleneck, so a kernel groups the messages of a chunk
+by queue. Every byte of the range is in a record, in a BLANK, or in a listed range. A scan places
+nothing in queues: only the driver knows their ends.
+"""
 
 from __future__ import annotations
 

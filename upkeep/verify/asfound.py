@@ -1,5 +1,8 @@
-"""Mapped files as they are, sizes and names included; nothing is rejected and nothing is
-written."""
+"""Mapped files as they are, sizes and names included; nothing is rejected and nothing is written.
+
+A writer refuses a file of a wrong length, but a verifier must name every fault. Only
+``heal_files``, which a repair calls, changes files.
+"""
 
 from __future__ import annotations
 
