@@ -86,7 +86,10 @@ class QueryGroup:
 
 
 def committed_of(options: ConsumeQueueOptions) -> Committed:
-    """What groups have committed, for a batch read, which commits nothing. Raises UsageError."""
+    """Return what groups have committed, for a batch read, which commits nothing itself.
+
+    Raises UsageError.
+    """
     store, output = Path(options["path"]), options["output"]
     found = None if output is None else read_committed(Path(output))
     return found or read_committed(store) or {}

@@ -29,7 +29,7 @@ from store.state.watermark import STATE_DIRECTORY
 
 GROUPS_DIRECTORY = f"{STATE_DIRECTORY}/groups"
 PATIENCE_SECONDS = 1.0
-"""Those who look whether a member lives have its lock for an instant."""
+"""A lock is waited for so long: members that look whether another lives hold it for an instant."""
 
 
 @dataclass(frozen=True, slots=True)
