@@ -10,6 +10,7 @@ client's ``MQAdminImpl``; formats.md §10.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -49,7 +50,7 @@ from store.queue.consumequeue import (
 )
 from store.queue.queuetype import BATCH_CQ, read_queue_types
 from store.queue.topics import check_topics, topics_with_queues
-from store.queue.view import QueueView, UnitColumns, open_view, queue_root
+from store.queue.view import CqUnit, QueueView, UnitColumns, open_view, queue_root
 from store.state.built import settings_of
 from store.state.output import watermark_of_output
 from store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
@@ -61,6 +62,17 @@ MAX_TIMESTAMP_MS = (1 << 63) - 1
 _T = TypeVar("_T")
 _NO_QUEUE = GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
 _NO_RANGES = GetRangesResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryMessageResult:
+    """Result of a query by key (``QueryMessageResult``)."""
+
+    messages: list[Message]
+    """Each once, by physical offset."""
+    index_last_update_timestamp: int
+    """When the last message of the index was stored, ms; 0 without an index."""
+    index_last_update_phyoffset: int
 
 
 class MessageStore:
@@ -219,6 +231,10 @@ class MessageStore:
         """
         return self._ask(topic, queue_id, lambda queue: queue.columns_from(offset, count), None)
 
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[CqUnit]:
+        """Up to ``count`` units from ``offset`` on, within one file; none if no file holds it."""
+        return self._ask(topic, queue_id, lambda q: list(q.units_from(offset, count) or ()), [])
+
     def rows_at(
         self, units: UnitColumns, schema: pa.Schema, max_inflated_bytes: int | None
     ) -> Iterator[pa.RecordBatch]:
@@ -310,6 +326,10 @@ class MessageStore:
             return None
         return Message.of(found, self._max_body_bytes)
 
+    def stored_record(self, message: Message) -> bytes:
+        """The bytes of a message's record in the log."""
+        return self._view.log.read(message.physical_offset, message.size)
+
     def message_by_id(self, offset_message_id: str) -> Message | None:
         """The message with the id that a broker assigned; None for another broker's id.
 
@@ -339,7 +359,7 @@ class MessageStore:
         Only the newest ``max_count`` entries (up to the store's maxMsgsNumBatch) with the key's
         hash and a store time in [begin, end], to the second, are examined.
         """
-        found = self._indexed(topic, key, max_count, begin_ms, end_ms)
+        found = self.query_index(topic, key, max_count, begin_ms, end_ms).messages
         return [message for message in found if message.topic == topic and key in message.keys]
 
     def query_unique_key(
@@ -353,19 +373,24 @@ class MessageStore:
     ) -> list[Message]:
         """Messages of a topic with a unique key, by physical offset; a message that was sent again
         has the same key."""
-        found = self._indexed(topic, unique_key, max_count, begin_ms, end_ms)
+        found = self.query_index(topic, unique_key, max_count, begin_ms, end_ms).messages
         return [m for m in found if m.topic == topic and m.unique_key == unique_key]
 
-    def _indexed(
+    def query_index(
         self, topic: str, key: str, max_count: int | None, begin_ms: int, end_ms: int
-    ) -> list[Message]:
-        """Messages with the hash of ``topic#key``, each once, by physical offset."""
+    ) -> QueryMessageResult:
+        """Messages with the hash of ``topic#key``, as a broker sends them: its clients choose those
+        that have the key, as one of their keys or as unique key."""
         whole = topic.encode() + TOPIC_KEY_SEPARATOR + key.encode()
         limit = self._settings.max_msgs_num_batch
         most = limit if max_count is None else min(max_count, limit)
         found = self._index.query_offset(whole, most, begin_ms, end_ms, self._view.end)
         messages = map(self.message_at, sorted(set(found.phy_offsets)))
-        return [message for message in messages if message is not None]
+        return QueryMessageResult(
+            [message for message in messages if message is not None],
+            found.index_last_update_timestamp,
+            found.index_last_update_phyoffset,
+        )
 
     def _ask(
         self, topic: str, queue_id: int, question: Callable[[QueueView], _T], without: _T

@@ -10,13 +10,16 @@ from pathlib import Path
 from readers.getmessage import PullLimits
 from readers.getranges import load_kernels
 from readers.messagestore import MessageStore
+from serving.admin import Admin
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
+from serving.grouppolicy import GroupPolicies
 from serving.groups import Groups
 from serving.locks import Locks
 from serving.positions import FirstPosition, Positions
 from serving.pulling import Pulling
+from serving.queries import Queries
 from serving.queues import ServedQueues
 from serving.statistics import Statistics
 from serving.topics import Topics
@@ -51,11 +54,19 @@ class Broker:
         self.topics = Topics(root, self.store, self._is_known_group)
         self._groups = groups
         queues = ServedQueues(self.store, self.topics)
+        policies = GroupPolicies(root)
         self.positions = Positions(output, root, queues, groups, first_position)
         self.locks = Locks()
-        self._pulling = Pulling(self.store, self.topics, groups, self.positions, self._list_damaged)
+        self._pulling = Pulling(
+            self.store, self.topics, groups, self.positions, policies, self._list_damaged
+        )
         self._statistics = Statistics(name, self.topics, queues, groups, self.positions)
         self._queues = queues
+        self._queries = Queries(self.store, queues, groups)
+        self._admin = Admin(
+            name, self.store, queues, groups, self.positions, self._pulling,
+            lambda group: self._is_known_group(group) or policies.has(group),
+        )  # fmt: skip
         self._ledger = Ledger(output / SERVE_DIRECTORY)
 
     @property
@@ -67,6 +78,8 @@ class Broker:
             **self.locks.handlers,
             **self._queues.handlers,
             **self._statistics.handlers,
+            **self._queries.handlers,
+            **self._admin.handlers,
             RequestCode.CONSUMER_SEND_MSG_BACK: _refuse_to_write,
         }
 

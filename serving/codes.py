@@ -6,9 +6,10 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """Requests that are answered, and the two that are sent to clients."""
+    """Requests that are answered, or sent to clients."""
 
     PULL_MESSAGE = 11
+    QUERY_MESSAGE = 12
     QUERY_CONSUMER_OFFSET = 14
     UPDATE_CONSUMER_OFFSET = 15
     GET_BROKER_RUNTIME_INFO = 28
@@ -16,6 +17,7 @@ class RequestCode(IntEnum):
     GET_MAX_OFFSET = 30
     GET_MIN_OFFSET = 31
     GET_EARLIEST_MSG_STORETIME = 32
+    VIEW_MESSAGE_BY_ID = 33
     HEART_BEAT = 34
     UNREGISTER_CLIENT = 35
     CONSUMER_SEND_MSG_BACK = 36
@@ -32,6 +34,12 @@ class RequestCode(IntEnum):
     GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
     GET_CONSUME_STATS = 208
     GET_KVLIST_BY_NAMESPACE = 219
+    INVOKE_BROKER_TO_RESET_OFFSET = 222
+    QUERY_TOPIC_CONSUME_BY_WHO = 300
+    GET_CONSUMER_RUNNING_INFO = 307
+    CLONE_GROUP_OFFSET = 314
+    GET_BROKER_CONSUME_STATS = 317
+    QUERY_CONSUME_QUEUE = 321
     GET_TOPIC_CONFIG = 351
     LITE_PULL_MESSAGE = 361
 
@@ -55,4 +63,5 @@ class ResponseCode(IntEnum):
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
     INVALID_PARAMETER = 29
     CONSUMER_NOT_ONLINE = 206
+    CONSUME_MSG_TIMEOUT = 207
     FLOW_CONTROL = 215

@@ -32,6 +32,8 @@ SMALL_BUFFER_BYTES = 64 << 10
 MAX_CONNECTIONS = 20_000
 REQUESTS_AT_ONCE = 16
 """Requests of one connection that are answered before others get their turn."""
+MAX_CALLS = 64
+"""Requests of ours that one client has not answered."""
 
 
 class Refused(Exception):  # noqa: N818
@@ -61,6 +63,10 @@ Handler = Callable[["Connection", Frame], Frame | None]
 """Answers a request; None if the answer comes later, or never. It may raise Refused."""
 
 
+OnAnswer = Callable[[Frame | None], None]
+"""Gets a client's answer to a request of ours; None if none came."""
+
+
 class Connection(asyncio.Protocol):
     """One client's connection."""
 
@@ -79,6 +85,8 @@ class Connection(asyncio.Protocol):
         self._is_writable = True
         self._is_scheduled = False
         self._opaque = 0
+        self._calls: dict[int, tuple[OnAnswer, asyncio.TimerHandle]] = {}
+        """By the opaque of each request of ours that is not answered yet."""
         self._codec = Codec.JSON
         self._loop = asyncio.get_running_loop()
         self.last_active = self._loop.time()
@@ -116,6 +124,8 @@ class Connection(asyncio.Protocol):
         self._buffer.clear()
         self._account()
         self._on_close(self)
+        for opaque in list(self._calls):
+            self._end_call(opaque, None)
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
@@ -161,6 +171,27 @@ class Connection(asyncio.Protocol):
         self._opaque += 1
         self.send(Frame(code, self._opaque, ONE_WAY, None, ext, codec=self._codec))
 
+    def call(
+        self, code: RequestCode, ext: dict[str, str], seconds: float, on_answer: OnAnswer
+    ) -> None:
+        """Send a request of ours; ``on_answer`` is called once, after ``seconds`` at the latest.
+
+        Raises Refused if the client leaves too many unanswered.
+        """
+        if len(self._calls) >= MAX_CALLS:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"the client {self.peer} does not answer")
+        self._opaque += 1
+        opaque = self._opaque
+        timer = self._loop.call_later(seconds, self._end_call, opaque, None)
+        self._calls[opaque] = on_answer, timer
+        self.send(Frame(code, opaque, 0, None, ext, codec=self._codec))
+
+    def _end_call(self, opaque: int, answer: Frame | None) -> None:
+        if opaque in self._calls:
+            on_answer, timer = self._calls.pop(opaque)
+            timer.cancel()
+            on_answer(answer)
+
     def close(self) -> None:
         """Close at once; unsent answers are lost."""
         if self._transport is not None:
@@ -204,6 +235,7 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, request: Frame) -> None:
         if request.is_response:
+            self._end_call(request.opaque, request)
             return
         self._codec = request.codec
         answer: Frame | None

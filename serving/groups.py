@@ -116,6 +116,15 @@ class Groups:
         found = self._groups.get(group)
         return found.members.get(client_id) if found and client_id is not None else None
 
+    def names(self) -> list[str]:
+        """All groups that have members."""
+        return list(self._groups)
+
+    def subscribers(self, topic: str) -> set[str]:
+        """The groups of which some member subscribes to a topic."""
+        groups = self._groups.values()
+        return {g.name for g in groups if any(topic in m.subscriptions for m in g.members.values())}
+
     def groups_of(self, connection: Connection, topic: str) -> Iterator[str]:
         """The groups whose member on this connection subscribes to a topic."""
         for group in self._by_connection.get(connection, {}):
@@ -266,7 +275,7 @@ class Groups:
         name = requests.text(request, "consumerGroup")
         group = self._groups.get(name)
         if group is None:
-            text = f"the consumer group [{name}] not online"
+            text = f"the consumer group[{name}] not online"
             raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, text)
         members = group.members.values()
         body = {

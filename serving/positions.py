@@ -14,20 +14,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from enum import StrEnum
 from pathlib import Path
 
+from readers.offsetreset import OffsetChange
 from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
 from serving.groups import Groups
 from serving.queues import ServedQueues
+from serving.resets import Resets
 from store.errors import OutputError, SyncError
 from store.names import is_topic
-from store.state.consumeroffset import ConsumerOffsetFile, Offsets, TopicGroup, topics_of
+from store.state.consumeroffset import (
+    BROADCAST_SUFFIX,
+    ConsumerOffsetFile,
+    Offsets,
+    TopicGroup,
+    topics_of,
+)
 
 logger = logging.getLogger("reput")
 
@@ -71,6 +80,9 @@ class Positions:
         self._unsynced: Offsets = {}
         self._unwritten = 0
         """Commits since the file was replaced."""
+        self._is_shrunk = False
+        """Whether an offset was removed, which the journal cannot say."""
+        self._resets = Resets()
         self._pull_offsets: Offsets = {}
         self._first: Offsets = {}
         """Offsets at which a group that asked for a queue's end was sent, until it commits."""
@@ -100,20 +112,68 @@ class Positions:
         """Topics in which a group has committed offsets, sorted."""
         return topics_of(self._offsets, group)
 
+    def groups_of(self, topic: str) -> set[str]:
+        """Groups that have committed offsets in a topic."""
+        return {k.group.removesuffix(BROADCAST_SUFFIX) for k in self._offsets if k.topic == topic}
+
+    def groups(self) -> set[str]:
+        """All groups that have committed offsets."""
+        return {key.group.removesuffix(BROADCAST_SUFFIX) for key in self._offsets}
+
     def has_group(self, group: str) -> bool:
         """Whether a group has committed offsets."""
         return any(key.group == group for key in self._offsets)
 
-    def commit(self, topic: str, group: str, queue_id: int, offset: int, client: str) -> None:
-        """Store an offset."""
+    @property
+    def table(self) -> Offsets:
+        """All committed offsets, to be read only."""
+        return self._offsets
+
+    def commit(
+        self, connection: Connection, topic: str, group: str, queue_id: int, offset: int
+    ) -> None:
+        """Store a client's offset, unless the client has not followed a reset yet."""
+        member = self._groups.member(connection, group)
+        if member and self._resets.is_awaited((topic, group, queue_id), member.client_id):
+            return
+        before = self.committed(topic, group, queue_id)
+        if offset < before:
+            logger.warning(
+                "%s sets group %s back from %d to %d in queue %d of topic %s",
+                connection.peer, group, before, offset, queue_id, topic,
+            )  # fmt: skip
+        self._store(topic, group, queue_id, offset)
+
+    def change(self, changes: Iterable[OffsetChange]) -> None:
+        """Store offsets that somebody else than a member decides, and let the members follow."""
+        for change in changes:
+            topic, name, queue_id = change.topic, change.group, change.queue_id
+            if change.after is None:
+                key = TopicGroup(topic, name)
+                queues = self._offsets.get(key, {})
+                queues.pop(queue_id, None)
+                if not queues:
+                    self._offsets.pop(key, None)
+                self._is_shrunk = True
+                self._wakened.set()
+                continue
+            self._store(topic, name, queue_id, change.after)
+            group = self._groups.get(name)
+            self._resets.begin(
+                (topic, name, queue_id), change.after, group.members if group else ()
+            )
+
+    def told_at_pull(
+        self, connection: Connection, topic: str, group: str, queue_id: int
+    ) -> int | None:
+        """The offset to which a client's queue was reset, if its pull must be answered with it."""
+        member = self._groups.member(connection, group)
+        return self._resets.pulled((topic, group, queue_id), member.client_id) if member else None
+
+    def _store(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         key = TopicGroup(topic, group)
         queues = self._offsets.setdefault(key, {})
         before = queues.get(queue_id)
-        if before is not None and offset < before:
-            logger.warning(
-                "%s sets group %s back from %d to %d in queue %d of topic %s",
-                client, group, before, offset, queue_id, topic,
-            )  # fmt: skip
         self._first.get(key, {}).pop(queue_id, None)
         self._unwritten += 1
         if offset != before:
@@ -129,6 +189,9 @@ class Positions:
         """Answer with the committed offset, or that there is none."""
         group, topic = requests.group(request), requests.text(request, "topic")
         queue_id = requests.number(request, "queueId")
+        member = self._groups.member(connection, group)
+        if member is not None:
+            self._resets.began((topic, group, queue_id), member.client_id)
         offset = self.committed(topic, group, queue_id)
         if offset < 0:
             offset = self._first.get(TopicGroup(topic, group), {}).get(queue_id, NO_OFFSET)
@@ -159,7 +222,7 @@ class Positions:
         if not is_topic(topic) or not 0 <= queue_id < config.read_queue_nums:
             text = f"topic {topic[:80]!r} has no queue {queue_id}"
             raise Refused(ResponseCode.SYSTEM_ERROR, text)
-        self.commit(topic, group, queue_id, offset, connection.peer)
+        self.commit(connection, topic, group, queue_id, offset)
         return request.answer(ResponseCode.SUCCESS)
 
     def max_offset(self, connection: Connection, request: Frame) -> Frame:
@@ -196,7 +259,7 @@ class Positions:
                 async with asyncio.timeout(REPLACE_SECONDS):
                     await self._wakened.wait()
             await asyncio.sleep(JOURNAL_SECONDS)
-            is_whole = bool(self._unwritten) and loop.time() >= due
+            is_whole = self._is_shrunk or (bool(self._unwritten) and loop.time() >= due)
             try:
                 await self._write(is_whole=is_whole)
                 if is_whole:
@@ -214,6 +277,7 @@ class Positions:
         self._wakened.clear()
         count = self._unwritten
         whole = {k: dict(queues) for k, queues in self._offsets.items()} if is_whole else None
+        self._is_shrunk = self._is_shrunk and not is_whole
         try:
             if taken:
                 await loop.run_in_executor(self._thread, self._file.append, taken)
@@ -221,6 +285,7 @@ class Positions:
                 await loop.run_in_executor(self._thread, self._file.replace, whole, count)
                 self._unwritten -= count
         except OutputError:
+            self._is_shrunk = self._is_shrunk or is_whole
             for key, queues in taken.items():
                 self._unsynced[key] = {**queues, **self._unsynced.get(key, {})}
             self._wakened.set()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,11 +20,13 @@ from readers.getmessage import GetMessageStatus
 from readers.getranges import GetRangesResult
 from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
+from readers.offsetreset import OffsetChange
 from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
-from serving.groups import TAG, Groups, parse_filter
+from serving.grouppolicy import GroupPolicies
+from serving.groups import BROADCASTING, TAG, Groups, parse_filter
 from serving.positions import Positions
 from serving.topics import PERM_READ, TopicConfig, Topics
 from store.errors import ReputError
@@ -76,6 +78,7 @@ class _Pull:
     group: str
     queue_id: int
     offset: int
+    group_sys_flag: int
     max_count: int
     max_bytes: int
     message_filter: MessageFilter | None
@@ -98,6 +101,7 @@ class Pulling:
         topics: Topics,
         groups: Groups,
         positions: Positions,
+        policies: GroupPolicies,
         on_damage: Callable[[int, str], None],
     ) -> None:
         """``on_damage`` is told the physical offset of each damaged record, and the topic."""
@@ -105,6 +109,7 @@ class Pulling:
         self._topics = topics
         self._groups = groups
         self._positions = positions
+        self._policies = policies
         self._on_damage = on_damage
         self._held: dict[tuple[str, int], set[_Pull]] = {}
         self._held_by: dict[Connection, set[_Pull]] = {}
@@ -120,12 +125,14 @@ class Pulling:
         if connection.is_memory_spent:
             raise Refused(ResponseCode.FLOW_CONTROL, "too many answers wait for slow clients")
         pull = self._checked(connection, request)
+        place = pull.topic.name, pull.group, pull.queue_id
+        told = self._positions.told_at_pull(connection, *place)
+        if told is not None:
+            return self._moved(pull, told)
         sys_flag = requests.number(request, "sysFlag", 0)
-        if sys_flag & FLAG_COMMIT and sys_flag & FLAG_SUSPEND:
+        if sys_flag & FLAG_COMMIT:
             commit = requests.number(request, "commitOffset")
-            self._positions.commit(
-                pull.topic.name, pull.group, pull.queue_id, commit, connection.peer
-            )
+            self._positions.commit(connection, *place, commit)
         found = self._look(pull, pull.offset)
         code = response_code(found.status, pull.offset)
         if code is ResponseCode.SUCCESS or code is ResponseCode.PULL_RETRY_IMMEDIATELY:
@@ -141,6 +148,13 @@ class Pulling:
     def _checked(self, connection: Connection, request: Frame) -> _Pull:
         """The pull that a request asks for. Raises Refused."""
         group = requests.group(request)
+        policy = self._policies.find(group)
+        if not policy.is_consume_enabled:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {group}",
+                {"forbiddenType": "2"},
+            )
         name = requests.text(request, "topic")
         config = self._topics.find(name)
         if config is None:
@@ -171,6 +185,7 @@ class Pulling:
             group,
             queue_id,
             offset,
+            policy.sys_flag,
             min(requests.number(request, "maxMsgNums"), MAX_MSG_NUMS),
             min(requests.number(request, "maxMsgBytes", MAX_BODY_BYTES), MAX_BODY_BYTES),
             self._filter(connection, request, group, name),
@@ -195,6 +210,7 @@ class Pulling:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
             )
+        self._check_allowed(group, topic)
         subscription = member.subscriptions.get(topic)
         if subscription is None:
             raise Refused(
@@ -212,6 +228,22 @@ class Pulling:
             )
         return subscription.message_filter
 
+    def _check_allowed(self, name: str, topic: str) -> None:
+        """Raise Refused for what the group's members must not do."""
+        policy, group = self._policies.find(name), self._groups.get(name)
+        if group and group.message_model == BROADCASTING and not policy.is_broadcast_enabled:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{name}] can not consume by broadcast way",
+                {"forbiddenType": "4"},
+            )
+        if topic in policy.forbidden_topics:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{name}] is forbidden for topic[{topic}]",
+                {"forbiddenType": "5"},
+            )
+
     def _look(self, pull: _Pull, offset: int) -> GetRangesResult:
         found = self._store.get_ranges(
             pull.topic.name, pull.queue_id, offset, pull.max_count, max_bytes=pull.max_bytes,
@@ -227,15 +259,26 @@ class Pulling:
         if code is ResponseCode.PULL_OFFSET_MOVED and not self._is_certain(found):
             code, next_offset = ResponseCode.PULL_NOT_FOUND, pull.offset
         self._positions.note_pull(pull.topic.name, pull.group, pull.queue_id, next_offset)
-        ext = {
-            "nextBeginOffset": str(next_offset),
-            "minOffset": str(found.min_offset),
-            "maxOffset": str(found.max_offset),
-            "suggestWhichBrokerId": "0",
-            "topicSysFlag": str(pull.topic.sys_flag),
-            "groupSysFlag": "0",
-        }
+        ext = _ext(pull, next_offset, found.min_offset, found.max_offset)
         return pull.request.answer(code, found.status.value, ext, found.data)
+
+    def _moved(self, pull: _Pull, offset: int) -> Frame:
+        """The answer that sends a client to the offset to which its group was reset."""
+        low = max(self._store.min_offset(*pull.queue), 0)
+        ext = _ext(pull, offset, low, self._store.max_offset(*pull.queue))
+        return pull.request.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
+
+    def end_reset(self, changes: Iterable[OffsetChange]) -> None:
+        """Answer the waiting pulls of queues whose group was just reset."""
+        for change in changes:
+            if change.after is None:
+                continue
+            for pull in list(self._held.get((change.topic, change.queue_id), ())):
+                if pull.group == change.group:
+                    self._release(pull)
+                    place = pull.topic.name, pull.group, pull.queue_id
+                    self._positions.told_at_pull(pull.connection, *place)
+                    pull.connection.send(self._moved(pull, change.after))
 
     def _is_certain(self, found: GetRangesResult) -> bool:
         """Whether the offset asked for is wrong, not just ahead of what is dispatched."""
@@ -334,6 +377,18 @@ class Pulling:
             if self._store.max_physical_offset != seen:
                 seen = self._store.max_physical_offset
                 await self._wake_all()
+
+
+def _ext(pull: _Pull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
+    """Fields of every answer to a pull."""
+    return {
+        "nextBeginOffset": str(next_offset),
+        "minOffset": str(min_offset),
+        "maxOffset": str(max_offset),
+        "suggestWhichBrokerId": "0",
+        "topicSysFlag": str(pull.topic.sys_flag),
+        "groupSysFlag": str(pull.group_sys_flag),
+    }
 
 
 def _discard(held: dict[_Key, set[_Pull]], key: _Key, pull: _Pull) -> None:

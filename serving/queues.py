@@ -55,6 +55,10 @@ class ServedQueues:
         """Store time of a message, ms; 0 without one."""
         return max(self._store.store_time(topic, queue_id, offset), 0) if offset >= 0 else 0
 
+    def earliest_time(self) -> int:
+        """Store time of the log's first message, ms; -1 without one."""
+        return self._store.earliest_time()
+
     def begins_in_memory(self, topic: str, queue_id: int) -> bool:
         """Whether a queue begins at offset 0 with a message near the log's end."""
         self._store.refresh()

@@ -75,9 +75,9 @@ def queue_json(broker_name: str, queue_id: int, topic: str) -> str:
     return to_text({"brokerName": broker_name, "queueId": queue_id, "topic": topic})
 
 
-def keyed_json(entries: Mapping[str, str], name: str, **fields: object) -> bytes:
+def keyed_json(entries: Mapping[str, str], name: str, **fields: object) -> str:
     """``fields`` and a map under ``name`` whose keys are objects, as fastjson writes them; keys and
     values are JSON already."""
     pairs = ",".join(f"{key}:{value}" for key, value in entries.items())
     rest = "".join(f",{to_text(key)}:{to_text(value)}" for key, value in fields.items())
-    return f'{{"{name}":{{{pairs}}}{rest}}}'.encode()
+    return f'{{"{name}":{{{pairs}}}{rest}}}'

@@ -5,6 +5,9 @@ Source: RocketMQ 5.3.3 ``AdminBrokerProcessor``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
 from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler
@@ -15,6 +18,21 @@ from serving.queues import ServedQueues
 from serving.topics import Topics
 
 _RUNTIME_VERSION = "V5_3_3"
+
+
+@dataclass(frozen=True, slots=True)
+class _Consumed:
+    """How far a group has come in one queue (``OffsetWrapper``)."""
+
+    topic: str
+    queue_id: int
+    broker: int
+    """The queue's max offset."""
+    consumer: int
+    """The committed offset; 0 without one."""
+    pulled: int
+    last_time: int
+    """Store time of the last consumed message, ms; 0 without one."""
 
 
 class Statistics:
@@ -40,6 +58,7 @@ class Statistics:
         return {
             RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
             RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
         }
 
@@ -57,33 +76,68 @@ class Statistics:
                 }
             )
         body = requests.keyed_json(entries, "offsetTable", topicPutTps=0.0)
-        return request.answer(ResponseCode.SUCCESS, body=body)
+        return request.answer(ResponseCode.SUCCESS, body=body.encode())
 
     def consume_stats(self, _connection: Connection, request: Frame) -> Frame:
         """Answer with committed and end offsets of every queue that a group consumes."""
-        name = requests.group(request)
-        group, wanted = self._groups.get(name), request.ext.get("topic")
-        entries = {}
-        for topic in [wanted] if wanted else self._positions.topics_of(name):
-            config = self._topics.find(topic)
-            if config is None or not _subscribes(group, topic):
-                continue
-            for queue_id in range(config.read_queue_nums):
-                key = requests.queue_json(self._broker_name, queue_id, topic)
-                entries[key] = self._consumed(topic, name, queue_id)
-        body = requests.keyed_json(entries, "offsetTable", consumeTps=0.0)
-        return request.answer(ResponseCode.SUCCESS, body=body)
+        group, wanted = requests.group(request), request.ext.get("topic")
+        found = self._consumed(group, [wanted] if wanted else self._positions.topics_of(group))
+        return request.answer(ResponseCode.SUCCESS, body=self._stats_json(found).encode())
 
-    def _consumed(self, topic: str, group: str, queue_id: int) -> str:
+    def broker_consume_stats(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with the offsets of all groups, topic by topic."""
+        is_ordered_only = request.ext.get("isOrder") == "true"
+        groups, total, inflight = [], 0, 0
+        for group in sorted({*self._positions.groups(), *self._groups.names()}):
+            tables = []
+            for topic in self._positions.topics_of(group):
+                config = self._topics.find(topic)
+                if is_ordered_only and not (config and config.is_ordered):
+                    continue
+                found = self._consumed(group, [topic])
+                total += sum(one.broker - one.consumer for one in found)
+                inflight += sum(one.pulled - one.consumer for one in found)
+                tables.append(self._stats_json(found))
+            groups.append(f"{{{requests.to_text(group)}:[{','.join(tables)}]}}")
+        totals = f'"totalDiff":{total},"totalInflightDiff":{inflight}'
+        body = f'{{"consumeStatsList":[{",".join(groups)}],{totals}}}'
+        return request.answer(ResponseCode.SUCCESS, body=body.encode())
+
+    def _consumed(self, group: str, topics: Sequence[str]) -> list[_Consumed]:
+        """Each queue of the topics that a group consumes."""
+        members = self._groups.get(group)
+        return [
+            self._queue(group, config.name, queue_id)
+            for config in map(self._topics.find, topics)
+            if config is not None and _subscribes(members, config.name)
+            for queue_id in range(config.read_queue_nums)
+        ]
+
+    def _queue(self, group: str, topic: str, queue_id: int) -> _Consumed:
         committed = max(self._positions.committed(topic, group, queue_id), 0)
-        return requests.to_text(
-            {
-                "brokerOffset": self._queues.max_offset(topic, queue_id),
-                "consumerOffset": committed,
-                "lastTimestamp": self._queues.store_time(topic, queue_id, committed - 1),
-                "pullOffset": max(committed, self._positions.pulled(topic, group, queue_id)),
-            }
+        return _Consumed(
+            topic,
+            queue_id,
+            broker=self._queues.max_offset(topic, queue_id),
+            consumer=committed,
+            pulled=max(committed, self._positions.pulled(topic, group, queue_id)),
+            last_time=self._queues.store_time(topic, queue_id, committed - 1),
         )
+
+    def _stats_json(self, queues: Iterable[_Consumed]) -> str:
+        """ConsumeStats."""
+        entries = {
+            requests.queue_json(self._broker_name, one.queue_id, one.topic): requests.to_text(
+                {
+                    "brokerOffset": one.broker,
+                    "consumerOffset": one.consumer,
+                    "lastTimestamp": one.last_time,
+                    "pullOffset": one.pulled,
+                }
+            )
+            for one in queues
+        }
+        return requests.keyed_json(entries, "offsetTable", consumeTps=0.0)
 
     def runtime_info(self, _connection: Connection, request: Frame) -> Frame:
         """Answer with the few values that mqadmin's clusterList prints."""
@@ -91,12 +145,15 @@ class Statistics:
             "brokerVersionDesc": _RUNTIME_VERSION,
             "putTps": "0.0",
             "getTransferedTps": "0.0",
+            "getTransferredTps": "0.0",
             "sendThreadPoolQueueSize": "0",
             "pullThreadPoolQueueSize": "0",
             "sendThreadPoolQueueHeadWaitTimeMills": "0",
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
+            "ackThreadPoolQueueSize": "0",
+            "ackThreadPoolQueueHeadWaitTimeMills": "0",
             "pageCacheLockTimeMills": "0",
-            "earliestMessageTimeStamp": "0",
+            "earliestMessageTimeStamp": str(self._queues.earliest_time()),
             "commitLogDiskRatio": "0.0",
             "timerReadBehind": "0",
             "timerOffsetBehind": "0",

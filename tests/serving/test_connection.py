@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import socket
 import ssl
 import struct
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from serving import connection
+from tests.support.certificates import make_certificate
 from tests.support.golden import unpack_golden
 from tests.support.remoting import Client, served
 
@@ -129,15 +128,9 @@ def test_memory_for_unfinished_requests_is_bounded(
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
     """A server's context with a certificate made for this test."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
-    directory = tmp_path_factory.mktemp("tls")
-    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    command = ["openssl", *words.split()]
-    command += ["-keyout", str(directory / "key"), "-out", str(directory / "cert")]
-    subprocess.run(command, check=True, capture_output=True)
+    cert, key = make_certificate(tmp_path_factory.mktemp("tls"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(directory / "cert", directory / "key")
+    context.load_cert_chain(cert, key)
     return context
 
 

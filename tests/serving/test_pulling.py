@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.watermark import WatermarkFile
+from store.errors import UsageError
 from store.state.watermark import Watermark
 from tests.readers.stores import SmallStore
 from tests.support.golden import log_records, unpack_golden
@@ -198,7 +199,7 @@ def test_a_damaged_record_is_skipped_and_listed(tmp_path: Path) -> None:
 
 
 def test_a_pull_commits(live: Live) -> None:
-    """With flags 1 and 2, and what is committed is answered by 14."""
+    """With flag 1, and what is committed is answered by 14."""
     for _ in range(5):
         live.append()
     with served(live.small.root) as port, Client(port) as client:
@@ -206,3 +207,42 @@ def test_a_pull_commits(live: Live) -> None:
         assert client.ask(14, place).code == 22
         assert client.ask(PULL, pull(3, sysFlag=7, commitOffset=2)).code == FOUND
         assert client.ask(14, place).ext == {"offset": "2"}
+        assert client.ask(PULL, pull(3, sysFlag=5, commitOffset=3)).code == FOUND
+        assert client.ask(14, place).ext == {"offset": "3"}
+
+
+# as RocketMQ 5.3.3 writes it, without the fields that nothing here reads
+GROUPS_FILE = """{
+	"dataVersion":{"counter":4,"stateVersion":0,"timestamp":1795331300000},
+	"forbiddenTable":{"half":{"Topic":4,"Other":2}},
+	"subscriptionGroupTable":{
+		"closed":{"consumeBroadcastEnable":true,"consumeEnable":false,"groupName":"closed"},
+		"half":{"consumeBroadcastEnable":true,"consumeEnable":true,"groupSysFlag":1},
+		"single":{"consumeBroadcastEnable":false,"consumeEnable":true}
+	}
+}"""
+
+
+def test_what_the_broker_forbids_a_group(live: Live) -> None:
+    """As PullMessageProcessor checks it: everything, broadcasting, one topic; not to others."""
+    config = live.small.root / "config"
+    config.mkdir()
+    (config / "subscriptionGroup.json").write_text(GROUPS_FILE)
+    with served(live.small.root) as port, Client(port) as client:
+
+        def answer(group: str, model: str, **more: object) -> tuple[int, str | None]:
+            assert client.ask(HEART_BEAT, {}, heartbeat("c", group, "Topic", model=model)).code == 0
+            found = client.ask(PULL, pull(consumerGroup=group, sysFlag=0, **more))
+            return found.code, found.ext.get("forbiddenType")
+
+        assert answer("closed", "CLUSTERING") == (16, "2")
+        assert answer("closed", "CLUSTERING", topic="Nowhere") == (16, "2")
+        assert answer("single", "BROADCASTING") == (16, "4")
+        assert answer("single", "CLUSTERING") == (FOUND, None)
+        assert answer("half", "CLUSTERING") == (16, "5")
+        assert answer("unknown", "BROADCASTING") == (FOUND, None)
+        given = client.ask(PULL, pull(consumerGroup="half"))
+        assert (given.code, given.ext["groupSysFlag"]) == (FOUND, "1")
+    (config / "subscriptionGroup.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"subscriptionGroup\.json"), served(live.small.root):
+        pass

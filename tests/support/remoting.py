@@ -71,8 +71,18 @@ class Client:
     ) -> int:
         """Send a request; its opaque."""
         self.opaque += 1
+        self._send(code, self.opaque, ext, body, flag)
+        return self.opaque
+
+    def respond(self, request: Answer, code: int, body: object = b"") -> None:
+        """Answer a request of the server."""
+        self._send(code, request.opaque, None, body, 1)
+
+    def _send(
+        self, code: int, opaque: int, ext: dict[str, object] | None, body: object, flag: int
+    ) -> None:
         header = {
-            "code": code, "language": "JAVA", "version": 479, "opaque": self.opaque, "flag": flag,
+            "code": code, "language": "JAVA", "version": 479, "opaque": opaque, "flag": flag,
             "extFields": {key: str(value) for key, value in (ext or {}).items()},
             "serializeTypeCurrentRPC": "JSON",
         }  # fmt: skip
@@ -80,7 +90,6 @@ class Client:
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         prefix = struct.pack(">II", 4 + len(data) + len(payload), len(data))
         self.socket.sendall(prefix + data + payload)
-        return self.opaque
 
     def receive(self, timeout: float = TIMEOUT_SECONDS) -> Answer:
         """The next frame. Raises ConnectionError at the end, TimeoutError."""

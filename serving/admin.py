@@ -1,0 +1,152 @@
+"""What administrators change and ask about consumer groups: ``mqadmin``'s requests.
+
+Offsets are moved by the rules of ``readers.offsetreset``; members that consume are sent to the new
+offsets. Source: RocketMQ 5.3.3 ``AdminBrokerProcessor``, ``Broker2Client``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from readers import offsetreset
+from readers.messagestore import MessageStore
+from readers.offsetreset import OffsetChange
+from serving import requests
+from serving.codes import RequestCode, ResponseCode
+from serving.connection import Connection, Handler, Refused
+from serving.frame import Frame
+from serving.groups import Groups
+from serving.positions import Positions
+from serving.pulling import Pulling
+from serving.queues import ServedQueues
+from store.errors import NotFoundError, UsageError
+
+logger = logging.getLogger("reput")
+
+CALL_SECONDS = 10.0
+"""A client that is asked for its state answers in this time (``Broker2Client.callClient``)."""
+
+
+class Admin:
+    """Answers administrators of one broker's groups."""
+
+    def __init__(
+        self,
+        broker_name: str,
+        store: MessageStore,
+        queues: ServedQueues,
+        groups: Groups,
+        positions: Positions,
+        pulling: Pulling,
+        is_known_group: Callable[[str], bool],
+    ) -> None:
+        self._broker_name = broker_name
+        self._store = store
+        self._queues = queues
+        self._groups = groups
+        self._positions = positions
+        self._pulling = pulling
+        self._is_known_group = is_known_group
+
+    @property
+    def handlers(self) -> dict[int, Handler]:
+        """The requests that are answered here."""
+        return {
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone_group_offset,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.query_topic_consume_by_who,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.consumer_running_info,
+        }
+
+    def reset_offset(self, connection: Connection, request: Frame) -> Frame:
+        """Move a group by time, or past everything for a negative time; or to one queue's offset.
+
+        The answer has the new offsets.
+        """
+        topic, group = requests.text(request, "topic"), requests.group(request, "group")
+        queue_id = requests.number(request, "queueId", -1)
+        offset = requests.number(request, "offset", -1)
+        time_ms = requests.number(request, "timestamp")
+        self._queues.topic(topic)
+        if not self._is_known_group(group):
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist"
+            )
+        self._store.refresh()
+        offsets = self._positions.table
+        with _refused():
+            if queue_id >= 0 and offset >= 0:
+                changes = offsetreset.reset_to_offset(
+                    self._store, offsets, group, topic, queue_id, offset
+                )
+            elif time_ms < 0:
+                changes = offsetreset.skip(self._store, offsets, group, [topic])
+            else:
+                changes = offsetreset.reset_to_time(self._store, offsets, group, topic, time_ms)
+        if queue_id >= 0:
+            changes = [change for change in changes if change.queue_id == queue_id]
+        self._change(connection, changes)
+        table = {
+            requests.queue_json(self._broker_name, one.queue_id, topic): str(one.after)
+            for one in changes
+        }
+        body = requests.keyed_json(table, "offsetTable")
+        return request.answer(ResponseCode.SUCCESS, body=body.encode())
+
+    def clone_group_offset(self, connection: Connection, request: Frame) -> Frame:
+        """Give a group the offsets of another, in one topic or in all."""
+        source = requests.group(request, "srcGroup")
+        target = requests.group(request, "destGroup")
+        topic = request.ext.get("topic")
+        with _refused():
+            changes = offsetreset.clone(
+                self._positions.table, source, target, [topic] if topic else None
+            )
+        self._change(connection, changes)
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _change(self, connection: Connection, changes: list[OffsetChange]) -> None:
+        for one in changes:
+            logger.info(
+                "%s moves group %s from %s to %s in queue %d of topic %s",
+                connection.peer, one.group, one.before, one.after, one.queue_id, one.topic,
+            )  # fmt: skip
+        self._positions.change(changes)
+        self._pulling.end_reset(changes)
+
+    def query_topic_consume_by_who(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with the groups that consume a topic, or have."""
+        topic = requests.text(request, "topic")
+        groups = self._groups.subscribers(topic) | self._positions.groups_of(topic)
+        body = requests.to_json({"groupList": sorted(groups)})
+        return request.answer(ResponseCode.SUCCESS, body=body)
+
+    def consumer_running_info(self, connection: Connection, request: Frame) -> None:
+        """Ask a member for its state, and give its answer back later."""
+        name, client_id = requests.group(request), requests.text(request, "clientId")
+        group = self._groups.get(name)
+        member = group.members.get(client_id) if group else None
+        if member is None:
+            text = f"The Consumer <{name}> <{client_id}> not online"
+            raise Refused(ResponseCode.SYSTEM_ERROR, text)
+
+        def relay(answer: Frame | None) -> None:
+            if answer is None:
+                code, text = ResponseCode.CONSUME_MSG_TIMEOUT, "Timeout, or its connection ended"
+                connection.send(request.answer(code, f"consumer <{name}> <{client_id}> {text}"))
+            else:
+                connection.send(request.answer(answer.code, answer.remark, answer.ext, answer.body))
+
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        member.connection.call(code, request.ext, CALL_SECONDS, relay)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """A change that its rules do not allow is refused."""
+    try:
+        yield
+    except (UsageError, NotFoundError) as error:
+        raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error

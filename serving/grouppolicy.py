@@ -1,0 +1,101 @@
+"""What the broker's administrator lets a consumer group do: ``config/subscriptionGroup.json``.
+
+::
+
+    {"subscriptionGroupTable":{"GROUP":{"consumeEnable":true,...},...},
+     "forbiddenTable":{"GROUP":{"TOPIC":BITS,...},...},...}
+
+The file is only read. A group that it does not name may do everything, as one that a broker creates
+by itself. Source: RocketMQ 5.3.3 ``SubscriptionGroupManager``, ``SubscriptionGroupConfig``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from store import configjson
+from store.errors import UsageError
+from store.filetimes import Watched
+
+SUBSCRIPTION_GROUP_FILE = "config/subscriptionGroup.json"
+_FRESH_SECONDS = 1.0
+_PULL_FORBIDDEN = 1 << 2
+"""Bit of a topic that a group must not pull (``PermName.INDEX_PERM_READ``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPolicy:
+    """What one group may do."""
+
+    is_consume_enabled: bool = True
+    is_broadcast_enabled: bool = True
+    sys_flag: int = 0
+    forbidden_topics: frozenset[str] = field(default_factory=frozenset)
+
+
+class GroupPolicies:
+    """Looks groups up, anew once a second."""
+
+    def __init__(self, root: Path) -> None:
+        """Read the file below ``root``. Raises UsageError."""
+        self._path = root / SUBSCRIPTION_GROUP_FILE
+        self._file = Watched(self._path, self._read)
+        self._policies = self._file.value()
+        self._read_at = time.monotonic()
+
+    def find(self, group: str) -> GroupPolicy:
+        """A group's policy."""
+        now = time.monotonic()
+        if now >= self._read_at + _FRESH_SECONDS:
+            self._policies, self._read_at = self._file.value(), now
+        return self._policies.get(group, _ANYTHING)
+
+    def has(self, group: str) -> bool:
+        """Whether the broker knows a group, or did when it wrote the file."""
+        return self.find(group) is not _ANYTHING
+
+    def _read(self) -> Mapping[str, GroupPolicy]:
+        document = configjson.read(self._path)
+        if document is None:
+            return {}
+        try:
+            if not isinstance(document, dict):
+                raise ValueError("it is no object")
+            groups = _table(document, "subscriptionGroupTable")
+            forbidden = _table(document, "forbiddenTable")
+            return {
+                name: _policy(groups.get(name, {}), forbidden.get(name, {}))
+                for name in {*groups, *forbidden}
+            }
+        except ValueError as error:
+            raise UsageError(
+                f"cannot use {self._path}: {error}; restore the file from {self._path.name}"
+                f"{configjson.BACKUP_SUFFIX} or from a copy"
+            ) from error
+
+
+_ANYTHING = GroupPolicy()
+
+
+def _table(document: Mapping[str, object], name: str) -> Mapping[str, Mapping[str, object]]:
+    found = document.get(name) or {}
+    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
+        raise ValueError(f"{name} is no object of objects")
+    return found
+
+
+def _policy(config: Mapping[str, object], forbidden: Mapping[str, object]) -> GroupPolicy:
+    sys_flag = config.get("groupSysFlag", 0)
+    return GroupPolicy(
+        config.get("consumeEnable") is not False,
+        config.get("consumeBroadcastEnable") is not False,
+        sys_flag if type(sys_flag) is int else 0,
+        frozenset(
+            topic
+            for topic, bits in forbidden.items()
+            if type(bits) is int and bits > 0 and bits & _PULL_FORBIDDEN
+        ),
+    )

@@ -1,0 +1,129 @@
+"""Questions about single messages and units: by key, by id, by queue offset.
+
+Source: RocketMQ 5.3.3 ``QueryMessageProcessor``, ``AdminBrokerProcessor.queryConsumeQueue``.
+"""
+
+from __future__ import annotations
+
+import base64
+
+from readers.messagestore import UNIQUE_KEY_MAX_COUNT, MessageStore
+from serving import requests
+from serving.codes import RequestCode, ResponseCode
+from serving.connection import Connection, Handler, Refused
+from serving.frame import Frame
+from serving.groups import Groups
+from serving.pulling import MAX_BODY_BYTES
+from serving.queues import ServedQueues
+from store.queue.view import CqUnit
+
+MAX_UNITS = 1 << 14
+
+
+class Queries:
+    """Answers questions about one broker's messages."""
+
+    def __init__(self, store: MessageStore, queues: ServedQueues, groups: Groups) -> None:
+        self._store = store
+        self._queues = queues
+        self._groups = groups
+
+    @property
+    def handlers(self) -> dict[int, Handler]:
+        """The requests that are answered here."""
+        return {
+            RequestCode.QUERY_MESSAGE: self.query_message,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
+            RequestCode.QUERY_CONSUME_QUEUE: self.query_consume_queue,
+        }
+
+    def query_message(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with the records that the index finds for a key; the client compares the keys."""
+        is_unique = request.ext.get("_UNIQUE_KEY_QUERY") == "true"
+        self._store.refresh()
+        found = self._store.query_index(
+            requests.text(request, "topic"),
+            requests.text(request, "key"),
+            UNIQUE_KEY_MAX_COUNT if is_unique else max(requests.number(request, "maxNum"), 0),
+            requests.number(request, "beginTimestamp"),
+            requests.number(request, "endTimestamp"),
+        )
+        records: list[bytes] = []
+        size = 0
+        for message in found.messages:
+            size += message.size
+            if records and size > MAX_BODY_BYTES:
+                break
+            records.append(self._store.stored_record(message))
+        ext = {
+            "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),
+            "indexLastUpdatePhyoffset": str(found.index_last_update_phyoffset),
+        }
+        if not records:
+            text = "can not find message, maybe time range not correct"
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, text, ext)
+        return request.answer(ResponseCode.SUCCESS, None, ext, b"".join(records))
+
+    def view_message(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with the record at a physical offset, which is part of the message's id."""
+        offset = requests.number(request, "offset")
+        self._store.refresh()
+        found = self._store.message_at(offset)
+        if found is None:
+            text = f"can not find message by the offset, {offset}"
+            raise Refused(ResponseCode.SYSTEM_ERROR, text)
+        return request.answer(ResponseCode.SUCCESS, body=self._store.stored_record(found))
+
+    def query_consume_queue(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with units of a queue, and with what a group subscribes to."""
+        topic, queue_id = requests.text(request, "topic"), requests.number(request, "queueId")
+        index, count = requests.number(request, "index"), requests.number(request, "count")
+        group = request.ext.get("consumerGroup")
+        if not 0 <= queue_id < self._queues.topic(topic).read_queue_nums:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        body: dict[str, object] = {
+            "maxQueueIndex": self._queues.max_offset(topic, queue_id),
+            "minQueueIndex": self._queues.min_offset(topic, queue_id),
+        }
+        if group is not None:
+            data = self._subscription(group, topic)
+            body["subscriptionData"] = data
+            body["filterData"] = "null" if data else f"{group}@{topic} is not online!"
+        units = self._store.units(topic, queue_id, index, min(max(count, 0), MAX_UNITS))
+        body["queueData"] = [_unit_json(unit) for unit in units]
+        return request.answer(ResponseCode.SUCCESS, body=requests.to_json(body))
+
+    def _subscription(self, name: str, topic: str) -> object:
+        """A member's subscription, as it was sent."""
+        group = self._groups.get(name)
+        members = group.members.values() if group else ()
+        found = (member.subscriptions.get(topic) for member in members)
+        return next((subscription.data for subscription in found if subscription), None)
+
+
+def _unit_json(unit: CqUnit) -> dict[str, object]:
+    """ConsumeQueueData."""
+    found: dict[str, object] = {
+        "physicOffset": unit.physical_offset,
+        "physicSize": unit.size,
+        "tagsCode": unit.tags_code or 0,
+    }
+    if unit.ext is not None:
+        ext: dict[str, object] = {
+            "msgStoreTime": unit.ext.msg_store_time,
+            "size": unit.ext.size,
+            "tagsCode": unit.ext.tags_code,
+        }
+        if unit.ext.bit_map is not None:
+            ext = {"filterBitMap": base64.b64encode(unit.ext.bit_map).decode(), **ext}
+            found["bitMap"] = _bits_text(unit.ext.bit_map)
+        found["extendDataJson"] = requests.to_text(ext)
+    elif unit.tags_code is None:
+        found["msg"] = "Cq extend not exist!"
+    return found
+
+
+def _bits_text(bit_map: bytes) -> str:
+    """``BitsArray.toString``: the last byte first, eight bytes a line."""
+    texts = (f"{byte:08b}" + ("" if at % 8 else "\n") for at, byte in enumerate(bit_map))
+    return "".join(reversed(list(texts)))

@@ -1,0 +1,215 @@
+"""What administrators change and ask: resets, clones, a member's state, messages by key and id."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from store import configjson
+from store.log import properties
+from store.state.consumeroffset import CONSUMER_OFFSET_FILE
+from tests.readers.stores import SmallStore
+from tests.support.golden import log_records, unpack_golden
+from tests.support.remoting import Answer, Client, heartbeat, served
+from tests.support.wire import read_log
+
+PULL, QUERY_MESSAGE, QUERY, UPDATE, VIEW, HEART_BEAT = 11, 12, 14, 15, 33, 34
+RESET, WHO, RUNNING_INFO, CLONE, BROKER_STATS, CQ = 222, 300, 307, 314, 317, 321
+FOUND, MOVED, NOT_FOUND = 0, 21, 22
+MESSAGES = 10
+ROLLED_BACK = 3 << 2
+
+
+def place(queue_id: int = 0, **more: object) -> dict[str, object]:
+    return {"consumerGroup": "group", "topic": "Topic", "queueId": queue_id, **more}
+
+
+def pull(offset: int, **more: object) -> dict[str, object]:
+    """As a push consumer's."""
+    fields = {"maxMsgNums": 32, "sysFlag": 2, "suspendTimeoutMillis": 15000, "subVersion": 1}
+    return place(queueOffset=offset, **{**fields, **more})
+
+
+def reset(time_ms: int, **more: object) -> dict[str, object]:
+    """Of the group, by time."""
+    return {"topic": "Topic", "group": "group", "timestamp": time_ms, "isForce": True, **more}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Two queues of ten messages, one stored each millisecond."""
+    small = SmallStore(tmp_path / "store")
+    for number in range(MESSAGES):
+        for queue_id in (0, 1):
+            small.append(queue_id=queue_id, store_timestamp=1000 + number)
+    return small.write()
+
+
+@pytest.fixture
+def port(store: Path) -> Iterator[int]:
+    with served(store) as found:
+        yield found
+
+
+def committed(client: Client, queue_id: int = 0, group: str = "group") -> int | None:
+    """As somebody sees it who is no member."""
+    answer = client.ask(QUERY, place(queue_id, consumerGroup=group))
+    return int(answer.ext["offset"]) if answer.code == 0 else None
+
+
+def offsets(answer: Answer) -> dict[int, int]:
+    """The new offsets in a reset's answer, by queue."""
+    assert answer.code == 0, answer.header
+    found = re.findall(r'"queueId":(\d+),"topic":"Topic"}:(\d+)', answer.body.decode())
+    return {int(queue_id): int(offset) for queue_id, offset in found}
+
+
+def test_a_reset_holds_against_late_commits(port: int) -> None:
+    """The waiting pull ends; what the member commits before it begins anew is of no value."""
+    with Client(port) as member, Client(port) as admin:
+        assert member.ask(HEART_BEAT, {}, heartbeat("c", "group", "Topic")).code == 0
+        assert member.ask(UPDATE, place(commitOffset=8)).code == 0
+        waiting = member.send(PULL, pull(MESSAGES))
+        assert committed(admin) == 8
+        assert admin.ask(RESET, reset(1003)).code == 0
+        told = member.receive()
+        while told.opaque != waiting:
+            told = member.receive()
+        assert (told.code, told.header["remark"]) == (MOVED, "OFFSET_RESET")
+        assert told.ext["nextBeginOffset"] == "3"
+        assert member.ask(UPDATE, place(commitOffset=MESSAGES)).code == 0
+        assert committed(admin) == 3
+        assert member.ask(PULL, pull(3)).code == FOUND
+        assert member.ask(UPDATE, place(commitOffset=5)).code == 0
+        assert committed(admin) == 5
+
+
+def test_a_member_follows_a_reset_at_its_next_pull(port: int) -> None:
+    """Each member once, and each queue by itself; who asks where to begin knows it already."""
+    with Client(port) as first, Client(port) as second, Client(port) as admin:
+        for client, name in ((first, "a"), (second, "b")):
+            assert client.ask(HEART_BEAT, {}, heartbeat(name, "group", "Topic")).code == 0
+        assert offsets(admin.ask(RESET, reset(-1))) == {0: MESSAGES, 1: MESSAGES}
+        answer = first.ask(PULL, pull(0, sysFlag=3, commitOffset=0))
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (MOVED, str(MESSAGES))
+        assert committed(admin) == MESSAGES
+        assert first.ask(PULL, pull(0)).code == FOUND
+        assert first.ask(UPDATE, place(1, commitOffset=2)).code == 0
+        assert committed(admin, 1) == MESSAGES
+        assert second.ask(QUERY, place()).ext == {"offset": str(MESSAGES)}
+        assert second.ask(PULL, pull(0)).code == FOUND
+        assert admin.ask(UPDATE, place(commitOffset=1)).code == 0
+        assert committed(admin) == 1
+
+
+def test_where_a_reset_leads(port: int) -> None:
+    """By time, past everything, and to one queue's offset; nothing is moved that cannot be."""
+    with Client(port) as client:
+        assert client.ask(RESET, reset(1003)).code == 26
+        assert client.ask(UPDATE, place(commitOffset=8)).code == 0
+        assert offsets(client.ask(RESET, reset(1003))) == {0: 3, 1: 3}
+        assert offsets(client.ask(RESET, reset(0, queueId=1, offset=-1))) == {1: 0}
+        assert offsets(client.ask(RESET, reset(0, queueId=1, offset=7))) == {1: 7}
+        assert offsets(client.ask(RESET, reset(9999))) == {0: MESSAGES, 1: MESSAGES}
+        assert client.ask(RESET, reset(0, queueId=1, offset=MESSAGES + 1)).code == 1
+        assert client.ask(RESET, reset(0, queueId=2, offset=0)).code == 1
+        assert client.ask(RESET, {**reset(0), "topic": "Nowhere"}).code == 17
+        assert [committed(client, queue_id) for queue_id in (0, 1)] == [MESSAGES, MESSAGES]
+
+
+def table(store: Path) -> dict[str, dict[str, int]]:
+    """The file's."""
+    document = configjson.read(store / CONSUMER_OFFSET_FILE)
+    assert isinstance(document, dict)
+    return dict(document["offsetTable"])
+
+
+def test_a_clone_replaces_offsets(store: Path) -> None:
+    """Where the source has none the target loses its own, and does so over a restart."""
+    names = {"srcGroup": "group", "destGroup": "copy", "topic": "", "offline": "true"}
+    with served(store) as port, Client(port) as client:
+        assert client.ask(CLONE, {**names}).code == 1
+        assert client.ask(UPDATE, place(commitOffset=8)).code == 0
+        assert client.ask(UPDATE, place(1, consumerGroup="copy", commitOffset=2)).code == 0
+        assert client.ask(CLONE, {**names}).code == 0
+        assert [committed(client, n, "copy") for n in (0, 1)] == [8, None]
+        assert client.ask(WHO, {"topic": "Topic"}).json == {"groupList": ["copy", "group"]}
+        # the file is replaced at once: a journal cannot say what is gone
+        while table(store).get("Topic@copy") != {"0": 8}:
+            pass
+    with served(store) as port, Client(port) as client:
+        assert [committed(client, n, "copy") for n in (0, 1)] == [8, None]
+
+
+def test_a_members_state_is_asked_for(port: int) -> None:
+    """The request goes to the client with all of its fields, and its answer comes back."""
+    question = {"consumerGroup": "group", "clientId": "c", "jstackEnable": "false"}
+    with Client(port) as admin:
+        assert admin.ask(RUNNING_INFO, question).code == 1
+        with Client(port) as member:
+            assert member.ask(HEART_BEAT, {}, heartbeat("c", "group", "Topic")).code == 0
+            opaque = admin.send(RUNNING_INFO, question)
+            asked = member.receive()
+            while asked.code != RUNNING_INFO:
+                asked = member.receive()
+            assert (asked.header["flag"], asked.ext) == (0, question)
+            member.respond(asked, 0, {"jstack": None})
+            answer = admin.receive()
+            assert (answer.opaque, answer.code, answer.json) == (opaque, 0, {"jstack": None})
+            # one answer is enough
+            member.respond(asked, 0, {})
+            admin.send(RUNNING_INFO, question)
+            assert member.receive().code == RUNNING_INFO
+        assert admin.receive().code == 207
+
+
+def test_messages_by_key_and_by_position(tmp_path: Path) -> None:
+    """The log's bytes: a plain look at the properties says which."""
+    store = unpack_golden("mixed", tmp_path)
+    stored = dict(read_log(store / "commitlog"))
+    by_key = defaultdict[tuple[str, str], list[int]](list)
+    for record in log_records(store):
+        topic, found = record.topic.decode(), record.property_map
+        if record.sys_flag & ROLLED_BACK == ROLLED_BACK:
+            continue  # not indexed
+        keys = found.get(properties.KEYS, b"").decode().split()
+        unique = found.get(properties.UNIQ_KEY, b"").decode()
+        for key in {*keys, unique} - {""}:
+            by_key[topic, key].append(record.physical_offset)
+    with served(store) as port, Client(port) as client:
+        for (topic, key), positions in list(by_key.items())[:: len(by_key) // 200]:
+            fields: dict[str, object] = {
+                "topic": topic, "key": key, "maxNum": 64, "beginTimestamp": 0,
+                "endTimestamp": (1 << 63) - 1, "_UNIQUE_KEY_QUERY": "false",
+            }  # fmt: skip
+            answer = client.ask(QUERY_MESSAGE, fields)
+            assert answer.code == 0
+            assert answer.body == b"".join(stored[at] for at in positions[-64:])
+            assert set(answer.ext) == {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"}
+            answer = client.ask(VIEW, {"offset": positions[0]})
+            assert (answer.code, answer.body) == (0, stored[positions[0]])
+            assert client.ask(VIEW, {"offset": positions[0] + 1}).code == 1
+        assert client.ask(QUERY_MESSAGE, {**fields, "key": "no such key"}).code == NOT_FOUND
+
+
+def test_units_and_statistics(port: int) -> None:
+    """Of one queue, and of every group."""
+    question: dict[str, object] = {"topic": "Topic", "queueId": 1, "index": 3, "count": 2}
+    with Client(port) as client:
+        answer = client.ask(CQ, question).json
+        assert (answer["minQueueIndex"], answer["maxQueueIndex"]) == (0, MESSAGES)
+        assert [sorted(unit) for unit in answer["queueData"]] == [
+            ["physicOffset", "physicSize", "tagsCode"]
+        ] * 2
+        assert client.ask(CQ, {**question, "index": MESSAGES}).json["queueData"] == []
+        assert client.ask(CQ, {**question, "queueId": 2}).code == 1
+        offline = client.ask(CQ, {**question, "consumerGroup": "group"}).json
+        assert offline["filterData"] == "group@Topic is not online!"
+        assert client.ask(UPDATE, place(commitOffset=8)).code == 0
+        stats = client.ask(BROKER_STATS, {"isOrder": "false"}).body.decode()
+        assert stats.endswith('"totalDiff":12,"totalInflightDiff":0}')
+        assert client.ask(BROKER_STATS, {"isOrder": "true"}).body.decode().count("offsetTable") == 0
