@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
 import re
 import subprocess
@@ -45,7 +46,7 @@ class Consumer:
     ) -> None:
         """`client`: another release of it, OLD_CLIENT.
 
-        `kind`: concurrent, orderly, broadcasting, failing, subscribe or assign.
+        `kind`: concurrent, orderly, broadcasting, failing, subscribe, assign or pull.
         """
         arguments = ["consume", namesrv, kind, topic, group, filter, start_from]
         self._process, self._home = harnessjvm.spawn(
@@ -113,6 +114,33 @@ class Consumer:
     @staticmethod
     def _message(line: str | None) -> Consumed:
         return Consumed(*map(int, (line or "").split()))
+
+
+class Admin:
+    """RocketMQ's administration commands, all in one JVM; a context manager."""
+
+    def __init__(self, client: str = "") -> None:
+        """`client`: another release of them, OLD_CLIENT."""
+        self._process, self._home = rocketmq.spawn(["admin"], stdin=subprocess.PIPE, client=client)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            cast(IO[str], self._process.stdin).close()
+        self._process.wait(WAIT_SECONDS)
+        cast(IO[str], self._process.stdout).close()
+
+    def run(self, namesrv: str, *words: object) -> str:
+        """What a command prints, its errors included."""
+        stdin, stdout = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
+        stdin.write("\t".join(map(str, (namesrv, *words))) + "\n")
+        stdin.flush()
+        line = stdout.readline()
+        if not line:
+            raise HarnessError(f"mqadmin ended\n{rocketmq.last_words(self._home)}")
+        return str(json.loads(line)["output"])
 
 
 def ask_frames(lines: Sequence[str]) -> list[str]:

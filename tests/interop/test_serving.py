@@ -19,6 +19,7 @@ from store.log.record import Record
 from store.state.watermark import Watermark
 from tests.interop.clients import Consumed, Consumer, Server, serving
 from tests.interop.rocketmq import OLD_CLIENT, Broker, HarnessError, mqadmin, require_maven
+from tests.support.certificates import make_certificate
 from tests.support.golden import log_records, unpack_golden
 
 TOPIC = "Orders"
@@ -56,7 +57,9 @@ def as_consumed(messages: Sequence[Record]) -> list[Consumed]:
 
 
 @pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["5.3.3", "4.9.7"])
-@pytest.mark.parametrize("kind", ["concurrent", "orderly", "broadcasting", "subscribe", "assign"])
+@pytest.mark.parametrize(
+    "kind", ["concurrent", "orderly", "broadcasting", "subscribe", "assign", "pull"]
+)
 def test_a_consumer_drains_the_store(
     server: Server, orders: list[Record], kind: str, client: str
 ) -> None:
@@ -86,6 +89,25 @@ def test_what_a_client_may_be_set_to(
         found = consumer.take(len(orders))
         found += consumer.stop()
     assert sorted(found) == as_consumed(orders)
+
+
+@pytest.mark.parametrize("is_required", [False, True])
+def test_tls(store: Path, orders: list[Record], is_required: bool, tmp_path: Path) -> None:
+    """Clients of both releases over TLS; one without it too, unless TLS is required."""
+    wanted = as_consumed([m for m in orders if m.property_map[b"KEYS"] == b"key1"])
+    assert wanted
+    cert, key = make_certificate(tmp_path)
+    options = ["--tls-cert", cert, "--tls-key", key, *["--tls-required"] * is_required]
+    shutil.copytree(store, tmp_path / "store")
+    with serving(tmp_path / "store", *options) as server:
+        for client, tls in (("", "true"), (OLD_CLIENT, "true"), ("", "false")):
+            if is_required and tls == "false":
+                continue
+            with Consumer(
+                server.namesrv, "concurrent", TOPIC, f"tls_{tls}_{client.replace('.', '_')}",
+                filter="sql:KEYS='key1'", client=client, properties={"tls.enable": tls},
+            ) as consumer:  # fmt: skip
+                assert sorted(consumer.take(len(wanted))) == wanted
 
 
 @pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["5.3.3", "4.9.7"])

@@ -4,13 +4,19 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.Callable;
+import java.util.concurrent.FutureTask;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.zip.CRC32;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -30,6 +36,8 @@ record ConsumeCommand(
     String nameServer, String kind, String topic, String group, String filter, String from,
     Protocol protocol) implements Callable<Void> {
 
+    private static final int PULL_MAX = 32;
+
     static Callable<Void> parse(List<String> arguments, Protocol protocol) {
         return new ConsumeCommand(
             arguments.get(0), arguments.get(1), arguments.get(2), arguments.get(3),
@@ -40,7 +48,8 @@ record ConsumeCommand(
     public Void call() throws Exception {
         switch (kind) {
             case "concurrent", "orderly", "broadcasting", "failing" -> push();
-            case "subscribe", "assign" -> pull();
+            case "subscribe", "assign" -> litePull();
+            case "pull" -> pull();
             default -> throw new IllegalArgumentException(kind);
         }
         protocol.line("STOPPED");
@@ -92,7 +101,44 @@ record ConsumeCommand(
         }
     }
 
+    /** Takes every queue, each from its committed offset on. */
+    @SuppressWarnings("deprecation")
     private void pull() throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.start();
+        Map<MessageQueue, Long> positions = new HashMap<>();
+        for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+            long committed = consumer.fetchConsumeOffset(queue, true);
+            positions.put(queue, committed < 0 ? consumer.minOffset(queue) : committed);
+        }
+        protocol.line("READY");
+        AtomicBoolean stopping = new AtomicBoolean();
+        FutureTask<Void> poller = new FutureTask<>(() -> {
+            while (!stopping.get()) {
+                for (MessageQueue queue : positions.keySet()) {
+                    PullResult result = consumer.pull(
+                        queue, filter.substring("tags:".length()), positions.get(queue), PULL_MAX);
+                    if (result.getPullStatus() == PullStatus.FOUND) {
+                        result.getMsgFoundList().forEach(this::tell);
+                    }
+                    positions.put(queue, result.getNextBeginOffset());
+                }
+            }
+            return null;
+        });
+        new Thread(poller).start();
+        awaitStop();
+        stopping.set(true);
+        poller.get();
+        for (MessageQueue queue : positions.keySet()) {
+            consumer.updateConsumeOffset(queue, positions.get(queue));
+            consumer.getOffsetStore().persist(queue);
+        }
+        consumer.shutdown();
+    }
+
+    private void litePull() throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(from));

@@ -17,6 +17,7 @@ public final class Harness {
                Harness drain NAMESRV TOPIC [AT_LEAST TIMEOUT_SECONDS]
                Harness commit NAMESRV TOPIC GROUP [QUEUE:COUNT...]
                Harness consume NAMESRV KIND TOPIC GROUP FILTER FROM
+               Harness admin
                Harness boot STORE_DIR [key=value...]
                Harness ask STORE_DIR [key=value...]
                Harness strings
@@ -66,6 +67,7 @@ public final class Harness {
             case "drain" -> count != 2 && count != 4 ? null : DrainCommand.parse(rest, protocol);
             case "commit" -> count < 3 ? null : CommitCommand.parse(rest, protocol);
             case "consume" -> count != 6 ? null : ConsumeCommand.parse(rest, protocol);
+            case "admin" -> count != 0 ? null : new AdminCommand(protocol);
             case "boot" -> count < 1 ? null : BootCommand.parse(rest, protocol);
             case "ask" -> count < 1 ? null : AskCommand.parse(rest, protocol);
             case "strings" -> count != 0 ? null : new StringsCommand(protocol);

@@ -18,8 +18,13 @@ final class QuickStop {
     private QuickStop() {
     }
 
+    /** Something that stops a client, a server or a store. */
+    interface Stop<E extends Exception> {
+        void run() throws E;
+    }
+
     /** Runs a stop to its end. */
-    static void run(Runnable stop) {
+    static <E extends Exception> void run(Stop<E> stop) throws E {
         Thread stopping = Thread.currentThread();
         Thread waker = new Thread(() -> wake(stopping), "QuickStop");
         waker.setDaemon(true);

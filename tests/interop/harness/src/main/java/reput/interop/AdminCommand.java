@@ -1,0 +1,83 @@
+package reput.interop;
+
+import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.lang.reflect.Field;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Callable;
+import org.apache.commons.cli.CommandLine;
+import org.apache.commons.cli.DefaultParser;
+import org.apache.commons.cli.Options;
+import org.apache.rocketmq.srvutil.ServerUtil;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+import org.apache.rocketmq.tools.command.SubCommand;
+
+/**
+ * mqadmin's commands in one process: for each line, a name server and the command's words with tabs
+ * between them, one JSON object with what the command prints, to stdout or stderr.
+ *
+ * <p>This is {@code MQAdminStartup.main0} without its logging, for which 4.9 wants a library and a
+ * file of its own. Only classes that 4.9 has too are used.
+ */
+record AdminCommand(Protocol protocol) implements Callable<Void> {
+    @Override
+    public Void call() throws Exception {
+        MQAdminStartup.initCommand();
+        BufferedReader lines =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            String[] words = line.split("\t", -1);
+            System.setProperty("rocketmq.namesrv.addr", words[0]);
+            protocol.json(Map.of("output", output(Arrays.copyOfRange(words, 1, words.length))));
+        }
+        return null;
+    }
+
+    private static String output(String[] words) throws Exception {
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        PrintStream out = System.out;
+        PrintStream errors = System.err;
+        PrintStream capture = new PrintStream(printed, true, StandardCharsets.UTF_8);
+        System.setOut(capture);
+        System.setErr(capture);
+        try {
+            run(words);
+        } catch (Exception e) {
+            e.printStackTrace(capture);
+        } finally {
+            System.setOut(out);
+            System.setErr(errors);
+        }
+        return printed.toString(StandardCharsets.UTF_8);
+    }
+
+    private static void run(String[] words) throws Exception {
+        SubCommand command = find(words[0]);
+        Options options = ServerUtil.buildCommandlineOptions(new Options());
+        String[] rest = Arrays.copyOfRange(words, 1, words.length);
+        CommandLine line =
+            new DefaultParser().parse(command.buildCommandlineOptions(options), rest);
+        QuickStop.run(() -> command.execute(line, options, null));
+    }
+
+    /** The list of commands has another name in each release. */
+    private static SubCommand find(String name) throws Exception {
+        for (Field field : MQAdminStartup.class.getDeclaredFields()) {
+            if (field.getType() == List.class) {
+                field.setAccessible(true);
+                for (Object command : (List<?>) field.get(null)) {
+                    if (((SubCommand) command).commandName().equals(name)) {
+                        // some keep the client that they have shut down
+                        return (SubCommand) command.getClass().getConstructor().newInstance();
+                    }
+                }
+            }
+        }
+        throw new IllegalArgumentException("no such command: " + name);
+    }
+}

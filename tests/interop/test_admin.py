@@ -1,0 +1,206 @@
+"""mqadmin of both releases prints of a store that ``reput serve`` serves what it prints of the
+broker that wrote it.
+
+The server takes the broker's place at the broker's own address, because a message's id names it.
+What is compared is the whole output, but for what differs between two runs against one broker:
+clients' ids and ports, the time of day, and rates.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+
+from store.log import properties
+from store.log.record import Record
+from store.state.consumeroffset import CONSUMER_OFFSET_FILE
+from tests.interop.clients import WAIT_SECONDS, Admin, Consumer, serving
+from tests.interop.rocketmq import (
+    OLD_CLIENT,
+    Broker,
+    HarnessError,
+    commit,
+    drain,
+    require_maven,
+    send,
+)
+from tests.support.golden import log_records
+
+TOPIC, IDLE = "Trade", "Idle"
+QUEUES, MESSAGES = 4, 200
+COMMITTED = {"front": {0: 7, 1: 20, 2: 1}, "other": {1: 15}, "third": {0: 1}}
+"""Messages that each group consumes, by queue."""
+TOOLS = "TOOLS_CONSUMER"
+CLIENTS = {"5.3.3": "", "4.9.7": OLD_CLIENT}
+CLIENT_ID = re.compile(r"\d+\.\d+\.\d+\.\d+@\S+")
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@dataclass
+class Asked:
+    """What each command printed, by release and command."""
+
+    broker: dict[tuple[str, str], str] = field(default_factory=dict)
+    reput: dict[tuple[str, str], str] = field(default_factory=dict)
+
+
+def commands(
+    release: str, records: list[Record], address: str, member: str
+) -> list[tuple[str, ...]]:
+    """In this order; the last ones move groups."""
+    keyed = next(
+        r for r in records if r.topic == TOPIC.encode() and properties.KEYS in r.property_map
+    )
+    key = keyed.property_map[properties.KEYS].decode().split()[0]
+    unique = keyed.property_map[properties.UNIQ_KEY].decode()
+    times = sorted(record.store_timestamp for record in records)
+    middle = str(times[len(times) // 2])
+    place = ("-t", TOPIC)
+    return [
+        ("topicList",),
+        ("topicRoute", *place),
+        ("topicStatus", *place),
+        ("clusterList",),
+        ("consumerProgress",),
+        ("consumerProgress", "-g", "front"),
+        ("consumerConnection", "-g", "online"),
+        ("consumerStatus", "-g", "online", "-i", member),
+        ("queryMsgByKey", *place, "-k", key),
+        ("queryMsgByUniqueKey", *place, "-i", unique),
+        ("queryMsgById", *(place if release == "5.3.3" else ()), "-i", message_id(keyed)),
+        ("queryMsgByOffset", *place, "-b", "interop", "-i", "1", "-o", "3"),
+        ("queryCq", *place, "-q", "1", "-i", "3", "-c", "5", "-b", address),
+        ("queryCq", *place, "-q", "1", "-i", "3", "-c", "1", "-b", address, "-g", "online"),
+        ("brokerConsumeStats", "-b", address),
+        ("resetOffsetByTime", "-g", "front", *place, "-s", middle),
+        ("consumerProgress", "-g", "front"),
+        ("skipAccumulatedMessage", "-g", "other", *place),
+        ("cloneGroupOffset", "-s", "other", "-d", "third", *place),
+        ("consumerProgress", "-g", "third"),
+    ]
+
+
+def message_id(record: Record) -> str:
+    """What its broker called it: address and physical offset."""
+    host, port = record.store_host
+    address = bytes(map(int, host.split("."))) + port.to_bytes(4, "big")
+    return (address + record.physical_offset.to_bytes(8, "big")).hex().upper()
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    """A broker is asked, and then a server of the same store at its address."""
+    require_maven()
+    store, found = tmp_path_factory.mktemp("asked"), Asked()
+    with ExitStack() as opened:
+        tools = {name: opened.enter_context(Admin(client)) for name, client in CLIENTS.items()}
+        with Broker(store, {TOPIC: QUEUES, IDLE: 1}, {"brokerName": "interop"}) as broker:
+            sent = send(broker.namesrv, TOPIC, MESSAGES, 15)
+            drain(broker.namesrv, TOPIC, at_least=sent["visible"])
+            records = log_records(store)
+            host, port = records[0].store_host
+            address = f"{host}:{port}"
+            found.broker = printed(broker.namesrv, tools, records, address)
+        (store / CONSUMER_OFFSET_FILE).unlink()
+        (store / f"{CONSUMER_OFFSET_FILE}.bak").unlink(missing_ok=True)
+        with serving(store, listen=address) as server:
+            found.reput = printed(server.namesrv, tools, records, address)
+    return found
+
+
+def printed(
+    namesrv: str, tools: dict[str, Admin], records: list[Record], address: str
+) -> dict[tuple[str, str], str]:
+    """What the commands print, after groups have committed and while one has a member."""
+    for group, counts in COMMITTED.items():
+        commit(namesrv, TOPIC, group, counts)
+    found = {}
+    with Consumer(namesrv, "concurrent", IDLE, "online"):
+        for release, tool in tools.items():
+            member = member_with_queue(namesrv, tool)
+            for number, words in enumerate(commands(release, records, address, member)):
+                found[release, f"{number} {words[0]}"] = answered(namesrv, tool, words)
+    return found
+
+
+def answered(namesrv: str, tool: Admin, words: Sequence[str]) -> str:
+    """What a command prints; mqadmin says that there is no message, too, if it waited in vain."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        output = tool.run(namesrv, *words)
+        if "but no message" not in output or time.monotonic() > deadline:
+            return output
+
+
+def member_with_queue(namesrv: str, tool: Admin) -> str:
+    """The member's id, once it has its queue."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    shown = ""
+    while time.monotonic() < deadline:
+        shown = tool.run(namesrv, "consumerConnection", "-g", "online")
+        if member := CLIENT_ID.search(shown):
+            shown = tool.run(namesrv, "consumerStatus", "-g", "online", "-i", member[0])
+            if re.search(rf"^{IDLE} +\S+ +0 +ProcessQueueInfo", shown, re.M):
+                return member[0]
+    raise HarnessError(f"the member has no queue: {shown}")
+
+
+def normalised(command: str, output: str) -> list[list[str]]:
+    """The words of each line that must be the same."""
+    text = CLIENT_ID.sub("CLIENT", output)
+    lines = [line.split() for line in text.splitlines()]
+    match command.split()[1]:
+        case "topicList":
+            # the tools' own group comes to exist while they run
+            return sorted(words for words in lines if words != [f"%RETRY%{TOOLS}"])
+        case "topicRoute":
+            # nothing can be sent to a store
+            return [line.split() for line in text.replace('"perm":6', '"perm":4').splitlines()]
+        case "clusterList":
+            # rates, ages of messages and space of disks
+            numbers = re.compile(r"\d+\.\d+(?!\.|\d)")
+            rows = [line for line in text.splitlines() if line.startswith(("#", "DefaultCluster"))]
+            return [numbers.sub("N", row).split() for row in rows]
+        case "consumerProgress":
+            if lines[0][0] == "#Group":
+                return sorted([*words[:-2], words[-1]] for words in lines if words[0] != TOOLS)
+            return [words for words in lines if words[:2] != ["Consume", "TPS:"]]
+        case "consumerConnection":
+            return [words[:1] + words[2:] if words[:1] == ["CLIENT"] else words for words in lines]
+        case "consumerStatus":
+            # what the member subscribes to, and its queues; a broker tells of retries later
+            kept = text[text.index("#Consumer Subscription#") : text.index("#Consumer RT&TPS#")]
+            rows = [line.split()[:3] for line in kept.splitlines()]
+            return [row for row in rows if row[:1] != ["%RETRY%online"]]
+        case "brokerConsumeStats":
+            # the broker's own group of transactions goes on by itself
+            return sorted(words for words in lines if "CID_RMQ_SYS_TRANS" not in words)
+        case "resetOffsetByTime" | "skipAccumulatedMessage":
+            return sorted(lines)
+        case name if name.startswith("queryMsg"):
+            tracks = sorted(re.findall(r"MessageTrack \[.*?\]\]?", text))
+            kept = re.sub(r"MessageTrack \[.*", "", text)
+            return [*map(str.split, kept.splitlines()), *map(str.split, tracks)]
+    return lines
+
+
+@pytest.mark.parametrize("release", CLIENTS)
+def test_mqadmin_prints_the_same(asked: Asked, release: str) -> None:
+    """Every command, without an error but where the tool fails at a broker as well."""
+
+    compared = 0
+    for (of_release, command), output in asked.broker.items():
+        if of_release != release:
+            continue
+        ours = asked.reput[release, command]
+        assert normalised(command, ours) == normalised(command, output), command
+        if not command.endswith("clusterList"):
+            assert "Exception: " not in ours, ours
+        compared += 1
+    assert compared == 20
