@@ -5,7 +5,8 @@ Delivery: exactly once. A commit holds the messages of one range of the log toge
 range's end, stored as an application transaction of Delta's protocol. Both are written or neither
 is, durably (on a local path ``sinks.localtable`` ensures that). The application id is the store's
 identity. Hence the table itself, not Spark's checkpoint or ours, states where to resume. If two
-writers share an identity, the table refuses the second one's commit.
+writers share an identity, the table refuses the second one's commit. Unit of work: a range of the
+log, one after the other, in one thread.
 
 Columns besides the public ones:
 

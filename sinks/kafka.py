@@ -1,8 +1,9 @@
 """Followers that write to Kafka: a mirror of the messages, and notices of their arrival.
 
-Delivery: exactly once, by ``sinks.kafkatransactions``. Only messages that consumers of RocketMQ get
-are sent. Left out are PREPARED and ROLLBACK records, damaged ranges, which the ledger lists, and
-RocketMQ's own topics unless they are selected.
+Delivery: exactly once, by ``sinks.kafkatransactions``. Unit of work: a range of the log, one after
+the other, in one thread. Only messages that consumers of RocketMQ get are sent. Left out are
+PREPARED and ROLLBACK records, damaged ranges, which the ledger lists, and RocketMQ's own topics
+unless they are selected.
 """
 
 from __future__ import annotations

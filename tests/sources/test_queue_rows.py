@@ -11,13 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from filters.java import hash_code
@@ -27,6 +28,7 @@ from store.errors import CorruptRecordError, UsageError
 from store.log.record import Record
 from store.rows.rowschema import ROWS_SCHEMA
 from tests.sources.test_rows import expected_row, reference
+from tests.sources.test_rows import read as rows_read
 from tests.support.golden import ALL_GOLDEN_NAMES, GOLDEN_NAMES
 from tests.support.processes import bytes_read
 from tests.support.queue_units import Placed, queue_units
@@ -35,13 +37,8 @@ ROOT = Path(__file__).parent.parent.parent
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
-def read(spark: SparkSession, store: Path, **options: object) -> DataFrame:
-    """A batch read of a store's queues."""
-    spark.dataSource.register(ConsumeQueueDataSource)
-    reader = spark.read.format("rocketmq-consumequeue").option("path", str(store))
-    for key, value in options.items():
-        reader = reader.option(key, str(value))
-    return reader.load()
+read = partial(rows_read, source=ConsumeQueueDataSource)
+"""A batch read of a store's queues."""
 
 
 def batch_reader(store: Path, **options: object) -> ConsumeQueueBatchReader:

@@ -14,6 +14,7 @@ from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.datasource import DataSource
 
 from sources.commitlog import CommitLogDataSource
 from store.config import read_store_settings
@@ -25,10 +26,15 @@ from tests.support.golden import GOLDEN_NAMES
 from tests.support.plain_rows import CODECS, TRANSACTION_TYPES, plain_row
 
 
-def read(spark: SparkSession, store: Path, **options: object) -> DataFrame:
+def read(
+    spark: SparkSession,
+    store: Path,
+    source: type[DataSource] = CommitLogDataSource,
+    **options: object,
+) -> DataFrame:
     """A batch read of a store."""
-    spark.dataSource.register(CommitLogDataSource)
-    reader = spark.read.format("rocketmq-commitlog").option("path", str(store))
+    spark.dataSource.register(source)
+    reader = spark.read.format(source.name()).option("path", str(store))
     for key, value in options.items():
         reader = reader.option(key, str(value))
     return reader.load()

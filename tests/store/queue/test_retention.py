@@ -29,7 +29,7 @@ from store.queue.retention import (
     unused_queues,
 )
 from tests.support.golden import tree
-from tests.support.outputs import Output, QueueLog, random_queue_offsets
+from tests.support.outputs import Output, QueueLog, Setup, random_queue_offsets
 from tests.support.wire import PRE_BLANK, UNIT, file_name
 
 BLANK_SIZE = 2147483647
@@ -134,13 +134,19 @@ def test_a_blanked_gap_never_costs_a_message(tmp_path: Path) -> None:
     assert expired_queue_files(files, end, starts[3]) == [100, 200]
 
 
-def test_the_file_of_the_last_durable_unit_stays(tmp_path: Path) -> None:
-    """A newer file with nothing below the watermark is not what positions follow from."""
+def twelve_messages(directory: Path) -> tuple[QueueLog, Setup]:
+    """A log, and an output with its queue in three files."""
     log = QueueLog(100)
     for queue_offset in range(12):
         log.append(queue_offset)
-    setup = log.setup(tmp_path, 100)
+    setup = log.setup(directory, 100)
     Output(setup).run(log.plain.end)
+    return log, setup
+
+
+def test_the_file_of_the_last_durable_unit_stays(tmp_path: Path) -> None:
+    """A newer file with nothing below the watermark is not what positions follow from."""
+    log, setup = twelve_messages(tmp_path)
     settings = settings_of(setup.root, 100)
     for durable in range(13):
         watermark = log.borders()[durable]
@@ -160,11 +166,7 @@ def test_pre_blank_units_are_no_messages(tmp_path: Path) -> None:
 
 def test_a_hole_ends_the_removal(tmp_path: Path) -> None:
     """A file whose last unit is missing may hold a live message: it is damage, not age."""
-    log = QueueLog(100)
-    for queue_offset in range(12):
-        log.append(queue_offset)
-    setup = log.setup(tmp_path, 100)
-    Output(setup).run(log.plain.end)
+    log, setup = twelve_messages(tmp_path)
     path = setup.root / "consumequeue" / "T" / "0" / file_name(0)
     path.write_bytes(path.read_bytes()[:80] + bytes(20))
     settings = settings_of(setup.root, 100)

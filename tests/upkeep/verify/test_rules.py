@@ -27,7 +27,7 @@ from store.state.built import record_build, settings_of
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
 from tests.support.golden import log_records
-from tests.support.outputs import Output, QueueLog
+from tests.support.outputs import Output, QueueLog, Setup
 from tests.support.processes import is_killed_at
 from tests.support.wire import UNIT, read_log
 from upkeep.expiry import expire
@@ -320,16 +320,22 @@ def test_a_killed_repair_leaves_no_units_beyond_the_watermark(ram_path: Path) ->
     assert not (output.state / "abort").exists()
 
 
+def built(log: QueueLog, root: Path) -> tuple[Setup, StoreSettings]:
+    """An output with all of a log."""
+    setup = log.setup(root, 200)
+    output = Output(setup)
+    output.run(log.plain.end)
+    output.close()
+    directories = setup.log.directories
+    return setup, StoreSettings(root, directories, mapped_file_size_consume_queue=200)
+
+
 def test_the_ledger_is_compared_and_healed(ram_path: Path, seed: int) -> None:
     """Each line: damaged, changed, lost; nothing that was listed is lost unsaid."""
     rng, log = random.Random(seed), QueueLog(200)
     for queue_offset in (0, 1, 2, 7, 8, 3, 20, 21, 4, 30):
         log.append(queue_offset)
-    setup = log.setup(ram_path, 200)
-    settings = StoreSettings(ram_path, setup.log.directories, mapped_file_size_consume_queue=200)
-    output = Output(setup)
-    output.run(log.plain.end)
-    output.close()
+    setup, settings = built(log, ram_path)
     assert verify(settings, setup.root).differences == ()
     path = setup.state / "quarantine.jsonl"
     whole = path.read_bytes()
@@ -356,11 +362,7 @@ def test_a_lost_ledger_of_a_damaged_log_says_what_to_do(ram_path: Path) -> None:
     log = QueueLog(200)
     for queue_offset in range(10):
         log.append(queue_offset)
-    setup = log.setup(ram_path, 200)
-    settings = StoreSettings(ram_path, setup.log.directories, mapped_file_size_consume_queue=200)
-    output = Output(setup)
-    output.run(log.plain.end)
-    output.close()
+    setup, settings = built(log, ram_path)
     path = next(iter(sorted((ram_path / "commitlog").iterdir())))
     data = bytearray(path.read_bytes())
     data[log.borders()[4] + 4] ^= 1
