@@ -207,6 +207,21 @@ def test_processes_that_share_lose_no_commit_of_each_other(tmp_path: Path) -> No
     assert read_committed(root / "output") == expected
 
 
+def test_no_line_after_a_torn_one_comes_back(tmp_path: Path) -> None:
+    """A power cut may tear one line and leave the next; the next commit may end where it began."""
+    journal = tmp_path / JOURNAL
+    with SharedConsumerOffsetFile(tmp_path, tmp_path) as file:
+        file.update(lambda _: {KEYS[0]: {0: 1}})
+        first = journal.read_bytes()
+        file.update(lambda _: {KEYS[0]: {0: 2}})
+        later = journal.read_bytes()[len(first) :]
+        assert later.endswith(b'{"T@g":{"0":2}}\n')
+        journal.write_bytes(first + b"x" * len(later) + later)
+        assert file.read() == {KEYS[0]: {0: 1}}
+        file.update(lambda _: {KEYS[0]: {0: 3}})
+        assert file.read() == {KEYS[0]: {0: 3}}
+
+
 def test_a_store_gives_its_offsets_to_those_who_share(tmp_path: Path) -> None:
     """Once, with its journal; and a file that someone else wrote meanwhile counts."""
     store, output = tmp_path / "store", tmp_path / "output"
