@@ -1,4 +1,4 @@
-"""What administrators change and ask about consumer groups: ``mqadmin``'s requests.
+"""Requests of ``mqadmin``: administrators ask about consumer groups and change them.
 
 Offsets are moved by the rules of ``readers.offsetreset``; members that consume are sent to the new
 offsets. Source: RocketMQ 5.3.3 ``AdminBrokerProcessor``, ``Broker2Client``.

@@ -1,4 +1,4 @@
-"""What the broker's administrator lets a consumer group do: ``config/subscriptionGroup.json``.
+"""Rights that the broker's administrator gave consumer groups: ``config/subscriptionGroup.json``.
 
 ::
 
@@ -28,7 +28,7 @@ _PULL_FORBIDDEN = 1 << 2
 
 @dataclass(frozen=True, slots=True)
 class GroupPolicy:
-    """What one group may do."""
+    """The rights of one group."""
 
     is_consume_enabled: bool = True
     is_broadcast_enabled: bool = True

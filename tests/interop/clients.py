@@ -121,7 +121,9 @@ class Admin:
 
     def __init__(self, client: str = "") -> None:
         """`client`: another release of them, OLD_CLIENT."""
-        self._process, self._home = rocketmq.spawn(["admin"], stdin=subprocess.PIPE, client=client)
+        self._process, self._home = harnessjvm.spawn(
+            ["admin"], stdin=subprocess.PIPE, client=client
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -133,13 +135,13 @@ class Admin:
         cast(IO[str], self._process.stdout).close()
 
     def run(self, namesrv: str, *words: object) -> str:
-        """What a command prints, its errors included."""
+        """Return the output of a command, its errors included."""
         stdin, stdout = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
         stdin.write("\t".join(map(str, (namesrv, *words))) + "\n")
         stdin.flush()
         line = stdout.readline()
         if not line:
-            raise HarnessError(f"mqadmin ended\n{rocketmq.last_words(self._home)}")
+            raise HarnessError(f"mqadmin ended\n{harnessjvm.last_words(self._home)}")
         return str(json.loads(line)["output"])
 
 

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @dataclass
 class Asked:
-    """What each command printed, by release and command."""
+    """The output of each command, by release and command."""
 
     broker: dict[tuple[str, str], str] = field(default_factory=dict)
     reput: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -87,7 +87,7 @@ def commands(
 
 
 def message_id(record: Record) -> str:
-    """What its broker called it: address and physical offset."""
+    """The id that its broker gave it: address and physical offset."""
     host, port = record.store_host
     address = bytes(map(int, host.split("."))) + port.to_bytes(4, "big")
     return (address + record.physical_offset.to_bytes(8, "big")).hex().upper()
@@ -117,7 +117,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 def printed(
     namesrv: str, tools: dict[str, Admin], records: list[Record], address: str
 ) -> dict[tuple[str, str], str]:
-    """What the commands print, after groups have committed and while one has a member."""
+    """The output of the commands, after groups have committed and while one has a member."""
     for group, counts in COMMITTED.items():
         commit(namesrv, TOPIC, group, counts)
     found = {}
@@ -130,7 +130,7 @@ def printed(
 
 
 def answered(namesrv: str, tool: Admin, words: Sequence[str]) -> str:
-    """What a command prints; mqadmin says that there is no message, too, if it waited in vain."""
+    """The output of a command; mqadmin says that there is no message, too, if it waited in vain."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         output = tool.run(namesrv, *words)

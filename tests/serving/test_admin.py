@@ -1,4 +1,4 @@
-"""What administrators change and ask: resets, clones, a member's state, messages by key and id."""
+"""Administrators ask and change: resets, clones, a member's state, messages by key and id."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pull(offset: int, **more: object) -> dict[str, object]:
 
 
 def reset(time_ms: int, **more: object) -> dict[str, object]:
-    """Of the group, by time."""
+    """The group's offsets, by time."""
     return {"topic": "Topic", "group": "group", "timestamp": time_ms, "isForce": True, **more}
 
 
@@ -197,7 +197,7 @@ def test_messages_by_key_and_by_position(tmp_path: Path) -> None:
 
 
 def test_units_and_statistics(port: int) -> None:
-    """Of one queue, and of every group."""
+    """Offsets of one queue, and of every group."""
     question: dict[str, object] = {"topic": "Topic", "queueId": 1, "index": 3, "count": 2}
     with Client(port) as client:
         answer = client.ask(CQ, question).json
