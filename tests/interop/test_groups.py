@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from readers.consumer import ConsumeFromWhere, Consumer
 from readers.grouplag import CommittedOffsets, QueueLag, queue_lags
 from readers.messagestore import MessageStore
 from readers.offsetreset import Plan, change_offsets, clone, reset_to_time, skip
@@ -72,12 +73,20 @@ def test_lags_of_a_brokers_groups(consumed: Consumed) -> None:
 
 
 def test_offsets_are_moved_as_mqadmin_moves_them(consumed: Consumed, tmp_path: Path) -> None:
-    """By time and past everything; and a broker goes on from what we wrote for a cloned group."""
+    """By time and past everything; and a broker goes on from what we wrote for a cloned group, and
+    from where a member in Python was."""
     store = tmp_path / "theirs"
     shutil.copytree(consumed.store, store)
     times = sorted(record.store_timestamp for record in log_records(store))
     middle = times[len(times) // 2]
     ours = tmp_path / "ours"
+    with Consumer(
+        store, "member", {TOPIC: None}, from_where=ConsumeFromWhere.FIRST_OFFSET
+    ) as member:
+        member.poll(max_count=50)
+        member.commit()
+        positions = {f"{TOPIC}:{queue.queue_id}": n for queue, n in member.positions.items()}
+    assert sum(positions.values()) == 50
     with MessageStore(store) as opened:
         change_offsets(store, None, lambda o: clone(o, "front", "ours", None), apply=True)
         shutil.copytree(store, ours)
@@ -88,6 +97,8 @@ def test_offsets_are_moved_as_mqadmin_moves_them(consumed: Consumed, tmp_path: P
         for plan in plans:
             change_offsets(ours, None, plan, apply=True)
     with Broker(store) as broker:
+        stats = commit(broker.namesrv, TOPIC, "member", {})
+        assert {key: offsets["committed"] for key, offsets in stats.items()} == positions
         stats = commit(broker.namesrv, TOPIC, "ours", {})
         assert {key: offsets["committed"] for key, offsets in stats.items()} == {
             f"{TOPIC}:{queue_id}": offset for queue_id, offset in COMMITTED["front"].items()
@@ -98,7 +109,7 @@ def test_offsets_are_moved_as_mqadmin_moves_them(consumed: Consumed, tmp_path: P
         ):
             mqadmin(broker.namesrv, *command, "-t", TOPIC)
     assert in_trade(ours) == in_trade(store)
-    assert set(in_trade(ours)) == {"front", "one-queue", "ours"}
+    assert set(in_trade(ours)) == {"front", "one-queue", "ours", "member"}
 
 
 def in_trade(root: Path) -> dict[str, dict[int, int]]:
