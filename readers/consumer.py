@@ -34,7 +34,7 @@ from readers.getmessage import MAX_PULL_MSG_SIZE, GetMessageStatus, PullLimits, 
 from readers.messagefilter import MessageFilter
 from readers.messages import Message
 from readers.messagestore import MessageStore
-from store.config import DEFAULT_BROKER_NAME, read_properties, read_store_settings
+from store.config import broker_name, read_properties, read_store_settings
 from store.datadirectories import check_target
 from store.errors import OwnershipError, UsageError
 from store.filelocks import HeldLock
@@ -134,7 +134,7 @@ class Consumer:
         check_target(place)
         settings = settings_of(place, read_store_settings(store))
         _, values = read_properties(store)
-        self._broker_name = values.get("brokerName", DEFAULT_BROKER_NAME)
+        self._broker_name = broker_name(store, values)
         topics = frozenset(self._subscription)
         member = Member(self.client_id, topics, type(self._strategy).__name__)
         with ExitStack() as held:

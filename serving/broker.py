@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 from readers.getmessage import PullLimits
 from readers.getranges import load_kernels
 from readers.messagestore import MessageStore
 from serving.admin import Admin
+from serving.arrivals import PolledArrivals
 from serving.codes import RequestCode, ResponseCode
+from serving.config import FirstPosition
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
 from serving.grouppolicy import GroupPolicies
 from serving.groups import Groups
 from serving.locks import Locks
-from serving.positions import FirstPosition, Positions
+from serving.positions import Positions
 from serving.pulling import Pulling
 from serving.queries import Queries
 from serving.queues import ServedQueues
 from serving.statistics import Statistics
+from serving.stores import ServedStore
 from serving.topics import Topics
 from store.config import StoreSettings
 from store.errors import OutputError
@@ -30,36 +32,32 @@ from store.state.ledger import Ledger, LedgerEntry, escaped
 
 logger = logging.getLogger("reput")
 
+EXPIRY_CHECK_SECONDS = 10.0
 DAMAGED_RECORD = "damaged_record"
 
 
 class Broker:
     """A store with the positions of its consumers, which an output holds."""
 
-    def __init__(
-        self,
-        name: str,
-        settings: StoreSettings,
-        output: Path,
-        groups: Groups,
-        first_position: FirstPosition,
-        port: int,
-    ) -> None:
+    def __init__(self, served: ServedStore, first_position: FirstPosition, port: int) -> None:
         """Open store and positions. Raises UsageError, OutputError."""
         load_kernels()
-        self.name = name
+        self.identity = served.identity
         self.port = port
+        settings, output = served.settings, served.output
         root = settings.root
         self.store = MessageStore(root, output=output, settings=settings, limits=_limits(settings))
         self.topics = Topics(root, self.store, self._is_known_group)
-        self._groups = groups
+        self.locks = Locks()
+        self._groups = groups = Groups(self._member_left)
         queues = ServedQueues(self.store, self.topics)
         policies = GroupPolicies(root)
         self.positions = Positions(output, root, queues, groups, first_position)
-        self.locks = Locks()
+        name = served.identity.name
         self._pulling = Pulling(
-            self.store, self.topics, groups, self.positions, policies, self._list_damaged
-        )
+            self.store, self.topics, groups, self.positions, policies, self._list_damaged,
+            served.arrivals or PolledArrivals(),
+        )  # fmt: skip
         self._statistics = Statistics(name, self.topics, queues, groups, self.positions)
         self._queues = queues
         self._queries = Queries(self.store, queues, groups)
@@ -73,6 +71,7 @@ class Broker:
     def handlers(self) -> dict[int, Handler]:
         """The requests that are answered here."""
         return {
+            **self._groups.handlers,
             **self._pulling.handlers,
             **self.positions.handlers,
             **self.locks.handlers,
@@ -85,6 +84,9 @@ class Broker:
 
     def _is_known_group(self, group: str) -> bool:
         return self._groups.get(group) is not None or self.positions.has_group(group)
+
+    def _member_left(self, group: str, client_id: str, said: bool) -> None:
+        self.locks.owner_left(group, client_id, said=said)
 
     def _list_damaged(self, physical_offset: int, topic: str) -> None:
         """List a record that is skipped, once."""
@@ -105,12 +107,19 @@ class Broker:
         """Forget what belongs to a lost connection."""
         self._pulling.connection_closed(connection)
         self.positions.connection_closed(connection)
+        self._groups.connection_closed(connection)
 
     async def work(self) -> None:
-        """Wake pulls and keep positions until cancelled. Raises SyncError."""
+        """Wake pulls, keep positions and let members expire until cancelled. Raises SyncError."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pulling.watch())
             tasks.create_task(self.positions.keep())
+            tasks.create_task(self._expire())
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_CHECK_SECONDS)
+            self._groups.expire()
 
     async def close(self) -> None:
         """Write the positions and close the store."""

@@ -86,7 +86,7 @@ def parse_filter(expression: str, expression_type: str) -> MessageFilter:
 
 
 class Groups:
-    """The registry of all groups, shared by the brokers of a cluster."""
+    """The registry of one broker's groups: clients send heartbeats to every broker."""
 
     def __init__(self, on_leave: Callable[[str, str, bool], None]) -> None:
         """``on_leave`` is told group, client id, and whether the client said so itself."""

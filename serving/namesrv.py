@@ -13,6 +13,7 @@ from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
+from serving.stores import BrokerIdentity
 from serving.topics import Topics
 
 MASTER_ID = "0"
@@ -21,19 +22,16 @@ MASTER_ID = "0"
 class RoutedBroker(Protocol):
     """A broker as routes describe it."""
 
-    name: str
+    identity: BrokerIdentity
     topics: Topics
     port: int
 
 
 class NameServer:
-    """Answers for all brokers of one cluster."""
+    """Answers for all brokers."""
 
-    def __init__(
-        self, cluster: str, brokers: Sequence[RoutedBroker], advertised_host: str | None
-    ) -> None:
+    def __init__(self, brokers: Sequence[RoutedBroker], advertised_host: str | None) -> None:
         """Without ``advertised_host`` a client gets the address at which it reached us."""
-        self._cluster = cluster
         self._brokers = brokers
         self._advertised_host = advertised_host
 
@@ -66,7 +64,7 @@ class NameServer:
             "filterServerTable": {},
             "queueDatas": [
                 {
-                    "brokerName": broker.name,
+                    "brokerName": broker.identity.name,
                     "perm": config.perm,
                     "readQueueNums": config.read_queue_nums,
                     "topicSysFlag": config.sys_flag,
@@ -81,18 +79,22 @@ class NameServer:
         host = self._advertised_host or connection.local_host
         return {
             "brokerAddrs": {MASTER_ID: f"{host}:{broker.port}"},
-            "brokerName": broker.name,
-            "cluster": self._cluster,
+            "brokerName": broker.identity.name,
+            "cluster": broker.identity.cluster,
             "enableActingMaster": False,
         }
 
     def cluster_info(self, connection: Connection, request: Frame) -> Frame:
         """Answer with all brokers."""
+        clusters: dict[str, list[str]] = {}
+        for broker in self._brokers:
+            clusters.setdefault(broker.identity.cluster, []).append(broker.identity.name)
         body = {
             "brokerAddrTable": {
-                broker.name: self._broker_data(connection, broker) for broker in self._brokers
+                broker.identity.name: self._broker_data(connection, broker)
+                for broker in self._brokers
             },
-            "clusterAddrTable": {self._cluster: [broker.name for broker in self._brokers]},
+            "clusterAddrTable": clusters,
         }
         return request.answer(ResponseCode.SUCCESS, body=requests.to_json(body))
 

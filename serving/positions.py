@@ -17,12 +17,12 @@ import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from enum import StrEnum
 from pathlib import Path
 
 from readers.offsetreset import OffsetChange
 from serving import requests
 from serving.codes import RequestCode, ResponseCode
+from serving.config import FirstPosition
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
 from serving.groups import Groups
@@ -45,13 +45,6 @@ REPLACE_SECONDS = 5.0
 """The file is replaced this long after a commit, as RocketMQ does (flushConsumerOffsetInterval)."""
 RETRY_SECONDS = 5.0
 NO_OFFSET = -1
-
-
-class FirstPosition(StrEnum):
-    """Where a group without a committed offset begins."""
-
-    AS_ASKED = "as-asked"
-    ROCKETMQ = "rocketmq"
 
 
 class Positions:

@@ -22,6 +22,7 @@ from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
 from readers.offsetreset import OffsetChange
 from serving import requests
+from serving.arrivals import Arrivals
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
@@ -38,8 +39,8 @@ MAX_BODY_BYTES = 8 << 20
 MAX_MSG_NUMS = 1 << 14
 MAX_SUSPEND_MS = 60_000
 MAX_HOLDS_PER_CONNECTION = 1 << 16
-POLL_SECONDS = 0.005
-"""Time between looks at the watermark while pulls wait."""
+RETRY_SECONDS = 0.1
+"""Time between attempts to see new messages where that fails."""
 WOKEN_AT_ONCE = 64
 LOOKS_AT_ONCE = 8
 """Windows of units that a waiting pull's filter looks through before it is answered."""
@@ -103,6 +104,7 @@ class Pulling:
         positions: Positions,
         policies: GroupPolicies,
         on_damage: Callable[[int, str], None],
+        arrivals: Arrivals,
     ) -> None:
         """``on_damage`` is told the physical offset of each damaged record, and the topic."""
         self._store = store
@@ -111,6 +113,7 @@ class Pulling:
         self._positions = positions
         self._policies = policies
         self._on_damage = on_damage
+        self._arrivals = arrivals
         self._held: dict[tuple[str, int], set[_Pull]] = {}
         self._held_by: dict[Connection, set[_Pull]] = {}
         self._is_holding = asyncio.Event()
@@ -365,7 +368,8 @@ class Pulling:
         seen, problem = -1, ""
         while True:
             await self._is_holding.wait()
-            await asyncio.sleep(POLL_SECONDS)
+            if not problem:
+                await self._arrivals.wait()
             try:
                 self._store.refresh()
                 problem = ""
@@ -373,6 +377,7 @@ class Pulling:
                 if str(error) != problem:
                     problem = str(error)
                     logger.error("new messages cannot be seen now: %s", problem)
+                await asyncio.sleep(RETRY_SECONDS)
                 continue
             if self._store.max_physical_offset != seen:
                 seen = self._store.max_physical_offset

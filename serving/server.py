@@ -1,113 +1,100 @@
-"""The server: a name server and a broker on one port."""
+"""The server: brokers, each at a port of its own, and the name server at all of these.
+
+Clients know a connection by its address, and RocketMQ 4.9's do not say which broker a request is
+for, so that several brokers cannot share a port.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-import ssl
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 from serving.broker import Broker
-from serving.connection import Connection, Listener
-from serving.groups import Groups
+from serving.config import ServerConfig
+from serving.connection import Budget, Listener
 from serving.namesrv import NameServer
-from serving.positions import FirstPosition
-from store.config import DEFAULT_BROKER_NAME, StoreSettings, read_properties
-from store.errors import OwnershipError, UsageError
-from store.state.brokerlock import broker_pid
+from serving.stores import ServedStore
+from store.errors import UsageError
 
-DEFAULT_CLUSTER_NAME = "DefaultCluster"
-EXPIRY_CHECK_SECONDS = 10.0
 BACKLOG = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ServerConfig:
-    """How a store is served."""
-
-    settings: StoreSettings
-    output: Path
-    """Root of the queues; positions are written below it."""
-    host: str
-    port: int
-    """0 for any free one."""
-    advertised_host: str | None = None
-    """The address that clients are told; None for the one at which they reached us."""
-    first_position: FirstPosition = FirstPosition.AS_ASKED
-    tls: ssl.SSLContext | None = None
-    is_tls_required: bool = False
+MAX_PORT = 65535
 
 
 class Server:
-    """One store served at one port."""
+    """Ports, and the brokers that are served there."""
 
-    def __init__(self, config: ServerConfig) -> None:
-        """Bind the port, then open the store. Raises UsageError, OwnershipError, OutputError."""
-        _check_not_in_use(config)
-        self._socket = _bound(config.host, config.port)
+    def __init__(self, config: ServerConfig, broker_count: int = 1) -> None:
+        """Bind the ports; clients that connect wait until ``run``. Raises UsageError."""
+        self._config = config
+        self._sockets: list[socket.socket] = []
+        last = config.port + broker_count - 1
+        if config.port and last > MAX_PORT:
+            raise UsageError(f"{broker_count} stores need ports up to {last}; give a smaller one")
         try:
-            self._open(config)
+            for number in range(broker_count):
+                port = config.port + number if config.port else 0
+                self._sockets.append(_bound(config.host, port))
         except BaseException:
-            self._socket.close()
+            self.close()
             raise
 
-    def _open(self, config: ServerConfig) -> None:
-        _, values = read_properties(config.settings.root, None)
-        self._groups = Groups(self._member_left)
-        self._broker = Broker(
-            values.get("brokerName", DEFAULT_BROKER_NAME), config.settings, config.output,
-            self._groups, config.first_position, self.port,
-        )  # fmt: skip
-        cluster = values.get("brokerClusterName", DEFAULT_CLUSTER_NAME)
-        names = NameServer(cluster, [self._broker], config.advertised_host)
-        handlers = {**self._groups.handlers, **names.handlers, **self._broker.handlers}
-        self._listener = Listener(
-            handlers, self._closed, tls=config.tls, is_tls_required=config.is_tls_required
-        )
-
     @property
-    def port(self) -> int:
-        """The port that clients connect to."""
-        return int(self._socket.getsockname()[1])
+    def ports(self) -> list[int]:
+        """The port of each broker."""
+        return [_port(bound) for bound in self._sockets]
 
-    def _member_left(self, group: str, client_id: str, said: bool) -> None:
-        self._broker.locks.owner_left(group, client_id, said=said)
+    def close(self) -> None:
+        """Give the ports up; after ``run`` they are."""
+        for bound in self._sockets:
+            bound.close()
 
-    def _closed(self, connection: Connection) -> None:
-        self._broker.connection_closed(connection)
-        self._groups.connection_closed(connection)
+    async def run(
+        self, stores: Sequence[ServedStore], stop: asyncio.Event, on_ready: Callable[[], None]
+    ) -> None:
+        """Serve a store at each port until ``stop`` is set, and close everything.
 
-    async def run(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
-        """Serve until ``stop`` is set, and close everything. Raises StoreError."""
-        try:
-            self._listener.start(self._socket)
+        Raises UsageError, OwnershipError, StoreError.
+        """
+        async with AsyncExitStack() as opened:
+            opened.callback(self.close)
+            for store in stores:
+                store.check_not_in_use()
+            brokers = []
+            for store, bound in zip(stores, self._sockets, strict=True):
+                broker = Broker(store, self._config.first_position, _port(bound))
+                opened.push_async_callback(broker.close)
+                brokers.append(broker)
+            names, budget = NameServer(brokers, self._config.advertised_host), Budget()
+            for broker, bound in zip(brokers, self._sockets, strict=True):
+                listener = Listener(
+                    {**names.handlers, **broker.handlers}, broker.connection_closed,
+                    tls=self._config.tls, is_tls_required=self._config.is_tls_required,
+                    budget=budget,
+                )  # fmt: skip
+                opened.push_async_callback(listener.stop)
+                listener.start(bound)
             on_ready()
-            work = [
-                asyncio.ensure_future(stop.wait()),
-                asyncio.ensure_future(self._broker.work()),
-                asyncio.ensure_future(self._expire()),
-            ]
-            try:
-                done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in work:
-                    task.cancel()
-                await asyncio.gather(*work, return_exceptions=True)
-            for task in done:
-                _raise_failure(task)
-        finally:
-            await self._listener.stop()
-            self._socket.close()
-            await self._broker.close()
+            await _work(brokers, stop)
 
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(EXPIRY_CHECK_SECONDS)
-            self._groups.expire()
+
+async def _work(brokers: Sequence[Broker], stop: asyncio.Event) -> None:
+    """Let brokers work until ``stop`` is set, or one of them fails."""
+    work = [
+        asyncio.ensure_future(stop.wait()),
+        *(asyncio.ensure_future(broker.work()) for broker in brokers),
+    ]
+    try:
+        done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+    for task in done:
+        _raise_failure(task)
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -119,8 +106,12 @@ def _bound(host: str, port: int) -> socket.socket:
         is_named = error.errno is not None and error.errno > 0
         reason = os.strerror(error.errno or 0) if is_named else error.strerror
         raise UsageError(
-            f"cannot listen at {host}:{port}: {reason}; give another --listen"
+            f"cannot listen at {host}:{port}: {reason}; give another address"
         ) from error
+
+
+def _port(bound: socket.socket) -> int:
+    return int(bound.getsockname()[1])
 
 
 def _raise_failure(task: asyncio.Future[Any]) -> None:
@@ -129,15 +120,3 @@ def _raise_failure(task: asyncio.Future[Any]) -> None:
     except ExceptionGroup as error:
         # a task group's: the first failure is the cause of the others' end
         raise error.exceptions[0] from error
-
-
-def _check_not_in_use(config: ServerConfig) -> None:
-    """Refuse to keep positions in the store of a running broker, which writes the same file."""
-    if config.output.resolve() != config.settings.root.resolve():
-        return
-    pid = broker_pid(config.output)
-    if pid is not None:
-        raise OwnershipError(
-            f"a broker or dispatcher (process {pid}) writes {config.output}; "
-            "give an output of your own for queues and positions with --output DIR"
-        )

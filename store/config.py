@@ -29,8 +29,6 @@ from store.queue.consumequeue import rounded_file_size
 from store.unsupported import check_log_files, check_supported
 
 FILE_NAME = "broker.conf"
-DEFAULT_BROKER_NAME = "broker-a"
-"""The name for a broker whose settings state none; RocketMQ takes the host's."""
 NO_PROPERTY_FILE = f"no {FILE_NAME}, RocketMQ's defaults"
 COMMIT_LOG_DIRECTORY = "commitlog"
 MULTI_PATH_SPLITTER = ","
@@ -169,6 +167,12 @@ def read_properties(root: Path, broker_conf: Path | None = None) -> tuple[Path, 
     values = _read_properties(path) if broker_conf is not None or path.is_file() else {}
     check_supported(root, values, path)
     return path, values
+
+
+def broker_name(root: Path, values: Mapping[str, str]) -> str:
+    """The name of a store's broker: its properties state it, or else the store's folder has it, as
+    RocketMQ takes the host's."""
+    return values.get("brokerName") or root.absolute().name
 
 
 def _read_properties(path: Path) -> dict[str, str]:

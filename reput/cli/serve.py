@@ -1,112 +1,115 @@
-"""``reput serve``: RocketMQ's clients consume a store without its broker."""
+"""``reput serve``: RocketMQ's clients consume stores without their brokers."""
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import ssl
+import glob
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
+import typer
 
 from reput.cli import options, render
-from serving.positions import FirstPosition
-from serving.server import Server, ServerConfig
+from reput.cli.clientoptions import address, client_settings, note_ready, warn_if_open
+from serving.config import ServerConfig
+from serving.stores import BrokerIdentity, ServedStore, check_names
 from store.errors import UsageError
 
 DEFAULT_PORT = 9876
 
 
+@options.with_options(clients=client_settings)
 def serve(
-    store: options.Store,
-    output: options.ReadOutput = None,
-    listen: Annotated[
-        str, options.value("HOST:PORT", "Where clients connect; port 0 takes a free one.")
-    ] = f"127.0.0.1:{DEFAULT_PORT}",
-    advertise: Annotated[
-        str | None,
-        options.value("HOST", "The address that clients are told, if not the one they came to."),
-    ] = None,
-    positions: Annotated[
-        FirstPosition,
-        options.value(
-            "HOW",
-            "A group without offsets begins where its client asks (`as-asked`), or as a "
-            "broker would have it (`rocketmq`).",
+    store: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Root directories of stores, each of which holds `commitlog/`.",
+            metavar="STORE",
+            show_default=False,
         ),
-    ] = FirstPosition.AS_ASKED,
-    tls_cert: Annotated[
-        Path | None, options.value("FILE", "Certificate chain, PEM; TLS is then accepted.")
     ] = None,
-    tls_key: Annotated[Path | None, options.value("FILE", "The certificate's key, PEM.")] = None,
-    tls_required: Annotated[
-        bool, options.flag("Refuse connections without TLS.", "--tls-required")
-    ] = False,
+    stores: Annotated[
+        str | None,
+        options.value(
+            "GLOB",
+            "Serve every store whose root directory matches: `'/data/broker-*'`.",
+            "--stores",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        options.value(
+            "DIR",
+            "Root directory of queues and index, of several stores and with "
+            "`--stores` the one that holds a root for each by the broker's name; the "
+            "stores themselves if not given.",
+            "--output",
+            "-o",
+        ),
+    ] = None,
+    listen: Annotated[
+        str,
+        options.value(
+            "HOST:PORT",
+            "Where clients connect; port 0 takes a free one. Each further store has the next port.",
+        ),
+    ] = f"127.0.0.1:{DEFAULT_PORT}",
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
+    *,
+    clients: dict[str, Any],
     as_json: options.AsJson = False,
 ) -> None:
-    """Serve a store's queues to RocketMQ's consumers: name server and broker on one port.
+    """Serve queues of stores to RocketMQ's consumers: a name server, and a broker for each store.
 
     Nothing is written to the log or to queues. Committed offsets go to
     `OUTPUT/config/consumerOffset.json`. SIGTERM or Ctrl-C ends it.
     """
     del as_json  # errors and log are JSON from the start
-    host, port = _address(listen)
-    config = ServerConfig(
-        settings=options.output_settings(
-            store, output, broker_conf, commitlog_file_size, consume_queue_file_size
-        ),
-        output=output or store,
-        host=host,
-        port=port,
-        advertised_host=advertise,
-        first_position=positions,
-        tls=_tls(tls_cert, tls_key, tls_required),
-        is_tls_required=tls_required,
-    )
-    asyncio.run(_serve(config))
+    roots = _roots(store or [], stores)
+    is_cluster = stores is not None or len(roots) > 1
+    if is_cluster and broker_conf is not None:
+        raise UsageError("--broker-conf is for one store; of several each has its own broker.conf")
+    host, port = address("--listen", listen)
+    known = []
+    for root in roots:
+        settings = options.store_settings(root, broker_conf)
+        known.append((settings, BrokerIdentity.of(settings)))
+    check_names(known)
+    served = []
+    for settings, identity in known:
+        place = output / identity.name if output is not None and is_cluster else output
+        built = options.output_settings(
+            settings.root, place, broker_conf, commitlog_file_size, consume_queue_file_size
+        )
+        served.append(ServedStore(identity, built, place or settings.root))
+    asyncio.run(_serve(ServerConfig(host, port, **clients), served))
 
 
-async def _serve(config: ServerConfig) -> None:
+async def _serve(config: ServerConfig, stores: list[ServedStore]) -> None:
+    from serving.server import Server  # noqa: PLC0415
+
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    server = Server(config)
+    server = Server(config, len(stores))
 
     def ready() -> None:
-        if not _is_loopback(config.host):
-            render.print_note(
-                f"warning: whoever reaches {config.host} can read every message; clients are not "
-                "asked who they are"
-            )
-        render.print_note(f"serving {config.settings.root} at {config.host}:{server.port}")
+        warn_if_open(config)
+        for store, port in zip(stores, server.ports, strict=True):
+            note_ready(config, store.settings.root, store.identity, port)
 
     with render.stopped_by_signals(lambda: loop.call_soon_threadsafe(stop.set)):
-        await server.run(stop, ready)
+        await server.run(stores, stop, ready)
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--listen is {text!r}; it must be HOST:PORT")
-    return host, int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _tls(cert: Path | None, key: Path | None, is_required: bool) -> ssl.SSLContext | None:
-    if cert is None:
-        if key is not None or is_required:
-            raise UsageError("--tls-key and --tls-required need --tls-cert FILE")
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"cannot use the certificate {cert}: {error}") from error
-    return context
+def _roots(roots: list[Path], pattern: str | None) -> list[Path]:
+    """The stores to serve. Raises UsageError."""
+    if bool(roots) == (pattern is not None):
+        raise UsageError("give either STORE, which may be repeated, or --stores GLOB")
+    if pattern is None:
+        return roots
+    # Path.glob takes no absolute pattern
+    found = [Path(path) for path in sorted(glob.glob(pattern))]  # noqa: PTH207
+    if not found:
+        raise UsageError(f"--stores is {pattern!r}, which no directory matches")
+    return found

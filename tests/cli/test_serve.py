@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -43,6 +44,12 @@ def test_an_open_address_is_warned_of(store: Path) -> None:
 
 def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
     """Wrong calls end with exit code 2 and one line, before anything is written."""
+    linked, output = tmp_path / "linked", tmp_path / "none"
+    linked.symlink_to(store)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "store").symlink_to(store)
+    shutil.copytree(store, tmp_path / "named")
+    (tmp_path / "named" / "broker.conf").write_text("brokerName=a/b\n")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         used = f"127.0.0.1:{taken.getsockname()[1]}"
         for arguments, words in (
@@ -55,7 +62,43 @@ def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
             ([store, "--positions", "elsewhere"], "elsewhere"),
             ([store, "--output", tmp_path / "none"], "there is no directory"),
             ([tmp_path / "none"], "is not a directory"),
+            ([], "give either STORE, which may be repeated, or --stores GLOB"),
+            ([store, "--stores", tmp_path / "*"], "give either STORE"),
+            (["--stores", tmp_path / "none*"], "which no directory matches"),
+            ([store, tmp_path / "other" / "store"], "are both the broker store; state another"),
+            ([store, linked, "--broker-conf", tmp_path / "x"], "--broker-conf is for one store"),
+            ([store, linked, "--listen", "127.0.0.1:65535"], "need ports up to 65536"),
+            ([store, linked, "--output", output], f"there is no directory {output / 'store'}"),
+            ([tmp_path / "named"], "state brokerName in its broker.conf"),
         ):
             done = call("serve", *arguments)
             assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
             assert words in done.stderr
+
+
+def test_several_stores(tmp_path: Path) -> None:
+    """A glob serves each at a port of its own; below DIR each has the output of its name."""
+    for name in ("broker-x", "broker-y"):
+        small = SmallStore(tmp_path / name)
+        small.append()
+        small.write()
+    (tmp_path / "broker-y" / "broker.conf").write_text("brokerName=named\nbrokerClusterName=east\n")
+    output = tmp_path / "queues"
+    shutil.copytree(tmp_path / "broker-x" / "consumequeue", output / "broker-x" / "consumequeue")
+    shutil.copytree(tmp_path / "broker-y" / "consumequeue", output / "named" / "consumequeue")
+    options = ("--stores", tmp_path / "broker-*", "--output", output)
+    place = {"consumerGroup": "group", "topic": "Topic", "queueId": 0, "commitOffset": 1}
+    with serving(*options) as server:
+        with Client(int(server.namesrv.rpartition(":")[2])) as client:
+            found = client.ask(106).json
+            assert found["clusterAddrTable"] == {
+                "DefaultCluster": ["broker-x"], "east": ["named"],
+            }  # fmt: skip
+            table = found["brokerAddrTable"]
+            assert table["broker-x"]["brokerAddrs"]["0"] == server.namesrv
+            other = table["named"]["brokerAddrs"]["0"]
+        with Client(int(other.rpartition(":")[2])) as client:
+            assert client.ask(15, place).code == 0
+    assert '"Topic@group":{0:1' in (output / "named" / "config" / "consumerOffset.json").read_text()
+    assert "group" not in (output / "broker-x" / "config" / "consumerOffset.json").read_text()
+    assert not (tmp_path / "broker-y" / "config").exists()

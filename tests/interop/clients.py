@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, NamedTuple, Self, cast
 
 from tests.interop import harnessjvm
@@ -153,7 +152,7 @@ def ask_frames(lines: Sequence[str]) -> list[str]:
 
 
 class Server:
-    """A running ``reput serve``."""
+    """A running ``reput serve``, or ``reput run --serve``."""
 
     def __init__(self, process: subprocess.Popen[str], namesrv: str, lines: list[str]) -> None:
         self.process = process
@@ -164,13 +163,20 @@ class Server:
 
 @contextmanager
 def serving(
-    store: Path, *options: object, listen: str = "127.0.0.1:0", exit_code: int = 0
+    *arguments: object, listen: str = "127.0.0.1:0", exit_code: int = 0
 ) -> Iterator[Server]:
-    """Serve a store until the block ends; its exit code is then checked."""
-    command = [sys.executable, "-m", "reput", "serve", str(store), "--listen", listen]
+    """Serve stores until the block ends; the exit code is then checked."""
+    with served_by("serve", *arguments, "--listen", listen, exit_code=exit_code) as server:
+        yield server
+
+
+@contextmanager
+def served_by(*arguments: object, exit_code: int = 0) -> Iterator[Server]:
+    """A command that serves, until the block ends; its exit code is then checked."""
     process = subprocess.Popen(
-        [*command, *map(str, options)], stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    )
+        [sys.executable, "-m", "reput", *map(str, arguments)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8",
+    )  # fmt: skip
     stderr = cast(IO[str], process.stderr)
     lines: list[str] = []
     try:
@@ -196,4 +202,4 @@ def _address(stderr: IO[str], lines: list[str]) -> str:
         found = re.search(r"serving .* at [0-9.]+:(\d+)$", line)
         if found:
             return f"127.0.0.1:{found[1]}"
-    raise HarnessError("reput serve ended: " + "".join(lines))
+    raise HarnessError("the server ended: " + "".join(lines))

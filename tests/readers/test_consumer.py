@@ -20,7 +20,6 @@ from readers.consumer import ConsumedMessage, ConsumeFromWhere, Consumer
 from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
 from readers.offsetreset import change_offsets, reset_to_earliest, skip
-from store.config import DEFAULT_BROKER_NAME
 from store.errors import OwnershipError, UsageError
 from store.log.record import Record
 from store.state.brokerlock import BrokerLock
@@ -43,7 +42,8 @@ def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def queue_of(queue_id: int = 0, topic: str = "T") -> MessageQueue:
-    return MessageQueue(topic, DEFAULT_BROKER_NAME, queue_id)
+    # a broker without a name has that of the store's folder
+    return MessageQueue(topic, "store", queue_id)
 
 
 def plain_messages(store: Path) -> dict[Place, PlainMessage]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.positions import FirstPosition
+from serving.config import FirstPosition
 from store import configjson
 from store.errors import OwnershipError, UsageError
 from store.state.brokerlock import BrokerLock

@@ -9,13 +9,15 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from serving.server import Server, ServerConfig
+from serving.config import ServerConfig
+from serving.server import Server
+from serving.stores import BrokerIdentity, ServedStore
 from store.config import read_store_settings
 
 TIMEOUT_SECONDS = 30.0
@@ -147,21 +149,31 @@ def heartbeat(client_id: str, group: str, *topics: str, **more: object) -> dict[
 
 @contextmanager
 def served(store: Path, output: Path | None = None, **options: Any) -> Iterator[int]:
-    """A server in a thread, until the block ends; its port."""
-    config = ServerConfig(read_store_settings(store), output or store, "127.0.0.1", 0)
-    config = replace(config, **options)
+    """A server of one store in a thread, until the block ends; its port."""
+    with served_stores([(store, output or store)], **options) as (port,):
+        yield port
+
+
+@contextmanager
+def served_stores(places: Sequence[tuple[Path, Path]], **options: Any) -> Iterator[tuple[int, ...]]:
+    """A server of stores with their outputs in a thread, until the block ends; its ports."""
+    stores = []
+    for root, output in places:
+        settings = read_store_settings(root)
+        stores.append(ServedStore(BrokerIdentity.of(settings), settings, output))
+    config = ServerConfig("127.0.0.1", 0, **options)
     started: list[Any] = []
     ready = threading.Event()
 
     async def serve() -> None:
         stop = asyncio.Event()
-        server = Server(config)
+        server = Server(config, len(stores))
 
         def on_ready() -> None:
-            started.extend((asyncio.get_running_loop(), stop, server.port))
+            started.extend((asyncio.get_running_loop(), stop, tuple(server.ports)))
             ready.set()
 
-        await server.run(stop, on_ready)
+        await server.run(stores, stop, on_ready)
 
     errors: list[BaseException] = []
 
@@ -179,9 +191,9 @@ def served(store: Path, output: Path | None = None, **options: Any) -> Iterator[
     if not started:
         thread.join()
         raise errors[0]
-    loop, stop, port = started
+    loop, stop, ports = started
     try:
-        yield port
+        yield ports
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()

@@ -1,0 +1,29 @@
+"""How clients reach a server, and where groups begin."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FirstPosition(StrEnum):
+    """Where a group without a committed offset begins."""
+
+    AS_ASKED = "as-asked"
+    ROCKETMQ = "rocketmq"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """How clients reach a server."""
+
+    host: str
+    port: int
+    """That of the name server and the first broker, 0 for any free ones; those of further brokers
+    follow it."""
+    advertised_host: str | None = None
+    """The address that clients are told; None for the one at which they reached us."""
+    first_position: FirstPosition = FirstPosition.AS_ASKED
+    tls: ssl.SSLContext | None = None
+    is_tls_required: bool = False

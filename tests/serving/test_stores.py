@@ -1,0 +1,96 @@
+"""Several stores served as brokers of one cluster, as plain clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from store import configjson
+from store.state.consumeroffset import CONSUMER_OFFSET_FILE
+from tests.support.golden import log_records, unpack_golden
+from tests.support.remoting import Client, heartbeat, served_stores
+
+PULL, COMMIT, HEART_BEAT, MEMBERS, LOCK, ROUTE, CLUSTERS, TOPICS = 11, 15, 34, 38, 41, 105, 106, 206
+SHARED, OF_ONE = "Topic_0", "Orders"
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three golden stores: two share a topic, one has its own."""
+    place = tmp_path_factory.mktemp("stores")
+    return [unpack_golden(name, place) for name in ("plain", "lmq", "broker")]
+
+
+@pytest.fixture(scope="module")
+def ports(stores: list[Path]) -> Iterator[tuple[int, ...]]:
+    with served_stores([(store, store) for store in stores]) as found:
+        yield found
+
+
+def addresses(client: Client, topic: str) -> dict[str, str]:
+    """Where the route of a topic leads, by broker."""
+    route = client.ask(ROUTE, {"topic": topic}).json
+    assert {data["cluster"] for data in route["brokerDatas"]} == {"DefaultCluster"}
+    assert {data["brokerName"] for data in route["queueDatas"]} == {
+        data["brokerName"] for data in route["brokerDatas"]
+    }
+    return {data["brokerName"]: data["brokerAddrs"]["0"] for data in route["brokerDatas"]}
+
+
+def test_routes_name_the_brokers_that_have_a_topic(ports: tuple[int, ...]) -> None:
+    """Each by its folder's name, at a port of its own; every port is a name server."""
+    plain, lmq, broker = (f"127.0.0.1:{port}" for port in ports)
+    for port in ports:
+        with Client(port) as client:
+            assert addresses(client, SHARED) == {"plain": plain, "lmq": lmq}
+            assert addresses(client, OF_ONE) == {"broker": broker}
+            found = client.ask(CLUSTERS).json
+            assert found["clusterAddrTable"] == {"DefaultCluster": ["plain", "lmq", "broker"]}
+            known = {
+                key: data["brokerAddrs"]["0"] for key, data in found["brokerAddrTable"].items()
+            }
+            assert known == {"plain": plain, "lmq": lmq, "broker": broker}
+            assert {SHARED, OF_ONE} <= {*client.ask(TOPICS).json["topicList"]}
+
+
+def test_each_broker_has_its_own_messages_members_locks_and_offsets(
+    stores: list[Path], ports: tuple[int, ...]
+) -> None:
+    """A client is a member at each broker, and what it commits at one stays there."""
+    place: dict[str, object] = {"consumerGroup": "group", "topic": SHARED, "queueId": 0}
+    pull = {**place, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 0, "subVersion": 1}
+    for number, (store, port) in enumerate(zip(stores[:2], ports[:2], strict=True)):
+        first = next(
+            m for m in log_records(store)
+            # not the half message of a transaction, which has no place in a queue
+            if (m.topic, m.queue_id) == (SHARED.encode(), 0) and m.sys_flag & 12 in (0, 8)
+        )  # fmt: skip
+        with Client(port) as client:
+            assert client.ask(MEMBERS, {"consumerGroup": "group"}).code == 1
+            assert client.ask(HEART_BEAT, {}, heartbeat("c", "group", SHARED)).code == 0
+            assert client.ask(MEMBERS, {"consumerGroup": "group"}).json["consumerIdList"] == ["c"]
+            answer = client.ask(PULL, pull)
+            assert first.body in answer.body[: first.total_size]
+            queue = {"brokerName": store.name, "queueId": 0, "topic": SHARED}
+            lock = {"consumerGroup": "group", "clientId": f"c{number}", "mqSet": [queue]}
+            assert client.ask(LOCK, {}, lock).json["lockOKMQSet"] == [queue]
+            assert client.ask(COMMIT, {**place, "commitOffset": 7 + number}).code == 0
+            assert client.ask(14, place).ext == {"offset": str(7 + number)}
+    with Client(ports[2]) as client:
+        assert client.ask(14, place).code == 22
+
+
+def test_offsets_are_kept_per_store(tmp_path: Path) -> None:
+    """Each in its own output's file."""
+    stores = [unpack_golden(name, tmp_path) for name in ("plain", "lmq")]
+    with served_stores([(store, store) for store in stores]) as ports:
+        for number, port in enumerate(ports):
+            place = {"consumerGroup": "group", "topic": SHARED, "queueId": 0}
+            with Client(port) as client:
+                assert client.ask(COMMIT, {**place, "commitOffset": number + 1}).code == 0
+    for number, store in enumerate(stores):
+        document = configjson.read(store / CONSUMER_OFFSET_FILE)
+        assert isinstance(document, dict)
+        assert document["offsetTable"] == {f"{SHARED}@group": {"0": number + 1}}
