@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -76,13 +76,20 @@ class Committer:
     """Owns an output's entries and positions for one attempt of a run; not thread-safe."""
 
     def __init__(
-        self, config: DispatcherConfig, indexes: Indexes, log: CommitLog, followers: Followers
+        self,
+        config: DispatcherConfig,
+        indexes: Indexes,
+        log: CommitLog,
+        followers: Followers,
+        on_watermark: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open the output. Raises OutputError."""
+        """Open the output; ``on_watermark`` is called when a new watermark is durable. Raises
+        OutputError."""
         self._config = config
         self._indexes = indexes
         self._log = log
         self._followers = followers
+        self._on_watermark = on_watermark
         record_build(config.output, indexes.settings)
         self._ledger = Ledger(config.state_directory)
         self._watermark = WatermarkFile(config.state_directory)
@@ -184,6 +191,7 @@ class Committer:
             )
             self._watermark.advance(current)
             self._followers.advance(batch.end)
+            self._on_watermark()
         self._store_checkpoint.write(current, self._writers, only_if_due=True)
         self._expire()
         logger.debug("batch: end=%d messages=%d", batch.end, counts.messages)

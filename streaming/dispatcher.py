@@ -55,12 +55,14 @@ def run_dispatcher(
     stop: threading.Event,
     show: Callable[[Progress], None] = lambda _: None,
     jvm: Jvm | None = None,
+    on_watermark: Callable[[StoreSettings], None] = lambda _: None,
 ) -> Progress:
     """Run until caught up (``once``) or until ``stop`` is set; return the final counts.
 
     Where the disk is full, the run waits and goes on when there is room. ``show`` is called a few
-    times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``. Raises
-    ReputError with a line for people.
+    times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``.
+    ``on_watermark`` is given the output's settings once it can be read, and whenever its watermark
+    has moved, in whatever thread. Raises ReputError with a line for people.
     """
     settings, log = config.open_store()
     logger.info("settings: broker_conf=%s", settings.property_file or NO_PROPERTY_FILE)
@@ -73,7 +75,7 @@ def run_dispatcher(
         if finish_swap(config.output):
             logger.warning("finished a rebuild that was killed: output=%s", config.output)
         settings = settings_of(config.output, settings, config.flags)
-        run = _Run(config, settings, log, stop, show)
+        run = _Run(config, settings, log, stop, show, lambda: on_watermark(settings))
         run.space.retry(lambda: held.enter_context(Ownership(config.output)))
         return run.space.retry(lambda: run.attempt(held, jvm))
 
@@ -89,12 +91,14 @@ class _Run:
         log: CommitLog,
         stop: threading.Event,
         show: Callable[[Progress], None],
+        on_watermark: Callable[[], None],
     ) -> None:
         self._config = config
         self._settings = settings
         self._log = log
         self._stop = stop
         self._show = show
+        self._on_watermark = on_watermark
         self._spark: SparkSession | None = None
         self._progress: Progress | None = None
         self._replay_from = _replay_from(config, log)
@@ -131,13 +135,14 @@ class _Run:
         followers = Followers(config, self._settings, plan.watermark.store_id)
         with ExitStack() as opened:
             opened.callback(followers.close)
-            committer = Committer(config, indexes, log, followers)
+            committer = Committer(config, indexes, log, followers, self._on_watermark)
             opened.callback(self._note_progress, progress, progress.position)
             opened.callback(committer.close)
             batches = BatchFunction(config.spool_directory, indexes, log, committer, progress)
             opened.callback(batches.close)
             committer.take_over(plan)
             followers.start(plan.watermark.end_offset, log_end)
+            self._on_watermark()
             _prepare_spark_directory(config, plan)
             progress.log_end = log_end
             log.will_need(plan.start, log_end - plan.start)

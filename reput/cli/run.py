@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from reput.cli import options, render, tables
+from reput.cli.clientoptions import address, client_settings, note_ready, warn_if_open
 from reput.cli.kafkaoptions import kafka_followers
+from serving.config import ServerConfig
+from serving.stores import BrokerIdentity
+from store.errors import UsageError
 from store.follower import FollowerTarget
 from streaming.config import (
     DEFAULT_MAX_BYTES_PER_TRIGGER,
@@ -15,6 +20,9 @@ from streaming.config import (
     DispatcherConfig,
 )
 from streaming.jvm import started
+
+if TYPE_CHECKING:
+    from serving.embedded import EmbeddedServer
 
 
 class OnCorrupt(StrEnum):
@@ -41,7 +49,10 @@ OnCorruptOption = Annotated[
 
 
 @options.with_options(
-    flags=options.build_flags, kafka=kafka_followers, dispatcher=options.dispatcher_settings
+    flags=options.build_flags,
+    kafka=kafka_followers,
+    clients=client_settings,
+    dispatcher=options.dispatcher_settings,
 )
 def run(
     store: options.Store,
@@ -69,7 +80,16 @@ def run(
     delta_schema: options.DeltaSchema = None,
     delta_store_id: options.DeltaStoreId = None,
     delta_interval: options.DeltaInterval = "10s",
+    serve: Annotated[
+        str | None,
+        options.value(
+            "HOST:PORT",
+            "Serve the queues to RocketMQ's consumers as well, as `reput serve` does.",
+            panel=options.CLIENTS,
+        ),
+    ] = None,
     kafka: tuple[FollowerTarget, ...],
+    clients: dict[str, Any],
     dispatcher: dict[str, Any],
     as_json: options.AsJson = False,
 ) -> None:
@@ -96,18 +116,45 @@ def run(
         **dispatcher,
         followers=options.followers(delta, delta_schema, delta_store_id, delta_interval) + kafka,
     )
-    _run(config, as_json)
-
-
-def _run(config: DispatcherConfig, as_json: bool) -> None:
     config.open_store()[1].close()  # a mistake is answered before Java starts
+    _run(config, _server(config, serve, clients), as_json)
+
+
+def _server(
+    config: DispatcherConfig, listen: str | None, clients: dict[str, Any]
+) -> EmbeddedServer | None:
+    """The server that is asked for, its port bound. Raises UsageError."""
+    if listen is None:
+        if clients:
+            raise UsageError("--advertise, --positions and --tls-... need --serve HOST:PORT")
+        return None
+    if config.once:
+        raise UsageError("--serve is for a run that follows the log; leave --once out")
+    from serving.embedded import EmbeddedServer  # noqa: PLC0415
+
+    server_config = ServerConfig(*address("--serve", listen), **clients)
+    identity = BrokerIdentity.of(config.given_settings())
+
+    def ready(port: int) -> None:
+        warn_if_open(server_config)
+        note_ready(server_config, config.store, identity, port)
+
+    return EmbeddedServer(server_config, identity, config.output, ready)
+
+
+def _run(config: DispatcherConfig, server: EmbeddedServer | None, as_json: bool) -> None:
     display = render.ProgressDisplay()
     try:
-        with render.stopped_by_signals() as stop, started(config.spark_conf) as jvm:
+        with (
+            render.stopped_by_signals() as stop,
+            server or nullcontext(),
+            started(config.spark_conf) as jvm,
+        ):
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
-            progress = run_dispatcher(config, stop, display, jvm)
+            told = server.watermark_moved if server is not None else lambda _: None
+            progress = run_dispatcher(config, stop, display, jvm, told)
     finally:
         display.close()
     summary = progress.summary()

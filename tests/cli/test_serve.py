@@ -74,6 +74,16 @@ def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
             done = call("serve", *arguments)
             assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
             assert words in done.stderr
+        for options, words in (
+            (["--serve", used], f"cannot listen at {used}"),
+            (["--serve", "here"], "--serve is 'here'; it must be HOST:PORT"),
+            (["--serve", used, "--once"], "leave --once out"),
+            (["--advertise", "here"], "need --serve HOST:PORT"),
+        ):
+            done = reput("run", store, "--output", tmp_path / "built", *options)
+            assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+            assert words in done.stderr
+        assert not (tmp_path / "built").exists()
 
 
 def test_several_stores(tmp_path: Path) -> None:

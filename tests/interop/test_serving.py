@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,12 +16,16 @@ from pathlib import Path
 import pytest
 
 from checkpoints.watermark import WatermarkFile
+from store import configjson
 from store.log.record import Record
+from store.state.consumeroffset import CONSUMER_OFFSET_FILE
 from store.state.watermark import Watermark
-from tests.interop.clients import Consumed, Consumer, Server, serving
+from tests.interop.clients import Consumed, Consumer, Server, served_by, serving
 from tests.interop.rocketmq import OLD_CLIENT, Broker, HarnessError, mqadmin, require_maven
 from tests.support.certificates import make_certificate
 from tests.support.golden import log_records, unpack_golden
+from workload.appender import Appender
+from workload.messages import Workload
 
 TOPIC, SHARED = "Orders", "Topic_2"
 TRANSACTION, COMMITTED = 12, 8
@@ -273,6 +278,34 @@ def test_a_group_begins_at_the_end_if_it_asks_so(growing: Growing, orders: list[
         found = consumer.take(3000)
         found += consumer.stop()
     assert sorted(found) == as_consumed(orders[3000:])
+
+
+def test_a_run_serves_what_it_dispatches(tmp_path: Path, seed: int) -> None:
+    """A log is written, dispatched, served and consumed at the same time; a stop ends it all."""
+    require_maven()
+    store, output = tmp_path / "store", tmp_path / "output"
+    workload = Workload(1, QUEUES, 200, seed)
+    topic = workload.topics[0].decode()
+    found: list[Consumed] = []
+    with Appender(store, file_size=1 << 20) as appender:
+
+        def append(first: int, count: int) -> None:
+            appender.append_batch(workload.batch(first, count, time.time_ns() // 1_000_000))
+
+        append(0, 500)
+        with (
+            served_by("run", store, "--output", output, "--serve", "127.0.0.1:0") as server,
+            Consumer(server.namesrv, "concurrent", topic, "live") as consumer,
+        ):
+            found += consumer.take(500)
+            for first in range(500, 2000, 250):
+                append(first, 250)
+                found += consumer.take(250)
+            found += consumer.stop()
+    assert sorted(found) == as_consumed(log_records(store))
+    document = configjson.read(output / CONSUMER_OFFSET_FILE)
+    assert isinstance(document, dict)
+    assert sum(document["offsetTable"][f"{topic}@live"].values()) == 2000
 
 
 def _wait_for_log(server: Server, text: str, count: int) -> None:

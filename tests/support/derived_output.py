@@ -65,6 +65,7 @@ class DerivedOutput:
         self,
         *,
         part: Callable[[DispatchBatch], int] | None = None,
+        on_watermark: Callable[[], None] = lambda: None,
         **options: Any,
     ) -> Sequence[str]:
         """As ``run_dispatcher`` does, in one batch; ``part`` chooses where it ends, ``options`` are
@@ -82,10 +83,11 @@ class DerivedOutput:
             built = Built(self.root, settings)
             plan = make_plan(log, end, found, config.spark_directory, built)
             followers = Followers(config, settings, plan.watermark.store_id)
-            committer = Committer(config, indexes, log, followers)
+            committer = Committer(config, indexes, log, followers, on_watermark)
             try:
                 committer.take_over(plan)
                 followers.start(plan.watermark.end_offset, end)
+                on_watermark()
                 if plan.start < end:
                     batch = indexes.scan(log, plan.start, end, live)
                     assert batch is not None

@@ -1,0 +1,94 @@
+"""A server in the process of the dispatcher whose output it serves.
+
+It has a thread with an event loop of its own and shares nothing with the dispatcher but the news
+that the watermark has moved. Whatever happens to it, the dispatcher goes on: one line is logged,
+and the next start serves again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from serving.arrivals import ToldArrivals
+from serving.config import ServerConfig
+from serving.server import Server
+from serving.stores import BrokerIdentity, ServedStore
+from store.config import StoreSettings
+from store.errors import ReputError
+
+STOP_SECONDS = 10.0
+"""Time for the last commits; a slow disk does not keep the process any longer."""
+
+logger = logging.getLogger("reput")
+
+
+class EmbeddedServer:
+    """Serves one output from its first watermark on; a context manager, which ends it."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        identity: BrokerIdentity,
+        output: Path,
+        on_ready: Callable[[int], None],
+    ) -> None:
+        """Bind the port; ``on_ready`` is told which, once clients are served. Raises UsageError."""
+        self._server = Server(config)
+        self._identity = identity
+        self._output = output
+        self._on_ready = on_ready
+        self._loop = asyncio.new_event_loop()
+        self._arrivals = ToldArrivals(self._loop)
+        self._stop = asyncio.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._thread is None:
+            self._end()
+            return
+        with suppress(RuntimeError):  # the loop has ended, and was closed
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            logger.warning("serving did not end in %.0f s and was abandoned", STOP_SECONDS)
+
+    def watermark_moved(self, settings: StoreSettings) -> None:
+        """The output has a durable watermark, or a new one; called by the dispatcher's threads."""
+        if self._thread is None:
+            arguments = (settings,)
+            self._thread = threading.Thread(
+                target=self._run, args=arguments, name="reput-serve", daemon=True
+            )
+            self._thread.start()
+        self._arrivals.tell()
+
+    def _run(self, settings: StoreSettings) -> None:
+        store = ServedStore(self._identity, settings, self._output, self._arrivals)
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(
+                    self._server.run(
+                        [store], self._stop, lambda: self._on_ready(self._server.ports[0])
+                    )
+                )
+        except Exception as error:
+            # whatever it was, messages are dispatched all the same
+            text = str(error) if isinstance(error, ReputError | OSError) else repr(error)
+            logger.error(
+                "serving has ended, dispatching goes on: %s; the next start serves again", text
+            )
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._server.close()
+        self._loop.close()

@@ -1,0 +1,141 @@
+"""A server in the dispatcher's process: woken by commits, and nothing to the dispatcher's harm."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving import pulling
+from serving.config import ServerConfig
+from serving.embedded import EmbeddedServer
+from serving.stores import BrokerIdentity
+from store import fsops
+from store.config import StoreSettings, read_store_settings
+from store.state.brokerlock import BrokerLock
+from store.state.built import settings_of
+from store.state.consumeroffset import ConsumerOffsetFile
+from store.state.watermark import read_watermark
+from tests.support.derived_output import DerivedOutput
+from tests.support.golden import log_records, unpack_golden
+from tests.support.remoting import Client
+
+FOUND, PULL, COMMIT, MAX_OFFSET = 0, 11, 15, 30
+EVENT_SECONDS = 120.0
+PLACE: dict[str, object] = {"consumerGroup": "group", "topic": "Topic_1", "queueId": 0}
+
+
+class Served:
+    """A dispatcher's output, and the server beside it."""
+
+    def __init__(self, settings: StoreSettings, output: Path) -> None:
+        self.settings = settings
+        self.ready: queue.Queue[int] = queue.Queue()
+        config = ServerConfig("127.0.0.1", 0)
+        identity = BrokerIdentity.of(settings)
+        self.server = EmbeddedServer(config, identity, output, self.ready.put)
+
+    def told(self) -> None:
+        self.server.watermark_moved(self.settings)
+
+    def port(self) -> int:
+        return self.ready.get(timeout=EVENT_SECONDS)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> DerivedOutput:
+    return DerivedOutput.unpack("plain", tmp_path)
+
+
+@pytest.fixture
+def served(output: DerivedOutput) -> Served:
+    return Served(settings_of(output.root, read_store_settings(output.store)), output.root)
+
+
+def half_of(output: DerivedOutput) -> int:
+    """A record's start in the middle of the log."""
+    found = log_records(output.store)
+    return found[len(found) // 2].physical_offset
+
+
+def test_a_commit_wakes_a_waiting_pull(
+    output: DerivedOutput, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks at files meanwhile, and the pull's deadline is far away."""
+    monkeypatch.setattr(pulling, "MAX_SUSPEND_MS", 1 << 40)
+    with served.server:
+        output.start(part=lambda _: half_of(output), on_watermark=served.told)
+        with Client(served.port()) as client:
+            end = client.ask(MAX_OFFSET, PLACE).ext["offset"]
+            wanted = {"queueOffset": end, "maxMsgNums": 32, "sysFlag": 6, "subscription": "*"}
+            opaque = client.send(PULL, {**PLACE, **wanted, "suspendTimeoutMillis": 1 << 40})
+            # requests are answered in their order: the pull waits
+            assert client.ask(MAX_OFFSET, PLACE).ext["offset"] == end
+            output.start(on_watermark=served.told)
+            answer = client.receive(timeout=EVENT_SECONDS)
+    assert (answer.code, answer.opaque) == (FOUND, opaque)
+    first = next(
+        m for m in log_records(output.store)
+        if (m.topic, m.queue_id, m.queue_offset) == (b"Topic_1", 0, int(end))
+    )  # fmt: skip
+    assert int.from_bytes(answer.body[28:36], "big") == first.physical_offset
+
+
+def test_a_failure_does_not_stop_dispatch(
+    output: DerivedOutput,
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A journal that cannot be synced ends the server, with one line; the output is complete."""
+    with served.server:
+        output.start(part=lambda _: half_of(output), on_watermark=served.told)
+        with Client(served.port()) as client, monkeypatch.context() as patch:
+            patch.setattr(fsops, "_failpoints", fsops._Failpoints("sync:1=EIO"))
+            assert client.ask(COMMIT, {**PLACE, "commitOffset": 3}).code == 0
+            assert client.is_closed()
+        output.start(on_watermark=served.told)
+    check_complete(output, caplog)
+
+
+def test_a_server_that_cannot_start_does_not_stop_dispatch(
+    output: DerivedOutput, served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another server has the output's offsets."""
+    output.root.mkdir()
+    with ConsumerOffsetFile(output.root), served.server:
+        output.start(on_watermark=served.told)
+    check_complete(output, caplog)
+    assert "written by another process" in caplog.text
+
+
+def check_complete(output: DerivedOutput, caplog: pytest.LogCaptureFixture) -> None:
+    """Everything was dispatched, and one line tells of the server."""
+    found = read_watermark(output.state)
+    last = log_records(output.store)[-1]
+    assert found is not None
+    assert found.end_offset == last.physical_offset + last.total_size
+    assert output.verify().differences == ()
+    told = [line.getMessage() for line in caplog.records if line.levelname == "ERROR"]
+    assert len(told) == 1
+    assert told[0].startswith("serving has ended, dispatching goes on: ")
+
+
+def test_the_dispatchers_lock_is_kept(tmp_path: Path) -> None:
+    """A look at the lock's file would release it: it belongs to the process."""
+    store = unpack_golden("plain", tmp_path)
+    served = Served(read_store_settings(store), store)
+    program = (
+        "from pathlib import Path; from store.state.brokerlock import broker_pid\n"
+        f"print(broker_pid(Path({str(store)!r})) is not None)"
+    )
+    with BrokerLock(store), served.server:
+        served.told()
+        served.port()
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
+    assert done.stdout == "True\n"
