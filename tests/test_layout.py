@@ -25,7 +25,7 @@ OURS = {
     "serving": frozenset({"store", "filters", "readers"}),
     "checkpoints": frozenset({"store"}),
     "streaming": frozenset({"store", "filters", "sources", "sinks", "checkpoints"}),
-    "workload": frozenset({"store", "checkpoints", "streaming"}),
+    "workload": frozenset({"store", "serving", "checkpoints", "streaming"}),
     "upkeep": frozenset(
         {"store", "filters", "sources", "sinks", "checkpoints", "streaming", "workload"}
     ),

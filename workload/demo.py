@@ -1,7 +1,9 @@
-"""The demo: an appender writes a live log, the dispatcher follows it, and every message is checked.
+"""The demo: an appender writes a live log, the dispatcher follows it and serves its queues, a
+consumer drains them, and every message is checked.
 
 It uses two processes, as in production: the appender plays the broker and holds its store; the
-dispatcher follows that store's log and writes to an output of its own.
+dispatcher follows that store's log and writes to an output of its own. The consumer is a thread
+here, and comes over the wire.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.config import ServerConfig
+from serving.embedded import EmbeddedServer
+from serving.stores import BrokerIdentity
 from store import fsops
 from store.config import read_store_settings
 from store.datadirectories import check_target
@@ -33,6 +38,7 @@ from store.queue.consumequeue import (
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress
+from workload.consumer import DemoConsumer
 from workload.messages import MessageBatch, Workload
 
 LOG_FILE_SIZE = 64 << 20
@@ -61,11 +67,21 @@ class CheckedQueue:
     message_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """A demo whose every message was found twice, in the queues and by the consumer."""
+
+    queues: list[CheckedQueue]
+    consumed: list[int]
+    """Messages that the consumer got, of each topic: each once and in its order."""
+    progress: Progress
+
+
 def run_demo(
     plan: DemoPlan, directory: Path, stop: threading.Event, show: Callable[[Progress], None]
-) -> tuple[list[CheckedQueue], Progress]:
-    """Append, follow and check. Raises StoreError naming the first wrong message, and UsageError
-    for a directory in which a store has its data."""
+) -> DemoResult:
+    """Append, follow, consume and check. Raises StoreError naming the first wrong message, and
+    UsageError for a directory in which a store has its data."""
     check_target(directory)
     store, output = directory / "store", directory / "output"
     fsops.make_directories(store / "commitlog", directory)
@@ -77,10 +93,20 @@ def run_demo(
     ]  # fmt: skip
     ended = threading.Event()
     appended: list[int] = []
+    workload = Workload(plan.topics, plan.queues, plan.body_size, plan.seed)
+    consumer = DemoConsumer(workload)
+    config = DispatcherConfig(store=store, output=output)
+    server = EmbeddedServer(
+        ServerConfig("127.0.0.1", 0),
+        BrokerIdentity.of(config.given_settings()),
+        output,
+        consumer.begin,
+    )
     # its log lines do not belong on the terminal that shows this process's progress
     with (
         tempfile.TemporaryFile("w+") as told,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True) as producer,
+        server,
     ):
         try:
 
@@ -98,12 +124,12 @@ def run_demo(
                 if progress.end_offset >= appended[0] or stop.is_set():
                     ended.set()
 
-            config = DispatcherConfig(store=store, output=output)
-            progress = run_dispatcher(config, ended, follow)
+            progress = run_dispatcher(config, ended, follow, on_watermark=server.watermark_moved)
+            consumed = consumer.finish(progress.counts.messages)
         finally:
             producer.terminate()
-    workload = Workload(plan.topics, plan.queues, plan.body_size, plan.seed)
-    return check_queues(workload, config, progress.counts.messages), progress
+    queues = check_queues(workload, config, progress.counts.messages)
+    return DemoResult(queues, consumed, progress)
 
 
 def check_queues(

@@ -23,7 +23,7 @@ def demo(
     size: Annotated[int, value("BYTES", "Length of each body.", min=12)] = 300,
     seconds: Annotated[int, value("N", "How many seconds to append for.", min=1)] = 20,
 ) -> None:
-    """Append to a live log, follow it with the dispatcher, then check every message."""
+    """Append to a live log, dispatch and serve it, consume it over the wire, and check it all."""
     from workload.demo import DemoPlan, run_demo  # noqa: PLC0415
 
     if directory is not None and directory.exists() and any(directory.iterdir()):
@@ -34,22 +34,24 @@ def demo(
     plan = DemoPlan(topics, queues, rate, size, seconds)
     try:
         with render.stopped_by_signals() as stop:
-            checked, progress = run_demo(plan, place, stop, display)
+            result = run_demo(plan, place, stop, display)
     finally:
         display.close()
         if directory is None:
             shutil.rmtree(place, ignore_errors=True)
     by_topic: dict[str, list[int]] = {}
-    for queue in checked:
+    for queue in result.queues:
         by_topic.setdefault(queue.topic, []).append(queue.message_count)
     tables.print_table(
-        "read back from the consume queues",
-        ("topic", "queues", "messages", "result"),
+        "read back from the consume queues, and consumed over the wire meanwhile",
+        ("topic", "queues", "messages", "queues hold", "consumed"),
         [
-            (topic, len(counts), f"{sum(counts):,}", "all as appended")
-            for topic, counts in by_topic.items()
+            (topic, len(counts), f"{sum(counts):,}", "all as appended",
+             f"{consumed:,}, each once, in order")
+            for (topic, counts), consumed in zip(by_topic.items(), result.consumed, strict=True)
         ],
-    )
+    )  # fmt: skip
+    progress = result.progress
     active = progress.active_seconds()
     tables.print_line(
         f"{tables.counted(progress.counts.messages, 'message')} in "

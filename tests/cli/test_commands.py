@@ -181,10 +181,14 @@ def test_produce_is_paced(tmp_path: Path) -> None:
 
 
 def test_demo_checks_every_message() -> None:
-    """A short one; the table says that all of it is as it was appended."""
+    """A short one; the table says that all of it is as it was appended, and was consumed."""
     done = reput("demo", "--seconds", 2, "--rate", 500, "--topics", 2, "--queues", 2)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("all as appended") == 2
+    assert done.stdout.count("each once, in order") == 2
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("Topic_00")]
+    assert [f"{row[2]}," for row in rows] == [row[6] for row in rows]
+    assert sum(int(row[2].replace(",", "")) for row in rows) >= 500
     assert "Topic_001" in done.stdout
 
 

@@ -80,7 +80,7 @@ def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
             (["--serve", used, "--once"], "leave --once out"),
             (["--advertise", "here"], "need --serve HOST:PORT"),
         ):
-            done = reput("run", store, "--output", tmp_path / "built", *options)
+            done = call("run", store, "--output", tmp_path / "built", *options)
             assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
             assert words in done.stderr
         assert not (tmp_path / "built").exists()
