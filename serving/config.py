@@ -20,8 +20,8 @@ class ServerConfig:
 
     host: str
     port: int
-    """That of the name server and the first broker, 0 for any free ones; those of further brokers
-    follow it."""
+    """The port of the name server and the first broker, and the ports of further brokers follow it;
+    0 takes any free ones."""
     advertised_host: str | None = None
     """The address that clients are told; None for the one at which they reached us."""
     first_position: FirstPosition = FirstPosition.AS_ASKED
