@@ -35,13 +35,18 @@ def spark() -> Iterator[SparkSession]:
         yield opened
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put folders with long files first and keep the order within each."""
+    """Put folders with long files first and keep the order of files, each of which finishes with
+    one release before the next: what it sets up for a release it sets up once."""
     tests = Path(__file__).parent
+    files = {path: number for number, path in enumerate(dict.fromkeys(i.path for i in items))}
 
-    def place(item: pytest.Item) -> int:
+    def place(item: pytest.Item) -> tuple[int, int, str]:
         folder = item.path.relative_to(tests).parts[0]
-        return STARTED_FIRST.index(folder) if folder in STARTED_FIRST else len(STARTED_FIRST)
+        first = STARTED_FIRST.index(folder) if folder in STARTED_FIRST else len(STARTED_FIRST)
+        case = getattr(item, "callspec", None)
+        return first, files[item.path], case.params.get("release", "") if case else ""
 
     items.sort(key=place)
 

@@ -29,7 +29,8 @@ from tests.support.wire import file_name
 
 pytestmark = pytest.mark.usefixtures("release")
 TOPICS = {"Trade": 4, "Audit": 2}
-MESSAGES = 4000
+MESSAGES = 1000
+LOG_FILE_SIZE = 262144
 SEND_TIMEOUT = 120.0
 FILE_SIZE = 4096
 
@@ -90,7 +91,7 @@ def follow_broker(store: Path, output: Path, seed: int, settings: dict[str, Any]
             if progress.end_offset == state.get("end"):
                 stop.set()
 
-        progress = run_dispatcher(DispatcherConfig(store, output, trigger_ms=100), stop, follow)
+        progress = run_dispatcher(DispatcherConfig(store, output, trigger_ms=400), stop, follow)
     assert progress.end_offset == state["end"]
     assert progress.counts.quarantined_bytes == 0
     return progress
@@ -102,7 +103,11 @@ def test_a_broker_that_writes_over_two_paths(tmp_path: Path) -> None:
     oldest go to a read-only path, the others' order is turned, and broker and reput go on."""
     store, output = tmp_path / "store", tmp_path / "output"
     paths, old = [store / "commitlog", tmp_path / "disk2" / "commitlog"], tmp_path / "disk0"
-    follow_broker(store, output, 21, {"storePathCommitLog": ",".join(map(str, paths))})
+    settings = {
+        "storePathCommitLog": ",".join(map(str, paths)),
+        "mappedFileSizeCommitLog": LOG_FILE_SIZE,
+    }
+    follow_broker(store, output, 21, settings)
     logs = [sorted(path.iterdir()) for path in paths]
     assert min(map(len, logs)) >= 3
     assert difference(output / "consumequeue", store / "consumequeue") == []

@@ -47,7 +47,7 @@ def check_equal(output: Path, store: Path, *, index: bool) -> None:
     assert ours == theirs if index else not theirs
 
 
-@pytest.mark.parametrize("max_bytes", [1 << 30, 64 << 10], ids=["one batch", "64k batches"])
+@pytest.mark.parametrize("max_bytes", [1 << 30, 192 << 10], ids=["one batch", "192k batches"])
 @pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
 def test_every_index_equals_rocketmqs(
     golden: Callable[[str], Path], tmp_path: Path, name: str, max_bytes: int
@@ -78,9 +78,9 @@ def test_stopped_between_batches_and_replayed(
     for segment in log.segments:
         copied = store / "commitlog" / segment.path.name
         copied.write_bytes(segment.path.read_bytes())
-        dispatch(store, output, max_bytes_per_trigger=100_000)
+        dispatch(store, output, max_bytes_per_trigger=200_000)
     check_equal(output, full, index=True)
-    dispatch(store, output, replay_from="earliest", max_bytes_per_trigger=150_000)
+    dispatch(store, output, replay_from="earliest", max_bytes_per_trigger=300_000)
     check_equal(output, full, index=True)
 
 
