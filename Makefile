@@ -24,9 +24,9 @@ $(STAMP): pyproject.toml constraints.txt deploy/install-jdk.sh
 run: install ## the demo: a live log, followed by the dispatcher, every message checked
 	$(BIN)/reput demo
 
-test: install ## all tests that CI runs, a process for each core
+test: install ## all tests that CI runs, three processes for two cores
 	sh deploy/install-jdk.sh maven
-	$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder --durations=10
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
 test-slow: install ## exhaustive runs: hundreds of kill -9 rounds, 40,000 mutated logs; two hours
 	sh deploy/install-jdk.sh maven

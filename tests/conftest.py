@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -33,6 +34,11 @@ def spark() -> Iterator[SparkSession]:
     """One local session with the dispatcher's own settings: starting one takes seconds."""
     with session({}) as opened:
         yield opened
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Three processes for two cores: one of three waits, for a broker's second, a kill or a JVM."""
+    return (os.cpu_count() or 1) * 3 // 2
 
 
 @pytest.hookimpl(trylast=True)
