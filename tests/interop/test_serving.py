@@ -21,7 +21,7 @@ from store.log.record import Record
 from store.state.consumeroffset import CONSUMER_OFFSET_FILE
 from store.state.watermark import Watermark
 from tests.interop.clients import Consumed, Consumer, Server, served_by, serving
-from tests.interop.rocketmq import OLD_CLIENT, Broker, HarnessError, mqadmin, require_maven
+from tests.interop.rocketmq import OLD_CLIENT, HarnessError, require_maven
 from tests.support.certificates import make_certificate
 from tests.support.golden import log_records, unpack_golden
 from workload.appender import Appender
@@ -312,28 +312,3 @@ def _wait_for_log(server: Server, text: str, count: int) -> None:
     """Wait until the server has said something so often."""
     while sum(text in line for line in server.log) < count:
         server.process.poll()
-
-
-def rows(table: str) -> list[list[str]]:
-    """Lines of mqadmin's tables about the topic, without the broker's name and times."""
-    found = [line.split() for line in table.splitlines()]
-    return sorted([row[0], *row[2:5]] for row in found if row and row[0] in (TOPIC, "%RETRY%told"))
-
-
-def test_mqadmin_shows_what_it_shows_of_a_broker(
-    store: Path, server: Server, tmp_path: Path
-) -> None:
-    """consumerProgress of a group that consumed all, and topicStatus."""
-    tables = []
-    shutil.copytree(store, tmp_path / "theirs")
-    with Broker(tmp_path / "theirs") as broker:
-        for namesrv in (broker.namesrv, server.namesrv):
-            with Consumer(namesrv, "concurrent", TOPIC, "told") as consumer:
-                consumer.take(6000)
-            progress = mqadmin(namesrv, "consumerProgress", "-g", "told")
-            status = mqadmin(namesrv, "topicStatus", "-t", TOPIC)
-            words = [line.split() for line in status.splitlines()]
-            bounds = [row[1:4] for row in words if len(row) > 3 and row[1].isdigit()]
-            tables.append(([row for row in rows(progress) if row[0] == TOPIC], sorted(bounds)))
-    assert tables[0] == tables[1]
-    assert [len(table) for table in tables[1]] == [QUEUES, QUEUES]
