@@ -140,13 +140,14 @@ def encode(frame: Frame) -> bytes:
 
 def _decode_json(header: bytes) -> Frame:
     try:
-        fields = json.loads(header)
+        # json would take other encodings too, and halves of surrogate pairs
+        fields = json.loads(header.decode())
     except (ValueError, RecursionError) as error:
         raise FrameError(f"the header is no JSON: {error}") from error
     if not isinstance(fields, dict):
         raise FrameError("the header is no JSON object")
     if b"\\u" in header:
-        _require_characters(fields)
+        require_characters(fields)
     remark, ext = fields.get("remark"), fields.get("extFields")
     if remark is not None and not isinstance(remark, str):
         raise FrameError("the header's remark is no text")
@@ -164,12 +165,12 @@ def _decode_json(header: bytes) -> Frame:
     )
 
 
-def _require_characters(value: object) -> None:
-    """Refuse texts with half of a surrogate pair, which no other text of ours can hold."""
+def require_characters(value: object) -> None:
+    """Raise FrameError for texts with half of a surrogate pair, which no text of ours can hold."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise FrameError("the header has an escape that is no character") from error
+        raise FrameError("the JSON has an escape that is no character") from error
 
 
 def _number(fields: dict[str, object], name: str) -> int:

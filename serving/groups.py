@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from filters.consumers import SQL92
 from readers.messagefilter import MessageFilter
@@ -20,7 +21,8 @@ from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
-from store.names import is_group
+from store.names import is_client_id, is_group
+from store.queue.consumequeue import MAX_TOPIC_BYTES
 
 logger = logging.getLogger("reput")
 
@@ -30,6 +32,9 @@ QUIET_SECONDS = 0.2
 """Members are notified when a group did not change for this time, so that a rolling start
 notifies them once."""
 LONGEST_QUIET_SECONDS = 1.0
+MAX_BYTES = 512 << 20
+"""All members' subscriptions take up to this much; another one is refused."""
+MAX_EXPRESSION_LENGTH = 16 << 10
 BROADCASTING = "BROADCASTING"
 TAG = "TAG"
 
@@ -58,6 +63,8 @@ class Member:
     language: str
     version: int
     last_beat: float
+    size: int = 0
+    """Bytes that it takes here, about."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     """By topic."""
 
@@ -76,13 +83,17 @@ class Group:
     notice_due: float = 0.0
 
 
+@lru_cache(64)
 def parse_filter(expression: str, expression_type: str) -> MessageFilter:
-    """A subscription's filter. Raises ValueError for an expression that RocketMQ refuses."""
+    """A subscription's filter. Raises ValueError for an expression that RocketMQ refuses, or that
+    is too long."""
+    if len(expression) > MAX_EXPRESSION_LENGTH:
+        raise ValueError(f"an expression of {len(expression)} characters is too long")
     if expression_type == SQL92:
         return MessageFilter.by_sql(expression)
     if expression_type == TAG:
         return MessageFilter.by_tags(expression)
-    raise ValueError(f"expression type {expression_type!r} is neither TAG nor SQL92")
+    raise ValueError(f"expression type {expression_type[:80]!r} is neither TAG nor SQL92")
 
 
 class Groups:
@@ -94,6 +105,8 @@ class Groups:
         self._groups: dict[str, Group] = {}
         self._by_connection: dict[Connection, dict[str, str]] = {}
         """Client id by group."""
+        self._size = 0
+        """Bytes that all members take."""
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -139,16 +152,20 @@ class Groups:
         consumers = body.get("consumerDataSet") or []
         if not isinstance(client_id, str) or not isinstance(consumers, list):
             raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has no clientID")
+        if not is_client_id(client_id):
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat's clientID is no client's")
         is_whole = body.get("withoutSub") is not True
-        is_unknown = False
+        is_unknown, no_group = False, None
         for consumer in consumers:
             if not isinstance(consumer, dict) or not isinstance(consumer.get("groupName"), str):
                 raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has a group without name")
             if not is_group(consumer["groupName"]):
-                logger.warning("client %s names no group: %.80r", client_id, consumer["groupName"])
+                no_group = consumer["groupName"]
                 continue
             member = self._beat(connection, request, client_id, consumer, is_whole)
             is_unknown = is_unknown or not member.subscriptions
+        if no_group is not None:
+            logger.warning("client %s names no group: %.80r", client_id, no_group)
         ext = {
             "IS_SUPPORT_HEART_BEAT_V2": "true",
             "IS_SUB_CHANGE": "true" if is_whole or is_unknown else "false",
@@ -163,14 +180,18 @@ class Groups:
         consumer: Mapping[str, object],
         is_whole: bool,
     ) -> Member:
-        group = self._groups.setdefault(
-            str(consumer["groupName"]), Group(str(consumer["groupName"]))
-        )
+        name = str(consumer["groupName"])
+        group = self._groups.get(name) or Group(name)
+        member = group.members.get(client_id)
+        held = member.size if member else 0
+        size = _size(consumer) if is_whole or not member else held
+        if size > held and self._size + size - held > MAX_BYTES:
+            raise Refused(ResponseCode.SYSTEM_BUSY, "there are too many members and subscriptions")
+        self._groups[name] = group
         group.consume_type = str(consumer.get("consumeType", ""))
         group.message_model = str(consumer.get("messageModel", ""))
         group.consume_from_where = str(consumer.get("consumeFromWhere", ""))
         now = asyncio.get_running_loop().time()
-        member = group.members.get(client_id)
         if member is None:
             member = Member(client_id, connection, request.language, request.version, now)
             group.members[client_id] = member
@@ -185,6 +206,8 @@ class Groups:
             self._by_connection.get(member.connection, {}).pop(group.name, None)
             member.connection = connection
         member.last_beat = now
+        self._size += size - held
+        member.size = size
         self._by_connection.setdefault(connection, {})[group.name] = client_id
         if is_whole:
             self._subscribe(group, member, consumer.get("subscriptionDataSet"))
@@ -193,11 +216,11 @@ class Groups:
     def _subscribe(self, group: Group, member: Member, data: object) -> None:
         """Take over a member's whole set; an entry is replaced by a newer one only."""
         found: dict[str, Subscription] = {}
-        for entry in data if isinstance(data, list) else []:
-            sent = _subscription(entry)
-            if sent is None:
-                logger.warning("client %s sends a subscription that is none", member.client_id)
-                continue
+        entries = data if isinstance(data, list) else []
+        sents = [sent for entry in entries if (sent := _subscription(entry)) is not None]
+        if len(sents) < len(entries):
+            logger.warning("client %s sends subscriptions that are none", member.client_id)
+        for sent in sents:
             held = member.subscriptions.get(sent.topic)
             is_newer = held is None or sent.sub_version >= held.sub_version
             found[sent.topic] = sent if is_newer or held is None else held
@@ -232,6 +255,7 @@ class Groups:
 
     def _remove(self, group: Group, member: Member, *, said: bool) -> None:
         del group.members[member.client_id]
+        self._size -= member.size
         self._by_connection.get(member.connection, {}).pop(group.name, None)
         logger.info("client %s leaves group %s", member.client_id, group.name)
         self._on_leave(group.name, member.client_id, said)
@@ -312,6 +336,15 @@ class Groups:
         return request.answer(ResponseCode.SUCCESS)
 
 
+def _size(consumer: Mapping[str, object]) -> int:
+    """Bytes that a membership takes here, at most: an expression takes a hundred times its
+    length."""
+    data = consumer.get("subscriptionDataSet")
+    entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+    expressions = sum(len(str(entry.get("subString"))) for entry in entries)
+    return 1024 + 6 * len(requests.to_text(consumer)) + 128 * expressions
+
+
 def _subscription(data: object) -> Subscription | None:
     """SubscriptionData as sent; None if it is none."""
     if not isinstance(data, dict):
@@ -319,6 +352,9 @@ def _subscription(data: object) -> Subscription | None:
     topic, expression = data.get("topic"), data.get("subString")
     kind, version = data.get("expressionType") or TAG, data.get("subVersion", 0)
     if not isinstance(topic, str) or not isinstance(kind, str) or type(version) is not int:
+        return None
+    # it is written to logs, in one line
+    if len(topic) > MAX_TOPIC_BYTES or not topic.isprintable():
         return None
     if expression is not None and not isinstance(expression, str):
         return None

@@ -14,9 +14,13 @@ from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
+from store.names import is_client_id, is_group
+from store.queue.consumequeue import MAX_TOPIC_BYTES
 
 LOCK_SECONDS = 60.0
 """A lock that was not renewed ends after this time."""
+MAX_LOCKS = 1 << 18
+"""Locks of all groups; nobody gets another one while there are so many."""
 RELEASE_SECONDS = 3.0
 """Time between the loss of an owner's connection and the end of its locks."""
 
@@ -36,6 +40,8 @@ class Locks:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._groups: dict[str, dict[QueueName, _Lock]] = {}
+        self._count = 0
+        self._swept_at = clock()
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -59,14 +65,32 @@ class Locks:
 
     def lock(self, group: str, client_id: str, queues: Iterable[QueueName]) -> list[QueueName]:
         """Lock or renew; returns the queues that this client now has."""
-        now, held = self._clock(), self._groups.setdefault(group, {})
-        granted = []
+        now = self._clock()
+        if now >= self._swept_at + LOCK_SECONDS:
+            self._sweep(now)
+        granted, held = [], self._groups.get(group, {})
         for queue in queues:
             lock = held.get(queue)
+            if lock is None:
+                if self._count >= MAX_LOCKS:
+                    continue
+                self._count += 1
             if lock is None or lock.client_id == client_id or lock.ends <= now:
                 held[queue] = _Lock(client_id, now + LOCK_SECONDS)
                 granted.append(queue)
+        if held:
+            self._groups[group] = held
         return granted
+
+    def _sweep(self, now: float) -> None:
+        """Forget locks that ended."""
+        self._swept_at = now
+        for group, held in list(self._groups.items()):
+            kept = {queue: lock for queue, lock in held.items() if lock.ends > now}
+            self._count -= len(held) - len(kept)
+            self._groups[group] = kept
+            if not kept:
+                del self._groups[group]
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueName]) -> None:
         """Give up locks; those of others stay."""
@@ -75,6 +99,7 @@ class Locks:
             lock = held.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del held[queue]
+                self._count -= 1
         if not held:
             self._groups.pop(group, None)
 
@@ -90,7 +115,10 @@ def _asked(request: Frame) -> tuple[str, str, dict[QueueName, dict[str, object]]
     """Group, client id and queues of a request. Raises Refused."""
     body = requests.json_body(request)
     group, client_id, queues = (body.get(n) for n in ("consumerGroup", "clientId", "mqSet"))
-    if isinstance(group, str) and isinstance(client_id, str) and isinstance(queues, list):
+    if (
+        isinstance(group, str) and isinstance(client_id, str) and isinstance(queues, list)
+        and is_group(group) and is_client_id(client_id)
+    ):  # fmt: skip
         return group, client_id, {_queue_name(queue): queue for queue in queues}
     raise _refused()
 
@@ -99,7 +127,7 @@ def _queue_name(queue: object) -> QueueName:
     """The name of a MessageQueue as sent. Raises Refused."""
     if isinstance(queue, dict):
         topic, queue_id = queue.get("topic"), queue.get("queueId")
-        if isinstance(topic, str) and type(queue_id) is int:
+        if isinstance(topic, str) and len(topic) <= MAX_TOPIC_BYTES and type(queue_id) is int:
             return topic, queue_id
     raise _refused()
 

@@ -39,6 +39,8 @@ MAX_BODY_BYTES = 8 << 20
 MAX_MSG_NUMS = 1 << 14
 MAX_SUSPEND_MS = 60_000
 MAX_HOLDS_PER_CONNECTION = 1 << 16
+MAX_HOLDS = 1 << 18
+"""Waiting pulls of all connections together."""
 RETRY_SECONDS = 0.1
 """Time between attempts to see new messages where that fails."""
 WOKEN_AT_ONCE = 64
@@ -75,13 +77,13 @@ class _Pull:
 
     connection: Connection
     request: Frame
+    """As far as an answer needs it: fields and body are not kept while it waits."""
     topic: TopicConfig
     group: str
     queue_id: int
     offset: int
     group_sys_flag: int
     max_count: int
-    max_bytes: int
     message_filter: MessageFilter | None
     look_at: int
     """Queue offset from which on units were not looked at while it waited."""
@@ -116,6 +118,7 @@ class Pulling:
         self._arrivals = arrivals
         self._held: dict[tuple[str, int], set[_Pull]] = {}
         self._held_by: dict[Connection, set[_Pull]] = {}
+        self._held_count = 0
         self._is_holding = asyncio.Event()
 
     @property
@@ -149,7 +152,8 @@ class Pulling:
         return self._answer(pull, self._look(pull, pull.offset))
 
     def _checked(self, connection: Connection, request: Frame) -> _Pull:
-        """The pull that a request asks for. Raises Refused."""
+        """The pull that a request asks for; like a broker it ignores maxMsgBytes. Raises
+        Refused."""
         group = requests.group(request)
         policy = self._policies.find(group)
         if not policy.is_consume_enabled:
@@ -183,14 +187,13 @@ class Pulling:
         offset = requests.number(request, "queueOffset")
         return _Pull(
             connection,
-            request,
+            Frame(request.code, request.opaque, codec=request.codec),
             config,
             group,
             queue_id,
             offset,
             policy.sys_flag,
             min(requests.number(request, "maxMsgNums"), MAX_MSG_NUMS),
-            min(requests.number(request, "maxMsgBytes", MAX_BODY_BYTES), MAX_BODY_BYTES),
             self._filter(connection, request, group, name),
             offset,
         )
@@ -249,7 +252,7 @@ class Pulling:
 
     def _look(self, pull: _Pull, offset: int) -> GetRangesResult:
         found = self._store.get_ranges(
-            pull.topic.name, pull.queue_id, offset, pull.max_count, max_bytes=pull.max_bytes,
+            pull.topic.name, pull.queue_id, offset, pull.max_count, max_bytes=MAX_BODY_BYTES,
             message_filter=pull.message_filter,
         )  # fmt: skip
         for damaged in found.damaged:
@@ -289,19 +292,22 @@ class Pulling:
         return is_small or self._store.is_dispatched_whole()
 
     def _hold(self, pull: _Pull, seconds: float) -> None:
-        held = self._held_by.setdefault(pull.connection, set())
-        if len(held) >= MAX_HOLDS_PER_CONNECTION:
-            raise Refused(ResponseCode.FLOW_CONTROL, "too many pulls of this connection wait")
+        held = self._held_by.get(pull.connection, set())
+        if len(held) >= MAX_HOLDS_PER_CONNECTION or self._held_count >= MAX_HOLDS:
+            raise Refused(ResponseCode.FLOW_CONTROL, "too many pulls wait")
         pull.connection.on_writable = lambda: self._wake_connection(pull.connection)
         loop = asyncio.get_running_loop()
         pull.deadline = loop.call_later(seconds, self._expired, pull)
-        held.add(pull)
+        self._held_count += 1
+        self._held_by.setdefault(pull.connection, set()).add(pull)
         self._held.setdefault(pull.queue, set()).add(pull)
         self._is_holding.set()
 
     def _release(self, pull: _Pull) -> None:
         if pull.deadline is not None:
             pull.deadline.cancel()
+            pull.deadline = None
+            self._held_count -= 1
         _discard(self._held, pull.queue, pull)
         _discard(self._held_by, pull.connection, pull)
         if not self._held:

@@ -39,8 +39,22 @@ class ServedQueues:
         """A topic's configuration. Raises Refused for an unknown one."""
         config = self._topics.find(name)
         if config is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:80]}] not exist")
         return config
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether clients are told of such a queue."""
+        config = self._topics.find(topic)
+        return config is not None and 0 <= queue_id < config.read_queue_nums
+
+    def queue(self, request: Frame) -> tuple[str, int]:
+        """Topic and id of the queue that a request names. Raises Refused if there is none."""
+        topic, queue_id = requests.text(request, "topic"), requests.number(request, "queueId")
+        self.topic(topic)
+        if not self.has_queue(topic, queue_id):
+            text = f"topic {topic} has no queue {queue_id}"
+            raise Refused(ResponseCode.SYSTEM_ERROR, text)
+        return topic, queue_id
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Offset of the first message that is still in the log."""
@@ -66,8 +80,7 @@ class ServedQueues:
 
     def search_offset(self, _connection: Connection, request: Frame) -> Frame:
         """Answer with the offset of a store time."""
-        topic, queue_id = requests.text(request, "topic"), requests.number(request, "queueId")
-        self.topic(topic)
+        topic, queue_id = self.queue(request)
         try:
             boundary = BoundaryType(request.ext.get("boundaryType", "LOWER").lower())
         except ValueError:
@@ -96,8 +109,7 @@ class ServedQueues:
         """A handler that answers with one number about a queue."""
 
         def handle(_connection: Connection, request: Frame) -> Frame:
-            topic, queue_id = requests.text(request, "topic"), requests.number(request, "queueId")
-            self.topic(topic)
+            topic, queue_id = self.queue(request)
             self._store.refresh()
             value = question(topic, queue_id)
             return request.answer(ResponseCode.SUCCESS, None, {name: str(value)})

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 
 from serving.codes import ResponseCode
 from serving.connection import Refused
-from serving.frame import Frame
+from serving.frame import Frame, require_characters
 from store import configjson
 from store.names import is_group
+
+MAX_JSON_BYTES = 4 << 20
+"""A body with 10,000 subscriptions or queues has up to 2 MiB."""
 
 
 def text(request: Frame, name: str) -> str:
@@ -52,7 +55,11 @@ def group(request: Frame, name: str = "consumerGroup") -> str:
 def json_body(request: Frame) -> Mapping[str, object]:
     """The body as an object. Raises Refused for anything else."""
     try:
+        if len(request.body) > MAX_JSON_BYTES:
+            raise ValueError(f"{len(request.body)} bytes exceed {MAX_JSON_BYTES}")
         found = configjson.parse(request.body.decode())
+        if b"\\u" in request.body:
+            require_characters(found)
     except (ValueError, RecursionError) as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is no JSON: {error}") from error
     if not isinstance(found, dict):

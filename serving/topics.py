@@ -14,6 +14,7 @@ from pathlib import Path
 from readers.messagestore import MessageStore
 from store.filetimes import Watched
 from store.log.record import RETRY_GROUP_TOPIC_PREFIX
+from store.queue.consumequeue import MAX_TOPIC_BYTES
 from store.queue.queuetype import TOPICS_FILE, read_topic_table
 
 PERM_READ = 4
@@ -53,6 +54,9 @@ class Topics:
         """A topic; None if it is unknown."""
         self._refresh()
         if name not in self._found:
+            if len(name) > MAX_TOPIC_BYTES:
+                # nothing that long is kept
+                return None
             self._found[name] = self._make(name)
         return self._found[name]
 

@@ -23,8 +23,9 @@ BACKUP_SUFFIX = ".bak"
 TRIES = 10
 """Reads of a partial file before its backup is used."""
 RETRY_SECONDS = 0.02
-# strings are matched first, so that nothing inside one is taken for a key
-_INTEGER_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?[0-9]+)(?=\s*:)', re.DOTALL)
+# strings are matched first, so that nothing inside one is taken for a key; one without an end is
+# matched too, or each quote in it would be tried as a beginning, in quadratic time
+_INTEGER_KEY = re.compile(r'"(?:[^"\\]|\\.)*+"?|(?<=[{,])(\s*)(-?[0-9]+)(?=\s*:)', re.DOTALL)
 
 
 def parse(text: str) -> object:

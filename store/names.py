@@ -1,4 +1,4 @@
-"""The names that topics and consumer groups can have.
+"""The names that topics, consumer groups and clients can have.
 
 Source: RocketMQ 5.3.3 ``TopicValidator``, and the client's ``Validators``.
 """
@@ -9,6 +9,8 @@ import re
 
 MAX_GROUP_LENGTH = 255
 MAX_TOPIC_LENGTH = 127
+MAX_CLIENT_ID_LENGTH = 255
+"""RocketMQ has no limit of its own; an id is an address and an instance name."""
 ALPHABET = re.compile(r"[%|a-zA-Z0-9_-]+\Z", re.ASCII)
 
 
@@ -20,3 +22,8 @@ def is_group(name: str) -> bool:
 def is_topic(name: str) -> bool:
     """Whether a client may name a topic so."""
     return len(name) <= MAX_TOPIC_LENGTH and ALPHABET.match(name) is not None
+
+
+def is_client_id(name: str) -> bool:
+    """Whether a client may call itself so; what it calls itself is written to logs, in one line."""
+    return 0 < len(name) <= MAX_CLIENT_ID_LENGTH and name.isprintable()

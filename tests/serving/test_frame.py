@@ -125,6 +125,8 @@ def json_frame(header: bytes) -> bytes:
         (json_frame(b'{"extFields":{"a":{}}}'), "no text"),
         (json_frame(b'{"extFields":{"a":"\\ud800"}}'), "no character"),
         (json_frame(b'{"remark":"\xff"}'), "no JSON"),
+        (json_frame(b'{"remark":"\xed\xa0\x80"}'), "no JSON"),
+        (json_frame('{"code":1}'.encode("utf-16")), "no JSON"),
         (json_frame(b"7"), "no JSON object"),
         (struct.pack(">II", 7, 1 << 24 | 3) + b"abc", "too short"),
         (

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from serving import groups, locks
 from serving.locks import LOCK_SECONDS, RELEASE_SECONDS, Locks
 from tests.support.golden import unpack_golden
 from tests.support.remoting import Client, heartbeat, served
 
 HEART_BEAT, UNREGISTER, MEMBERS, NOTICE, CONNECTIONS = 34, 35, 38, 40, 203
 LOCK, UNLOCK = 41, 42
+BUSY = 2
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +103,11 @@ def test_bodies_that_are_no_heartbeat(port: int) -> None:
             b'{"clientID":"x","consumerDataSet":[{"groupName":7}]}',
         ):  # fmt: skip
             assert client.ask(HEART_BEAT, {}, body).code == 1
+        # of one quote that never ends each escaped one was tried as a beginning
+        assert client.ask(HEART_BEAT, {}, b'"' + b'\\"' * 500_000).code == 1
+        assert client.ask(HEART_BEAT, {}, b" " * (5 << 20) + b"{}").code == 1
+        for client_id in ("\ud800", "a\nb", "", "x" * 256):
+            assert client.ask(HEART_BEAT, {}, heartbeat(client_id, "g5", "Topic_1")).code == 1
         odd = heartbeat("x", "../g5", "Topic_1")
         assert client.ask(HEART_BEAT, {}, odd).code == 0
         assert members(client, "../g5") == []
@@ -109,6 +116,33 @@ def test_bodies_that_are_no_heartbeat(port: int) -> None:
             answer = client.ask(LOCK, {}, (locks % queue).encode())
             assert (answer.code, "which locks" in answer.header["remark"]) == (1, True)
         assert client.ask(LOCK, {}, b"{}").code == 1
+
+
+def test_what_members_may_take_is_bounded(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one is refused until one leaves; those that are there go on."""
+    monkeypatch.setattr(groups, "MAX_BYTES", 100_000)
+    large = [f"Topic_{n}:{'x' * 300}" for n in range(2)]
+    with served(store) as port, Client(port) as first, Client(port) as second:
+        assert first.ask(HEART_BEAT, {}, heartbeat("a", "g", *large)).code == 0
+        assert second.ask(HEART_BEAT, {}, heartbeat("b", "g", *large)).code == BUSY
+        assert first.ask(HEART_BEAT, {}, heartbeat("a", "g", *large)).code == 0
+        assert members(second, "g") == ["a"]
+        assert first.ask(UNREGISTER, {"clientID": "a", "consumerGroup": "g"}).code == 0
+        assert second.ask(HEART_BEAT, {}, heartbeat("b", "g", *large)).code == 0
+
+
+def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there are too many nobody gets another one; ended ones are forgotten."""
+    monkeypatch.setattr(locks, "MAX_LOCKS", 3)
+    now = [0.0]
+    held = Locks(lambda: now[0])
+    assert held.lock("g", "a", [("T", 0), ("T", 1)]) == [("T", 0), ("T", 1)]
+    assert held.lock("h", "b", [("T", 0), ("T", 1)]) == [("T", 0)]
+    assert held.lock("g", "a", [("T", 0)]) == [("T", 0)]
+    held.unlock("g", "a", [("T", 1)])
+    assert held.lock("h", "b", [("T", 1)]) == [("T", 1)]
+    now[0] = LOCK_SECONDS
+    assert held.lock("i", "c", [("T", 0), ("T", 1), ("T", 2)]) == [("T", 0), ("T", 1), ("T", 2)]
 
 
 def lock_body(client_id: str, *queue_ids: int) -> dict[str, object]:
