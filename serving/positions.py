@@ -6,8 +6,8 @@ CONSUME_FROM_LAST_OFFSET and CONSUME_FROM_TIMESTAMP begin at 0 on small or young
 keeps the broker's rule. Source: RocketMQ 5.3.3 ``ConsumerManageProcessor``,
 ``ConsumerOffsetManager``.
 
-Commits are durable 100 ms after they were received, at the latest when a sync takes longer; a kill
-costs that much repetition.
+Commits are in the journal 100 ms after they were received, so that a kill costs that much
+repetition, and durable as soon as the disk has synced it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ from store.state.consumeroffset import (
 
 logger = logging.getLogger("reput")
 
-JOURNAL_SECONDS = 0.1
+JOURNAL_SECONDS = 0.05
+"""Time between the beginnings of two writes to the journal."""
 REPLACE_SECONDS = 5.0
 """The file is replaced this long after a commit, as RocketMQ does (flushConsumerOffsetInterval)."""
 RETRY_SECONDS = 5.0
 NO_OFFSET = -1
+MAX_REMEMBERED = 10_000
+"""Topics of groups of which more than committed offsets is remembered; the oldest are forgotten."""
 
 
 class Positions:
@@ -82,7 +85,9 @@ class Positions:
         self._asked: dict[Connection, set[tuple[str, str, int]]] = {}
         """(topic, group, queue id) of queues for which a client found no offset."""
         self._thread = ThreadPoolExecutor(1, "reput-positions")
+        self._sync_thread = ThreadPoolExecutor(1, "reput-sync")
         self._wakened = asyncio.Event()
+        self._appended = asyncio.Event()
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -176,7 +181,7 @@ class Positions:
 
     def note_pull(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
         """Remember where a group's next pull begins."""
-        self._pull_offsets.setdefault(TopicGroup(topic, group), {})[queue_id] = next_offset
+        _remembered(self._pull_offsets, TopicGroup(topic, group))[queue_id] = next_offset
 
     def query_offset(self, connection: Connection, request: Frame) -> Frame:
         """Answer with the committed offset, or that there is none."""
@@ -188,10 +193,12 @@ class Positions:
         offset = self.committed(topic, group, queue_id)
         if offset < 0:
             offset = self._first.get(TopicGroup(topic, group), {}).get(queue_id, NO_OFFSET)
-        if offset < 0 and self._begins_at_zero(request, topic, queue_id):
+        is_served = self._queues.has_queue(topic, queue_id)
+        if offset < 0 and is_served and self._begins_at_zero(request, topic, queue_id):
             offset = 0
         if offset < 0:
-            self._asked.setdefault(connection, set()).add((topic, group, queue_id))
+            if is_served and self._groups.member(connection, group) is not None:
+                self._asked.setdefault(connection, set()).add((topic, group, queue_id))
             raise Refused(
                 ResponseCode.QUERY_NOT_FOUND,
                 "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
@@ -208,12 +215,11 @@ class Positions:
 
     def update_offset(self, connection: Connection, request: Frame) -> Frame:
         """Commit an offset."""
-        group, topic = requests.group(request), requests.text(request, "topic")
-        queue_id = requests.number(request, "queueId")
+        group = requests.group(request)
+        topic, queue_id = self._queues.queue(request)
         offset = requests.number(request, "commitOffset")
-        config = self._queues.topic(topic)
-        if not is_topic(topic) or not 0 <= queue_id < config.read_queue_nums:
-            text = f"topic {topic[:80]!r} has no queue {queue_id}"
+        if not is_topic(topic):
+            text = f"offsets of topic {topic!r} cannot be kept"
             raise Refused(ResponseCode.SYSTEM_ERROR, text)
         self.commit(connection, topic, group, queue_id, offset)
         return request.answer(ResponseCode.SUCCESS)
@@ -224,14 +230,12 @@ class Positions:
         A client that found no offset before begins there. An orderly one asks twice, and between
         its questions messages may arrive: the first answer stands until the group commits.
         """
-        topic = requests.text(request, "topic")
-        queue_id = requests.number(request, "queueId")
-        self._queues.topic(topic)
+        topic, queue_id = self._queues.queue(request)
         offset = self._queues.max_offset(topic, queue_id)
         asked = self._asked.get(connection, set())
         for key in [key for key in asked if (key[0], key[2]) == (topic, queue_id)]:
             asked.discard(key)
-            first = self._first.setdefault(TopicGroup(topic, key[1]), {})
+            first = _remembered(self._first, TopicGroup(topic, key[1]))
             offset = first.setdefault(queue_id, offset)
             logger.info(
                 "group %s begins at the end of queue %d of topic %s, offset %d, as its client asks",
@@ -245,13 +249,22 @@ class Positions:
 
     async def keep(self) -> None:
         """Write commits until cancelled. Raises SyncError: what is durable is then unknown."""
+        syncing = asyncio.get_running_loop().create_task(self._sync())
+        syncing.add_done_callback(lambda _: self._wakened.set())
+        try:
+            await self._keep(syncing)
+        finally:
+            syncing.cancel()
+
+    async def _keep(self, syncing: asyncio.Task[None]) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time() + REPLACE_SECONDS
-        while True:
+        began, due = float("-inf"), loop.time() + REPLACE_SECONDS
+        while not syncing.done():
             with suppress(TimeoutError):
                 async with asyncio.timeout(REPLACE_SECONDS):
                     await self._wakened.wait()
-            await asyncio.sleep(JOURNAL_SECONDS)
+            await asyncio.sleep(max(began + JOURNAL_SECONDS - loop.time(), 0))
+            began = loop.time()
             is_whole = self._is_shrunk or (bool(self._unwritten) and loop.time() >= due)
             try:
                 await self._write(is_whole=is_whole)
@@ -262,6 +275,16 @@ class Positions:
             except OutputError as error:
                 logger.error("commits are not durable now: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
+        # it ends with an error only
+        syncing.result()
+
+    async def _sync(self) -> None:
+        """Sync what was written, again and again; writes do not wait for a slow disk."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._appended.wait()
+            self._appended.clear()
+            await loop.run_in_executor(self._sync_thread, self._file.sync)
 
     async def _write(self, *, is_whole: bool) -> None:
         """Append what is new to the journal; ``is_whole``: then also replace the file."""
@@ -273,7 +296,8 @@ class Positions:
         self._is_shrunk = self._is_shrunk and not is_whole
         try:
             if taken:
-                await loop.run_in_executor(self._thread, self._file.append, taken)
+                await loop.run_in_executor(self._thread, self._file.write, taken)
+                self._appended.set()
             if whole is not None:
                 await loop.run_in_executor(self._thread, self._file.replace, whole, count)
                 self._unwritten -= count
@@ -290,4 +314,12 @@ class Positions:
             await self._write(is_whole=True)
         finally:
             self._thread.shutdown()
+            self._sync_thread.shutdown()
             self._opened.close()
+
+
+def _remembered(table: Offsets, key: TopicGroup) -> dict[int, int]:
+    """The entry of a table that does not grow without end."""
+    if key not in table and len(table) >= MAX_REMEMBERED:
+        del table[next(iter(table))]
+    return table.setdefault(key, {})

@@ -146,14 +146,22 @@ class ConsumerOffsetFile:
 
     def append(self, commits: Offsets) -> None:
         """Add commits durably."""
+        self.write(commits)
+        self.sync()
+
+    def write(self, commits: Offsets) -> None:
+        """Add commits, which survive a kill from now on, and a power cut after ``sync``."""
         fd, data = self._lock.fd, _line(_texts(commits))
         if os.fstat(fd).st_size > self._journal_size:
             # what a killed process left of a line
             fsops.truncate(fd, self._journal_size, self._journal_path)
         fsops.pwrite(fd, data, self._journal_size, self._journal_path)
-        fsops.sync(fd, self._journal_path)
         self._journal_size += len(data)
         self._commits += 1
+
+    def sync(self) -> None:
+        """Make what was written durable; another thread may write meanwhile."""
+        fsops.sync(self._lock.fd, self._journal_path)
 
     def replace(self, offsets: Offsets, commits: int) -> None:
         """Replace the file, ``commits`` after the last time, and begin the journal anew."""

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,12 @@ from serving.config import FirstPosition
 from store import configjson
 from store.errors import OwnershipError, UsageError
 from store.state.brokerlock import BrokerLock
-from store.state.consumeroffset import CONSUMER_OFFSET_FILE
+from store.state.consumeroffset import (
+    CONSUMER_OFFSET_FILE,
+    ConsumerOffsetFile,
+    TopicGroup,
+    read_committed,
+)
 from tests.interop.clients import serving
 from tests.readers.stores import SmallStore
 from tests.support.golden import unpack_golden
@@ -109,6 +115,9 @@ def test_questions_about_queues(store: Path) -> None:
             assert client.ask(code, {**place(timestamp=0), "topic": "Nowhere"}).code == 17
         assert client.ask(UPDATE, place(1, commitOffset=3)).code == 0
         assert client.ask(UPDATE, place(2, commitOffset=3)).code == 1
+        # a queue that clients are not told of is not looked for
+        for code in (MAX, MIN, EARLIEST, SEARCH):
+            assert client.ask(code, place(2, timestamp=0)).code == 1
         stats = client.ask(STATS, {"topic": "Topic"}).json["offsetTable"]
         assert [(key["queueId"], value) for key, value in stats] == [
             (n, {"lastUpdateTimestamp": 1004, "maxOffset": 5, "minOffset": 0}) for n in (0, 1)
@@ -174,6 +183,33 @@ def test_a_file_that_is_none_stops_the_start(store: Path) -> None:
         holder.communicate(b"")
     with BrokerLock(store):
         pass
+
+
+def test_a_slow_sync_keeps_no_commit_from_the_journal(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill leaves it there, though the disk has synced none of it yet."""
+    output = tmp_path / "output"
+    shutil.copytree(store / "consumequeue", output / "consumequeue")
+    is_slow, may_end = threading.Event(), threading.Event()
+    sync = ConsumerOffsetFile.sync
+
+    def slow(file: ConsumerOffsetFile) -> None:
+        is_slow.set()
+        assert may_end.wait(60)
+        sync(file)
+
+    monkeypatch.setattr(ConsumerOffsetFile, "sync", slow)
+    with served(store, output) as port, Client(port) as client:
+        assert client.ask(UPDATE, place(commitOffset=1)).code == 0
+        assert is_slow.wait(60)
+        assert client.ask(UPDATE, place(commitOffset=2)).code == 0
+        deadline = time.monotonic() + 60
+        try:
+            while (read_committed(output) or {}).get(TopicGroup("Topic", "group")) != {0: 2}:
+                assert time.monotonic() < deadline
+        finally:
+            may_end.set()
 
 
 def check_kills(store: Path, output: Path, seed: int, rounds: int, durable_seconds: float) -> None:
