@@ -109,7 +109,7 @@ def warm(log: Log, view: Path, settings: Sequence[str] = ()) -> Iterator[Warm]:
 
     ``settings`` are RocketMQ's, ``key=value``.
     """
-    with _home() as home, _unchanged(log):
+    with _home() as home, unchanged(log):
         logs.link_view(log, view)
         command = _command("warm", view, home, log.message_count, *_settings(log, settings))
         try:
@@ -123,7 +123,7 @@ def warm(log: Log, view: Path, settings: Sequence[str] = ()) -> Iterator[Warm]:
 
 def cold(log: Log, view: Path, settings: Sequence[str] = ()) -> float:
     """Return the seconds from exec to exit of a JVM that loads the log and dispatches all of it."""
-    with _home() as home, _unchanged(log):
+    with _home() as home, unchanged(log):
         logs.link_view(log, view)
         try:
             command = _command("cold", view, home, log.message_count, *_settings(log, settings))
@@ -194,7 +194,7 @@ def _home() -> Iterator[Path]:
 
 
 @contextmanager
-def _unchanged(log: Log) -> Iterator[None]:
+def unchanged(log: Log) -> Iterator[None]:
     """Check that RocketMQ, which works on the very files, does not write to them."""
     before = logs.digest(log)
     yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import catch_up, kafka, live, reading, scaling, sparksources, tables
+from bench import catch_up, kafka, live, reading, scaling, serving, sparksources, tables
 from bench.context import Context
 from bench.measures import Row
 from bench.processes import BenchError
@@ -30,6 +30,9 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     (sparksources.measure, sparksources.ROW_NAMES),
     (tables.measure_delta, ("delta",)),
     (reading.measure, ("queue-iteration", "filtered-read")),
+    (serving.measure_speed, serving.SPEED_ROWS),
+    (serving.measure_wake, (serving.WAKE,)),
+    (serving.measure_groups, (serving.BALANCE, serving.HELD)),
     (kafka.measure, (kafka.NAME,)),
     # last, because hundreds of thousands of files are removed slowly
     (scaling.measure_queues, ("queues-10000", "queues-100000")),
@@ -45,7 +48,7 @@ QUICK_ROWS = ("catch-up-300", "parse-limit-300", "catch-up-1200", "parse-limit-1
 NEED_MAVEN = (
     "catch-up-300", "catch-up-1200", "whole-process-300", "all-dispatchers-300", kafka.NAME,
     live.BESIDE_ROCKETMQ,
-    *sparksources.ROW_NAMES,
+    *sparksources.ROW_NAMES, *serving.SPEED_ROWS,
 )  # fmt: skip
 
 

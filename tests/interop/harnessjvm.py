@@ -59,11 +59,16 @@ def _archive_classes(target: Path) -> None:
 
 
 def _java(
-    target: Path, home: Path, *options: str, libraries: Sequence[str] = ("lib",)
+    target: Path,
+    home: Path,
+    *options: str,
+    libraries: Sequence[str] = ("lib",),
+    jvm_options: Sequence[str] = (),
 ) -> list[str]:
     """The command line of a JVM up to its class path; ``home`` is its private directory."""
     # a short life repays no optimizing compiler
-    command = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+    jvm_options = jvm_options or ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    command = ["java", *jvm_options, "-XX:-UsePerfData"]
     # stdout is not for the JVM's own warnings
     command += ["-Xlog:disable", "-Xlog:all=error:stderr", "-Dfile.encoding=UTF-8"]
     private = ("user.home", "java.io.tmpdir", "rocketmq.log.root.dir", "rocketmq.home.dir")
@@ -90,6 +95,7 @@ def spawn(
     arguments: Sequence[str],
     *,
     heap: str = "256m",
+    jvm_options: Sequence[str] = (),
     stdin: int = subprocess.DEVNULL,
     main_class: str = MAIN_CLASS,
     client: str = "",
@@ -98,15 +104,17 @@ def spawn(
     """Start one JVM; its private directory lives as long as the returned process object.
 
     `client`: another release of it, OLD_CLIENT; `properties`: Java's, besides those for
-    directories.
+    directories; `jvm_options`: for one that is to be fast, in place of those to start fast.
     """
     target = build_harness(_release).parent
     home = Path(tempfile.mkdtemp(prefix="reput-interop-"))
     options = [f"-Xmx{heap}", *(f"-D{name}={value}" for name, value in (properties or {}).items())]
     # another client is another class path, which the archive does not fit
     libraries = [f"lib-{client}", "lib"] if client else ["lib"]
-    options += [] if client else [f"-XX:SharedArchiveFile={target / ARCHIVE}"]
-    command = [*_java(target, home, *options, libraries=libraries), main_class, *arguments]
+    # nor other options of the JVM
+    options += [] if client or jvm_options else [f"-XX:SharedArchiveFile={target / ARCHIVE}"]
+    java = _java(target, home, *options, libraries=libraries, jvm_options=jvm_options)
+    command = [*java, main_class, *arguments]
     try:
         with (home / "stderr.log").open("wb") as errors:
             process = subprocess.Popen(

@@ -150,6 +150,7 @@ class Broker:
         settings: Mapping[str, Setting] | None = None,
         *,
         heap: str = "512m",
+        jvm_options: Sequence[str] = (),
         ready_timeout: float = READY_TIMEOUT_SECONDS,
     ) -> None:
         """`topics`: queue count by name; `settings`: RocketMQ's own names, unknown ones refused."""
@@ -158,6 +159,7 @@ class Broker:
         self._arguments = ["broker", str(store), *_pairs(settings or {})]
         self._arguments += ["--", *(f"{name}:{queues}" for name, queues in (topics or {}).items())]
         self._heap = heap
+        self._jvm_options = jvm_options
         self._ready_timeout = ready_timeout
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -174,7 +176,9 @@ class Broker:
         """Start the process and return once clients can use it; kill it if that takes too long."""
         if self._process is not None:
             raise RuntimeError("this broker has been started already")
-        self._process, self._home = spawn(self._arguments, heap=self._heap, stdin=subprocess.PIPE)
+        self._process, self._home = spawn(
+            self._arguments, heap=self._heap, jvm_options=self._jvm_options, stdin=subprocess.PIPE
+        )
         reader = threading.Thread(
             target=read_lines, args=(self._process.stdout, self._lines), daemon=True
         )
