@@ -17,12 +17,11 @@ from typing import Any, cast
 
 from serving.codes import RequestCode, ResponseCode
 from serving.frame import LENGTH_SIZE, Frame, encode
+from store.log.record import PHYSICAL_OFFSET_POSITION, QUEUE_OFFSET_POSITION
 
 BUFFER_BYTES = 17 << 20
 """More than a whole frame."""
 OFFSET_DIGITS = 19
-QUEUE_OFFSET_AT = 20
-"""Position of the queue offset in a record."""
 _PREFIX_SIZE = 8
 _HEADER_LENGTH = 0xFFFFFF
 _CODE = re.compile(rb'"code":(-?[0-9]+)')
@@ -88,7 +87,7 @@ class Puller(asyncio.BufferedProtocol):
             if not self.done.done():
                 self.done.set_result(None)
             return None
-        first = self._buffer[body_at + QUEUE_OFFSET_AT : body_at + QUEUE_OFFSET_AT + 8]
+        first = self._buffer[body_at + QUEUE_OFFSET_POSITION : body_at + PHYSICAL_OFFSET_POSITION]
         if int(code[1]) != ResponseCode.SUCCESS or int.from_bytes(first, "big") != self._offset:
             return self._fail(f"the server answered {header!r} for offset {self._offset}")
         self.messages += int(following[1]) - self._offset

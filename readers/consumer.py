@@ -34,10 +34,12 @@ from readers.getmessage import MAX_PULL_MSG_SIZE, GetMessageStatus, PullLimits, 
 from readers.messagefilter import MessageFilter
 from readers.messages import Message
 from readers.messagestore import MessageStore
+from readers.offsetreset import check_offset
 from store.config import broker_name, read_properties, read_store_settings
 from store.datadirectories import check_target
 from store.errors import OwnershipError, UsageError
 from store.filelocks import HeldLock
+from store.log.record import RETRY_GROUP_TOPIC_PREFIX
 from store.names import is_group
 from store.state.built import settings_of
 from store.state.consumeroffset import (
@@ -57,7 +59,6 @@ POLL_SECONDS = 0.02
 REBALANCE_SECONDS = 0.2
 """How often a member looks for others and for new queues."""
 CONSUME_TIMESTAMP_SECONDS = 30 * 60
-RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
 _NO_LIMIT = 1 << 31
 
 
@@ -213,13 +214,7 @@ class Consumer:
         """
         self._check_mine(queue)
         self.store.refresh()
-        topic, queue_id = queue.topic, queue.queue_id
-        low, high = self._earliest(topic, queue_id), self.store.max_offset(topic, queue_id)
-        if not low <= offset <= high:
-            raise UsageError(
-                f"offset {offset} is outside of queue {queue_id} of topic {topic}; choose one "
-                f"from {low} to {high}"
-            )
+        check_offset(self.store, queue.topic, queue.queue_id, offset)
         self._positions[queue] = offset
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
@@ -343,7 +338,7 @@ class Consumer:
 
     def _asked(self, topic: str, queue_id: int) -> int:
         """Where ``from_where`` leads (``RebalancePushImpl.computePullFromWhere``)."""
-        is_retry = topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        is_retry = topic.startswith(RETRY_GROUP_TOPIC_PREFIX.decode())
         if self._from_where is ConsumeFromWhere.FIRST_OFFSET or topic in self._new_topics:
             return self._earliest(topic, queue_id)
         if self._from_where is ConsumeFromWhere.TIMESTAMP and not is_retry:

@@ -105,14 +105,20 @@ def reset_to_offset(
         raise NotFoundError(
             f"topic {topic} has no queue {queue_id}; reput status --topic lists its queues"
         )
+    check_offset(store, topic, queue_id, offset)
+    before = offsets.get(TopicGroup(topic, group), {}).get(queue_id)
+    return [OffsetChange(group, topic, queue_id, before, offset)]
+
+
+def check_offset(store: MessageStore, topic: str, queue_id: int, offset: int) -> None:
+    """Raises UsageError for an offset outside of the queue's bounds, of which the last is the max
+    offset."""
     low, high = max(0, store.min_offset(topic, queue_id)), store.max_offset(topic, queue_id)
     if not low <= offset <= high:
         raise UsageError(
             f"offset {offset} is outside of queue {queue_id} of topic {topic}; choose one from "
             f"{low} to {high}"
         )
-    before = offsets.get(TopicGroup(topic, group), {}).get(queue_id)
-    return [OffsetChange(group, topic, queue_id, before, offset)]
 
 
 def skip(

@@ -64,9 +64,8 @@ class EmbeddedServer:
     def watermark_moved(self, settings: StoreSettings) -> None:
         """The output has a durable watermark, or a new one; called by the dispatcher's threads."""
         if self._thread is None:
-            arguments = (settings,)
             self._thread = threading.Thread(
-                target=self._run, args=arguments, name="reput-serve", daemon=True
+                target=self._run, args=(settings,), name="reput-serve", daemon=True
             )
             self._thread.start()
         self._arrivals.tell()

@@ -79,7 +79,8 @@ class Queries:
         topic, queue_id = requests.text(request, "topic"), requests.number(request, "queueId")
         index, count = requests.number(request, "index"), requests.number(request, "count")
         group = request.ext.get("consumerGroup")
-        if not 0 <= queue_id < self._queues.topic(topic).read_queue_nums:
+        self._queues.topic(topic)
+        if not self._queues.has_queue(topic, queue_id):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         body: dict[str, object] = {
             "maxQueueIndex": self._queues.max_offset(topic, queue_id),

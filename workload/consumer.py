@@ -12,14 +12,14 @@ import numpy as np
 
 from serving.codes import RequestCode, ResponseCode
 from serving.frame import Frame, FrameError, decode, encode, frame_length
+from serving.pulling import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from store.errors import StoreError
 from store.log import record
 from workload.messages import Workload
 
 GROUP = "reput-demo"
 SUSPEND_MS = 15_000
-COMMIT_SUSPEND_SUBSCRIPTION = 7
-"""Bits of a pull's sysFlag."""
+SYS_FLAG = FLAG_COMMIT | FLAG_SUSPEND | FLAG_SUBSCRIPTION
 POLL_SECONDS = 0.1
 _BODY_POSITION = record.FIXED_LENGTH + 2 * record.HOST_V4_LENGTH
 LONGEST_SECONDS = 60.0
@@ -104,7 +104,7 @@ class DemoConsumer(threading.Thread):
         ext = {
             "consumerGroup": GROUP, "topic": self._workload.topics[topic_id].decode(),
             "queueId": queue_id, "queueOffset": offset, "maxMsgNums": 32, "commitOffset": offset,
-            "sysFlag": COMMIT_SUSPEND_SUBSCRIPTION, "subscription": "*", "subVersion": 0,
+            "sysFlag": SYS_FLAG, "subscription": "*", "subVersion": 0,
             "suspendTimeoutMillis": SUSPEND_MS,
         }  # fmt: skip
         self._send(RequestCode.PULL_MESSAGE, number, ext)
