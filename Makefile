@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 EDITABLE := --config-settings editable_mode=compat
 BENCH_STAMP := $(VENV)/.installed-bench
 
-.PHONY: help install run demo test test-slow lint format bench bench-quick docs build clean
+.PHONY: help install run demo test test-slow power-cut lint format bench bench-quick docs build clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,10 @@ test: install ## all tests that CI runs, three processes for two cores
 test-slow: install ## exhaustive runs: hundreds of kill -9 rounds, 40,000 mutated logs; two hours
 	sh deploy/install-jdk.sh maven
 	$(BIN)/python -m pytest -m slow --timeout=7200
+
+power-cut: install ## N power cuts (1000) on a real kernel in a process, ext4 and XFS; SEED=n resumes
+	sh deploy/install-uml.sh
+	$(BIN)/python -m tests.crash.powercut $(or $(N),1000) $(if $(SEED),--seed $(SEED))
 
 lint: install ## ruff, mypy
 	$(BIN)/ruff check .

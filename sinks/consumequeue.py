@@ -46,6 +46,7 @@ MAX_QUEUE_OFFSET = ((1 << 63) - 1) // CQ_STORE_UNIT_SIZE - (1 << 32)
 class _Queue:
     """One queue as its files show it; it advances only after a successful write."""
 
+    key: QueueKey
     files: ConsumeQueueFiles
     end: int
     """Byte position after the last unit; if there is none, nothing is known yet."""
@@ -82,7 +83,7 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         ledger: Ledger,
         *,
         durable_end: int | None,
-        queue_offset_at: Callable[[int, int], int | None],
+        queue_offset_at: Callable[[QueueKey, int, int], int | None],
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
         ext_file_size: int | None = None,
         open_files: Callable[[Path, int], ConsumeQueueFiles] = open_whole_queue,
@@ -92,7 +93,7 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
 
         ``file_size`` is the bytes of a queue file, a multiple of the unit size. ``durable_end`` is
         the watermark; units of messages past it are rewritten, and None trusts every unit.
-        ``queue_offset_at`` reads the queue offset of the record at a (physical offset, size).
+        ``queue_offset_at`` reads the offset in a queue of the record at (physical offset, size).
         ``ext_file_size`` is the bytes of an ext file; with None no ext is built, otherwise runs
         need details. ``open_files`` opens a queue's directory and ``open_ext`` its ext, raising
         QueueFileError; ``upkeep.verify`` passes ones that compare instead of writing.
@@ -152,7 +153,7 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         end = files.find_end(self._durable_end)
         last = files.last_unit(end)
         ext = self._open_ext(self._output, key, self._ext_file_size, files, end)
-        return _Queue(files, end, last[0] + last[1] if last else -1, ext)
+        return _Queue(key, files, end, last[0] + last[1] if last else -1, ext)
 
     def _place(self, queue: _Queue, run: Run, first: int, last: int, progress: _Progress) -> None:
         """Place units [first, last) of a run, whose queue offsets increase by one.
@@ -215,7 +216,7 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         """Queue offset after the queue's last message, read from its record after a restart."""
         if queue.next_queue_offset is None:
             last = queue.files.last_unit(queue.end)
-            queue_offset = self._queue_offset_at(*last) if last else None
+            queue_offset = self._queue_offset_at(queue.key, *last) if last else None
             queue.next_queue_offset = None if queue_offset is None else queue_offset + 1
         return queue.next_queue_offset
 

@@ -18,7 +18,9 @@ from sources.bitmaps import BitMaps
 from store.config import StoreSettings
 from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
 from store.log.commitlog import CommitLog
+from store.log.lightqueues import light_queues
 from store.log.record import Record
+from store.queue.consumequeue import QueueKey, topic_directory
 from store.queue.queuetype import find_batch_topics
 from store.runs.dispatch import BatchSettings, DispatchBatch, IndexWriter, Wanted
 from store.runs.scan import scan_in_one_piece
@@ -86,9 +88,17 @@ class Indexes:
         None to trust another writer's files."""
         settings = self.settings
 
-        def queue_offset_at(physical_offset: int, size: int) -> int | None:
+        def queue_offset_at(queue: QueueKey, physical_offset: int, size: int) -> int | None:
             record = log.record_at(physical_offset, size)
-            return record.queue_offset if isinstance(record, Record) else None
+            if not isinstance(record, Record):
+                return None
+            queues = [(record.topic, record.queue_id, record.queue_offset)]
+            queues += light_queues(record, settings.enable_lmq) or ()
+            # a message may name a light queue twice: its last unit has the last of the offsets
+            for topic, queue_id, queue_offset in reversed(queues):
+                if (topic_directory(topic), queue_id) == (queue.topic, queue.queue_id):
+                    return queue_offset
+            return None
 
         found: list[IndexWriter] = [
             ConsumeQueueWriter(

@@ -190,7 +190,7 @@ def test_the_writer_of_consume_queues_leaves_batch_topics_alone(
     fsops.make_directories(output / "reput", output)
     writer = ConsumeQueueWriter(
         output, settings.mapped_file_size_consume_queue, Ledger(output / "reput"),
-        durable_end=0, queue_offset_at=lambda _, __: None,
+        durable_end=0, queue_offset_at=lambda *_: None,
     )  # fmt: skip
     counts = writer.write(make_batch(work.messages, 0, work.end, work.topics))
     writer.sync()

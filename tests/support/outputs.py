@@ -87,7 +87,7 @@ class Output:
             setup.file_size,
             self.ledger,
             durable_end=None if adopt else self.position,
-            queue_offset_at=lambda offset, _: setup.queue_offsets.get(offset),
+            queue_offset_at=lambda _, offset, __: setup.queue_offsets.get(offset),
             on_queue_gap=setup.on_queue_gap,
             ext_file_size=setup.ext_file_size,
         )

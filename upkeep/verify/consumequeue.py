@@ -150,7 +150,7 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
             file_size,
             ledger,
             durable_end=None,
-            queue_offset_at=lambda _offset, _size: None,
+            queue_offset_at=lambda _key, _offset, _size: None,
             on_queue_gap=on_queue_gap,
             open_files=self._take,
             open_ext=_ext_of,

@@ -1,0 +1,183 @@
+"""What a power cut interrupts, and how its result is checked: real code, from the scan to the
+positions, over a store that a real broker wrote; without Spark."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoints import STATE_DIRECTORY
+from checkpoints.ownership import Ownership
+from checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME, build_root, finish_swap, swap_in
+from store.state.ledger import FILE_NAME as LEDGER
+from store.state.storecheckpoint import FILE_NAME as STORE_CHECKPOINT
+from store.state.watermark import read_watermark
+from tests.support.derived_output import QUEUE_TREES, DerivedOutput
+from tests.support.file_damage import DAMAGES
+from tests.support.golden import log_records, tree
+
+Acknowledge = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A store, and the output that an undisturbed run makes of it."""
+
+    whole: DerivedOutput
+    borders: tuple[int, ...]
+    """Physical offsets at which a batch may end."""
+
+    @classmethod
+    def of(cls, name: str, directory: Path) -> Prepared:
+        """Unpack the golden store ``name`` and dispatch it."""
+        directory.mkdir()
+        whole = DerivedOutput.build(name, directory)
+        assert whole.unequal() == []
+        starts = [found.physical_offset for found in log_records(whole.store)]
+        return cls(whole, tuple(starts[1:]))
+
+    def output(self, root: Path) -> DerivedOutput:
+        """Another output of the same store."""
+        return DerivedOutput(self.whole.store, root)
+
+
+class Dispatch:
+    """Several starts, each of which commits one batch; what it acknowledges are watermarks."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+
+    def lay(self, root: Path, rng: random.Random) -> None:
+        """Begin with nothing, or with a part dispatched."""
+        if rng.random() < 0.5:
+            self._prepared.output(root).start(part=self._border(rng))
+
+    def run(self, root: Path, rng: random.Random, acknowledge: Acknowledge) -> None:
+        """Dispatch everything; raises ReputError."""
+        output = self._prepared.output(root)
+
+        def shown() -> None:
+            found = read_watermark(output.state)
+            acknowledge(found.end_offset if found else 0)
+
+        for _ in range(rng.choice((0, 1, 3))):
+            output.start(part=self._border(rng), on_watermark=shown)
+        output.start(on_watermark=shown)
+
+    def check(self, root: Path, acknowledged: int) -> list[str]:
+        """Start again, to the end; the faults."""
+        output = self._prepared.output(root)
+        found = read_watermark(output.state)
+        end = found.end_offset if found else 0
+        faults = [f"{acknowledged} was durable, {end} is"] if end < acknowledged else []
+        output.start()
+        faults += [f"differs: {name}" for name in output.unequal()]
+        faults += [f"verify: {difference}" for difference in output.verify().differences]
+        entries = _ledger(output).symmetric_difference(_ledger(self._prepared.whole))
+        faults += [f"ledger: {entry}" for entry in sorted(entries)]
+        return faults
+
+    def _border(self, rng: random.Random) -> Callable[[object], int]:
+        border = rng.choice(self._prepared.borders)
+        return lambda _: border
+
+
+class Repair:
+    """``reput verify --repair`` of a damaged output; it acknowledges its end."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+
+    def lay(self, root: Path, rng: random.Random) -> None:
+        """A finished output with some damaged files."""
+        shutil.copytree(self._prepared.whole.root, root)
+        kinds = self._prepared.output(root).files()
+        for _ in range(rng.choice((1, 3, 8))):
+            paths = [path for path in kinds[rng.choice([*kinds])] if path.exists()]
+            if paths and paths[0].name != "watermark":
+                path = rng.choice(paths)
+                if path.stat().st_size:
+                    rng.choice([*DAMAGES.values()])(rng, path)
+
+    def run(self, root: Path, _rng: random.Random, acknowledge: Acknowledge) -> None:
+        """Repair it; raises ReputError."""
+        self._prepared.output(root).verify(repair=True)
+        acknowledge(1)
+
+    def check(self, root: Path, acknowledged: int) -> list[str]:
+        """Look, where it had ended; otherwise repair again; the faults."""
+        output = self._prepared.output(root)
+        if not acknowledged:
+            output.verify(repair=True)
+        output.start()
+        faults = [f"differs: {name}" for name in output.unequal()]
+        return faults + [f"verify: {difference}" for difference in output.verify().differences]
+
+
+class Swap:
+    """A rebuilt output takes the place of an older one; it acknowledges the end."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+
+    def lay(self, root: Path, rng: random.Random) -> None:
+        """A part dispatched, and everything aside."""
+        border = rng.choice(self._prepared.borders)
+        self._prepared.output(root).start(part=lambda _: border)
+        shutil.copytree(self._prepared.whole.root, build_root(root))
+
+    def run(self, root: Path, _rng: random.Random, acknowledge: Acknowledge) -> None:
+        """Swap it in; raises ReputError."""
+        if (root / ASIDE_DIRECTORY / JOURNAL_NAME).exists():
+            finish_swap(root)
+        elif self._position(root) < self._end:
+            with Ownership(root):
+                swap_in(root, [*QUEUE_TREES, "index", STORE_CHECKPOINT, STATE_DIRECTORY])
+        else:
+            return
+        acknowledge(1)
+
+    def check(self, root: Path, acknowledged: int) -> list[str]:
+        """Start again: the old output as a whole, or the new one; the faults."""
+        before = read_watermark(root / STATE_DIRECTORY)
+        finish_swap(root)
+        output, whole = self._prepared.output(root), self._prepared.whole
+        after = read_watermark(output.state)
+        faults = []
+        if before is None or after is None:
+            faults.append("no watermark")
+        elif after.end_offset == self._end:
+            faults += [
+                f"not swapped: {part}"
+                for part in (*QUEUE_TREES, "index")
+                if tree(root / part) != tree(whole.root / part)
+            ]
+        elif acknowledged:
+            faults.append("the swap had ended, and is undone")
+        output.start()
+        faults += [f"differs: {name}" for name in output.unequal()]
+        return faults + [f"verify: {difference}" for difference in output.verify().differences]
+
+    @property
+    def _end(self) -> int:
+        return self._position(self._prepared.whole.root)
+
+    def _position(self, root: Path) -> int:
+        found = read_watermark(root / STATE_DIRECTORY)
+        return found.end_offset if found else -1
+
+
+Workload = Dispatch | Repair | Swap
+WORKLOADS: dict[str, type[Dispatch] | type[Repair] | type[Swap]] = {
+    "dispatch": Dispatch,
+    "repair": Repair,
+    "swap": Swap,
+}
+
+
+def _ledger(output: DerivedOutput) -> set[str]:
+    path = output.state / LEDGER
+    return {*path.read_text("utf-8").splitlines()} if path.exists() else set()
