@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
 from store.state.built import settings_of
+from store.state.ledger import FILE_NAME as LEDGER
 from streaming.config import DispatcherConfig
 from streaming.indexes import Indexes
+from tests.support.derived_output import DerivedOutput
+from tests.support.golden import log_records
 
 
 @pytest.mark.parametrize(
@@ -31,3 +35,18 @@ def test_index_files_follow_two_settings(
     config = DispatcherConfig(tmp_path, tmp_path, index=index)
     settings = settings_of(tmp_path, config.given_settings(), config.flags)
     assert Indexes.of(config, settings).wanted.index == built
+
+
+def test_a_jump_in_a_light_queue_is_listed_once(ram_path: Path, seed: int) -> None:
+    """The ledger of a run with restarts equals that of one without: after a restart the queue
+    offset of a light queue's last message is read from the message's properties."""
+    rng = random.Random(seed)
+    whole = DerivedOutput.build("lmq", ram_path)
+    starts = [found.physical_offset for found in log_records(whole.store)]
+    output = DerivedOutput(whole.store, ram_path / "restarted")
+    for border in sorted(rng.sample(starts[1:], 3)):
+        output.start(part=lambda _, border=border: border)
+    output.start()
+    ledgers = [(found.state / LEDGER).read_text("utf-8").splitlines() for found in (output, whole)]
+    assert sorted(ledgers[0]) == sorted(ledgers[1])
+    assert ledgers[0]
