@@ -50,7 +50,7 @@ class Run:
         self.status: int | None = None
 
     def wait(self, seconds: float) -> None:
-        """Until it ends, or ``seconds`` have passed."""
+        """Wait until it ends, or ``seconds`` have passed."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.status is None:
             time.sleep(0.001)

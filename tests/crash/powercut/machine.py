@@ -20,7 +20,7 @@ KINDS = ("dispatch", "repair", "swap")
 STORES = ("batch", "ext", "lmq")
 """Golden stores that have every kind of queue and an index."""
 RESULT = "case: "
-"""What a line of results begins with on the console."""
+"""Lines of results begin with it on the console."""
 _DISK_BYTES = {"ext4": 64 << 20, "xfs": 320 << 20}
 
 

@@ -1,5 +1,8 @@
-"""What a power cut interrupts, and how its result is checked: real code, from the scan to the
-positions, over a store that a real broker wrote; without Spark."""
+"""The work that a power cut interrupts, and the check of its result.
+
+It is the real code from the scan to the positions, without Spark, over a store that a real broker
+wrote.
+"""
 
 from __future__ import annotations
 

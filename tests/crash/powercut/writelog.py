@@ -1,4 +1,4 @@
-"""What dm-log-writes noted: every write to the disk in the order in which it became durable
+"""The log of dm-log-writes: every write to the disk in the order in which it became durable
 (Linux, drivers/md/dm-log-writes.c)."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Write:
     sector: int
     flags: int
     data: bytes
-    """Of a mark its text."""
+    """The bytes written, or the text of a mark."""
 
     @property
     def is_barrier(self) -> bool:
@@ -42,7 +42,7 @@ class Write:
 
 
 def read_writes(path: Path) -> Iterator[Write]:
-    """Every entry of a log whose device has been removed, in order. Raises ValueError."""
+    """Yield every entry of a log whose device has been removed, in order. Raises ValueError."""
     with path.open("rb") as file:
         magic, version, entries, sector_size = _SUPER.unpack(file.read(_SUPER.size))
         if magic != _MAGIC or version != 1:
