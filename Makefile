@@ -6,8 +6,11 @@ STAMP := $(VENV)/.installed
 # a plain path, so that Spark finds the data sources by name
 EDITABLE := --config-settings editable_mode=compat
 BENCH_STAMP := $(VENV)/.installed-bench
+FUZZ_STAMP := $(VENV)/.installed-fuzz
+TARGET ?= frame
+SECONDS ?= 3600
 
-.PHONY: help install run demo test test-slow power-cut lint format bench bench-quick docs build clean
+.PHONY: help install run demo test test-slow power-cut fuzz lint format bench bench-quick docs build clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +38,13 @@ test-slow: install ## exhaustive runs: hundreds of kill -9 rounds, 40,000 mutate
 power-cut: install ## N power cuts (1000) on a real kernel in a process, ext4 and XFS; SEED=n resumes
 	sh deploy/install-uml.sh
 	$(BIN)/python -m tests.crash.powercut $(or $(N),1000) $(if $(SEED),--seed $(SEED))
+
+fuzz: $(FUZZ_STAMP) ## fuzz what TARGET names (frame), guided by coverage, for SECONDS (3600)
+	$(BIN)/python -m tests.fuzz $(TARGET) --seconds $(SECONDS)
+
+$(FUZZ_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]' $(EDITABLE)
+	touch $(FUZZ_STAMP)
 
 lint: install ## ruff, mypy
 	$(BIN)/ruff check .
