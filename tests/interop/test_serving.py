@@ -27,9 +27,7 @@ from tests.support.golden import log_records, unpack_golden
 from workload.appender import Appender
 from workload.messages import Workload
 
-TOPIC, SHARED = "Orders", "Topic_2"
-TRANSACTION, COMMITTED = 12, 8
-"""Bits of a record's sysFlag."""
+TOPIC = "Orders"
 LAST = "CONSUME_FROM_LAST_OFFSET"
 QUEUES = 4
 
@@ -80,33 +78,6 @@ def test_a_consumer_drains_the_store(
         for queue_id in range(QUEUES):
             offsets = [m.queue_offset for m in found if m.queue_id == queue_id]
             assert offsets == sorted(offsets)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, list[Record]]]:
-    """Two stores that share a topic, served as one cluster, and that topic's messages."""
-    require_maven()
-    place = tmp_path_factory.mktemp("cluster")
-    stores = [unpack_golden(name, place) for name in ("plain", "lmq")]
-    messages = [m for store in stores for m in log_records(store) if m.topic == SHARED.encode()]
-    with serving(*stores) as found:
-        # of a transaction only its commit is for consumers
-        yield found, [m for m in messages if m.sys_flag & TRANSACTION in (0, COMMITTED)]
-
-
-@pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["5.3.3", "4.9.7"])
-def test_a_consumer_drains_two_stores_as_one_cluster(
-    cluster: tuple[Server, list[Record]], client: str
-) -> None:
-    """No message of either is lost or comes twice; the stores have none in common."""
-    server, messages = cluster
-    expected = as_consumed(messages)
-    assert len({*expected}) == len(expected) > 1000
-    group = f"cluster_{client.replace('.', '_')}"
-    with Consumer(server.namesrv, "concurrent", SHARED, group, client=client) as consumer:
-        found = consumer.take(len(expected))
-        found += consumer.stop()
-    assert sorted(found) == expected
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,7 @@ record ConsumeCommand(
         consumer.shutdown();
     }
 
+    @SuppressWarnings("deprecation")
     private void litePull() throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
         consumer.setNamesrvAddr(nameServer);
@@ -166,6 +167,8 @@ record ConsumeCommand(
         awaitStop();
         stopping.set(true);
         poller.join();
+        // by itself it commits every five seconds, and not when it stops
+        consumer.commitSync();
         QuickStop.run(consumer::shutdown);
     }
 
