@@ -118,12 +118,12 @@ def whole_ends(store: Path, queues: Queues, records: Sequence[Record]) -> list[i
     document = cast(dict[str, dict[str, int]], configjson.read(store / DELAY_OFFSETS) or {})
     delivered = document.get("offsetTable", {})
     for message in records:
-        level = str(message.queue_id + 1)
-        if message.topic == SCHEDULE_TOPIC and message.queue_offset >= delivered.get(level, 0):
-            values = message.property_map
-            key = values[b"REAL_TOPIC"].decode(), int(values[b"REAL_QID"])
-            if key in found:
-                found[key] += 1
+        if message.topic != SCHEDULE_TOPIC or not message.dispatched_to_queue:
+            continue
+        values = message.property_map
+        key = values[b"REAL_TOPIC"].decode(), int(values[b"REAL_QID"])
+        if key in found and message.queue_offset >= delivered.get(str(message.queue_id + 1), 0):
+            found[key] += 1
     return list(found.values())
 
 

@@ -11,6 +11,7 @@ import signal
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,12 @@ from tests.interop.clients import Consumed, Consumer, Server, served_by, serving
 from tests.interop.rocketmq import OLD_CLIENT, HarnessError, require_maven
 from tests.support.certificates import make_certificate
 from tests.support.golden import log_records, unpack_golden
+from tests.support.remoting import Client
 from workload.appender import Appender
 from workload.messages import Workload
 
 TOPIC = "Orders"
+ROUTE = 105
 LAST = "CONSUME_FROM_LAST_OFFSET"
 QUEUES = 4
 
@@ -251,32 +254,85 @@ def test_a_group_begins_at_the_end_if_it_asks_so(growing: Growing, orders: list[
     assert sorted(found) == as_consumed(orders[3000:])
 
 
+class Live:
+    """A log that is written while it is dispatched."""
+
+    def __init__(self, appender: Appender, seed: int) -> None:
+        self._appender = appender
+        self._workload = Workload(1, QUEUES, 200, seed)
+        self.topic = self._workload.topics[0].decode()
+        self.count = 0
+        """Messages so far."""
+
+    def append(self, count: int) -> None:
+        now = time.time_ns() // 1_000_000
+        self._appender.append_batch(self._workload.batch(self.count, count, now))
+        self.count += count
+
+
 def test_a_run_serves_what_it_dispatches(tmp_path: Path, seed: int) -> None:
-    """A log is written, dispatched, served and consumed at the same time; a stop ends it all."""
+    """A log is written, dispatched, served and consumed at the same time by push consumers of every
+    kind; a second orderly member joins, and one of both is killed. A stop ends it all."""
     require_maven()
     store, output = tmp_path / "store", tmp_path / "output"
-    workload = Workload(1, QUEUES, 200, seed)
-    topic = workload.topics[0].decode()
-    found: list[Consumed] = []
+    kinds = ("concurrent", "broadcasting")
     with Appender(store, file_size=1 << 20) as appender:
-
-        def append(first: int, count: int) -> None:
-            appender.append_batch(workload.batch(first, count, time.time_ns() // 1_000_000))
-
-        append(0, 500)
+        live = Live(appender, seed)
+        live.append(500)
         with (
             served_by("run", store, "--output", output, "--serve", "127.0.0.1:0") as server,
-            Consumer(server.namesrv, "concurrent", topic, "live") as consumer,
+            ExitStack() as running,
         ):
-            found += consumer.take(500)
-            for first in range(500, 2000, 250):
-                append(first, 250)
-                found += consumer.take(250)
-            found += consumer.stop()
-    assert sorted(found) == as_consumed(log_records(store))
+            await_route(server.namesrv, live.topic)
+            others = [
+                running.enter_context(Consumer(server.namesrv, kind, live.topic, kind))
+                for kind in kinds
+            ]
+            killed, kept = consume_in_order(server.namesrv, live)
+            for kind, consumer in zip(kinds, others, strict=True):
+                found = consumer.take(live.count)
+                found += consumer.stop()
+                assert sorted(found) == as_consumed(log_records(store)), kind
+    assert sorted({*killed, *kept}) == as_consumed(log_records(store))
     document = configjson.read(output / CONSUMER_OFFSET_FILE)
     assert isinstance(document, dict)
-    assert sum(document["offsetTable"][f"{topic}@live"].values()) == 2000
+    for group in ("concurrent", "orderly"):
+        assert sum(document["offsetTable"][f"{live.topic}@{group}"].values()) == live.count
+
+
+def await_route(namesrv: str, topic: str) -> None:
+    """Wait until a topic is served: clients that ask before look again after 20 s."""
+    with Client(int(namesrv.rpartition(":")[2])) as client:
+        while client.ask(ROUTE, {"topic": topic}).code != 0:
+            time.sleep(0.05)
+
+
+def consume_in_order(namesrv: str, live: Live) -> tuple[list[Consumed], list[Consumed]]:
+    """Two orderly members, of which the first is killed while messages arrive; what each of them
+    got, which is in the order of every queue, without a gap where a queue went over."""
+    killed: list[Consumed] = []
+    kept: list[Consumed] = []
+    with (
+        Consumer(namesrv, "orderly", live.topic, "orderly") as first,
+        Consumer(namesrv, "orderly", live.topic, "orderly") as second,
+    ):
+        while not (killed and kept):
+            live.append(50)
+            while len({*killed, *kept}) < live.count:
+                consumer, message = _next_of(first, second)
+                (killed if consumer is first else kept).append(message)
+        live.append(500)
+        killed += first.take(10)
+        killed += first.kill()
+        live.append(500)
+        while len({*killed, *kept}) < live.count:
+            kept += second.take(1)
+        kept += second.stop()
+    for found in (killed, kept):
+        for queue_id in range(QUEUES):
+            offsets = [m.queue_offset for m in found if m.queue_id == queue_id]
+            assert offsets == [*range(offsets[0], offsets[-1] + 1)] if offsets else True
+    return killed, kept
 
 
 def _wait_for_log(server: Server, text: str, count: int) -> None:
