@@ -250,6 +250,19 @@ def test_logs_that_contradict_each_other_are_refused(
         read_position(directory, STORE)
 
 
+def test_no_position_lies_before_a_batch_without_a_commit(tmp_path: Path) -> None:
+    """A batch whose commit is missing cannot be repeated from its start: it is unknown whether the
+    one before it was done."""
+    case = Case("", 100, (900, 1900, 2900, 3900), 4, SparkPosition(3900, 3, True, 3900))
+    directory = case.make(tmp_path / "spark")
+    (directory / "commits" / "1").unlink()
+    assert read_positions(directory, STORE) == [
+        SparkPosition(3900, 3, True, 3900),
+        SparkPosition(2900, 3, False, 3900),
+        SparkPosition(2900, 2, True, 2900),
+    ]
+
+
 def test_a_batch_of_two_sources_is_refused(tmp_path: Path) -> None:
     """Our query has one; another query's checkpoint is not ours to go on with."""
     directory = CASES[1].make(tmp_path / "spark")

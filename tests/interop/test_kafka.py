@@ -6,13 +6,11 @@ import hashlib
 import os
 import random
 import signal
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
 from kafka.errors import KafkaError
+from kafka.producer.producer_batch import ProducerBatch
 
 import sinks.kafka
 import sinks.kafkatransactions
@@ -28,96 +27,29 @@ from sinks.kafkarecords import KafkaRecord
 from sinks.kafkatopics import TopicNames
 from sinks.kafkatransactions import KafkaSettings, KafkaTransactions
 from store.errors import OwnershipError, StoreError
-from store.log import java, properties
-from store.log.compression import inflate
+from store.log import properties
 from store.log.record import Record
-from store.queue.retention import is_system_topic
 from tests.interop.kafka import Kafka
 from tests.interop.mirroring import (
     boundaries,
     follow,
-    found_in,
     mirror,
     mirror_target,
     open_log,
     rows,
 )
+from tests.interop.plain_mirror import Message, wanted
 from tests.interop.test_harness import ORDERS, ORDERS_SHA256
 from tests.support.cli import ROOT
 from tests.support.settings import ANY_SETTINGS
 from tests.support.wire import TWO_MESSAGES
 from workload.appender import Appender
 
-Message = tuple[bytes | None, bytes, int, tuple[tuple[str, bytes], ...]]
-"""Key, value, timestamp, headers."""
-
 
 @pytest.fixture
 def identity(request: pytest.FixtureRequest) -> str:
     """A name on Kafka that no other test has."""
     return f"{request.node.originalname[5:40]}-{os.urandom(4).hex()}"
-
-
-def wanted(store: Path) -> dict[tuple[str, int], list[Message]]:
-    """The messages that a mirror must hold, by topic and partition, by the plain decoder."""
-    found: dict[tuple[str, int], list[Message]] = {}
-    for item in found_in(store):
-        if isinstance(item, Record) and item.dispatched_to_queue:
-            topic = java.decode(item.topic)
-            if not is_system_topic(topic):
-                found.setdefault((topic, item.queue_id), []).extend(map(message, unwrapped(item)))
-    return found
-
-
-def unwrapped(item: Record) -> list[Record]:
-    """The messages of an inner batch, or the one that it is; one whose lengths do not fit, too."""
-    if item.sys_flag & 0xC0 != 0xC0:
-        return [item]
-    data, at, found = plain_body(item), 0, []
-    while at < len(data):
-        flag, length = struct.unpack(">12xii", data[at : at + 20].ljust(20, b"\xff"))
-        body, at = data[at + 20 : at + 20 + length], at + 20 + length
-        block = data[at + 2 : at + 2 + int.from_bytes(data[at : at + 2], "big")]
-        at += 2 + len(block)
-        if length < 0 or at > len(data):
-            return [item]
-        found.append(
-            replace(
-                item, flag=flag, body=body, property_map=properties.parse(block),
-                queue_offset=item.queue_offset + len(found), sys_flag=item.sys_flag & ~0x7C1,
-            )
-        )  # fmt: skip
-    return found or [item]
-
-
-def plain_body(item: Record) -> bytes:
-    """As its sender gave it."""
-    if not item.sys_flag & 1:
-        return item.body
-    kind = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}[item.sys_flag >> 8 & 7]
-    return inflate(item.body, kind, 1 << 24) or b""
-
-
-def message(item: Record) -> Message:
-    """One record as Kafka must have it."""
-    texts = {java.decode(k): java.decode(v) for k, v in item.property_map.items()}
-    host = item.born_host[0]
-    own: dict[str, Any] = {
-        "topic": java.decode(item.topic), "queueId": item.queue_id,
-        "queueOffset": item.queue_offset, "physicalOffset": item.physical_offset,
-    }  # fmt: skip
-    if "TAGS" in texts:
-        own["tags"] = texts["TAGS"]
-    own["tagsCode"] = java.hash_code(item.property_map.get(properties.TAGS, b""))
-    own |= {
-        "sysFlag": item.sys_flag, "flag": item.flag, "reconsumeTimes": item.reconsume_times,
-        "bornHost": f"{f'[{host}]' if ':' in host else host}:{item.born_host[1]}",
-        "bornTimestamp": item.born_timestamp, "storeTimestamp": item.store_timestamp,
-    }  # fmt: skip
-    headers = [(name, value.encode()) for name, value in texts.items()]
-    headers += [(f"rocketmq.{name}", str(value).encode()) for name, value in own.items()]
-    key = texts.get("KEYS") or texts.get("UNIQ_KEY")
-    return (key.encode() if key else None, plain_body(item), item.store_timestamp, tuple(headers))
 
 
 def mirrored(kafka: Kafka, identity: str, topics: set[str]) -> dict[tuple[str, int], list[Message]]:
@@ -375,6 +307,70 @@ def test_queues_that_come_later_and_damaged_bytes(
     found = mirrored(kafka, identity, {"Alpha", "Beta"})
     assert found == expected
     assert len(kafka.read(f"{identity}.Alpha")) == 8
+
+
+def test_a_topic_that_grows_within_a_transaction_loses_nothing(
+    kafka: Kafka, tmp_path: Path, identity: str
+) -> None:
+    """One write, of rows in two batches, whose second has further queues: what was sent before is
+    committed first, because a producer has to be made anew for them."""
+    store = make_store(tmp_path / "store", 20)
+    make_store(store, 6, queue_id=5)
+    starts = boundaries(store)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from rows(store, 0, starts[20])
+        yield from rows(store, starts[20], starts[-1])
+
+    with closing(mirror_target(kafka.bootstrap, identity).open("", ANY_SETTINGS)) as follower:
+        assert follower.position() is None
+        follower.write(0, starts[-1], batches())
+        assert follower.position() == starts[-1]
+    assert_mirrored(kafka, identity, store)
+
+
+def test_a_batch_that_expired_is_not_committed(
+    kafka: Kafka, tmp_path: Path, identity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kafka-python gives up a batch after its delivery timeout and would commit the others."""
+    store = make_store(tmp_path / "store", 20)
+    end = boundaries(store)[-1]
+
+    def is_late(batch: ProducerBatch, *_arguments: Any, **_more: Any) -> bool:
+        return bool(batch.topic_partition.topic == f"{identity}.Alpha")
+
+    with closing(mirror_target(kafka.bootstrap, identity).open("", ANY_SETTINGS)) as follower:
+        assert follower.position() is None
+        with monkeypatch.context() as patch:
+            patch.setattr(ProducerBatch, "has_reached_delivery_timeout", is_late)
+            with pytest.raises(KafkaError, match="Expiring"):
+                follower.write(0, end, rows(store, 0, end))
+        assert follower.position() is None
+        follower.write(0, end, rows(store, 0, end))
+    assert_mirrored(kafka, identity, store)
+
+
+def test_the_position_is_read_when_nobody_else_can_move_it(
+    kafka: Kafka, identity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older writer commits once more while the newer one starts, before it is fenced."""
+    settings = KafkaSettings(kafka.bootstrap, identity)
+    with (
+        closing(KafkaTransactions(settings, "", "test")) as older,
+        closing(KafkaTransactions(settings, "", "test")) as newer,
+    ):
+        assert older.recover() is None
+        older.commit(100)
+        start = newer._start_producer
+
+        def late() -> None:
+            older.commit(200)
+            start()
+
+        monkeypatch.setattr(newer, "_start_producer", late)
+        assert newer.recover() == 200
+        with pytest.raises(KafkaError):
+            older.commit(300)
 
 
 def test_odd_properties_and_times_become_headers_and_timestamps(

@@ -159,6 +159,28 @@ def test_nothing_beyond_the_watermark_is_seen(
             assert by_key or end < ends[-1]
 
 
+def test_a_watermark_within_a_record_hides_it(tmp_path: Path, reader: type[MessageStore]) -> None:
+    """By place, id, queue and key; and what lies beyond the watermark does not count among the
+    newest entries that a query examines."""
+    small = SmallStore(tmp_path)
+    offsets = [small.append(properties=b"KEYS\1k\2") for _ in range(6)]
+    small.write_index([("Topic#k", offset) for offset in offsets])
+    small.write()
+    for beyond in (1, 60, small.log.spans[3][1] - offsets[3] - 1):
+        write_watermark(tmp_path, offsets[3] + beyond)
+        with reader(tmp_path) as store:
+            assert store.message_at(offsets[3]) is None
+            before = store.message_at(offsets[2])
+            assert before is not None
+            assert store.message_by_id(before.offset_message_id) == before
+            assert [message.queue_offset for message in pull(store, 0).found] == [0, 1, 2]
+            assert store.query("Topic", "k", max_count=2) == [store.message_at(offsets[2])]
+            write_watermark(tmp_path, offsets[3])
+            store.refresh()
+            found = [message.physical_offset for message in store.query("Topic", "k", max_count=2)]
+            assert found == offsets[1:3]
+
+
 def test_a_log_that_grows_is_followed_without_a_watermark(
     tmp_path: Path, reader: type[MessageStore]
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from store.config import OnQueueGap, read_store_settings
 from store.log.commitlog import CommitLog
+from store.runs import scan
 from store.runs.dispatch import DispatchCounts
 from tests.support.golden import GOLDEN_NAMES, difference
 from tests.support.outputs import Output, QueueLog, Setup, lose_power, random_queue_offsets
@@ -183,6 +184,26 @@ def test_every_jump_of_queue_offsets_is_listed(
             output.close()
         assert setup.queues() == log.model.tree()
         assert setup.ledger("queue_offset_gap") == expected, name
+
+
+@pytest.mark.parametrize("chunk_records", [1, 2, 3])
+def test_jumps_at_the_border_of_a_chunk_are_placed_as_rocketmq_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_records: int
+) -> None:
+    """A run of a chunk whose queue offsets follow those of the one before is written with it."""
+    monkeypatch.setattr(scan, "CHUNK_RECORDS", chunk_records)
+    log = QueueLog(100)
+    for queue_offset in (3, 4, 5, 9, 10, 11, 7, 8, 9, 12, 13, 14, 20, 21, 22, 23, 24, 24):
+        log.append(queue_offset)
+    setup = log.setup(tmp_path, 100)
+    monkeypatch.setattr(scan._Chunk, "grow", lambda _: False)
+    assert len(setup.batch(0, log.plain.end).runs) == -(-18 // chunk_records)
+    output = Output(setup)
+    output.run(log.plain.end)
+    output.close()
+    assert setup.queues() == log.model.tree()
+    assert setup.ledger("queue_offset_gap") == log.model.gaps()
+    assert setup.ledger("queue_offset_seen_before") == log.model.dropped()
 
 
 def test_a_batch_given_twice_counts_all_as_duplicates(ram_path: Path, seed: int) -> None:

@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError
 from sinks.delta import DeltaFollower, DeltaTarget
 from sinks.jsonbody import JsonColumns
 from store.config import read_store_settings
-from store.errors import UsageError
+from store.errors import StoreError, UsageError
 from store.log.commitlog import CommitLog
 from store.log.cursor import Window, walk
 from store.rows.rows import read_rows
@@ -98,6 +98,25 @@ def test_two_writers_of_one_store_cannot_both_add_a_range(
         source.write(theirs, first, end)
     assert theirs.position() == second
     source.write(theirs, second, end)
+    assert plain_columns(table) == plain_rows(store)
+
+
+def test_a_range_that_does_not_follow_is_not_added(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Neither one that the table has, nor one that leaves out a part."""
+    store, table = golden("plain"), tmp_path / "table"
+    source = Source(store)
+    first, second, end = source.cuts(3)
+    follower = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
+    assert follower.position() is None
+    source.write(follower, source.log.min_offset, first)
+    assert follower.position() == first
+    for start, stop in ((source.log.min_offset, second), (second, end)):
+        with pytest.raises(StoreError, match=f"the table is at {first}, not at {start}"):
+            source.write(follower, start, stop)
+        assert follower.position() == first
+    source.write(follower, first, end)
     assert plain_columns(table) == plain_rows(store)
 
 

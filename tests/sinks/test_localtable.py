@@ -72,6 +72,12 @@ def without_a_file(table: Path) -> None:
     added_file(table).unlink()
 
 
+def with_a_cut_file(table: Path) -> None:
+    """Some of its bytes were not written."""
+    path = added_file(table)
+    path.write_bytes(path.read_bytes()[:-1])
+
+
 def with_an_empty_file(table: Path) -> None:
     """Nor its bytes."""
     added_file(table).write_bytes(b"")
@@ -82,7 +88,7 @@ def with_an_empty_file(table: Path) -> None:
     "damage",
     [
         cut_at(0.1), cut_at(0.5), cut_at(0.999), cut_after_lines(1), cut_after_lines(2),
-        cut_after_lines(-1), zeroed, without_a_file, with_an_empty_file,
+        cut_after_lines(-1), zeroed, without_a_file, with_an_empty_file, with_a_cut_file,
     ],
 )  # fmt: skip
 def test_torn_version_is_named_and_its_rows_come_again(

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame
 
 from store import fsops
 from store.errors import NoSpaceError
+from store.runs.dispatch import DispatchBatch
 from streaming import space
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
+from streaming.foreachbatch import BatchFunction
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import difference
 
@@ -77,4 +80,27 @@ def test_a_stop_ends_the_wait(golden: Callable[[str], Path], tmp_path: Path) -> 
             run_dispatcher(DispatcherConfig(store, output, once=True), stop)
     assert len(looks) == 3
     dispatch(store, output)
+    assert difference(output / "consumequeue", store / "consumequeue") == []
+
+
+def test_spark_may_find_the_disk_full_with_words_or_without(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Its error names the cause where there is room again, and does not where there is none."""
+    store, output = golden("plain"), tmp_path / "output"
+    collect, errors = BatchFunction._collect, [OSError(28, "No space left on device"), OSError(5)]
+    looks = [True, False, False, True]
+
+    def failing(batches: BatchFunction, frame: DataFrame) -> DispatchBatch:
+        if errors:
+            raise errors.pop(0)
+        return collect(batches, frame)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "FIRST_PAUSE_SECONDS", 0.0)
+        patch.setattr(BatchFunction, "_collect", failing)
+        patch.setattr(fsops, "has_space", lambda _: looks.pop(0) if looks else True)
+        progress = dispatch(store, output)
+    assert (errors, looks) == ([], [])
+    assert progress.counts.duplicates == 0
     assert difference(output / "consumequeue", store / "consumequeue") == []

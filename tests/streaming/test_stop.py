@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 
+from store.runs.dispatch import DispatchBatch, DispatchCounts
 from streaming import dispatcher
+from streaming.commit import Committer
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.foreachbatch import BatchFunction
@@ -67,3 +70,35 @@ def test_a_batch_that_begins_during_a_stop_is_refused_and_repeated(
         assert (again.end_offset, again.counts.messages) == (appender.end_offset, 200)
     dispatch(store, tmp_path / "undisturbed")
     assert difference(output / "consumequeue", tmp_path / "undisturbed" / "consumequeue") == []
+
+
+def test_a_run_ends_cleanly_when_its_last_batch_is_durable(
+    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark has the query ended before: the batch is written in a thread of its own."""
+    store, output = golden("plain"), tmp_path / "output"
+    waited, steps = threading.Event(), list[str]()
+    finish, commit, end = BatchFunction.finish, Committer.commit, Committer.end
+
+    def noted_finish(batches: BatchFunction) -> None:
+        if batches._pending is not None:
+            waited.set()
+        finish(batches)
+
+    def late_commit(committer: Committer, batch: DispatchBatch) -> DispatchCounts:
+        assert waited.wait(LONGEST_SECONDS)
+        counts = commit(committer, batch)
+        steps.append("durable")
+        return counts
+
+    def noted_end(committer: Committer) -> None:
+        steps.append("clean end")
+        waited.set()
+        end(committer)
+
+    monkeypatch.setattr(BatchFunction, "finish", noted_finish)
+    monkeypatch.setattr(Committer, "commit", late_commit)
+    monkeypatch.setattr(Committer, "end", noted_end)
+    dispatch(store, output)
+    assert steps == ["durable", "clean end"]
+    assert difference(output / "consumequeue", store / "consumequeue") == []

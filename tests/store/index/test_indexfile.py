@@ -226,6 +226,32 @@ def test_queries_find_what_a_scan_finds(ram_path: Path, seed: int) -> None:
             assert found.index_last_update_phyoffset == model[-1].end_phy_offset
 
 
+def test_queries_look_into_older_files_and_not_beyond_the_end(ram_path: Path, seed: int) -> None:
+    """Over many small files, without bounds of time: the newest entries before an offset."""
+    for case in range(15):
+        rng = random.Random(f"{seed}:{case}")
+        layout = IndexLayout(rng.choice((1, 7)), rng.choice((4, 12)))
+        directory = ram_path / str(case)
+        log = random_log(directory / "log", rng, 60, sound_clock=True)
+        output, messages = IndexOutput(directory / "output", layout, log), log.messages
+        writer = output.writer(0)
+        writer.write(batch_of(messages))
+        writer.close()
+        model = output.model()
+        assert len(model) > 3
+        entries = [entry for content in model for entry in content.entries]
+        files = IndexFiles(output.root / "index", layout)
+        for end in (*rng.sample([message.offset for message in messages], 8), None):
+            key_hash, count = rng.choice(entries)[0], rng.choice((1, 3, 1000))
+            found = files.query_offset(b"T#" + key_with_hash(key_hash), count, 0, 1 << 62, end)
+            expected = [
+                offset
+                for each, offset, *_ in reversed(entries)
+                if each == key_hash and (end is None or offset < end)
+            ]
+            assert list(found.phy_offsets) == expected[:count], f"seed={seed} case={case}"
+
+
 def test_a_query_without_files_finds_nothing(tmp_path: Path) -> None:
     """No directory yet."""
     found = IndexFiles(tmp_path / "index", IndexLayout()).query_offset(b"T#k", 10, 0, 1 << 62)

@@ -165,6 +165,29 @@ def test_a_scan_gathers_what_the_plain_rules_give(
     ]
 
 
+def test_no_key_is_taken_twice_where_a_chunk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The record that no longer fits comes again in the next chunk; here units are what is full,
+    which light queues would notice before."""
+    monkeypatch.setattr(scan, "CHUNK_RECORDS", 50)
+    monkeypatch.setattr(scan, "RECORDS_PER_RUN", 0)
+    log = drawn_log(tmp_path, random.Random(seed), 400)
+    end = cursor.LogTail(log).settled()
+    batch = scan.scan_in_one_piece(
+        log, 0, end,
+        delay_levels_ms=record.DEFAULT_DELAY_LEVELS_MS, verify_crc=False, wanted=Wanted(index=True),
+    )  # fmt: skip
+    assert batch is not None
+    assert len(batch.index_entries) > 4
+    assert list(index_entries(batch)) == [
+        (item.physical_offset, index_key_hash(key), item.store_timestamp)
+        for item in cursor.records(log, 0, end)
+        if isinstance(item, Record)
+        for key in index_keys(item)
+    ]
+
+
 def index_entries(batch: DispatchBatch) -> Iterator[tuple[int, int, int]]:
     for part in batch.index_entries:
         yield from zip(

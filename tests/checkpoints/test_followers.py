@@ -1,0 +1,41 @@
+"""The file of a follower: what a cut of the log leaves for it to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from checkpoints import FOLLOWERS_DIRECTORY
+from checkpoints.followers import (
+    FollowerState,
+    note_truncation,
+    read_follower_states,
+    write_follower_state,
+)
+
+
+def cuts(state: Path) -> dict[str, int | None]:
+    """What each follower still has to cut."""
+    return {found.name: found.truncate_to for found in read_follower_states(state)}
+
+
+def test_the_lowest_cut_counts_until_it_is_made(tmp_path: Path) -> None:
+    """The log is cut, goes on, and is cut again, while a target does not run."""
+    for name in ("one", "two"):
+        write_follower_state(tmp_path, FollowerState(name, "memory", position=900, rows=9))
+    assert cuts(tmp_path) == {"one": None, "two": None}
+    for end, lowest in ((500, 500), (700, 500), (300, 300), (300, 300), (301, 300)):
+        note_truncation(tmp_path, end)
+        assert cuts(tmp_path) == {"one": lowest, "two": lowest}
+    assert {(found.position, found.rows) for found in read_follower_states(tmp_path)} == {(900, 9)}
+    write_follower_state(tmp_path, FollowerState("one", "memory", position=300))
+    note_truncation(tmp_path, 700)
+    assert cuts(tmp_path) == {"one": 700, "two": 300}
+
+
+def test_a_file_that_cannot_be_read_stands_for_a_target(tmp_path: Path) -> None:
+    """The cut is noted for it as well."""
+    (tmp_path / FOLLOWERS_DIRECTORY).mkdir()
+    (tmp_path / FOLLOWERS_DIRECTORY / "torn.json").write_text('{"name": "to')
+    assert cuts(tmp_path) == {}
+    note_truncation(tmp_path, 500)
+    assert cuts(tmp_path) == {"torn": 500}

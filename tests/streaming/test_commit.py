@@ -1,0 +1,167 @@
+"""What a commit refuses, and what it leaves behind of positions; without Spark.
+
+The log is made by the plain writer, and what is on disk is read as bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from checkpoints.agreement import Built
+from checkpoints.ownership import Ownership
+from checkpoints.reconcile import make_plan
+from store.errors import StoreError
+from store.log.cursor import LogTail
+from store.runs.dispatch import BatchSettings, DispatchBatch
+from store.state.built import settings_of
+from store.state.watermark import Watermark, read_watermark
+from streaming.commit import Committer
+from streaming.config import DispatcherConfig
+from streaming.followers import Followers
+from streaming.indexes import Indexes
+from tests.support.golden import tree
+from tests.support.wire import UNIT, PlainLog, file_name
+
+FILE_SIZE = 1024
+TIME = 1_700_000_000_000
+
+
+@dataclass
+class Open:
+    """An output that a run has taken over."""
+
+    committer: Committer
+    indexes: Indexes
+    config: DispatcherConfig
+
+    def batch(self, start: int, end: int) -> DispatchBatch:
+        """The batch of a range."""
+        settings = self.indexes.settings
+        live = BatchSettings(self.indexes.batch_topics, settings.message_delay_levels_ms)
+        log = settings.open_log()
+        with closing(log):
+            found = self.indexes.scan(log, start, end, live)
+        assert found is not None
+        return found
+
+
+@contextmanager
+def opened(store: Path, output: Path) -> Iterator[Open]:
+    """As a start does it."""
+    config = DispatcherConfig(store, output, once=True)
+    settings = settings_of(output, config.given_settings(), config.flags)
+    with ExitStack() as held:
+        log = held.enter_context(closing(settings.open_log()))
+        held.enter_context(Ownership(output))
+        indexes = Indexes.of(config, settings)
+        found = read_watermark(config.state_directory)
+        end = LogTail(log).settled()
+        plan = make_plan(log, end, found, config.spark_directory, Built(output, settings))
+        followers = Followers(config, settings, plan.watermark.store_id)
+        committer = held.enter_context(closing(Committer(config, indexes, log, followers)))
+        committer.take_over(plan)
+        yield Open(committer, indexes, config)
+
+
+def watermark(output: Path) -> Watermark:
+    """What is durable."""
+    found = read_watermark(output / "reput")
+    assert found is not None
+    return found
+
+
+def units(output: Path, queue: str) -> list[int]:
+    """Physical offsets of a queue's units."""
+    data = (output / "consumequeue" / queue / file_name(0)).read_bytes()
+    found = (UNIT.unpack_from(data, at) for at in range(0, len(data) - 19, 20))
+    return [offset for offset, size, _ in found if size]
+
+
+@pytest.fixture
+def plain() -> PlainLog:
+    """Sixty messages of two topics in turns, in several files; each has a time of its own."""
+    log = PlainLog(FILE_SIZE)
+    for number in range(60):
+        topic = (b"A", b"B")[number % 2]
+        log.append(topic=topic, queue_offset=number // 2, store_timestamp=TIME + number)
+    return log
+
+
+@pytest.fixture
+def store(tmp_path: Path, plain: PlainLog) -> Path:
+    """The log on disk."""
+    plain.write(tmp_path / "store" / "commitlog")
+    (tmp_path / "store" / "broker.conf").write_text("messageIndexEnable=false\n")
+    return tmp_path / "store"
+
+
+def test_a_batch_beyond_the_watermark_is_refused(
+    tmp_path: Path, store: Path, plain: PlainLog
+) -> None:
+    """It would skip messages; nothing is written, and the right one is taken afterwards."""
+    output, starts = tmp_path / "output", [start for start, _ in plain.spans]
+    with opened(store, output) as run:
+        run.committer.commit(run.batch(0, starts[20]))
+        before = tree(output)
+        with pytest.raises(StoreError, match=f"begins at {starts[21]}, beyond the watermark"):
+            run.committer.commit(run.batch(starts[21], starts[40]))
+        assert tree(output) == before
+        run.committer.commit(run.batch(starts[20], plain.end))
+    assert units(output, "A/0") == starts[::2]
+    assert units(output, "B/0") == starts[1::2]
+
+
+def test_a_batch_that_comes_again_moves_nothing_back(
+    tmp_path: Path, store: Path, plain: PlainLog
+) -> None:
+    """Readers have seen everything up to the watermark. All its messages are duplicates."""
+    output, starts = tmp_path / "output", [start for start, _ in plain.spans]
+    with opened(store, output) as run:
+        run.committer.commit(run.batch(0, starts[40]))
+        before = watermark(output)
+        for end in (starts[10], starts[40]):
+            again = run.batch(0, end)
+            counts = run.committer.commit(again)
+            assert counts.duplicates == counts.messages == again.message_count
+            assert watermark(output) == before
+
+
+@pytest.mark.parametrize("count", [1, 41, 42])
+def test_the_last_message_says_when_and_where(
+    tmp_path: Path, store: Path, plain: PlainLog, count: int
+) -> None:
+    """In the watermark and in RocketMQ's checkpoint file, whichever queue it is in."""
+    output, (start, end) = tmp_path / "output", plain.spans[count - 1]
+    with opened(store, output) as run:
+        run.committer.commit(run.batch(0, end))
+        run.committer.end()
+    found = watermark(output)
+    assert (found.end_offset, found.last_record_offset) == (end, start)
+    assert found.last_store_timestamp == TIME + count - 1
+    fields = struct.unpack_from(">qqqqq", (output / "checkpoint").read_bytes())
+    assert fields == (TIME + count - 1, TIME + count - 1, 0, 0, start)
+
+
+def test_what_retention_took_before_it_was_dispatched_is_listed(
+    tmp_path: Path, store: Path, plain: PlainLog
+) -> None:
+    """The whole range from the watermark to the log's first byte, once."""
+    output, end = tmp_path / "output", plain.spans[5][1]
+    with opened(store, output) as run:
+        run.committer.commit(run.batch(0, end))
+    for at in (0, FILE_SIZE):
+        (store / "commitlog" / file_name(at)).unlink()
+    for _ in range(2):
+        with opened(store, output):
+            assert watermark(output).end_offset == 2 * FILE_SIZE
+            lines = (output / "reput" / "quarantine.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"physical_offset": end, "end_physical_offset": 2 * FILE_SIZE, "reason": "segment_deleted"}
+    ]
