@@ -49,6 +49,9 @@ def test_a_watermark_is_read_back(tmp_path: Path) -> None:
     found = read_watermark(tmp_path)
     assert found is not None
     assert found.end_offset == 4000
+    # where the log was cut, the newest position is not the highest
+    write(tmp_path, 500)
+    assert read_watermark(tmp_path) == replace(FIRST, end_offset=500, sequence=5)
 
 
 def test_slots_are_laid_out_as_documented(tmp_path: Path) -> None:

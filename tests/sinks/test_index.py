@@ -169,6 +169,9 @@ def test_a_cut_log_is_cut_in_the_index(ram_path: Path, seed: int) -> None:
         entries = [entry for content in output.contents() for entry in content.entries]
         model = [entry for content in output.model(kept) for entry in content.entries]
         assert entries == model, place
+        for path, content in zip(output.paths(), output.contents(), strict=True):
+            # as in a file that never had more
+            assert not any(path.read_bytes()[layout.entry_position(content.index_count) :]), place
         writer.write(batch_of(messages[kept:]))
         writer.close()
         assert output.contents() == output.model(), place

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +53,13 @@ class Open:
 
 
 @contextmanager
-def opened(store: Path, output: Path) -> Iterator[Open]:
-    """As a start does it."""
+def opened(
+    store: Path,
+    output: Path,
+    on_watermark: Callable[[], None] = lambda: None,
+    followers_of: type[Followers] = Followers,
+) -> Iterator[Open]:
+    """As a start does it; without ``Committer.end`` it is a run that was cut short."""
     config = DispatcherConfig(store, output, once=True)
     settings = settings_of(output, config.given_settings(), config.flags)
     with ExitStack() as held:
@@ -64,8 +69,9 @@ def opened(store: Path, output: Path) -> Iterator[Open]:
         found = read_watermark(config.state_directory)
         end = LogTail(log).settled()
         plan = make_plan(log, end, found, config.spark_directory, Built(output, settings))
-        followers = Followers(config, settings, plan.watermark.store_id)
-        committer = held.enter_context(closing(Committer(config, indexes, log, followers)))
+        followers = followers_of(config, settings, plan.watermark.store_id)
+        committer = Committer(config, indexes, log, followers, on_watermark)
+        held.enter_context(closing(committer))
         committer.take_over(plan)
         yield Open(committer, indexes, config)
 
@@ -82,6 +88,14 @@ def units(output: Path, queue: str) -> list[int]:
     data = (output / "consumequeue" / queue / file_name(0)).read_bytes()
     found = (UNIT.unpack_from(data, at) for at in range(0, len(data) - 19, 20))
     return [offset for offset, size, _ in found if size]
+
+
+def ledger(output: Path) -> list[dict[str, object]]:
+    """The ranges that are listed, without jumps of queue offsets."""
+    path = output / "reput" / "quarantine.jsonl"
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    return [entry for entry in found if entry["reason"] != "queue_offset_gap"]
 
 
 @pytest.fixture
@@ -161,7 +175,119 @@ def test_what_retention_took_before_it_was_dispatched_is_listed(
     for _ in range(2):
         with opened(store, output):
             assert watermark(output).end_offset == 2 * FILE_SIZE
-            lines = (output / "reput" / "quarantine.jsonl").read_text("utf-8").splitlines()
-    assert [json.loads(line) for line in lines] == [
+    assert ledger(output) == [
         {"physical_offset": end, "end_physical_offset": 2 * FILE_SIZE, "reason": "segment_deleted"}
     ]
+
+
+def test_damage_is_listed_with_its_bytes(tmp_path: Path, store: Path, plain: PlainLog) -> None:
+    """The messages around it have their units."""
+    output, (start, end) = tmp_path / "output", plain.spans[22]
+    plain.put(start + 4, b"XXXX")
+    plain.write(store / "commitlog")
+    with opened(store, output) as run:
+        counts = run.committer.commit(run.batch(0, plain.end))
+    assert counts.quarantined_bytes == end - start
+    assert ledger(output) == [
+        {"physical_offset": start, "end_physical_offset": end, "reason": "bad_magic"}
+    ]
+    expected = [each for each, _ in plain.spans[::2] if each != start]
+    assert units(output, "A/0") == expected
+
+
+def test_who_waits_is_told_of_every_watermark_once_it_is_durable(
+    tmp_path: Path, store: Path, plain: PlainLog
+) -> None:
+    """Followers and waiting pulls; of a batch that comes again they hear nothing."""
+    output, starts = tmp_path / "output", [start for start, _ in plain.spans]
+    told, noticed = list[int](), list[int]()
+
+    class Noted(Followers):
+        def advance(self, watermark_told: int) -> None:
+            assert watermark(output).end_offset == watermark_told
+            told.append(watermark_told)
+            super().advance(watermark_told)
+
+    def notice() -> None:
+        noticed.append(watermark(output).end_offset)
+
+    with opened(store, output, notice, Noted) as run:
+        for start, end in ((0, starts[20]), (0, starts[10]), (starts[20], plain.end)):
+            run.committer.commit(run.batch(start, end))
+    assert told == noticed == [starts[20], plain.end]
+
+
+def test_units_beyond_the_watermark_count_as_unwritten(
+    tmp_path: Path, store: Path, plain: PlainLog
+) -> None:
+    """Whatever stands there is written over, though it looks like a unit."""
+    output, starts = tmp_path / "output", [start for start, _ in plain.spans]
+    with opened(store, output) as run:
+        run.committer.commit(run.batch(0, starts[20]))
+        run.committer.end()
+    path = output / "consumequeue" / "A" / "0" / file_name(0)
+    with path.open("r+b") as file:
+        file.seek(10 * 20)
+        file.write(UNIT.pack(starts[20] + 7, 50, 0) * 3)
+    with opened(store, output) as run:
+        counts = run.committer.commit(run.batch(starts[20], plain.end))
+    assert (counts.messages, counts.duplicates) == (40, 0)
+    assert units(output, "A/0") == starts[::2]
+
+
+def cut(store: Path, plain: PlainLog, count: int, *later: bytes) -> None:
+    """The log ends after ``count`` messages, or goes on with a message of each of these topics."""
+    end = plain.spans[count - 1][1]
+    plain.put(end, bytes(plain.end - end))
+    plain.spans, plain.end = plain.spans[:count], end
+    for topic in later:
+        plain.append(topic=topic, store_timestamp=TIME + 1000)
+    plain.write(store / "commitlog")
+
+
+def test_a_cut_log_takes_entries_and_ledger_along(
+    tmp_path: Path, store: Path, plain: PlainLog
+) -> None:
+    """What was listed beyond the cut is gone with its bytes; the epoch tells readers."""
+    output, damaged = tmp_path / "output", [plain.spans[at] for at in (10, 50)]
+    for start, _ in damaged:
+        plain.put(start + 4, b"XXXX")
+    plain.write(store / "commitlog")
+    with opened(store, output) as run:
+        run.committer.commit(run.batch(0, plain.end))
+        run.committer.end()
+    assert [line["physical_offset"] for line in ledger(output)] == [start for start, _ in damaged]
+    epoch = watermark(output).epoch
+    with opened(store, output):
+        assert watermark(output).epoch == epoch + 1
+    cut(store, plain, 40)
+    with opened(store, output) as run:
+        assert watermark(output).end_offset == plain.end
+        assert watermark(output).epoch == epoch + 3
+    starts = [start for start, _ in plain.spans]
+    assert units(output, "A/0") == [start for start in starts[::2] if start != damaged[0][0]]
+    assert units(output, "B/0") == starts[1::2]
+    assert [line["physical_offset"] for line in ledger(output)] == [damaged[0][0]]
+
+
+def test_a_run_that_was_cut_short_leaves_no_unit_of_messages_that_the_log_lost(
+    tmp_path: Path, store: Path, plain: PlainLog
+) -> None:
+    """The last batch was written in part; then the log lost its messages and went on with others,
+    so that no message comes for those queues."""
+    output, starts = tmp_path / "output", [start for start, _ in plain.spans]
+    abort = output / "reput" / "abort"
+    with opened(store, output) as run:
+        run.committer.commit(run.batch(0, starts[40]))
+        for writer in run.committer._writers:
+            writer.write(run.batch(starts[40], starts[50]))
+    assert units(output, "A/0") == starts[:50:2]
+    assert abort.exists()
+    cut(store, plain, 40, b"C", b"C")
+    with opened(store, output) as run:
+        run.committer.commit(run.batch(starts[40], plain.end))
+        assert abort.exists()
+        run.committer.end()
+    assert not abort.exists()
+    assert units(output, "A/0") == starts[:40:2]
+    assert units(output, "B/0") == starts[1:40:2]

@@ -17,8 +17,9 @@ import pytest
 
 from store.errors import CommitLogError, UsageError
 from store.log.commitlog import CommitLog, is_mapped_file_name, offset_to_file_name
+from store.log.record import Record
 from tests.support.processes import open_files
-from tests.support.wire import file_name
+from tests.support.wire import PlainLog, file_name
 
 
 def make_file(directory: Path, start: int, size: int, content: bytes | None = None) -> Path:
@@ -64,6 +65,22 @@ def test_a_golden_log_is_read_as_it_stands(golden: Callable[[str], Path]) -> Non
     )
     for segment in log.segments:
         assert log.read(segment.start, log.file_size) == segment.path.read_bytes()
+    log.close()
+
+
+def test_a_record_is_read_by_its_place_and_size(tmp_path: Path) -> None:
+    """As a unit states both: one with another size points to no record."""
+    plain = PlainLog(4096)
+    for number in range(5):
+        plain.append(body=b"x" * number, queue_offset=number)
+    log = CommitLog([plain.write(tmp_path / "commitlog")])
+    for number, (start, end) in enumerate(plain.spans):
+        found = log.record_at(start, end - start)
+        assert isinstance(found, Record)
+        assert (found.queue_offset, found.body) == (number, b"x" * number)
+        for size in (0, 1, 90, end - start - 1, end - start + 1, 2000, 1 << 30):
+            assert not isinstance(log.record_at(start, size), Record), size
+        assert not isinstance(log.record_at(start + 1, end - start), Record)
     log.close()
 
 

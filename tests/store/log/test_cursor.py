@@ -202,6 +202,10 @@ def test_a_missing_file_is_data_loss(sound: Sound) -> None:
     assert found_items(log, low + 5, low + 9).bad == [
         BadRange(low + 5, low + 9, Status.SEGMENT_DELETED)
     ]
+    # and never beyond the next file's begin
+    found = found_items(log, low + 5, plain.end)
+    assert found.bad == [BadRange(low + 5, high, Status.SEGMENT_DELETED)]
+    assert found.records == [one[0] for one in plain.spans if one[0] >= high]
 
 
 def test_a_walk_stops_after_so_many_records(sound: Sound, window_size: int) -> None:

@@ -268,6 +268,22 @@ def test_a_cut_queue_holds_nothing_after_the_cut(tmp_path: Path) -> None:
         assert files.starts == [int(path.name) for path in sorted(directory.iterdir())]
 
 
+def test_a_cut_reaches_bytes_after_a_hole(tmp_path: Path) -> None:
+    """A power cut leaves some pages of a sparse file, and not those between them."""
+    size = 20 * 4096
+    for pages in ([0, 5], [1, 5, 9], [9], [0, 1, 2, 19]):
+        directory = tmp_path / "-".join(map(str, pages))
+        directory.mkdir()
+        path = directory / file_name(0)
+        with path.open("wb") as file:
+            file.truncate(size)
+            for page in pages:
+                os.pwrite(file.fileno(), UNIT.pack(7, 7, 7) * 100, page * 4096)
+        before = path.read_bytes()
+        ConsumeQueueFiles(directory, size).clear_from(40)
+        assert path.read_bytes() == before[:40].ljust(size, b"\0")
+
+
 def test_a_queue_of_blanks_alone_has_no_last_message(tmp_path: Path) -> None:
     """A kill between the pre-blank and the first unit leaves such a file."""
     write_queue(tmp_path / "q", 100, [BLANK] * 3, 5)
