@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from checkpoints import FOLLOWERS_DIRECTORY
-from store import fsops
+from store import fsops, jsontext
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,6 @@ def note_truncation(state_directory: Path, end: int) -> None:
 def _read(state_directory: Path) -> Iterator[tuple[str, FollowerState | None]]:
     for path in sorted((state_directory / FOLLOWERS_DIRECTORY).glob("*.json")):
         try:
-            yield path.stem, FollowerState(**json.loads(path.read_text("utf-8")))
+            yield path.stem, FollowerState(**jsontext.parse(path.read_text("utf-8")))
         except (OSError, ValueError, TypeError):
             yield path.stem, None

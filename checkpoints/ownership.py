@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from checkpoints import STATE_DIRECTORY
-from store import fsops
+from store import fsops, jsontext
 from store.datadirectories import check_target
 from store.errors import OwnershipError
 from store.state.brokerlock import BrokerLock
@@ -57,7 +57,7 @@ class Ownership:
 
     def _owner(self) -> str:
         try:
-            owner = json.loads((self.directory / OWNER_NAME).read_text("utf-8"))
+            owner = jsontext.parse((self.directory / OWNER_NAME).read_text("utf-8"))
             return f"process {owner['pid']} on {owner['host']}, started {owner['started']}"
         except (OSError, ValueError, KeyError, TypeError):
             return "unknown process"

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from store import fsops
+from store import fsops, jsontext
 from store.state.logoffset import offset_json, parse_offset
 
 START_NAME = "reput-start"
+MAX_FILE_BYTES = 1 << 20
+"""A file of Spark's holds a batch's settings and one offset: about a KiB."""
 _BATCH_NAME = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
 _VERSION = "v1"
 
@@ -107,8 +110,8 @@ def rewind(directory: Path, position: SparkPosition) -> None:
 def read_start(directory: Path, store_id: str) -> int | None:
     """Return the pinned start; None where it is missing, damaged or another store's."""
     try:
-        return parse_offset((directory / START_NAME).read_text("utf-8"), store_id)
-    except (OSError, UnicodeDecodeError):
+        return parse_offset(_text(directory / START_NAME), store_id)
+    except DamagedCheckpointError:
         return None
 
 
@@ -139,23 +142,34 @@ def _batches(directory: Path) -> dict[int, Path]:
     return found
 
 
+def _text(path: Path) -> str:
+    """The text of one of the directory's files, which are small; it may come from anywhere."""
+    name = f"{path.parent.name}/{path.name}"
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
+            raise DamagedCheckpointError(
+                f"{name} is no file of up to {MAX_FILE_BYTES:,} bytes, as Spark writes it"
+            )
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedCheckpointError(f"{name}: {error}") from error
+
+
 def _json(path: Path, kind: str) -> object:
     try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        return jsontext.parse(_text(path))
+    except ValueError as error:
         raise DamagedCheckpointError(f"{path.parent.name}/{path.name}: no {kind}") from error
 
 
 def _version_and_json(path: Path) -> list[str]:
     """Return the lines after the version; the first of them is a JSON object."""
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DamagedCheckpointError(f"{path.parent.name}/{path.name}: {error}") from error
+    lines = _text(path).splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
         raise DamagedCheckpointError(f"{path.parent.name}/{path.name} is cut or of another version")
     try:
-        if not isinstance(json.loads(lines[1]), dict):
+        if not isinstance(jsontext.parse(lines[1]), dict):
             raise ValueError(lines[1])
     except ValueError as error:
         raise DamagedCheckpointError(f"{path.parent.name}/{path.name}: no JSON object") from error

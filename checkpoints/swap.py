@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from checkpoints.ownership import Ownership
-from store import fsops
+from store import fsops, jsontext
 from store.errors import StoreError, UsageError
 
 ASIDE_DIRECTORY = ".reput-rebuild"
@@ -101,7 +101,7 @@ def finish_owned_swap(output: Path) -> list[Path]:
     """Do the work of ``finish_swap`` for a caller that already owns the output."""
     journal = output / ASIDE_DIRECTORY / JOURNAL_NAME
     try:
-        steps = [_Step(**fields) for fields in json.loads(journal.read_text("utf-8"))]
+        steps = [_Step(**fields) for fields in jsontext.parse(journal.read_text("utf-8"))]
     except FileNotFoundError:
         clear_aside(output)
         return []

@@ -13,7 +13,6 @@ string, integer (32 bits), long, double, boolean, and timestamp (ISO 8601; UTC i
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from store import jsontext
 from store.errors import UsageError
 from store.log.compression import MAX_INFLATED_BYTES, inflate
 
@@ -106,7 +106,7 @@ class JsonColumns:
         """Read the declaration from a file. Raises UsageError."""
         try:
             text = path.read_text("utf-8")
-            declared = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+            declared = jsontext.parse(text) if path.suffix == ".json" else tomllib.loads(text)
             if not isinstance(declared, dict) or not declared:
                 raise UsageError("it must declare topics")
             return cls(declared)
@@ -138,14 +138,14 @@ class JsonColumns:
         """The columns of one body; None if it is bad."""
         plain = body if compression is None else inflate(body, compression, MAX_INFLATED_BYTES)
         try:
-            found: Any = json.loads(plain or b"", parse_constant=_refuse)
+            found: Any = jsontext.parse(plain or b"", parse_constant=_refuse)
             if not isinstance(found, dict):
                 return None
             return {
                 name: None if (value := found.get(name)) is None else convert(value)
                 for name, convert in converters
             }
-        except (ValueError, TypeError, OverflowError, RecursionError):
+        except (ValueError, TypeError, OverflowError):
             return None
 
 

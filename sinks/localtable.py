@@ -11,7 +11,6 @@ it as one that adds nothing and moves no position, so its rows are written again
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from store import fsops
+from store import fsops, jsontext
 from store.errors import StoreError, SyncError
 
 COMMIT_MARK = "reputPosition"
@@ -75,7 +74,7 @@ class LocalTable:
         if commit is None:
             return
         try:
-            actions = [json.loads(line) for line in commit.read_bytes().splitlines()]
+            actions = [jsontext.parse(line) for line in commit.read_bytes().splitlines()]
         except ValueError:
             raise _torn(commit, "it is cut short") from None
         for action in actions:

@@ -5,7 +5,6 @@ The parsing, the rejection of unknown keys and the reference page follow from th
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -22,6 +21,7 @@ from sources.options import (
     positive,
     timestamp_ms,
 )
+from store import jsontext
 from store.names import is_group
 from store.queue.consumequeue import QueueKey
 
@@ -34,7 +34,7 @@ _FORM = 'must be JSON like {"topic": {"0": 23, "1": 5}}'
 def parse_offsets(text: str, smallest: int = 0) -> Offsets:
     """Parse ``{"topic": {"0": 23}}``, the form of Spark's Kafka source. Raises ValueError."""
     try:
-        document = json.loads(text)
+        document = jsontext.parse(text)
     except ValueError as error:
         raise ValueError(f"must be JSON ({error})") from error
     found: Offsets = {}

@@ -11,12 +11,12 @@ offsets.json).
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
 from pathlib import Path
 
+from store import jsontext
 from store.errors import UsageError
 
 BACKUP_SUFFIX = ".bak"
@@ -32,13 +32,13 @@ def parse(text: str) -> object:
     """Parse a document, with integer keys as strings; raises ValueError."""
     document: object
     try:
-        document = json.loads(text, strict=False)
+        document = jsontext.parse(text, strict=False)
     except ValueError:
         # most files have no such keys, and searching for them takes ten times as long as parsing
         quoted = _INTEGER_KEY.sub(
             lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text
         )
-        document = json.loads(quoted, strict=False)
+        document = jsontext.parse(quoted, strict=False)
     return document
 
 

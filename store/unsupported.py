@@ -27,6 +27,7 @@ Source: RocketMQ 5.3.3 and 5.5.1 ``DefaultMessageStore``, ``BrokerController``,
 
 from __future__ import annotations
 
+import stat
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -166,6 +167,8 @@ def _is_rocksdb(directory: Path) -> bool:
 
 def _mapped_files(directory: Path) -> list[Path]:
     try:
-        return [path for path in directory.iterdir() if is_mapped_file_name(path.name)]
+        named = [path for path in directory.iterdir() if is_mapped_file_name(path.name)]
+        # a pipe would be waited for
+        return [path for path in named if stat.S_ISREG(path.lstat().st_mode)]
     except OSError:
         return []

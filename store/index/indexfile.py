@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -243,8 +244,9 @@ class IndexFiles:
         self.layout = layout
 
     def named_paths(self) -> list[Path]:
-        """All index files, the oldest first, whatever their sizes."""
-        return [path for path in self._entries() if _NAME.match(path.name)]
+        """All index files, the oldest first, whatever their sizes; nothing else with such a name is
+        opened, as a pipe would be waited for."""
+        return [path for path in self._entries() if self._is_index_file(path)]
 
     def paths(self) -> list[Path]:
         """All index files, the oldest first. Raises IndexFileError for a wrong size."""
@@ -283,7 +285,11 @@ class IndexFiles:
 
     def foreign_names(self) -> list[str]:
         """Other names in the directory, sorted; RocketMQ loads none of them."""
-        return [path.name for path in self._entries() if not _NAME.match(path.name)]
+        return [path.name for path in self._entries() if not self._is_index_file(path)]
+
+    @staticmethod
+    def _is_index_file(path: Path) -> bool:
+        return _NAME.match(path.name) is not None and stat.S_ISREG(path.lstat().st_mode)
 
     def _entries(self) -> list[Path]:
         return sorted(self.directory.iterdir()) if self.directory.is_dir() else []

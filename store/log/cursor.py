@@ -422,6 +422,9 @@ def bad_range(log: CommitLog, window: Window, offset: int, status: Status) -> Ba
 
     ``offset`` is below a sealed end, so zeros there are a hole and not the tail.
     """
+    if status is Status.BAD_PROPERTY:
+        # a whole record, which ends where it says, also where it is the log's last one
+        return BadRange(offset, offset + stated_size(window, offset), status)
     if status in (Status.EMPTY, Status.NEED_MORE):
         status = Status.ZERO_HOLE
     return BadRange(offset, resync(log, window, offset), status)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from store import fsops
+from store import fsops, jsontext
 from store.config import FILE_NAME as BROKER_CONF
 from store.config import OnQueueGap, StoreSettings, read_stated
 from store.errors import StoreError, UsageError
@@ -118,7 +118,7 @@ class BuildRecord:
     def from_json(cls, data: bytes) -> BuildRecord:
         """Decode the result of ``to_json``. Raises ValueError."""
         try:
-            document = json.loads(data)
+            document = jsontext.parse(data)
             parts = {key: document[key] for key in ("settings", "broker.conf")}
             if document["version"] != VERSION:
                 raise ValueError(f"it has version {document['version']}")

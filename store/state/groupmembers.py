@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from store import fsops
+from store import fsops, jsontext
 from store.errors import OwnershipError, UsageError
 from store.filelocks import HeldLock, lock, read_held
 from store.queue.consumequeue import topic_directory
@@ -117,10 +117,10 @@ class GroupMember:
                 continue
             data = read_held(self._members / name)
             try:
-                fields = json.loads(data or b"")
-            except ValueError:
+                fields = jsontext.parse(data or b"")
+                found.append(Member(name, frozenset(fields["topics"]), fields["strategy"]))
+            except (ValueError, KeyError, TypeError):
                 continue  # it has not joined yet, or it is dead
-            found.append(Member(name, frozenset(fields["topics"]), fields["strategy"]))
         return found
 
     def lock_queue(self, topic: str, queue_id: int) -> HeldLock | None:

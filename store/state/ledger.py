@@ -14,13 +14,18 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from store import fsops
+from store import fsops, jsontext
 
 FILE_NAME = "quarantine.jsonl"
 QUEUE_OFFSET_GAP = "queue_offset_gap"
 """The reason of an entry that is no quarantine: the messages after a gap are dispatched."""
 DAMAGED_LINE = "damaged_line"
 _Key = tuple[int, str, str | None, int | None]
+_KINDS = {
+    "physical_offset": int, "end_physical_offset": int, "reason": str, "topic": str | None,
+    "queue_id": int | None,
+}  # fmt: skip
+"""The kinds of an entry's fields; a damaged digit may make a text of a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +79,10 @@ def read_counts(directory: Path) -> tuple[LedgerCount, ...]:
         return ()
     with path.open("rb") as lines:
         for line in lines:
-            try:
-                found = json.loads(line)
-                reason, size = (
-                    found["reason"],
-                    found["end_physical_offset"] - found["physical_offset"],
-                )
-            except (ValueError, KeyError, TypeError):
-                reason, size = DAMAGED_LINE, 0
+            found = read_entry(line)
+            reason = found.reason if found else DAMAGED_LINE
             ranges[reason] += 1
-            sizes[reason] += size
+            sizes[reason] += found.end_physical_offset - found.physical_offset if found else 0
     return tuple(LedgerCount(name, ranges[name], sizes[name]) for name in sorted(ranges))
 
 
@@ -144,11 +143,16 @@ class Ledger:
         self._pending.clear()
 
 
-def _key(line: bytes) -> _Key | None:
-    """The key of a line's entry; None for an unreadable line."""
+def read_entry(line: bytes) -> LedgerEntry | None:
+    """The entry of a line; None for a line that is damaged."""
     try:
-        found = json.loads(line)
-        place = (found["physical_offset"], found["reason"])
-        return (*place, found.get("topic"), found.get("queue_id"))
-    except (ValueError, KeyError, TypeError):
+        entry = LedgerEntry(**jsontext.parse(line))
+    except (ValueError, TypeError):
         return None
+    fits = all(isinstance(getattr(entry, name), kind) for name, kind in _KINDS.items())
+    return entry if fits else None
+
+
+def _key(line: bytes) -> _Key | None:
+    entry = read_entry(line)
+    return entry.key if entry else None

@@ -7,9 +7,10 @@ a fixed order. It does not checksum its offset log (a changed digit would silent
 
 from __future__ import annotations
 
-import json
 import zlib
 from typing import Any
+
+from store import jsontext
 
 MAX_OFFSET = (1 << 63) - 1
 
@@ -26,7 +27,7 @@ def parse_offset(value: object, store_id: str | None = None) -> int | None:
     """
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = jsontext.parse(value)
         except ValueError:
             return None
     if not isinstance(value, dict):

@@ -7,7 +7,6 @@ them.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
@@ -15,6 +14,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
+from store import jsontext
 from store.config import OnQueueGap, StoreSettings
 from store.errors import StoreError
 from store.index.indexfile import (
@@ -93,7 +93,7 @@ def _gaps(output: Path, queue_file_size: int) -> Iterator[OnQueueGap]:
     with suppress(OSError), (output / STATE_DIRECTORY / LEDGER).open("rb") as ledger:
         for line in ledger:
             with suppress(ValueError, KeyError, TypeError, AttributeError, StoreError):
-                entry = json.loads(line)
+                entry = jsontext.parse(line)
                 topic = topic_directory(entry["topic"].encode())
                 if entry["reason"] != QUEUE_OFFSET_GAP or topic is None:
                     continue

@@ -42,9 +42,9 @@ class Content:
         previous = self.slots.get(slot, 0)
         if previous <= 0 or previous > self.index_count:
             previous = 0
-        difference = abs(store_timestamp - self.begin_timestamp) // 1000
-        if store_timestamp < self.begin_timestamp or self.begin_timestamp <= 0:
-            difference = 0
+        # Java's long wraps
+        wrapped = (store_timestamp - self.begin_timestamp + (1 << 63)) % (1 << 64) - (1 << 63)
+        difference = max(wrapped, 0) // 1000 if self.begin_timestamp > 0 else 0
         self.slots[slot] = self.index_count
         if self.index_count == 1:
             self.begin_phy_offset, self.begin_timestamp = offset, store_timestamp

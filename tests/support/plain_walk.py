@@ -49,11 +49,14 @@ class PlainWalk:
         found = self.at(offset)
         return isinstance(found, Record) or found in (Status.BLANK, Status.BAD_PROPERTY)
 
+    def stated_size(self, offset: int) -> int:
+        """totalSize, whatever it is."""
+        at = offset - self._start
+        return int.from_bytes(self._image[at : at + 4], "big", signed=True)
+
     def resync(self, offset: int) -> int:
         """Where the damaged record's own length leads, or the first boundary past ``offset``."""
-        file_end = self.file_end(offset)
-        head = self._image[offset - self._start :][:4]
-        stated = int.from_bytes(head, "big", signed=True)
+        file_end, stated = self.file_end(offset), self.stated_size(offset)
         if offset + 8 <= file_end and stated > 0 and self.is_boundary(offset + stated, file_end):
             return offset + stated
         later = (at for at in range(offset + 1, file_end - 7) if self.is_boundary(at, file_end))
@@ -71,6 +74,8 @@ class PlainWalk:
                 offset = self.file_end(offset)
             else:
                 resumed = self.resync(offset)
+                if found is Status.BAD_PROPERTY:
+                    resumed = offset + self.stated_size(offset)
                 zeros = (Status.EMPTY, Status.NEED_MORE)
                 bad.append(BadRange(offset, resumed, Status.ZERO_HOLE if found in zeros else found))
                 offset = resumed

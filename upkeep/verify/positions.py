@@ -6,7 +6,6 @@ broker wrote before); these count as right as long as they are possible for the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from store.log.commitlog import CommitLog
 from store.log.record import Record
 from store.state import storecheckpoint
 from store.state.ledger import FILE_NAME as LEDGER
-from store.state.ledger import Ledger, LedgerEntry
+from store.state.ledger import Ledger, LedgerEntry, read_entry
 from store.state.storecheckpoint import StoreCheckpoint, may_start_record
 from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import SLOT_SIZE, USED_SIZE, Watermark
@@ -244,7 +243,5 @@ class ComparedLedger(Ledger):
 
 def _key(line: bytes) -> tuple[object, ...] | None:
     """Return the key by which an entry is listed; None for a line that cannot be read."""
-    try:
-        return LedgerEntry(**json.loads(line)).key
-    except (ValueError, TypeError):
-        return None
+    entry = read_entry(line)
+    return entry.key if entry else None

@@ -1,0 +1,203 @@
+"""A store whose log a test wrote, and its output without Spark, held against plain models.
+
+The oracle is made of the plain walk over the log's bytes (``plain_walk``), RocketMQ's rules for
+queues and the index one message at a time (``queue_model``, ``index_model``), and the rule that
+each byte of the log has an entry, is a BLANK or is listed in the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sinks.consumequeue import MAX_QUEUE_OFFSET
+from store.index.indexfile import index_key_hash, index_keys
+from store.log import record
+from store.log.record import Record, Status
+from store.state.watermark import read_watermark
+from tests.support import wire
+from tests.support.derived_output import DerivedOutput
+from tests.support.golden import tree
+from tests.support.index_model import Message, ModelIndex
+from tests.support.plain_walk import PlainWalk
+from tests.support.queue_model import ModelQueues
+
+FILE_SIZE = 4096
+QUEUE_FILE_SIZE, SLOTS, ENTRIES = 400, 50, 400
+Listed = tuple[int, int, str]
+"""Physical offset, its end, and the reason."""
+_MAGIC = re.compile(
+    b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (wire.V1_MAGIC, wire.V2_MAGIC))
+)
+
+
+@dataclass
+class Expected:
+    """The output that a log's bytes stand for, up to an offset."""
+
+    queues: ModelQueues = field(default_factory=lambda: ModelQueues(QUEUE_FILE_SIZE))
+    index: ModelIndex = field(default_factory=lambda: ModelIndex(SLOTS, ENTRIES))
+    listed: set[Listed] = field(default_factory=set)
+
+
+class SmallStore:
+    """One log image on disk, and an output that is dispatched from it."""
+
+    def __init__(self, directory: Path, plain: wire.PlainLog) -> None:
+        self.plain = plain
+        self.output = DerivedOutput(directory / "store", directory / "output")
+        plain.write(self.output.store / "commitlog")
+        settings = {
+            "mappedFileSizeCommitLog": plain.file_size,
+            "mappedFileSizeConsumeQueue": QUEUE_FILE_SIZE,
+            "maxHashSlotNum": SLOTS,
+            "maxIndexNum": ENTRIES,
+        }
+        text = "".join(f"{name}={value}\n" for name, value in settings.items())
+        (self.output.store / "broker.conf").write_text(text)
+
+    @property
+    def end(self) -> int:
+        """The watermark."""
+        found = read_watermark(self.output.state)
+        assert found is not None
+        return found.end_offset
+
+    def ledger(self) -> list[dict[str, Any]]:
+        """Every entry of the ledger."""
+        path = self.output.state / "quarantine.jsonl"
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def listed(self) -> set[Listed]:
+        """The ranges of the ledger."""
+        return {
+            (one["physical_offset"], one["end_physical_offset"], one["reason"])
+            for one in self.ledger()
+        }
+
+    def topics(self) -> list[str]:
+        """The topics with queues, by their directories."""
+        root = self.output.root / "consumequeue"
+        return sorted(path.name for path in root.iterdir()) if root.is_dir() else []
+
+    def check(self) -> Expected:
+        """Assert that the output is what the log's bytes stand for; return that."""
+        end = self.end
+        expected = expected_of(self.plain, end)
+        assert tree(self.output.root / "consumequeue") == expected.queues.tree()
+        assert self.listed() == expected.listed
+        assert self.output.index() == expected.index.files
+        assert later_boundary(self.plain, end) is None
+        assert self.output.verify().differences == ()
+        return expected
+
+    def lost(self, sound: wire.PlainLog) -> list[int]:
+        """Messages of the log before it was damaged that have no unit of theirs and are in no
+        listed range, up to the watermark."""
+        units = {
+            wire.UNIT.unpack_from(data, at)[0]
+            for data in tree(self.output.root / "consumequeue").values()
+            for at in range(0, len(data), wire.UNIT.size)
+        }
+        ranges = self.listed()
+        return [
+            start
+            for start, span_end in sound.spans
+            if span_end <= self.end
+            and start not in units
+            and transaction_type(sound, start) not in (4, 12)
+            and not any(low <= start and span_end <= high for low, high, _ in ranges)
+            and not _is_covered(start, span_end, ranges)
+        ]
+
+
+def transaction_type(plain: wire.PlainLog, start: int) -> int:
+    """The transaction bits of a record's sysFlag."""
+    at = start - plain.start + 36
+    return int.from_bytes(plain.image[at : at + 4], "big") & 12
+
+
+def _is_covered(start: int, end: int, ranges: set[Listed]) -> bool:
+    for low, high, _ in sorted(ranges):
+        if low <= start < high:
+            start = high
+    return start >= end
+
+
+def is_directory_name(topic: bytes) -> bool:
+    """Whether a topic may be a directory (ARCHITECTURE.md), said once more."""
+    try:
+        text = topic.decode()
+    except UnicodeDecodeError:
+        return False
+    controls = {chr(code) for code in (*range(32), *range(127, 160))}
+    return (
+        0 < len(topic) < 256
+        and text not in {".", ".."}
+        and not controls & set(text) | ({"/", "\\"} & set(text))
+    )
+
+
+def _dispatched(expected: Expected, found: Record, levels: tuple[int, ...]) -> None:
+    start, end = found.physical_offset, found.physical_offset + found.total_size
+    hashes = tuple(index_key_hash(key) for key in index_keys(found))
+    expected.index.build_index(Message(start, end, found.store_timestamp, hashes))
+    if not found.dispatched_to_queue:
+        return
+    if found.queue_id < 0 or not is_directory_name(found.topic):
+        reason = "queue_id" if found.queue_id < 0 else "topic_name"
+        expected.listed.add((start, end, reason))
+    elif not 0 <= found.queue_offset < MAX_QUEUE_OFFSET:
+        expected.listed.add((start, end, "queue_offset_out_of_range"))
+    else:
+        expected.queues.put(
+            found.topic.decode(), found.queue_id, start, found.total_size,
+            record.tags_code(found, levels), found.queue_offset,
+        )  # fmt: skip
+
+
+def expected_of(plain: wire.PlainLog, end: int) -> Expected:
+    """The output of the log's bytes before ``end``."""
+    expected, walk = Expected(), PlainWalk(plain)
+    items = walk.items(plain.start, end)
+    sizes = {}
+    for start in items.records:
+        found = walk.at(start)
+        assert isinstance(found, Record)
+        sizes[start] = found.total_size
+        _dispatched(expected, found, record.DEFAULT_DELAY_LEVELS_MS)
+    for bad in items.bad:
+        expected.listed.add((bad.start, bad.end, bad.status.name.lower()))
+    for reason, offsets in (
+        ("queue_offset_seen_before", expected.queues.dropped()),
+        ("queue_offset_gap", expected.queues.gaps()),
+    ):
+        expected.listed |= {(start, start + sizes[start], reason) for start in offsets}
+    return expected
+
+
+def later_boundary(plain: wire.PlainLog, end: int) -> int | None:
+    """A whole record beyond the log's sealed end, which nothing would dispatch; None without one.
+
+    One record right at the end may wait there: its body's CRC is wrong, or its text ends in zeros.
+    """
+    walk = PlainWalk(plain)
+    found = walk.at(end) if end < plain.start + len(plain.image) else Status.EMPTY
+    if isinstance(found, Record):
+        is_whole = record.body_crc_is_right(found)
+        if is_whole and not found.topic.endswith(b"\0") and not found.properties.endswith(b"\0"):
+            return end
+        end += found.total_size
+    return next(_boundaries(plain, walk, end), None)
+
+
+def _boundaries(plain: wire.PlainLog, walk: PlainWalk, start: int) -> Iterator[int]:
+    for found in _MAGIC.finditer(bytes(plain.image), start - plain.start):
+        at = plain.start + found.start() - 4
+        if at >= start and walk.is_boundary(at, walk.file_end(at)):
+            yield at
