@@ -286,7 +286,7 @@ def _print(
     if as_json:
         render.print_json({"offsets_file": str(committed.path), **found})
         return
-    title = f"offsets in {tables.escaped(str(committed.path))}"
+    title = f"offsets in {committed.path}"
     if rows:
         tables.print_table(title, (*columns, "messages", "bytes", "age"), rows)
     else:

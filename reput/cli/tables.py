@@ -43,7 +43,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     texts = [[shown(value) for value in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(columns, *texts, strict=True)]
     if title:
-        console.print(Text(title, style="italic"))
+        console.print(Text(escaped(title), style="italic"))
     if sum(widths) + _BETWEEN * (len(widths) - 1) > console.width:
         for number, row in enumerate(texts, 1):
             console.print(Text(f"[{number}]", style="bold"))
@@ -62,7 +62,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 def print_fields(title: str, fields: Mapping[str, object]) -> None:
     """Print one record on stdout with a line per field, and a line per entry of a mapping."""
     console = _console()
-    console.print(Text(title, style="italic"))
+    console.print(Text(escaped(title), style="italic"))
     flat: dict[str, str] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
@@ -85,7 +85,7 @@ def _print_fields(console: Console, fields: Mapping[str, str]) -> None:
 def print_entry(heading: str, body: str | None, lines: int) -> None:
     """Print an entry of a list: its heading, and up to ``lines`` lines of its text below it."""
     console = _console()
-    console.print(Text(heading, style="bold"))
+    console.print(Text(escaped(heading), style="bold"))
     if body:
         for line in folded(escaped(body), console.width - _BETWEEN, lines):
             console.print(Text(" " * _BETWEEN + line), soft_wrap=True)
@@ -93,7 +93,7 @@ def print_entry(heading: str, body: str | None, lines: int) -> None:
 
 def print_line(line: str) -> None:
     """Print a sentence on stdout, broken between words where the terminal ends."""
-    _console().print(Text(line))
+    _console().print(Text(escaped(line)))
 
 
 def folded(text: str, width: int, most: int) -> list[str]:

@@ -35,7 +35,8 @@ def parse_offset(value: object, store_id: str | None = None) -> int | None:
     offset, found = value.get("offset"), value.get("store")
     if type(offset) is not int or not isinstance(found, str) or not 0 <= offset <= MAX_OFFSET:
         return None
-    if value.get("crc") != _crc(found, offset) or store_id not in (None, found):
+    # half of a surrogate pair, which JSON may hold, cannot be encoded
+    if not found.isascii() or value.get("crc") != _crc(found, offset) or store_id not in (None, found):
         return None
     return offset
 
