@@ -10,7 +10,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 TARGET ?= frame
 SECONDS ?= 3600
 
-.PHONY: help install run demo test test-slow power-cut fuzz lint format bench bench-quick docs build clean
+.PHONY: help install run demo test test-slow power-cut fuzz lint format bench bench-quick docs build clean torture
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,10 @@ fuzz: $(FUZZ_STAMP) ## fuzz what TARGET names (frame), guided by coverage, for S
 $(FUZZ_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]' $(EDITABLE)
 	touch $(FUZZ_STAMP)
+
+torture: install ## faults by the hundred thousand; KIND=log-rot N=1000 SEED=7 FIRST=0 for a part
+	$(BIN)/python -m tests.torture $(KIND) $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(FIRST),--first $(FIRST))
 
 lint: install ## ruff, mypy
 	$(BIN)/ruff check .

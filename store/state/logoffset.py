@@ -36,7 +36,11 @@ def parse_offset(value: object, store_id: str | None = None) -> int | None:
     if type(offset) is not int or not isinstance(found, str) or not 0 <= offset <= MAX_OFFSET:
         return None
     # half of a surrogate pair, which JSON may hold, cannot be encoded
-    if not found.isascii() or value.get("crc") != _crc(found, offset) or store_id not in (None, found):
+    if (
+        not found.isascii()
+        or value.get("crc") != _crc(found, offset)
+        or store_id not in (None, found)
+    ):
         return None
     return offset
 

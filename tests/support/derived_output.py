@@ -14,7 +14,7 @@ from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import make_plan
 from checkpoints.watermark import read_watermark
-from store.config import read_store_settings
+from store.config import StoreSettings, read_store_settings
 from store.index.indexfile import IndexLayout
 from store.log.cursor import LogTail
 from store.runs.dispatch import BatchSettings, DispatchBatch
@@ -102,10 +102,13 @@ class DerivedOutput:
                 committer.close()
         return plan.notes
 
+    def settings(self) -> StoreSettings:
+        """The settings with which it is built."""
+        return settings_of(self.root, read_store_settings(self.store))
+
     def verify(self, *, repair: bool = False) -> Verification:
         """This output against its log."""
-        settings = settings_of(self.root, read_store_settings(self.store))
-        return verify(settings, self.root, repair=repair)
+        return verify(self.settings(), self.root, repair=repair)
 
     def files(self) -> dict[str, list[Path]]:
         """Derived files by kind."""

@@ -85,7 +85,7 @@ class SmallStore:
         root = self.output.root / "consumequeue"
         return sorted(path.name for path in root.iterdir()) if root.is_dir() else []
 
-    def check(self) -> Expected:
+    def check(self, *, verify: bool = True) -> Expected:
         """Assert that the output is what the log's bytes stand for; return that."""
         end = self.end
         expected = expected_of(self.plain, end)
@@ -93,37 +93,39 @@ class SmallStore:
         assert self.listed() == expected.listed
         assert self.output.index() == expected.index.files
         assert later_boundary(self.plain, end) is None
-        assert self.output.verify().differences == ()
+        # where a log has lost its front, reput verify finds a queue's first place by counting, and
+        # may err where RocketMQ dropped messages
+        is_countable = self.plain.start == 0 or not expected.queues.dropped()
+        if verify and is_countable:
+            assert self.output.verify().differences == ()
         return expected
 
     def lost(self, sound: wire.PlainLog) -> list[int]:
-        """Messages of the log before it was damaged that have no unit of theirs and are in no
-        listed range, up to the watermark."""
+        """Messages whose bytes are as they were before the damage, and which have neither a unit
+        nor their bytes in listed ranges and other records, up to the watermark."""
         units = {
             wire.UNIT.unpack_from(data, at)[0]
             for data in tree(self.output.root / "consumequeue").values()
             for at in range(0, len(data), wire.UNIT.size)
         }
-        ranges = self.listed()
+        walk, end = PlainWalk(self.plain), self.end
+        taken = [(low, high) for low, high, _ in self.listed()]
+        for start in walk.items(self.plain.start, end).records:
+            found = walk.at(start)
+            assert isinstance(found, Record)
+            if start in units or not found.dispatched_to_queue:
+                taken.append((start, start + found.total_size))
         return [
-            start
-            for start, span_end in sound.spans
-            if span_end <= self.end
-            and start not in units
-            and transaction_type(sound, start) not in (4, 12)
-            and not any(low <= start and span_end <= high for low, high, _ in ranges)
-            and not _is_covered(start, span_end, ranges)
+            span[0]
+            for span in sound.spans
+            if span[1] <= end
+            and sound.bytes_at(span) == self.plain.bytes_at(span)
+            and not _is_covered(*span, sorted(taken))
         ]
 
 
-def transaction_type(plain: wire.PlainLog, start: int) -> int:
-    """The transaction bits of a record's sysFlag."""
-    at = start - plain.start + 36
-    return int.from_bytes(plain.image[at : at + 4], "big") & 12
-
-
-def _is_covered(start: int, end: int, ranges: set[Listed]) -> bool:
-    for low, high, _ in sorted(ranges):
+def _is_covered(start: int, end: int, ranges: list[tuple[int, int]]) -> bool:
+    for low, high in ranges:
         if low <= start < high:
             start = high
     return start >= end

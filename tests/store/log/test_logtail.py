@@ -301,6 +301,23 @@ def test_zeros_at_the_start_of_the_last_file_are_passed(tmp_path: Path) -> None:
     live.log.close()
 
 
+@pytest.mark.parametrize("byte", [b"\0", b"x"])
+def test_damage_over_the_border_of_the_last_files_is_passed(tmp_path: Path, byte: bytes) -> None:
+    """One file has lost its last records and its BLANK, the last one its first records."""
+    plain = wire.PlainLog(FILE_SIZE)
+    while plain.end < FILE_SIZE + 800:
+        plain.append()
+    spans = plain.spans
+    border = next(index for index, span in enumerate(spans) if span[0] == FILE_SIZE)
+    lost, found = spans[border - 2][0], spans[border + 2][0]
+    plain.put(lost, byte * (found - lost))
+    log = CommitLog([plain.write(tmp_path / "commitlog")])
+    assert LogTail(log).settled() == plain.end
+    bad = [one for one in records(log, 0, plain.end) if isinstance(one, BadRange)]
+    assert [(one.start, one.end) for one in bad] == [(lost, FILE_SIZE), (FILE_SIZE, found)]
+    log.close()
+
+
 def test_an_idle_tail_sees_what_comes_next(live: LiveLog) -> None:
     """The cheap look at an idle end finds the first byte of the next record, whoever asks."""
     live.seal_after(0)

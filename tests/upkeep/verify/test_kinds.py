@@ -1,9 +1,4 @@
-"""Damage to any derived file of a golden store's output: found at a start or by a verification,
-healed from the log, and then RocketMQ's bytes again (of the index: its content).
-
-Axes: kinds of files, kinds of damage, whether a run or a verification comes first. The output is
-built by the dispatcher's own writer, without Spark. What is at its start refused says what to do.
-"""
+"""A sample of the damage of ``tests.torture.derivedrot``: found and healed, whatever it is."""
 
 from __future__ import annotations
 
@@ -13,87 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.watermark import read_watermark
-from store.errors import ReputError, UsageError
-from tests.support.derived_output import DerivedOutput
-from tests.support.file_damage import damage_file
+from tests.torture.derivedrot import NAMES, Bench
 
-NAMES = ("plain", "mixed", "ext", "lmq", "batch")
-
-
-class Bench:
-    """An output that is damaged again and again."""
-
-    def __init__(self, name: str, directory: Path) -> None:
-        self.output = DerivedOutput.build(name, directory)
-        self.kept = directory / "kept"
-        self.output.keep(self.kept)
-        assert self.output.unequal() == []
-        assert self.output.verify().differences == ()
-        found = read_watermark(self.output.state)
-        assert found is not None
-        self.end = found.end_offset
-        self.checkpoint = (self.kept / "checkpoint").read_bytes()
-
-    def is_equal(self) -> bool:
-        """Whether everything is as it was."""
-        path, found = self.output.root / "checkpoint", read_watermark(self.output.state)
-        is_marked = found is not None and found.end_offset == self.end
-        checkpoint = path.read_bytes() if path.exists() else b""
-        return is_marked and checkpoint == self.checkpoint and self.output.unequal() == []
-
-    def check_case(self, seed: int, case: int) -> str:
-        """One damaged file; how it was found."""
-        rng = random.Random(f"{seed}:{case}")
-        self.output.restore(self.kept)
-        kind, paths = rng.choice(sorted(self.output.files().items()))
-        path = rng.choice(paths)
-        damage = damage_file(rng, path)
-        place = f"{seed=} {case=} {damage} of {path.relative_to(self.output.root)}"
-        how = ""
-        if rng.random() < 0.5:
-            try:
-                self.output.start()
-                if self.is_equal() and not self.output.verify().differences:
-                    return "healed by the start"
-            except ReputError as error:
-                assert "reput verify" in str(error) or "--adopt" in str(error), f"{place} {error}"
-                how = "refused at start"
-        how = self._repair(kind, place, how)
-        assert self.is_equal(), f"{place}: {how}, {self.output.unequal()}"
-        assert self.output.verify().differences == (), place
-        return how
-
-    def _repair(self, kind: str, place: str, how: str) -> str:
-        try:
-            found = self.output.verify(repair=True)
-        except UsageError as error:
-            # no watermark is left: nothing tells these queues from another writer's
-            assert "--adopt" in str(error), place
-            self.output.start(adopt=True)
-            return how or "refused by verify"
-        assert kind in {d.kind for d in found.differences}, f"{place} {found}"
-        self.output.start()
-        return how or "found by verify"
-
-
-def check_cases(directory: Path, name: str, seed: int, count: int) -> None:
-    bench = Bench(name, directory)
-    found = Counter(bench.check_case(seed, case) for case in range(count))
-    print(f"{name}: {count} cases, {dict(found)}")
-    assert found.total() == count
-    assert found["found by verify"] > count // 4
+CASES = 60
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_damage_is_found_and_healed(ram_path: Path, seed: int, name: str) -> None:
-    """A sample."""
-    check_cases(ram_path, name, seed, 20)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", NAMES)
-def test_every_damage_is_found_and_healed(ram_path: Path, seed: int, name: str) -> None:
-    """A thousand in all."""
-    check_cases(ram_path, name, seed, 200)
+    """``make torture`` takes ten thousand of each store."""
+    bench, found = Bench(name, ram_path), Counter[str]()
+    for case in range(CASES):
+        print(f"case={case}")
+        found[bench.check_case(random.Random(f"{seed}:{case}"))] += 1
+    assert found.total() == CASES
+    assert found["found by verify"] > CASES // 4
