@@ -135,9 +135,10 @@ class Committer:
             logger.info("the last run was cut short: clearing what is beyond %d", clear_from)
         fsops.replace_file(self._config.abort_file, b"")
         index_begin, builds_index = position.index_begin, self._indexes.settings.builds_index
+        if clear_from is not None:
+            self._ledger.truncate(clear_from)
         if plan.truncate_to is not None:
             epoch += 1
-            self._ledger.truncate(plan.truncate_to)
             self._followers.truncate(plan.truncate_to)
             if builds_index:
                 index_begin = min(index_begin, plan.truncate_to)

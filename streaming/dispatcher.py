@@ -18,9 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from checkpoints import spark_checkpoint
-from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
-from checkpoints.reconcile import Plan, make_plan
+from checkpoints.reconcile import Plan
 from checkpoints.swap import finish_swap
 from sources.commitlog import CommitLogDataSource
 from store import fsops
@@ -29,11 +28,9 @@ from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
 from store.errors import NoSpaceError, ReputError, StoreError, UsageError
 from store.filetimes import Watched
 from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
 from store.state.built import settings_of
 from store.state.logoffset import parse_offset
-from store.state.watermark import read_watermark
-from streaming.commit import Committer, check_queues_are_ours
+from streaming.commit import Committer
 from streaming.config import DispatcherConfig
 from streaming.followers import Followers
 from streaming.foreachbatch import BatchFunction
@@ -43,6 +40,7 @@ from streaming.progress import Progress
 from streaming.session import session
 from streaming.space import SpaceWait
 from streaming.sparkerrors import error_of_ours, first_line
+from streaming.startup import plan_start, take_over
 
 POLL_SECONDS = 0.25
 PLANNER_SECONDS = 10.0
@@ -115,20 +113,8 @@ class _Run:
         Raises NoSpaceError where another attempt is worthwhile.
         """
         config, log = self._config, self._log
-        found = read_watermark(config.state_directory)
-        if found is None and not config.adopt:
-            check_queues_are_ours(config.output)
-        indexes = Indexes.of(config, self._settings)
-        log.refresh()
-        log_end = LogTail(log).settled()
-        plan = make_plan(
-            log, log_end, found, config.spark_directory,
-            Built(config.output, self._settings),
-            self._replay_from,
-            config.store_id,
-        )  # fmt: skip
-        for note in plan.notes:
-            logger.info("%s", note)
+        start = plan_start(config, self._settings, log, self._replay_from)
+        plan, indexes = start.plan, start.indexes
         if self._progress is None:
             self._progress = Progress(plan.start, plan.watermark.end_offset)
         progress = self._progress
@@ -140,12 +126,10 @@ class _Run:
             opened.callback(committer.close)
             batches = BatchFunction(config.spool_directory, indexes, log, committer, progress)
             opened.callback(batches.close)
-            committer.take_over(plan)
-            followers.start(plan.watermark.end_offset, log_end)
+            take_over(config, start, committer, followers)
             self._on_watermark()
-            _prepare_spark_directory(config, plan)
-            progress.log_end = log_end
-            log.will_need(plan.start, log_end - plan.start)
+            progress.log_end = start.log_end
+            log.will_need(plan.start, start.log_end - plan.start)
             if self._spark is None:
                 self._spark = held.enter_context(session(config.spark_conf, jvm))
                 self._spark.dataSource.register(CommitLogDataSource)
@@ -244,20 +228,6 @@ def _replay_from(config: DispatcherConfig, log: CommitLog) -> int | None:
     if not (text.isascii() and text.isdigit()):
         raise UsageError(f"--replay-from is {text!r}; it must be earliest or a physical offset")
     return int(text)
-
-
-def _prepare_spark_directory(config: DispatcherConfig, plan: Plan) -> None:
-    """Keep a usable checkpoint; give a new query an empty directory and a pinned start."""
-    directory = config.spark_directory
-    if plan.spark is not None:
-        spark_checkpoint.rewind(directory, plan.spark)
-        return
-    if directory.is_dir() and any(directory.iterdir()):
-        logger.warning(
-            "spark checkpoint moved aside: path=%s", spark_checkpoint.move_aside(directory)
-        )
-    root = config.output if directory.is_relative_to(config.output) else directory
-    spark_checkpoint.pin_start(directory, root, plan.watermark.store_id, plan.start)
 
 
 def _start(

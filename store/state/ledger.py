@@ -111,17 +111,20 @@ class Ledger:
         return True
 
     def truncate(self, end_offset: int) -> None:
-        """Durably remove entries from ``end_offset`` on, where the log was cut and their bytes are
-        gone.
+        """Durably remove entries from ``end_offset`` on: where the log was cut their bytes are
+        gone, and beyond the watermark a power cut may have left them in part.
 
         May be called again. Raises OutputError.
         """
-        if not any(key[0] >= end_offset for key in self._seen):
+        if not self.path.exists():
             return
-        lines = self.path.read_bytes()[: self._size].splitlines(keepends=True)
-        kept = [line for line in lines if (key := _key(line)) is None or key[0] < end_offset]
-        fsops.replace_file(self.path, b"".join(kept))
-        self._size = sum(map(len, kept))
+        whole = self.path.read_bytes()
+        lines = whole[: self._size].splitlines(keepends=True)
+        kept = [line for line in lines if _stays(line, end_offset)]
+        if len(data := b"".join(kept)) == len(whole):
+            return
+        fsops.replace_file(self.path, data)
+        self._size = len(data)
         self._seen = {key for key in self._seen if key[0] < end_offset}
 
     def sync(self) -> None:
@@ -141,6 +144,12 @@ class Ledger:
             fsops.sync_directory(self.path.parent)
         self._size += len(data)
         self._pending.clear()
+
+
+def _stays(line: bytes, end_offset: int) -> bool:
+    """Whether a line is of an earlier range, or damaged; one with zeros was never written whole."""
+    key = _key(line)
+    return b"\0" not in line if key is None else key[0] < end_offset
 
 
 def read_entry(line: bytes) -> LedgerEntry | None:

@@ -62,12 +62,15 @@ class StoreCheckpoint:
     def write(self, root: Path) -> None:
         """Write in place, as RocketMQ does, and sync. Raises OutputError."""
         path = root / FILE_NAME
+        new = not path.exists()
         fd = fsops.open_for_writing(path, FILE_SIZE)
         try:
             fsops.pwrite(fd, self.encode()[:USED_SIZE], 0, path)
             fsops.sync(fd, path)
         finally:
             os.close(fd)
+        if new:
+            fsops.sync_directory(root)
 
 
 def keeps_logics_physical_offset(settings: StoreSettings, roots: Iterable[Path]) -> bool:

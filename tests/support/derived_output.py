@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoints.agreement import Built
-from checkpoints.ownership import Ownership
-from checkpoints.reconcile import make_plan
-from checkpoints.watermark import read_watermark
 from store.config import StoreSettings, read_store_settings
 from store.index.indexfile import IndexLayout
-from store.log.cursor import LogTail
-from store.runs.dispatch import BatchSettings, DispatchBatch
+from store.runs.dispatch import DispatchBatch
 from store.state.built import settings_of
-from streaming.commit import Committer, check_queues_are_ours
 from streaming.config import DispatcherConfig
-from streaming.followers import Followers
-from streaming.indexes import Indexes
 from tests.support.golden import difference, unpack_golden
 from tests.support.index_model import Content, read_content
+from tests.support.sparkless import dispatch
 from upkeep.verify.run import Verification, verify
 
 QUEUE_TREES = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
@@ -71,36 +62,7 @@ class DerivedOutput:
         """As ``run_dispatcher`` does, in one batch; ``part`` chooses where it ends, ``options`` are
         fields of its configuration. The notes."""
         config = DispatcherConfig(self.store, self.root, once=True, **options)
-        settings = settings_of(self.root, config.given_settings(), config.flags)
-        log = settings.open_log()
-        with closing(log), Ownership(self.root):
-            found = read_watermark(self.state)
-            if found is None and not config.adopt:
-                check_queues_are_ours(self.root)
-            indexes = Indexes.of(config, settings)
-            live = BatchSettings(indexes.batch_topics, settings.message_delay_levels_ms)
-            end = LogTail(log).settled()
-            built = Built(self.root, settings)
-            plan = make_plan(log, end, found, config.spark_directory, built)
-            followers = Followers(config, settings, plan.watermark.store_id)
-            committer = Committer(config, indexes, log, followers, on_watermark)
-            try:
-                committer.take_over(plan)
-                followers.start(plan.watermark.end_offset, end)
-                on_watermark()
-                if plan.start < end:
-                    batch = indexes.scan(log, plan.start, end, live)
-                    assert batch is not None
-                    if part is not None and part(batch) > plan.start:
-                        batch = indexes.scan(log, plan.start, part(batch), live)
-                        assert batch is not None
-                    committer.commit(batch)
-                committer.end()
-                followers.catch_up(threading.Event())
-            finally:
-                followers.close()
-                committer.close()
-        return plan.notes
+        return dispatch(config, part=part, on_watermark=on_watermark)
 
     def settings(self) -> StoreSettings:
         """The settings with which it is built."""

@@ -1,0 +1,84 @@
+"""The start of one attempt up to Spark: positions are compared, then the output is taken over.
+
+It needs no Spark, so that a test starts on what a power cut has left exactly as a run does.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from checkpoints import spark_checkpoint
+from checkpoints.agreement import Built
+from checkpoints.reconcile import Plan, make_plan
+from store.config import StoreSettings
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail
+from store.state.watermark import read_watermark
+from streaming.commit import Committer, check_queues_are_ours
+from streaming.config import DispatcherConfig
+from streaming.indexes import Indexes
+
+if TYPE_CHECKING:
+    from streaming.followers import Followers  # imports pyspark, which a start does not need
+
+logger = logging.getLogger("reput")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The findings of one start; nothing has changed yet."""
+
+    indexes: Indexes
+    log_end: int
+    """The sealed end of the log."""
+    plan: Plan
+
+
+def plan_start(
+    config: DispatcherConfig,
+    settings: StoreSettings,
+    log: CommitLog,
+    replay_from: int | None = None,
+) -> Start:
+    """Compare the positions of an output that this process owns. Raises like ``make_plan``, and
+    UsageError or StoreError for queues that are not ours."""
+    found = read_watermark(config.state_directory)
+    if found is None and not config.adopt:
+        check_queues_are_ours(config.output)
+    indexes = Indexes.of(config, settings)
+    log.refresh()
+    log_end = LogTail(log).settled()
+    built = Built(config.output, settings)
+    plan = make_plan(
+        log, log_end, found, config.spark_directory, built, replay_from, config.store_id
+    )
+    for note in plan.notes:
+        logger.info("%s", note)
+    return Start(indexes, log_end, plan)
+
+
+def take_over(
+    config: DispatcherConfig, start: Start, committer: Committer, followers: Followers
+) -> None:
+    """Carry the plan out: nothing lies beyond the watermark that the next batch does not write
+    again, and the query begins at the plan's start. Raises OutputError, QueueFileError,
+    IndexFileError."""
+    committer.take_over(start.plan)
+    followers.start(start.plan.watermark.end_offset, start.log_end)
+    _prepare_spark_directory(config, start.plan)
+
+
+def _prepare_spark_directory(config: DispatcherConfig, plan: Plan) -> None:
+    """Keep a usable checkpoint; give a new query an empty directory and a pinned start."""
+    directory = config.spark_directory
+    if plan.spark is not None:
+        spark_checkpoint.rewind(directory, plan.spark)
+        return
+    if directory.is_dir() and any(directory.iterdir()):
+        logger.warning(
+            "spark checkpoint moved aside: path=%s", spark_checkpoint.move_aside(directory)
+        )
+    root = config.output if directory.is_relative_to(config.output) else directory
+    spark_checkpoint.pin_start(directory, root, plan.watermark.store_id, plan.start)

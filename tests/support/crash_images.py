@@ -1,0 +1,225 @@
+"""Every tree that a power cut may leave of a recorded run is started on, and must end as if nothing
+had happened.
+
+A case is one recorded run. After any of its operations the power may fail: an image of the disk is
+mounted, what the process told anybody before is compared with it, the product's own start and
+commits go on to the end of the log, and the outcome is compared with that of an undisturbed run.
+What a reader could see at the time is among the images too, since they keep unsynced writes, a
+watermark among them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checkpoints import STATE_DIRECTORY
+from checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
+from store.state.built import BuildRecord
+from store.state.watermark import read_watermark
+from tests.support.index_model import read_content
+from tests.support.power_cuts import Disk, Image
+from tests.support.recorder import Recorder, read_tree
+
+WATERMARK = "watermark"
+"""Note: the watermark that readers and followers were told of."""
+DONE = "done"
+"""Note: the run has ended, so that all that it has made is durable."""
+DERIVED = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint")
+Told = Mapping[str, object]
+"""Kind of a note -> its last value."""
+Outcome = Mapping[str, object]
+"""Part of an output -> its content, as it is compared."""
+
+
+def outcome(output: Path, sizes: tuple[int, int]) -> Outcome:
+    """Everything that must be the same; ``sizes`` are maxHashSlotNum and maxIndexNum."""
+    found: dict[str, object] = {}
+    for name in DERIVED[:3]:
+        root = output / name
+        files = read_tree(root) if root.is_dir() else {}
+        found[name] = {path: data for path, data in files.items() if data is not None}
+    index = output / "index"
+    paths = sorted(index.iterdir()) if index.is_dir() else []
+    contents = [read_content(path, *sizes) for path in paths]
+    if len(contents) > 1 and not contents[-1].entries:
+        # the file after a full one may be there already: a message without keys asks for it
+        contents.pop()
+    found["index"] = contents
+    checkpoint = output / "checkpoint"
+    found["checkpoint"] = checkpoint.read_bytes() if checkpoint.exists() else None
+    state = output / STATE_DIRECTORY
+    ledger = state / "quarantine.jsonl"
+    found["ledger"] = sorted(ledger.read_text("utf-8").splitlines()) if ledger.exists() else []
+    mark = read_watermark(state)
+    found["watermark"] = mark and (
+        mark.end_offset, mark.last_record_offset, mark.last_record_crc, mark.last_store_timestamp,
+        mark.index_begin,
+    )  # fmt: skip
+    built = state / "built.json"
+    found["built"] = BuildRecord.from_json(built.read_bytes()) if built.exists() else None
+    found["left over"] = [
+        str(path.relative_to(output))
+        for path in (state / "abort", *(state / "spool").glob("*"), output / ASIDE_DIRECTORY)
+        if path.exists()
+    ]
+    return found
+
+
+@dataclass
+class Case:
+    """One recorded run below ``root``, and how the next process goes on there."""
+
+    name: str
+    recorder: Recorder
+    resume: Callable[[Told], None]
+    """Start on what is in the directory, and go on to the end."""
+    outcome: Callable[[], Outcome]
+    ended: Outcome
+    """The outcome of the recorded run."""
+    accepted: Sequence[Outcome]
+    """The outcomes of undisturbed runs; once the run is done, only the last one is."""
+    told_before: Told = field(default_factory=dict)
+
+    @property
+    def root(self) -> Path:
+        """The directory that was recorded."""
+        return self.recorder.root
+
+    def disks(self) -> Iterator[tuple[int, Disk]]:
+        """The disk after each operation, and before the first."""
+        disk = Disk(self.recorder.begin, self.recorder.directories())
+        yield 0, disk
+        for count, operation in enumerate(self.recorder.operations, 1):
+            disk.apply(operation)
+            yield count, disk
+
+    def told(self, count: int) -> Told:
+        """All that was told before the power failed after ``count`` operations."""
+        notes = {kind: value for at, kind, value in self.recorder.notes if at <= count}
+        return {**self.told_before, **notes}
+
+    def mount(self, image: Image) -> None:
+        """Have the directory hold the image."""
+        shutil.rmtree(self.root)
+        self.root.mkdir()
+        base = str(self.root)
+        for path, data in image.tree.items():
+            if data is None:
+                Path(f"{base}/{path}").mkdir()
+                continue
+            fd = os.open(f"{base}/{path}", os.O_WRONLY | os.O_CREAT, 0o644)
+            os.ftruncate(fd, len(data))
+            os.pwrite(fd, data.rstrip(b"\0"), 0)
+            os.close(fd)
+        self._renumber(image)
+
+    def _renumber(self, image: Image) -> None:
+        """A swap's journal names files by their inodes, which a real disk would keep."""
+        journal = next((path for path in image.tree if path.endswith(f"/{JOURNAL_NAME}")), None)
+        if journal is None:
+            return
+        now = {
+            self.recorder.inodes[number]: (self.root / path).lstat().st_ino
+            for path, number in image.numbers.items()
+        }
+        with suppress(ValueError):
+            steps = json.loads(image.tree[journal] or b"")
+            for step in steps:
+                step["inode"] = now.get(step["inode"], step["inode"])
+            (self.root / journal).write_text(json.dumps(steps))
+
+    def problem(self, image: Image, told: Told) -> str | None:
+        """What is wrong with this image or with what becomes of it; None where all is well."""
+        self.mount(image)
+        output = self.root / "output"
+        shown = told.get(WATERMARK)
+        found = read_watermark(output / STATE_DIRECTORY)
+        if isinstance(shown, int) and (found is None or found.end_offset < shown):
+            return f"{shown} was told, the disk has {found and found.end_offset}"
+        accepted = self.accepted
+        try:
+            if DONE in told:
+                accepted = accepted[-1:]
+                here = self.outcome()
+                if wrong := [name for name in DERIVED if here[name] != self.ended[name]]:
+                    return f"the run had ended, but {', '.join(wrong)} is not durable"
+            self.resume(told)
+            here = self.outcome()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        if here in accepted:
+            return None
+        return "; ".join(_unlike(here, one) for one in accepted)
+
+
+def _unlike(here: Outcome, wanted: Outcome) -> str:
+    texts = []
+    for name, value in wanted.items():
+        if here[name] == value:
+            continue
+        if isinstance(value, dict):
+            other = here[name]
+            assert isinstance(other, dict)
+            paths = {path for path in {*value, *other} if value.get(path) != other.get(path)}
+            texts.append(f"{name}: {sorted(paths)}")
+        else:
+            texts.append(f"{name}: {here[name]} instead of {value}")
+    return "differs in " + ", ".join(texts)
+
+
+@dataclass
+class Tally:
+    """How many images were tried, and what went wrong."""
+
+    images: int = 0
+    distinct: int = 0
+    operations: int = 0
+    problems: list[str] = field(default_factory=list)
+    first: tuple[Image, Told] | None = None
+    """The first image that went wrong."""
+    _seen: set[tuple[int, str]] = field(default_factory=set)
+
+    def try_image(self, case: Case, count: int, image: Image) -> None:
+        """One image of the power cut after ``count`` operations; equal ones are tried once."""
+        told = case.told(count)
+        self.images += 1
+        key = (image.key(), str(told))
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        self.distinct += 1
+        problem = case.problem(image, told)
+        if problem is not None:
+            last = case.recorder.operations[count - 1] if count else None
+            self.problems.append(
+                f"{case.name}, image {self.images}, power cut after operation {count} "
+                f"({str(last)[:100]}): {problem}"
+            )
+            self.first = self.first or (image, told)
+
+
+def try_chosen(case: Case, tally: Tally, *, share: float = 1.0, seed: int = 0) -> None:
+    """Every power cut with nothing, all, one, or all but one of what is pending; or a share."""
+    rng = random.Random(f"{seed}:{case.name}")
+    tally.operations += len(case.recorder.operations)
+    for count, disk in case.disks():
+        for number, image in enumerate(disk.chosen_images()):
+            if number < 2 or rng.random() < share:
+                tally.try_image(case, count, image)
+
+
+def try_random(case: Case, tally: Tally, seed: int, images: int) -> None:
+    """So many random images, spread over the recorded operations."""
+    rng = random.Random(f"{seed}:{case.name}")
+    counts = sorted(rng.choices(range(len(case.recorder.operations) + 1), k=images))
+    wanted = {count: counts.count(count) for count in {*counts}}
+    for count, disk in case.disks():
+        for _ in range(wanted.get(count, 0)):
+            tally.try_image(case, count, disk.random_image(rng))

@@ -1,0 +1,119 @@
+"""The log of a broker in small files, with messages for every kind of index, cut now and then."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from tests.support.wire import PlainLog, file_name
+
+FILE_SIZE = 4096
+SETTINGS = {
+    "mappedFileSizeCommitLog": FILE_SIZE,
+    "mappedFileSizeConsumeQueue": 100,
+    "mappedFileSizeConsumeQueueExt": 400,
+    "mapperFileSizeBatchConsumeQueue": 460,
+    "maxHashSlotNum": 7,
+    "maxIndexNum": 20,
+    "enableMultiDispatch": "true",
+    "enableAcceleratedRecovery": "true",
+}
+BATCH_TOPIC = b"Batch"
+TOPICS = (b"A", b"B", BATCH_TOPIC)
+PREPARED = 4
+
+
+class GrownLog:
+    """The log of a broker that is cut now and then; a clock that only goes forward."""
+
+    def __init__(self, root: Path, rng: random.Random, *, ext: bool) -> None:
+        self.root = root
+        self.plain = PlainLog(FILE_SIZE)
+        self._rng = rng
+        self._now = 1_700_000_000_000
+        self._number = 0
+        self.queues: list[dict[tuple[bytes, int], int]] = []
+        """The queues that each record goes into, with its offsets there."""
+        (root / "config").mkdir(parents=True)
+        settings = {**SETTINGS, "enableConsumeQueueExt": str(ext).lower()}
+        conf = "".join(f"{name}={value}\n" for name, value in settings.items())
+        (root / "broker.conf").write_text(conf)
+        attributes = {"attributes": {"queue.type": "BatchCQ"}}
+        topics_json = {"topicConfigTable": {BATCH_TOPIC.decode(): attributes}}
+        (root / "config" / "topics.json").write_text(json.dumps(topics_json))
+
+    def grow(self, messages: int, *, alike: bool = False) -> None:
+        """Append; ``alike``: of one queue and size, told apart by keys and bodies alone."""
+        for _ in range(messages):
+            self._now += 1000
+            self._number += 1
+            self._append(b"%06d" % self._number, alike)
+        self._write()
+
+    def _append(self, key: bytes, alike: bool) -> None:
+        rng = self._rng
+        queue = (rng.choice(TOPICS), rng.randrange(2))
+        body, sys_flag = rng.randbytes(rng.randrange(30)), 0
+        properties = b"UNIQ_KEY\x01" + key + b"\x02KEYS\x01k" + key + b"\x02"
+        light, offset = None, 0
+        if alike:
+            queue, body = (TOPICS[0], 0), key
+        elif queue[0] != BATCH_TOPIC:
+            properties += b"TAGS\x01Tag%d\x02" % rng.randrange(3)
+            sys_flag = PREPARED if rng.random() < 0.1 else 0
+            if not sys_flag and rng.random() < 0.2:
+                light = (b"Light", queue[1])
+                offset = self._next_offset(light)
+                properties += b"INNER_MULTI_DISPATCH\x01Light\x02"
+                properties += b"INNER_MULTI_QUEUE_OFFSET\x01%d\x02" % offset
+        queue_offset = 0 if sys_flag else self._next_offset(queue)
+        if queue[0] == b"B" and not alike and not sys_flag and rng.random() < 0.3:
+            queue_offset += 3  # a gap, which the ledger lists
+        self.plain.append(
+            topic=queue[0], queue_id=queue[1], body=body, sys_flag=sys_flag, properties=properties,
+            queue_offset=queue_offset, store_timestamp=self._now,
+        )  # fmt: skip
+        queues = {} if sys_flag else {queue: queue_offset}
+        self.queues.append(queues if light is None else {**queues, light: offset})
+
+    def _next_offset(self, queue: tuple[bytes, int]) -> int:
+        return max((queues[queue] + 1 for queues in self.queues if queue in queues), default=0)
+
+    def cut(self, kept: int) -> None:
+        """Lose all records but the first ones, as a broker that starts again sees to it."""
+        plain = self.plain
+        del plain.spans[kept:], self.queues[kept:]
+        plain.end = plain.spans[-1][1] if kept else 0
+        del plain.image[max(-(-plain.end // FILE_SIZE), 1) * FILE_SIZE :]
+        plain.image[plain.end :] = bytes(len(plain.image) - plain.end)
+        self._write()
+
+    def tear(self, kept: int) -> None:
+        """Lose all but the first records and half of the next one; no broker has looked yet."""
+        start, end = self.plain.spans[kept]
+        half = self.plain.bytes_at((start, (start + end) // 2))
+        self.cut(kept)
+        self.plain.put(start, half)
+        self._write()
+
+    def back(self, seconds: int) -> None:
+        """The clock is put back."""
+        self._now -= seconds * 1000
+
+    def _write(self) -> None:
+        """In place, as a broker does: somebody may be reading."""
+        directory, image = self.root / "commitlog", self.plain.image
+        directory.mkdir(exist_ok=True)
+        for path in directory.iterdir():
+            if int(path.name) >= len(image):
+                path.unlink()
+        for at in range(0, len(image), FILE_SIZE):
+            with (directory / file_name(at)).open("ab"):
+                pass
+            with (directory / file_name(at)).open("r+b") as out:
+                out.write(image[at : at + FILE_SIZE])
+
+    def units_of(self, kept: int) -> int:
+        """Units that all but the first records have."""
+        return sum(map(len, self.queues[kept:]))

@@ -1,0 +1,225 @@
+"""The directory trees that a power cut may leave, after any of the recorded operations.
+
+A disk promises no more than POSIX does. Data of a file survives once the file is synced after the
+write, a name once its directory is. Of the rest any part may survive, alone and in any order: a
+write wholly, torn at a byte, a sector or a page, or as nothing but the file's new length; data
+without the length that was set before, so that it is lost; a rename or not, although never by
+halves. A length is one that the file once had.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from tests.support.recorder import (
+    ROOT,
+    Content,
+    Names,
+    Operation,
+    Resize,
+    Sync,
+    SyncAll,
+    SyncRange,
+    Tree,
+    Write,
+)
+
+PAGE = 4096
+TEARS = (64, 512, PAGE)
+"""Of a write, any parts between multiples of one of these in the file may survive; the least stands
+for a page in files that are that much smaller than real ones."""
+
+Piece = tuple[int, int]
+"""[start, end) of a write's bytes; the file grows up to the end, also for an empty piece."""
+_Pending = Names | Write | Resize
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The part of a pending operation that survives; pieces are of a write alone."""
+
+    operation: _Pending
+    pieces: tuple[Piece, ...] | None = None
+    """None for all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What the disk holds when the power is back."""
+
+    tree: Tree
+    numbers: dict[str, int]
+    """Path -> the number of the file in the recording."""
+
+    def key(self) -> int:
+        """Equal for equal trees."""
+        return hash(tuple(self.tree.items()))
+
+
+class Disk:
+    """What is durable, and what is not yet; fed with operations in order."""
+
+    def __init__(self, begin: Content, directories: Collection[int]) -> None:
+        """``directories`` are the numbers of all that are no files, now or later."""
+        self._is_directory = frozenset(directories)
+        self._directories = {key: dict(names) for key, names in begin.directories.items()}
+        self._files = {key: bytes(data) for key, data in begin.files.items()}
+        self.pending: list[_Pending] = []
+
+    def apply(self, operation: Operation) -> None:
+        """One more operation has returned."""
+        if isinstance(operation, SyncAll):
+            self._make_durable(self.pending)
+        elif isinstance(operation, Sync):
+            self._sync(operation.file)
+        elif isinstance(operation, SyncRange):
+            self._sync_range(operation)
+        else:
+            self.pending.append(operation)
+
+    def _sync(self, number: int) -> None:
+        done: list[_Pending] = []
+        for index, pending in enumerate(self.pending):
+            if not isinstance(pending, Names):
+                if pending.file == number:
+                    done.append(pending)
+            elif number in pending.synced_by:
+                rest = replace(pending, synced_by=pending.synced_by - {number})
+                self.pending[index] = rest
+                if not rest.synced_by:
+                    done.append(rest)
+        self._make_durable(done)
+
+    def _sync_range(self, synced: SyncRange) -> None:
+        """Whole pages, and whatever is needed to find them: the length of the file."""
+        start, end = synced.start - synced.start % PAGE, synced.end + -synced.end % PAGE
+        done: list[_Pending] = []
+        rest: list[_Pending] = []
+        for pending in self.pending:
+            if isinstance(pending, Names) or pending.file != synced.file:
+                rest.append(pending)
+            elif isinstance(pending, Resize):
+                done.append(pending)
+            else:
+                bounds = (0, start, end, pending.at + len(pending.data))
+                for low, high in pairwise(max(bound - pending.at, 0) for bound in bounds):
+                    if data := pending.data[low:high]:
+                        part = replace(pending, at=pending.at + low, data=data)
+                        (done if start <= part.at < end else rest).append(part)
+        self.pending = rest
+        self._make_durable(done)
+
+    def _make_durable(self, done: Sequence[_Pending]) -> None:
+        for operation in done:
+            if isinstance(operation, Names):
+                _name(self._directories, operation)
+            else:
+                before = self._files.get(operation.file, b"")
+                self._files[operation.file] = _written(before, [Kept(operation)])
+        gone = set(map(id, done))
+        # an earlier name in the same place is settled with it
+        settled = {
+            change[:2] for operation in done if isinstance(operation, Names)
+            for change in operation.changes
+        }  # fmt: skip
+        last = max((i for i, one in enumerate(self.pending) if id(one) in gone), default=-1)
+        kept: list[_Pending] = []
+        for index, one in enumerate(self.pending):
+            if id(one) in gone:
+                continue
+            if not isinstance(one, Names) or index > last or not settled:
+                kept.append(one)
+            elif changes := tuple(change for change in one.changes if change[:2] not in settled):
+                kept.append(replace(one, changes=changes))
+        self.pending = kept
+
+    def image(self, kept: Sequence[Kept]) -> Image:
+        """The tree if these pending operations survive, which are in their order."""
+        directories = {key: dict(names) for key, names in self._directories.items()}
+        changes: dict[int, list[Kept]] = {}
+        for one in kept:
+            if isinstance(one.operation, Names):
+                _name(directories, one.operation)
+            else:
+                changes.setdefault(one.operation.file, []).append(one)
+        tree: Tree = {}
+        numbers: dict[str, int] = {}
+
+        def visit(directory: int, prefix: str) -> None:
+            for name, number in sorted(directories.get(directory, {}).items()):
+                path = prefix + name
+                numbers[path] = number
+                if number in self._is_directory:
+                    tree[path] = None
+                    visit(number, path + "/")
+                else:
+                    content = self._files.get(number, b"")
+                    found = changes.get(number)
+                    tree[path] = _written(content, found) if found else content
+
+        visit(ROOT, "")
+        return Image(tree, numbers)
+
+    def chosen_images(self) -> Iterator[Image]:
+        """None of what is pending, all of it, each operation alone, all but each."""
+        everything = [Kept(operation) for operation in self.pending]
+        yield self.image([])
+        if everything:
+            yield self.image(everything)
+        if len(everything) > 1:
+            for index, one in enumerate(everything):
+                yield self.image([one])
+                yield self.image(everything[:index] + everything[index + 1 :])
+
+    def random_image(self, rng: random.Random) -> Image:
+        """Any part of what is pending, with writes whole or torn."""
+        likely, torn = rng.choice((0.1, 0.5, 0.9)), rng.choice((0.0, 0.3, 1.0))
+        kept = []
+        for operation in self.pending:
+            if rng.random() < likely:
+                is_torn = isinstance(operation, Write) and rng.random() < torn
+                kept.append(Kept(operation, _tear(rng, operation) if is_torn else None))
+        return self.image(kept)
+
+
+def _tear(rng: random.Random, write: _Pending) -> tuple[Piece, ...]:
+    """Some of a write's pages or sectors, its first bytes, or its length alone."""
+    assert isinstance(write, Write)
+    size = len(write.data)
+    how = rng.choice(("bytes", "length", *TEARS))
+    if how == "bytes":
+        return ((0, rng.randrange(size + 1)),)
+    if isinstance(how, str):
+        return ((size, size),)
+    bounds = [0, *range(-write.at % how or how, size, how), size]
+    kept = tuple(piece for piece in pairwise(bounds) if rng.random() < 0.5)
+    return kept if rng.random() < 0.5 else (*kept, (size, size))
+
+
+def _name(directories: dict[int, dict[str, int]], operation: Names) -> None:
+    for directory, name, file in operation.changes:
+        names = directories.setdefault(directory, {})
+        names.pop(name, None)
+        if file is not None:
+            names[name] = file
+
+
+def _written(content: bytes, changes: Sequence[Kept]) -> bytes:
+    data, size = bytearray(content), len(content)
+    for kept in changes:
+        operation = kept.operation
+        assert not isinstance(operation, Names)
+        if isinstance(operation, Resize):
+            size = operation.size
+            data[size:] = bytes(max(len(data) - size, 0))
+            continue
+        pieces = ((0, len(operation.data)),) if kept.pieces is None else kept.pieces
+        for low, high in pieces:
+            data.extend(bytes(max(operation.at + high - len(data), 0)))
+            data[operation.at + low : operation.at + high] = operation.data[low:high]
+            if operation.grows:
+                size = max(size, operation.at + high)
+    return bytes(data[:size]).ljust(size, b"\0")
