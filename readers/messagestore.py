@@ -53,7 +53,7 @@ from store.queue.topics import check_topics, topics_with_queues
 from store.queue.view import CqUnit, QueueView, UnitColumns, open_view, queue_root
 from store.state.built import settings_of
 from store.state.output import watermark_of_output
-from store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
+from store.state.watermark import STATE_DIRECTORY, Watermark, WatermarkReader
 
 UNIQUE_KEY_MAX_COUNT = 32
 """Number of messages that a broker examines for a unique key."""
@@ -112,19 +112,20 @@ class MessageStore:
         self._queues: dict[QueueKey, tuple[QueueView, LogView]] = {}
         """Each with the part of the log up to which it was followed."""
         self._watermark = watermark_of_output(self._output, settings.root, log)
+        self._watermark_reader = WatermarkReader(self._output / STATE_DIRECTORY)
         end = self._watermark.end_offset if self._watermark else self._tail.settled()
         self._view = LogView(log, end)
 
     def refresh(self) -> None:
         """Pick up what was dispatched and removed since the last call.
 
-        Without changes it costs two small reads. Without a watermark, the log's last record may
-        need one more refresh.
+        Without changes it costs a stat and a small read. Without a watermark, the log's last record
+        may need one more refresh.
         """
         log, watermark = self._view.log, self._watermark
         before = (_lifetime(watermark), log.min_offset)
         log.refresh()
-        self._watermark = read_watermark(self._output / STATE_DIRECTORY)
+        self._watermark = self._watermark_reader.read()
         end = self._watermark.end_offset if self._watermark else self._tail.poll(self._view.end)
         if (_lifetime(self._watermark), log.min_offset) != before or end < self._view.end:
             self._queues.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from readers.getmessage import PullLimits
@@ -46,6 +47,7 @@ class Broker:
         self.port = port
         settings, output = served.settings, served.output
         root = settings.root
+        self._opened = ExitStack()
         self.store = MessageStore(root, output=output, settings=settings, limits=_limits(settings))
         self.topics = Topics(root, self.store, self._is_known_group)
         self.locks = Locks()
@@ -56,7 +58,7 @@ class Broker:
         name = served.identity.name
         self._pulling = Pulling(
             self.store, self.topics, groups, self.positions, policies, self._list_damaged,
-            served.arrivals or PolledArrivals(),
+            served.arrivals or self._opened.enter_context(closing(PolledArrivals(output))),
         )  # fmt: skip
         self._statistics = Statistics(name, self.topics, queues, groups, self.positions)
         self._queues = queues
@@ -126,6 +128,7 @@ class Broker:
         try:
             await self.positions.close()
         finally:
+            self._opened.close()
             self.store.close()
 
 

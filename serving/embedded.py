@@ -21,6 +21,7 @@ from serving.server import Server
 from serving.stores import BrokerIdentity, ServedStore
 from store.config import StoreSettings
 from store.errors import ReputError
+from store.runs.dispatch import QueueIdentities
 
 STOP_SECONDS = 10.0
 """Time for the last commits; a slow disk does not keep the process any longer."""
@@ -61,14 +62,19 @@ class EmbeddedServer:
         if self._thread.is_alive():
             logger.warning("serving did not end in %.0f s and was abandoned", STOP_SECONDS)
 
-    def watermark_moved(self, settings: StoreSettings) -> None:
-        """The output has a durable watermark, or a new one; called by the dispatcher's threads."""
+    def watermark_moved(self, settings: StoreSettings, queues: QueueIdentities | None) -> None:
+        """The output has a durable watermark, or a new one, past messages of these queues (None: of
+        any); called by the dispatcher's threads."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._run, args=(settings,), name="reput-serve", daemon=True
             )
             self._thread.start()
-        self._arrivals.tell()
+        told = None
+        if queues is not None:
+            # a topic that is no text has no clients
+            told = {(topic.decode(errors="replace"), queue_id) for topic, queue_id in queues}
+        self._arrivals.tell(told)
 
     def _run(self, settings: StoreSettings) -> None:
         store = ServedStore(self._identity, settings, self._output, self._arrivals)

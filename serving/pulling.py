@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
 from readers.offsetreset import OffsetChange
 from serving import requests
-from serving.arrivals import Arrivals
+from serving.arrivals import Arrivals, QueueName
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
@@ -88,9 +88,11 @@ class _Pull:
     look_at: int
     """Queue offset from which on units were not looked at while it waited."""
     deadline: asyncio.TimerHandle | None = None
+    queue_end: int = -1
+    """The queue's max offset when it was last looked at in vain; -1 before."""
 
     @property
-    def queue(self) -> tuple[str, int]:
+    def queue(self) -> QueueName:
         """The queue that it reads."""
         return self.topic.name, self.queue_id
 
@@ -116,9 +118,12 @@ class Pulling:
         self._policies = policies
         self._on_damage = on_damage
         self._arrivals = arrivals
-        self._held: dict[tuple[str, int], set[_Pull]] = {}
+        self._held: dict[QueueName, set[_Pull]] = {}
         self._held_by: dict[Connection, set[_Pull]] = {}
         self._held_count = 0
+        self._unsettled: set[_Pull] = set()
+        """Waiting pulls that may end though their queues do not grow: from an offset beyond what is
+        dispatched, until all of it is, and those for whose answer there was no memory."""
         self._is_holding = asyncio.Event()
 
     @property
@@ -308,6 +313,7 @@ class Pulling:
             pull.deadline.cancel()
             pull.deadline = None
             self._held_count -= 1
+        self._unsettled.discard(pull)
         _discard(self._held, pull.queue, pull)
         _discard(self._held_by, pull.connection, pull)
         if not self._held:
@@ -319,9 +325,12 @@ class Pulling:
             found = self._look(pull, pull.look_at)
             code = response_code(found.status, pull.look_at)
             if code is ResponseCode.PULL_NOT_FOUND:
+                pull.queue_end = found.max_offset
+                self._unsettled.discard(pull)
                 return None
             if code is ResponseCode.PULL_OFFSET_MOVED:
                 if not self._is_certain(found):
+                    self._unsettled.add(pull)
                     return None
                 break
             if found.status is not GetMessageStatus.NO_MATCHED_MESSAGE:
@@ -332,7 +341,10 @@ class Pulling:
 
     def _wake(self, pull: _Pull) -> None:
         """Answer a waiting pull if it can be answered and its client takes answers."""
-        if not pull.connection.is_writable or pull.connection.is_memory_spent:
+        if not pull.connection.is_writable:
+            return
+        if pull.connection.is_memory_spent:
+            self._unsettled.add(pull)
             return
         try:
             answer = self._woken(pull)
@@ -351,14 +363,30 @@ class Pulling:
             answer = pull.request.answer(ResponseCode.SYSTEM_ERROR, str(error))
         pull.connection.send(answer)
 
-    async def _wake_all(self) -> None:
-        """Wake every waiting pull, and let others have their turn in between."""
-        waiting = [pull for pulls in self._held.values() for pull in pulls]
-        for number, pull in enumerate(waiting, 1):
-            if pull in self._held.get(pull.queue, ()):
+    async def _wake_grown(self, queues: Collection[QueueName] | None) -> None:
+        """Wake the waiting pulls of those queues (None: of any) that have grown.
+
+        Others have their turn in between.
+        """
+        for number, pull in enumerate(self._grown(queues), 1):
+            if pull is not None and pull in self._held.get(pull.queue, ()):
                 self._wake(pull)
             if number % WOKEN_AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+    def _grown(self, queues: Collection[QueueName] | None) -> Iterator[_Pull | None]:
+        """The pulls to wake; None stands for the look at a queue, which takes time, too."""
+        wanted: Collection[QueueName] = self._held.keys()
+        if queues is not None:
+            wanted = {*queues, *(pull.queue for pull in self._unsettled)}
+        for queue in [queue for queue in wanted if queue in self._held]:
+            yield None
+            try:
+                end = self._store.max_offset(*queue)
+            except ReputError:
+                end = -1  # the pulls tell their clients
+            waiting = self._held.get(queue, ())
+            yield from [pull for pull in waiting if pull.queue_end != end or end < 0]
 
     def _wake_connection(self, connection: Connection) -> None:
         for pull in list(self._held_by.get(connection, ())):
@@ -372,10 +400,11 @@ class Pulling:
     async def watch(self) -> None:
         """Wake waiting pulls when messages arrive, until cancelled."""
         seen, problem = -1, ""
+        queues: Collection[QueueName] | None = None
         while True:
             await self._is_holding.wait()
             if not problem:
-                await self._arrivals.wait()
+                queues = await self._arrivals.wait()
             try:
                 self._store.refresh()
                 problem = ""
@@ -385,9 +414,9 @@ class Pulling:
                     logger.error("new messages cannot be seen now: %s", problem)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            if self._store.max_physical_offset != seen:
+            if queues is not None or self._store.max_physical_offset != seen:
                 seen = self._store.max_physical_offset
-                await self._wake_all()
+                await self._wake_grown(queues)
 
 
 def _ext(pull: _Pull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:

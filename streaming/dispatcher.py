@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -28,6 +29,7 @@ from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
 from store.errors import NoSpaceError, ReputError, StoreError, UsageError
 from store.filetimes import Watched
 from store.log.commitlog import CommitLog
+from store.runs.dispatch import QueueIdentities
 from store.state.built import settings_of
 from store.state.logoffset import parse_offset
 from streaming.commit import Committer
@@ -53,14 +55,15 @@ def run_dispatcher(
     stop: threading.Event,
     show: Callable[[Progress], None] = lambda _: None,
     jvm: Jvm | None = None,
-    on_watermark: Callable[[StoreSettings], None] = lambda _: None,
+    on_watermark: Callable[[StoreSettings, QueueIdentities | None], None] = lambda *_: None,
 ) -> Progress:
     """Run until caught up (``once``) or until ``stop`` is set; return the final counts.
 
     Where the disk is full, the run waits and goes on when there is room. ``show`` is called a few
     times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``.
     ``on_watermark`` is given the output's settings once it can be read, and whenever its watermark
-    has moved, in whatever thread. Raises ReputError with a line for people.
+    has moved, with the queues that have got messages (None for any), in whatever thread. Raises
+    ReputError with a line for people.
     """
     settings, log = config.open_store()
     logger.info("settings: broker_conf=%s", settings.property_file or NO_PROPERTY_FILE)
@@ -73,7 +76,7 @@ def run_dispatcher(
         if finish_swap(config.output):
             logger.warning("finished a rebuild that was killed: output=%s", config.output)
         settings = settings_of(config.output, settings, config.flags)
-        run = _Run(config, settings, log, stop, show, lambda: on_watermark(settings))
+        run = _Run(config, settings, log, stop, show, partial(on_watermark, settings))
         run.space.retry(lambda: held.enter_context(Ownership(config.output)))
         return run.space.retry(lambda: run.attempt(held, jvm))
 
@@ -89,7 +92,7 @@ class _Run:
         log: CommitLog,
         stop: threading.Event,
         show: Callable[[Progress], None],
-        on_watermark: Callable[[], None],
+        on_watermark: Callable[[QueueIdentities | None], None],
     ) -> None:
         self._config = config
         self._settings = settings
@@ -127,7 +130,7 @@ class _Run:
             batches = BatchFunction(config.spool_directory, indexes, log, committer, progress)
             opened.callback(batches.close)
             take_over(config, start, committer, followers)
-            self._on_watermark()
+            self._on_watermark(None)
             progress.log_end = start.log_end
             log.will_need(plan.start, start.log_end - plan.start)
             if self._spark is None:

@@ -153,7 +153,7 @@ def _run(config: DispatcherConfig, server: EmbeddedServer | None, as_json: bool)
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
-            told = server.watermark_moved if server is not None else lambda _: None
+            told = server.watermark_moved if server is not None else lambda *_: None
             progress = run_dispatcher(config, stop, display, jvm, told)
     finally:
         display.close()

@@ -139,8 +139,12 @@ class QueueFiles(MappedFileQueue):
     def units(self, start: int, first: int = 0, count: int | None = None) -> NDArray[np.void]:
         """Units ``first`` .. of the file that starts at ``start``: UNIT_DTYPE[<= count]."""
         size = self.file_size if count is None else count * self.unit_size
-        with self.path(start).open("rb", buffering=0) as file:
-            data = os.pread(file.fileno(), size, first * self.unit_size)
+        # no Path and no file object: servers look at the ends of many queues
+        fd = os.open(self._path_text(start), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.pread(fd, size, first * self.unit_size)
+        finally:
+            os.close(fd)
         return np.frombuffer(data[: len(data) // self.unit_size * self.unit_size], self.UNIT_DTYPE)
 
     def find_end(self, end_offset: int | None) -> int:
@@ -177,9 +181,11 @@ class QueueFiles(MappedFileQueue):
     def grown_end(self, known: int, end_offset: int | None) -> int:
         """The result of ``find_end``, given an earlier result ``known``.
 
-        It takes two small reads if nothing was added. It lists the files again; a queue that was
-        cut or replaced is searched from its start.
+        It takes one small read if nothing was added. Otherwise it lists the files again; a queue
+        that was cut or replaced is searched from its start.
         """
+        if self._ends_at(known, end_offset):
+            return known
         self.refresh()
         before = self.read(known // self.unit_size - 1, 1 if known else 0)
         if not len(before) or not self._count_taken(before, end_offset):
@@ -194,6 +200,19 @@ class QueueFiles(MappedFileQueue):
                 # only blanks to the end of the read part: their unit may come later
                 blank = (units["size"][taken:] == PRE_BLANK_SIZE).all()
                 return self.find_end(end_offset) if blank else known
+
+    def _ends_at(self, known: int, end_offset: int | None) -> bool:
+        """Whether the unit before byte ``known`` still counts and the one there was never written.
+
+        False also where this cannot be told from one file.
+        """
+        start = known - known % self.file_size
+        if known == start or start not in self.starts:
+            return False
+        units = self.units(start, (known - start) // self.unit_size - 1, 2)
+        if len(units) < 2 or any(units[1:].tobytes()):
+            return False
+        return self._count_taken(units[:1], end_offset) == 1
 
     def _count_taken(self, units: NDArray[np.void], end_offset: int | None) -> int:
         """Count the ``units`` before the end that ``find_end`` looks for."""

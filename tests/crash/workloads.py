@@ -113,7 +113,7 @@ class Workloads:
                 recorder.note(WATERMARK, watermark)
                 super().advance(watermark)
 
-        def on_watermark() -> None:
+        def on_watermark(_queues: object) -> None:
             found = read_watermark(config.state_directory)
             recorder.note(WATERMARK, found and found.end_offset)
 

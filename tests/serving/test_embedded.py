@@ -15,6 +15,7 @@ from serving.embedded import EmbeddedServer
 from serving.stores import BrokerIdentity
 from store import fsops
 from store.config import StoreSettings, read_store_settings
+from store.runs.dispatch import QueueIdentities
 from store.state.brokerlock import BrokerLock
 from store.state.built import settings_of
 from store.state.consumeroffset import ConsumerOffsetFile
@@ -38,8 +39,8 @@ class Served:
         identity = BrokerIdentity.of(settings)
         self.server = EmbeddedServer(config, identity, output, self.ready.put)
 
-    def told(self) -> None:
-        self.server.watermark_moved(self.settings)
+    def told(self, queues: QueueIdentities | None) -> None:
+        self.server.watermark_moved(self.settings, queues)
 
     def port(self) -> int:
         return self.ready.get(timeout=EVENT_SECONDS)
@@ -133,7 +134,7 @@ def test_the_dispatchers_lock_is_kept(tmp_path: Path) -> None:
         f"print(broker_pid(Path({str(store)!r})) is not None)"
     )
     with BrokerLock(store), served.server:
-        served.told()
+        served.told(None)
         served.port()
         done = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True

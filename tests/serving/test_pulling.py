@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from checkpoints.watermark import WatermarkFile
+from readers.messagestore import MessageStore
+from serving import arrivals
 from store.errors import UsageError
 from store.state.watermark import Watermark
 from tests.readers.stores import SmallStore
@@ -18,6 +22,7 @@ from tests.support.wire import read_log
 
 PULL, HEART_BEAT = 11, 34
 FOUND, NOT_FOUND, RETRY, MOVED = 0, 19, 20, 21
+NEVER_SECONDS = 1e6
 
 
 def pull(offset: int = 0, **more: object) -> dict[str, object]:
@@ -157,6 +162,50 @@ def test_a_pull_waits_for_what_its_filter_takes(live: Live) -> None:
         assert answer.ext["nextBeginOffset"] == "3"
 
 
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "polled"])
+def test_a_waiting_pull_learns_of_messages(
+    live: Live, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells of the watermark, without a look; where it cannot, the server looks."""
+    if is_told:
+        monkeypatch.setattr(arrivals, "POLL_SECONDS", NEVER_SECONDS)
+        monkeypatch.setattr(arrivals, "TOLD_POLL_SECONDS", NEVER_SECONDS)
+    else:
+        monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    with served(live.small.root) as port, Client(port) as client:
+        for end in range(1, 4):
+            opaque = client.send(PULL, pull(end, sysFlag=6))
+            live.append()
+            answer = client.receive(timeout=60)
+            assert (answer.code, answer.opaque) == (FOUND, opaque)
+
+
+def test_only_a_queue_that_has_grown_is_looked_at(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another queue's waiting pull is not asked, though the watermark has moved."""
+    live.append(queue_id=1)
+    looked: list[int] = []
+    get_ranges = MessageStore.get_ranges
+
+    def counted(store: MessageStore, topic: str, queue_id: int, *rest: Any, **more: Any) -> Any:
+        looked.append(queue_id)
+        return get_ranges(store, topic, queue_id, *rest, **more)
+
+    with served(live.small.root) as port, Client(port) as client:
+        client.send(PULL, pull(1, sysFlag=6))
+        opaque = client.send(PULL, pull(1, queueId=1, sysFlag=6))
+        # requests are answered in their order: both wait
+        assert client.ask(14, {"consumerGroup": "g", "topic": "Topic", "queueId": 0}).code == 22
+        monkeypatch.setattr(MessageStore, "get_ranges", counted)
+        for end in range(2, 5):
+            live.append(queue_id=1)
+            answer = client.receive()
+            assert (answer.code, answer.opaque) == (FOUND, opaque)
+            opaque = client.send(PULL, pull(end, queueId=1, sysFlag=6))
+        assert set(looked) == {1}
+
+
 def test_a_pull_ends_at_its_deadline(live: Live) -> None:
     """With what RocketMQ would say then: nothing there, or nothing that matches."""
     with served(live.small.root) as port, Client(port) as client:
@@ -179,7 +228,10 @@ def test_an_offset_is_not_corrected_while_the_log_is_not_dispatched(live: Live) 
     with served(live.small.root) as port, Client(port) as client:
         answer = client.ask(PULL, pull(3))
         assert (answer.code, answer.ext["nextBeginOffset"]) == (NOT_FOUND, "3")
+        waiting = client.send(PULL, pull(8, sysFlag=6))
         live.append()
+        answer = client.receive()
+        assert (answer.opaque, answer.code) == (waiting, MOVED)
         answer = client.ask(PULL, pull(7))
         assert (answer.code, answer.ext["nextBeginOffset"]) == (MOVED, "5")
 

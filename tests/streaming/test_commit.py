@@ -56,7 +56,7 @@ class Open:
 def opened(
     store: Path,
     output: Path,
-    on_watermark: Callable[[], None] = lambda: None,
+    on_watermark: Callable[[object], None] = lambda _: None,
     followers_of: type[Followers] = Followers,
 ) -> Iterator[Open]:
     """As a start does it; without ``Committer.end`` it is a run that was cut short."""

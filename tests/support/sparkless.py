@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 
 from checkpoints.ownership import Ownership
 from checkpoints.swap import finish_swap
-from store.runs.dispatch import BatchSettings, DispatchBatch
+from store.runs.dispatch import BatchSettings, DispatchBatch, QueueIdentities
 from store.state.built import settings_of
 from store.state.logoffset import offset_json
 from streaming.commit import Committer
@@ -60,7 +60,7 @@ def dispatch(
     cuts: Sequence[int] = (),
     *,
     part: Callable[[DispatchBatch], int] | None = None,
-    on_watermark: Callable[[], None] = lambda: None,
+    on_watermark: Callable[[QueueIdentities | None], None] = lambda _: None,
     open_followers: type[Followers] = Followers,
     with_spark_files: bool = False,
 ) -> Sequence[str]:
@@ -78,7 +78,7 @@ def dispatch(
             committer = Committer(config, indexes, log, followers, on_watermark)
             opened.callback(committer.close)
             take_over(config, start, committer, followers)
-            on_watermark()
+            on_watermark(None)
             spark = SparkFiles(config, start) if with_spark_files else None
             live = BatchSettings(indexes.batch_topics, settings.message_delay_levels_ms)
             position = plan.start
