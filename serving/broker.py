@@ -115,7 +115,9 @@ class Broker:
         """Wake pulls, keep positions and let members expire until cancelled. Raises SyncError."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pulling.watch())
-            tasks.create_task(self.positions.keep())
+            tasks.create_task(self.positions.append())
+            tasks.create_task(self.positions.sync())
+            tasks.create_task(self.positions.replace())
             tasks.create_task(self._expire())
 
     async def _expire(self) -> None:

@@ -6,8 +6,8 @@ CONSUME_FROM_LAST_OFFSET and CONSUME_FROM_TIMESTAMP begin at 0 on small or young
 keeps the broker's rule. Source: RocketMQ 5.3.3 ``ConsumerManageProcessor``,
 ``ConsumerOffsetManager``.
 
-Commits are in the journal 100 ms after they were received, so that a kill costs that much
-repetition, and durable as soon as the disk has synced it.
+Commits are in a journal 100 ms after they were received, so that a kill costs that much repetition,
+and durable as soon as the disk has synced it; they do not wait while the file is replaced.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Positions:
         self._unsynced: Offsets = {}
         self._unwritten = 0
         """Commits since the file was replaced."""
-        self._is_shrunk = False
-        """Whether an offset was removed, which the journal cannot say."""
+        self._shrunk = asyncio.Event()
+        """Set when an offset was removed, which a journal cannot say."""
         self._resets = Resets()
         self._pull_offsets: Offsets = {}
         self._first: Offsets = {}
@@ -86,6 +86,7 @@ class Positions:
         """(topic, group, queue id) of queues for which a client found no offset."""
         self._thread = ThreadPoolExecutor(1, "reput-positions")
         self._sync_thread = ThreadPoolExecutor(1, "reput-sync")
+        self._replace_thread = ThreadPoolExecutor(1, "reput-replace")
         self._wakened = asyncio.Event()
         self._appended = asyncio.Event()
 
@@ -148,12 +149,12 @@ class Positions:
             topic, name, queue_id = change.topic, change.group, change.queue_id
             if change.after is None:
                 key = TopicGroup(topic, name)
-                queues = self._offsets.get(key, {})
-                queues.pop(queue_id, None)
-                if not queues:
-                    self._offsets.pop(key, None)
-                self._is_shrunk = True
-                self._wakened.set()
+                for table in (self._offsets, self._unsynced):
+                    queues = table.get(key, {})
+                    queues.pop(queue_id, None)
+                    if not queues:
+                        table.pop(key, None)
+                self._shrunk.set()
                 continue
             self._store(topic, name, queue_id, change.after)
             group = self._groups.get(name)
@@ -247,75 +248,103 @@ class Positions:
         """Forget what a lost connection asked."""
         self._asked.pop(connection, None)
 
-    async def keep(self) -> None:
-        """Write commits until cancelled. Raises SyncError: what is durable is then unknown."""
-        syncing = asyncio.get_running_loop().create_task(self._sync())
-        syncing.add_done_callback(lambda _: self._wakened.set())
-        try:
-            await self._keep(syncing)
-        finally:
-            syncing.cancel()
-
-    async def _keep(self, syncing: asyncio.Task[None]) -> None:
+    async def append(self) -> None:
+        """Write commits to the journal until cancelled. Raises SyncError."""
         loop = asyncio.get_running_loop()
-        began, due = float("-inf"), loop.time() + REPLACE_SECONDS
-        while not syncing.done():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(REPLACE_SECONDS):
-                    await self._wakened.wait()
-            await asyncio.sleep(max(began + JOURNAL_SECONDS - loop.time(), 0))
+        while True:
+            await self._wakened.wait()
             began = loop.time()
-            is_whole = self._is_shrunk or (bool(self._unwritten) and loop.time() >= due)
             try:
-                await self._write(is_whole=is_whole)
-                if is_whole:
-                    due = loop.time() + REPLACE_SECONDS
+                await self._append()
             except SyncError:
                 raise
             except OutputError as error:
-                logger.error("commits are not durable now: %s", error)
-                await asyncio.sleep(RETRY_SECONDS)
-        # it ends with an error only
-        syncing.result()
+                await _failed(error)
+            await asyncio.sleep(max(began + JOURNAL_SECONDS - loop.time(), 0))
 
-    async def _sync(self) -> None:
-        """Sync what was written, again and again; writes do not wait for a slow disk."""
+    async def _append(self) -> None:
+        taken, self._unsynced = self._unsynced, {}
+        self._wakened.clear()
+        if not taken:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._thread, self._file.write, taken)
+            self._appended.set()
+        except OutputError:
+            for key, queues in taken.items():
+                # what was removed meanwhile must not come back
+                kept = queues.keys() & self._offsets.get(key, {}).keys()
+                newer = self._unsynced.get(key, {})
+                if kept:
+                    self._unsynced[key] = {**{n: queues[n] for n in kept}, **newer}
+            self._wakened.set()
+            raise
+
+    async def sync(self) -> None:
+        """Sync what was written until cancelled; writes do not wait for a slow disk. Raises
+        SyncError: what is durable is then unknown."""
         loop = asyncio.get_running_loop()
         while True:
             await self._appended.wait()
             self._appended.clear()
             await loop.run_in_executor(self._sync_thread, self._file.sync)
 
-    async def _write(self, *, is_whole: bool) -> None:
-        """Append what is new to the journal; ``is_whole``: then also replace the file."""
+    async def replace(self) -> None:
+        """Replace the file when it is due, until cancelled. Raises SyncError."""
         loop = asyncio.get_running_loop()
-        taken, self._unsynced = self._unsynced, {}
-        self._wakened.clear()
-        count = self._unwritten
-        whole = {k: dict(queues) for k, queues in self._offsets.items()} if is_whole else None
-        self._is_shrunk = self._is_shrunk and not is_whole
-        try:
-            if taken:
-                await loop.run_in_executor(self._thread, self._file.write, taken)
-                self._appended.set()
-            if whole is not None:
-                await loop.run_in_executor(self._thread, self._file.replace, whole, count)
-                self._unwritten -= count
-        except OutputError:
-            self._is_shrunk = self._is_shrunk or is_whole
-            for key, queues in taken.items():
-                self._unsynced[key] = {**queues, **self._unsynced.get(key, {})}
-            self._wakened.set()
-            raise
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REPLACE_SECONDS):
+                    await self._shrunk.wait()
+            if not self._unwritten and not self._shrunk.is_set():
+                continue
+            self._shrunk.clear()
+            taken = self._taken()
+            try:
+                # nothing is awaited since the offsets were copied: what is in the journal is there
+                begin = self._file.begin_replacing
+                data = await loop.run_in_executor(self._thread, begin, *taken)
+            except OutputError as error:
+                self._shrunk.set()
+                await _failed(error)
+                continue
+            self._unwritten -= taken[1]
+            await self._finish_replacing(data)
+
+    async def _finish_replacing(self, data: bytes) -> None:
+        """Try until the disk takes it: the journals cannot be begun anew before."""
+        loop = asyncio.get_running_loop()
+        finish = self._file.finish_replacing
+        while True:
+            try:
+                await loop.run_in_executor(self._replace_thread, finish, data)
+                return
+            except SyncError:
+                raise
+            except OutputError as error:
+                await _failed(error)
+
+    def _taken(self) -> tuple[Offsets, int]:
+        """A copy of all offsets, and the commits since the last one."""
+        return {key: dict(queues) for key, queues in self._offsets.items()}, self._unwritten
 
     async def close(self) -> None:
         """Write everything and close the files."""
         try:
-            await self._write(is_whole=True)
+            loop = asyncio.get_running_loop()
+            # after whatever was begun
+            await loop.run_in_executor(self._thread, lambda: None)
+            await loop.run_in_executor(self._replace_thread, self._file.replace, *self._taken())
         finally:
-            self._thread.shutdown()
-            self._sync_thread.shutdown()
+            for thread in (self._thread, self._sync_thread, self._replace_thread):
+                thread.shutdown()
             self._opened.close()
+
+
+async def _failed(error: OutputError) -> None:
+    logger.error("commits are not durable now: %s", error)
+    await asyncio.sleep(RETRY_SECONDS)
 
 
 def _remembered(table: Offsets, key: TopicGroup) -> dict[int, int]:

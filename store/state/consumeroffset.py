@@ -1,4 +1,4 @@
-"""``config/consumerOffset.json``, the offsets that consumer groups have committed, and our journal.
+"""``config/consumerOffset.json``, the offsets that consumer groups have committed.
 
 ::
 
@@ -8,15 +8,13 @@ An offset is that of the next message to consume. Of the file only offsetTable i
 RocketMQ, which keeps the offsets in memory and writes the file every five seconds. Positions that a
 broker keeps for broadcasting consumers stand under the group's name and ``@broadcast``.
 
-We replace the file as a whole, by rename. Between, commits are appended to the journal
-``reput/serve/offsets.journal`` and synced. A line of it is a CRC-32 in eight hex digits, a space,
-and JSON: the first line names the CRC of the file to which the journal belongs, the others are
-offsets as in offsetTable. A reader applies the lines up to the first torn one, and none if the file
-is another one: a broker has written it meanwhile, and its offsets count.
+We replace the file as a whole, by rename. Between, commits are appended to a journal and synced
+(``store.state.offsetjournal``).
 
-A server, or a command that moves offsets, keeps the offsets for itself by a lock on the journal.
-Members of groups that are processes of their own (``readers.consumer``, the Spark source) share
-that lock for as long as they consume, and write one after the other (``reput/serve/turn.lock``).
+A server, or a command that moves offsets, keeps the offsets for itself by a lock on the first
+journal. Members of groups that are processes of their own (``readers.consumer``, the Spark source)
+share that lock for as long as they consume, and write one after the other
+(``reput/serve/turn.lock``).
 Source: RocketMQ 5.3.3 ``ConsumerOffsetManager``, ``BroadcastOffsetManager``; formats.md §18.
 """
 
@@ -26,7 +24,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -35,11 +33,12 @@ from store import configjson, fsops
 from store.errors import OwnershipError, UsageError
 from store.filelocks import HeldLock, lock
 from store.state.brokerlock import broker_pid
+from store.state.offsetjournal import Journal, JournalLines, applying_to, read_journal
 from store.state.watermark import STATE_DIRECTORY
 
 CONSUMER_OFFSET_FILE = "config/consumerOffset.json"
 SERVE_DIRECTORY = f"{STATE_DIRECTORY}/serve"
-JOURNAL = f"{SERVE_DIRECTORY}/offsets.journal"
+JOURNALS = (f"{SERVE_DIRECTORY}/offsets.journal", f"{SERVE_DIRECTORY}/offsets.journal.2")
 TURN_LOCK = f"{SERVE_DIRECTORY}/turn.lock"
 MAX_JOURNAL_BYTES = 1 << 20
 REPLACE_SECONDS = 5.0
@@ -95,31 +94,41 @@ class ConsumerOffsetFile:
         """``shared``: for one of the processes that take turns (``SharedConsumerOffsetFile``)."""
         self._output = output
         self._path = output / CONSUMER_OFFSET_FILE
-        self._journal_path = output / JOURNAL
+        self._journal_paths = [output / name for name in JOURNALS]
         self._shared = shared
-        self._lock: HeldLock
-        self._journal_size = 0
-        """Bytes of the journal's whole lines; 0 if it does not belong to the file."""
-        self._commits = 0
-        """Entries of the journal after its first line."""
+        self._journals: list[Journal] = []
+        self._current: Journal | None = None
+        """The journal that gets commits; None before the first ``replace`` unless one belongs to
+        the file."""
+        self._held = ExitStack()
+        self._has_commits = False
         self._counter = 0
         """The counter of the file's dataVersion, which only grows."""
+        self._crc = 0
+        """That of the file that was written last, or is being written."""
 
     def __enter__(self) -> Self:
         """Raises OwnershipError if another process writes these offsets."""
-        fsops.make_directories(self._journal_path.parent, self._output)
+        first, second = self._journal_paths
+        fsops.make_directories(first.parent, self._output)
         fsops.make_directories(self._path.parent, self._output)
-        found = lock(self._journal_path, shared=self._shared)
-        if found is None:
-            raise OwnershipError(
-                f"{self._path} is written by another process, which holds {self._journal_path}; "
-                "stop that server, command or consumer, or move offsets through the server"
-            )
-        self._lock = found
+        with ExitStack() as held:
+            found = lock(first, shared=self._shared)
+            if found is None:
+                raise OwnershipError(
+                    f"{self._path} is written by another process, which holds {first}; "
+                    "stop that server, command or consumer, or move offsets through the server"
+                )
+            held.enter_context(found)
+            fd = fsops.open_for_writing(second)
+            held.callback(os.close, fd)
+            fsops.sync_directory(first.parent)
+            self._journals = [Journal(found.fd, first), Journal(fd, second)]
+            self._held = held.pop_all()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._lock.release()
+        self._held.close()
 
     def load(self, seed: Path) -> Offsets:
         """Read what is committed; below ``seed`` if nothing is yet. Raises UsageError.
@@ -129,18 +138,22 @@ class ConsumerOffsetFile:
         own = _read(self._output)
         found = own or _read(seed) or _Found({}, 0)
         self._counter = found.counter
-        self._journal_size, self._commits = own[2:] if own else (0, 0)
+        self._current, self._has_commits = None, False
+        for number, lines in own.journals if own else ():
+            self._current = self._journals[number]
+            self._current.size = lines.size
+            self._has_commits = self._has_commits or bool(lines.commits)
         return found.offsets
 
     @property
     def has_commits(self) -> bool:
-        """Whether the journal has some that the file has not."""
-        return self._commits > 0
+        """Whether the journals had some that the file had not when it was loaded."""
+        return self._has_commits
 
     @property
     def is_due(self) -> bool:
         """Whether ``replace`` should be called in place of ``append``."""
-        if not 0 < self._journal_size < MAX_JOURNAL_BYTES:
+        if self._current is None or self._current.size >= MAX_JOURNAL_BYTES:
             return True
         return not 0 <= time.time() - self._path.stat().st_mtime < REPLACE_SECONDS
 
@@ -151,29 +164,47 @@ class ConsumerOffsetFile:
 
     def write(self, commits: Offsets) -> None:
         """Add commits, which survive a kill from now on, and a power cut after ``sync``."""
-        fd, data = self._lock.fd, _line(_texts(commits))
-        if os.fstat(fd).st_size > self._journal_size:
-            # what a killed process left of a line
-            fsops.truncate(fd, self._journal_size, self._journal_path)
-        fsops.pwrite(fd, data, self._journal_size, self._journal_path)
-        self._journal_size += len(data)
-        self._commits += 1
+        assert self._current is not None  # load or replace has found it
+        self._current.write(_texts(commits))
 
     def sync(self) -> None:
         """Make what was written durable; another thread may write meanwhile."""
-        fsops.sync(self._lock.fd, self._journal_path)
+        for journal in self._journals:
+            journal.sync()
 
     def replace(self, offsets: Offsets, commits: int) -> None:
-        """Replace the file, ``commits`` after the last time, and begin the journal anew."""
-        self._counter += commits
-        data = _document(offsets, self._counter)
+        """Replace the file, ``commits`` after the last time, and begin the journals anew."""
+        data = self._next(offsets, commits)
+        self.finish_replacing(data)
+        self._crc = zlib.crc32(data)
+        # a kill here leaves journals of other files, whose commits are all in this one; unless
+        # nothing has changed, so that both files have one CRC
+        self._current, other = self._journals
+        other.clear()
+        other.sync()
+        self._current.begin(self._crc)
+        self._current.sync()
+
+    def begin_replacing(self, offsets: Offsets, commits: int) -> bytes:
+        """Begin to replace the file with all that was written, ``commits`` after the last time.
+
+        The result is for ``finish_replacing``, which another thread may call. Until it has
+        returned, this must not be called again; ``write`` may. ``replace`` must have been called.
+        """
+        data = self._next(offsets, commits)
+        crc = zlib.crc32(data)
+        (other,) = (journal for journal in self._journals if journal is not self._current)
+        other.begin(crc, self._crc)
+        self._current, self._crc = other, crc
+        return data
+
+    def finish_replacing(self, data: bytes) -> None:
+        """Replace the file durably; after an error it may be called again."""
         fsops.replace_file(self._path, data)
-        # a kill here leaves a journal of another file, whose commits are all in this one
-        fd, first = self._lock.fd, _line({"file": zlib.crc32(data)})
-        fsops.truncate(fd, 0, self._journal_path)
-        fsops.pwrite(fd, first, 0, self._journal_path)
-        fsops.sync(fd, self._journal_path)
-        self._journal_size, self._commits = len(first), 0
+
+    def _next(self, offsets: Offsets, commits: int) -> bytes:
+        self._counter += commits
+        return _document(offsets, self._counter)
 
 
 class SharedConsumerOffsetFile:
@@ -244,27 +275,26 @@ class _Found(NamedTuple):
 
     offsets: Offsets
     counter: int
-    journal_size: int = 0
-    """Bytes of the journal's whole lines; 0 if it belongs to another file."""
-    journal_commits: int = 0
-    """Entries of the journal after its first line."""
+    journals: Sequence[tuple[int, JournalLines]] = ()
+    """The journals that belong to the file, by their numbers, in the order of their lines."""
 
 
 def _read(root: Path) -> _Found | None:
-    """The journal is read first: a file that replaces the one to which it belongs has all of its
-    commits."""
+    """The journals are read first: a file that replaces the one to which they belong has all of
+    their commits."""
     path = root / CONSUMER_OFFSET_FILE
-    journal, journal_size = _read_journal(root / JOURNAL)
+    journals = [read_journal(root / name) for name in JOURNALS]
     try:
-        data = path.read_bytes() if journal else b""
+        data = path.read_bytes() if any(lines.size for lines in journals) else b""
     except OSError:
         data = b""
+    applied = [(number, journals[number]) for number in applying_to(zlib.crc32(data), journals)]
     try:
-        if not data or journal[0] != {"file": zlib.crc32(data)}:
+        if not data or not applied:
             document = configjson.read(path)
             return None if document is None else _Found(*_parse(document))
         offsets, counter = _parse(configjson.parse(data.decode()))
-        for entry in journal[1:]:
+        for entry in (commit for _, lines in applied for commit in lines.commits):
             for key, queues in _parse_table(entry).items():
                 offsets.setdefault(key, {}).update(queues)
     except ValueError as error:
@@ -272,25 +302,7 @@ def _read(root: Path) -> _Found | None:
             f"cannot use {path}: {error}; restore the file from {path.name}"
             f"{configjson.BACKUP_SUFFIX} or from a copy"
         ) from error
-    return _Found(offsets, counter, journal_size, len(journal) - 1)
-
-
-def _read_journal(path: Path) -> tuple[list[object], int]:
-    """The entries of its whole lines up to the first torn one, and their size; none where it is
-    missing."""
-    entries: list[object] = []
-    size = 0
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError:
-        return entries, size
-    for line in lines:
-        mark, _, data = line.partition(b" ")
-        if not line.endswith(b"\n") or mark != b"%08x" % zlib.crc32(data[:-1]):
-            break
-        entries.append(json.loads(data))
-        size += len(line)
-    return entries, size
+    return _Found(offsets, counter, applied)
 
 
 def _parse(document: object) -> tuple[Offsets, int]:
@@ -326,11 +338,6 @@ def _texts(offsets: Offsets) -> dict[str, dict[int, int]]:
         TOPIC_GROUP_SEPARATOR.join(key): dict(sorted(offsets[key].items()))
         for key in sorted(offsets)
     }
-
-
-def _line(entry: Mapping[str, object]) -> bytes:
-    data = json.dumps(entry, separators=(",", ":")).encode()
-    return b"%08x %s\n" % (zlib.crc32(data), data)
 
 
 def _document(offsets: Offsets, counter: int) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from serving import positions
 from serving.config import FirstPosition
 from store import configjson
 from store.errors import OwnershipError, UsageError
@@ -32,7 +33,8 @@ QUERY, UPDATE, SEARCH, MAX, MIN, EARLIEST, STATS, PROGRESS, CONFIG = (
     14, 15, 29, 30, 31, 32, 202, 208, 351,
 )  # fmt: skip
 NOT_FOUND = 22
-KILLS, MANY_KILLS = 4, 200
+KILLS, MANY_KILLS, SLOW_KILLS = 4, 200, 20
+KEY = TopicGroup("Topic", "group")
 
 # RocketMQ 5.3.3 wrote this one
 BROKERS_FILE = """{
@@ -206,13 +208,56 @@ def test_a_slow_sync_keeps_no_commit_from_the_journal(
         assert client.ask(UPDATE, place(commitOffset=2)).code == 0
         deadline = time.monotonic() + 60
         try:
-            while (read_committed(output) or {}).get(TopicGroup("Topic", "group")) != {0: 2}:
+            while (read_committed(output) or {}).get(KEY) != {0: 2}:
                 assert time.monotonic() < deadline
         finally:
             may_end.set()
 
 
-def check_kills(store: Path, output: Path, seed: int, rounds: int, durable_seconds: float) -> None:
+def test_commits_do_not_wait_while_the_file_is_replaced(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill then finds them in a journal, though the disk takes its time with the file."""
+    output = tmp_path / "output"
+    shutil.copytree(store / "consumequeue", output / "consumequeue")
+    is_slow, may_end = threading.Event(), threading.Event()
+    finish = ConsumerOffsetFile.finish_replacing
+
+    def slow(file: ConsumerOffsetFile, data: bytes) -> None:
+        if threading.current_thread().name.startswith("reput-replace"):
+            is_slow.set()
+            assert may_end.wait(60)
+        finish(file, data)
+
+    monkeypatch.setattr(ConsumerOffsetFile, "finish_replacing", slow)
+    monkeypatch.setattr(positions, "REPLACE_SECONDS", 0.1)
+    with served(store, output) as port, Client(port) as client:
+        assert client.ask(UPDATE, place(commitOffset=1)).code == 0
+        assert is_slow.wait(60)
+        try:
+            for offset in (2, 3):
+                assert client.ask(UPDATE, place(commitOffset=offset)).code == 0
+                deadline = time.monotonic() + 60
+                while (read_committed(output) or {}).get(KEY) != {0: offset}:
+                    assert time.monotonic() < deadline
+            assert table(output) == {}
+        finally:
+            may_end.set()
+        deadline = time.monotonic() + 60
+        while table(output) != {"Topic@group": {"0": 3}}:
+            assert time.monotonic() < deadline
+            client.ask(UPDATE, place(commitOffset=3))
+    assert read_committed(output) == {KEY: {0: 3}}
+
+
+def check_kills(
+    store: Path,
+    output: Path,
+    seed: int,
+    rounds: int,
+    durable_seconds: float,
+    longest_seconds: float = 0.8,
+) -> None:
     """Kill a server again and again while a client commits."""
     rng, committed = random.Random(seed), 0
     shutil.copytree(store / "consumequeue", output / "consumequeue")
@@ -222,7 +267,7 @@ def check_kills(store: Path, output: Path, seed: int, rounds: int, durable_secon
             with Client(int(server.namesrv.rpartition(":")[2])) as client:
                 answer = client.ask(QUERY, place())
                 assert int(answer.ext.get("offset", 0)) >= committed - 1
-                ends = time.monotonic() + durable_seconds + rng.uniform(0.1, 0.8)
+                ends = time.monotonic() + durable_seconds + rng.uniform(0.1, longest_seconds)
                 sent: list[tuple[float, int]] = []
                 while (now := time.monotonic()) < ends:
                     committed += 1
@@ -247,3 +292,19 @@ def test_commits_survive_a_kill(store: Path, tmp_path: Path, seed: int) -> None:
 def test_commits_survive_many_kills(store: Path, tmp_path: Path, seed: int) -> None:
     """Two hundred; those older than 200 ms are kept."""
     check_kills(store, tmp_path / "output", seed, MANY_KILLS, 0.2)
+
+
+@pytest.mark.slow
+def test_commits_survive_kills_on_a_slow_disk(
+    store: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sync takes a second, so that many kills hit a replacement of the file."""
+    place = tmp_path / "slow"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(
+        "import os, time\n"
+        "sync = os.fdatasync\n"
+        "os.fdatasync = lambda fd: (time.sleep(1), sync(fd))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    check_kills(store, tmp_path / "output", seed, SLOW_KILLS, 0.2, longest_seconds=9.0)

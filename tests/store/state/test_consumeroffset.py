@@ -14,7 +14,7 @@ import pytest
 from store.errors import OwnershipError
 from store.state.consumeroffset import (
     CONSUMER_OFFSET_FILE,
-    JOURNAL,
+    JOURNALS,
     ConsumerOffsetFile,
     Offsets,
     SharedConsumerOffsetFile,
@@ -25,15 +25,17 @@ from store.state.consumeroffset import (
 from tests.support.processes import holder, is_killed_at
 
 KEYS = (TopicGroup("T", "g"), TopicGroup("%RETRY%g", "g"), TopicGroup("中", "g@broadcast"))
-Step = tuple[bool, Offsets]
-"""Whether to replace the file, and the commits."""
+APPEND, REPLACE, BEGIN = range(3)
+Step = tuple[int, Offsets]
+"""What to do with the file, and the commits; after BEGIN it is replaced when the next commits are
+there."""
 
 
 def random_steps(rng: random.Random, count: int) -> list[Step]:
     """The first replaces, as the class asks for."""
     return [
         (
-            number == 0 or rng.random() < 0.3,
+            rng.choice((APPEND, APPEND, REPLACE, BEGIN)) if number else REPLACE,
             {rng.choice(KEYS): {rng.randrange(3): rng.randrange(1 << 40)} for _ in range(2)},
         )
         for number in range(count)
@@ -53,13 +55,23 @@ def states(steps: list[Step]) -> list[Offsets]:
 
 def write(root: Path, steps: list[Step], done: Callable[[int], object]) -> None:
     expected = states(steps)
+    begun = b""
     with ConsumerOffsetFile(root) as file:
         assert file.load(root) == {}
-        for number, (is_whole, commits) in enumerate(steps, 1):
-            if is_whole:
+        for number, (kind, commits) in enumerate(steps, 1):
+            if kind == REPLACE:
+                # also where a server ends that has begun to
                 file.replace(expected[number], 1)
+                begun = b""
             else:
+                before, begun = begun, b""
+                if before and kind == BEGIN:
+                    file.finish_replacing(before)
+                if kind == BEGIN:
+                    begun = file.begin_replacing(expected[number - 1], 1)
                 file.append(commits)
+                if before and kind == APPEND:
+                    file.finish_replacing(before)
             done(number)
 
 
@@ -97,10 +109,10 @@ def note(path: Path, number: int) -> None:
 def test_a_torn_journal_counts_up_to_its_last_whole_line(tmp_path: Path, seed: int) -> None:
     """Cut anywhere, or with a changed byte: never an offset that nobody committed."""
     rng = random.Random(seed)
-    steps = [(number == 0, commits) for number, (_, commits) in enumerate(random_steps(rng, 5))]
+    steps = [(REPLACE, {}), *((APPEND, commits) for _, commits in random_steps(rng, 4))]
     write(tmp_path, steps, lambda _: None)
     expected = states(steps)
-    journal = tmp_path / JOURNAL
+    journal = tmp_path / JOURNALS[0]
     data = journal.read_bytes()
     ends = [at + 1 for at, byte in enumerate(data) if byte == ord("\n")]
     for cut in range(len(data)):
@@ -115,7 +127,7 @@ def test_a_torn_journal_counts_up_to_its_last_whole_line(tmp_path: Path, seed: i
 
 def test_a_file_that_a_broker_wrote_stands_above_the_journal(tmp_path: Path) -> None:
     """It went on from the file after we had written it."""
-    write(tmp_path, [(True, {KEYS[0]: {0: 1}}), (False, {KEYS[0]: {0: 2}})], lambda _: None)
+    write(tmp_path, [(REPLACE, {KEYS[0]: {0: 1}}), (APPEND, {KEYS[0]: {0: 2}})], lambda _: None)
     assert read_committed(tmp_path) == {KEYS[0]: {0: 2}}
     (tmp_path / CONSUMER_OFFSET_FILE).write_text('{"offsetTable":{"T@g":{0:7}}}')
     assert read_committed(tmp_path) == {KEYS[0]: {0: 7}}
@@ -136,16 +148,16 @@ def test_one_process_writes(tmp_path: Path) -> None:
 
 
 def commit_in_turn(root: Path, steps: list[Step], done: Callable[[int], object]) -> None:
-    """As a member does; ``is_whole`` here means that the member leaves, and another one comes."""
+    """As a member does; any but APPEND here means that the member leaves, and another one comes."""
     number = 0
     while number < len(steps):
         with SharedConsumerOffsetFile(root / "output", root) as file:
             while number < len(steps):
-                is_whole, commits = steps[number]
+                kind, commits = steps[number]
                 number += 1
                 file.update(lambda _, commits=commits: commits)
                 done(number)
-                if is_whole:
+                if kind != APPEND:
                     break
 
 
@@ -203,13 +215,13 @@ def test_processes_that_share_lose_no_commit_of_each_other(tmp_path: Path) -> No
     expected = {key: {**dict.fromkeys(range(writers), count), 99: count * writers}}
     assert read_committed(root / "output") == expected
     # the journal's commits are in the file as well, for a broker
-    (root / "output" / JOURNAL).unlink()
+    (root / "output" / JOURNALS[0]).unlink()
     assert read_committed(root / "output") == expected
 
 
 def test_no_line_after_a_torn_one_comes_back(tmp_path: Path) -> None:
     """A power cut may tear one line and leave the next; the next commit may end where it began."""
-    journal = tmp_path / JOURNAL
+    journal = tmp_path / JOURNALS[0]
     with SharedConsumerOffsetFile(tmp_path, tmp_path) as file:
         file.update(lambda _: {KEYS[0]: {0: 1}})
         first = journal.read_bytes()
@@ -225,7 +237,7 @@ def test_no_line_after_a_torn_one_comes_back(tmp_path: Path) -> None:
 def test_a_store_gives_its_offsets_to_those_who_share(tmp_path: Path) -> None:
     """Once, with its journal; and a file that someone else wrote meanwhile counts."""
     store, output = tmp_path / "store", tmp_path / "output"
-    write(store, [(True, {KEYS[0]: {0: 1}}), (False, {KEYS[0]: {1: 2}})], lambda _: None)
+    write(store, [(REPLACE, {KEYS[0]: {0: 1}}), (APPEND, {KEYS[0]: {1: 2}})], lambda _: None)
     output.mkdir()
     with SharedConsumerOffsetFile(output, store) as file:
         assert file.read() == {KEYS[0]: {0: 1, 1: 2}}

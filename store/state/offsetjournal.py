@@ -1,0 +1,108 @@
+"""The journals of offsets that were committed since ``config/consumerOffset.json`` was replaced.
+
+There are two, ``reput/serve/offsets.journal`` and ``offsets.journal.2``. Each line is a CRC-32 in
+eight hex digits, a space, and JSON. The first line names the CRC-32 of the file to which the
+journal belongs and, if it was begun while that file was still being written, of the one before::
+
+    {"file":CRC,"after":CRC}
+
+The other lines are offsets as in the file's offsetTable. So commits need not wait while the file is
+replaced: they go to the journal that is after it. A reader applies the journal of the file that it
+finds and then the one that is after that file, each up to its first torn line. A journal of another
+file is ignored: its commits are all in this one, or a broker has written the file, whose offsets
+count then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from store import fsops
+
+
+class Journal:
+    """One journal for the process that writes it; methods raise OutputError."""
+
+    def __init__(self, fd: int, path: Path) -> None:
+        """``fd`` stays the caller's."""
+        self._fd = fd
+        self._path = path
+        self._is_synced = True
+        self.size = 0
+        """Bytes of the whole lines."""
+
+    def clear(self) -> None:
+        """Remove all lines."""
+        self.size = 0
+        self._cut()
+
+    def begin(self, file_crc: int, after_crc: int | None = None) -> None:
+        """Begin anew, for a file; ``after_crc`` is that of the file that it is about to replace."""
+        self.clear()
+        mark = {"file": file_crc}
+        self.write(mark if after_crc is None else {**mark, "after": after_crc})
+
+    def write(self, entry: Mapping[str, object]) -> None:
+        """Add a line, which survives a kill from now on, and a power cut after ``sync``."""
+        data = _line(entry)
+        self._is_synced = False
+        # a killed process may have left a part of a line
+        self._cut()
+        fsops.pwrite(self._fd, data, self.size, self._path)
+        self.size += len(data)
+
+    def _cut(self) -> None:
+        if os.fstat(self._fd).st_size > self.size:
+            self._is_synced = False
+            fsops.truncate(self._fd, self.size, self._path)
+
+    def sync(self) -> None:
+        """Make what was written durable; another thread may write meanwhile."""
+        if not self._is_synced:
+            self._is_synced = True
+            fsops.sync(self._fd, self._path)
+
+
+class JournalLines(NamedTuple):
+    """What a journal says."""
+
+    file_crc: object
+    """None if it was never begun."""
+    after_crc: object
+    commits: list[object]
+    size: int
+    """Bytes of its whole lines."""
+
+
+def read_journal(path: Path) -> JournalLines:
+    """Read whole lines up to the first torn one; none where the journal is missing."""
+    entries: list[object] = []
+    size = 0
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError:
+        lines = []
+    for line in lines:
+        mark, _, data = line.partition(b" ")
+        if not line.endswith(b"\n") or mark != b"%08x" % zlib.crc32(data[:-1]):
+            break
+        entries.append(json.loads(data))
+        size += len(line)
+    first = entries[0] if entries and isinstance(entries[0], dict) else {}
+    return JournalLines(first.get("file"), first.get("after"), entries[1:], size)
+
+
+def applying_to(file_crc: int, journals: Sequence[JournalLines]) -> list[int]:
+    """Indices of the journals that a reader of a file applies, in this order."""
+    of_file = [n for n, one in enumerate(journals) if one.file_crc == file_crc]
+    return of_file + [n for n, one in enumerate(journals) if one.after_crc == file_crc]
+
+
+def _line(entry: Mapping[str, object]) -> bytes:
+    data = json.dumps(entry, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(data), data)
