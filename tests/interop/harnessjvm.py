@@ -91,6 +91,11 @@ def of_release(name: str) -> Iterator[None]:
 _release = PARITY
 
 
+def current_release() -> str:
+    """The release that a JVM would be of."""
+    return _release
+
+
 def spawn(
     arguments: Sequence[str],
     *,

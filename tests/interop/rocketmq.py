@@ -25,7 +25,7 @@ from typing import IO, Self, TypedDict, cast
 
 import pytest
 
-from tests.interop import maven
+from tests.interop import maven, sessions
 from tests.interop.harnessjvm import (
     CALL_TIMEOUT_SECONDS,
     NEWEST,
@@ -262,7 +262,8 @@ def send(
     Half of the plain ones go to some of `light_queues` too. On return all are stored, but committed
     and delayed ones become visible a little later: give `drain` the count to wait for.
     """
-    return finish_send(start_send(namesrv, topic, count, seed, light_queues=light_queues))
+    arguments = _send_arguments(namesrv, topic, count, seed, 0, light_queues)
+    return cast(SendResult, sessions.ask(arguments, CALL_TIMEOUT_SECONDS))
 
 
 def start_send(
@@ -271,14 +272,20 @@ def start_send(
     count: int,
     seed: int,
     rate: float = 0,
-    light_queues: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
-    """As `send`, without waiting: the caller ends it with `finish_send`, or kills it.
+    """As `send`, in a JVM of its own and without waiting: the caller ends it with `finish_send`, or
+    kills it.
 
     `rate` is a limit of messages per second, 0 for none.
     """
-    process, _ = spawn(["send", namesrv, topic, str(count), str(seed), str(rate), *light_queues])
+    process, _ = spawn(_send_arguments(namesrv, topic, count, seed, rate, ()))
     return process
+
+
+def _send_arguments(
+    namesrv: str, topic: str, count: int, seed: int, rate: float, light_queues: Sequence[str]
+) -> list[str]:
+    return ["send", namesrv, topic, str(count), str(seed), str(rate), *light_queues]
 
 
 def finish_send(
@@ -295,8 +302,7 @@ def drain(
     arguments = ["drain", namesrv, topic]
     if at_least:
         arguments += [str(at_least), str(max(1, int(timeout / 2)))]
-    process, _ = spawn(arguments)
-    return cast(DrainResult, json.loads(finish(process, timeout)))
+    return cast(DrainResult, sessions.ask(arguments, timeout))
 
 
 def commit(
@@ -305,8 +311,8 @@ def commit(
     """Consume ``counts`` messages, by queue id, from the front of queues, and commit, as a member
     of a group; what the broker then says of the group, by ``topic:queue``."""
     wanted = [f"{queue_id}:{count}" for queue_id, count in counts.items()]
-    process, _ = spawn(["commit", namesrv, topic, group, *wanted])
-    return cast(dict[str, GroupOffsets], json.loads(finish(process, CALL_TIMEOUT_SECONDS)))
+    arguments = ["commit", namesrv, topic, group, *wanted]
+    return cast(dict[str, GroupOffsets], sessions.ask(arguments, CALL_TIMEOUT_SECONDS))
 
 
 def mqadmin(namesrv: str, *arguments: str, client: str = "") -> str:

@@ -18,6 +18,7 @@ public final class Harness {
                Harness commit NAMESRV TOPIC GROUP [QUEUE:COUNT...]
                Harness consume NAMESRV KIND TOPIC GROUP FILTER FROM
                Harness admin
+               Harness session
                Harness push NAMESRV TOPIC GROUP COUNT
                Harness boot STORE_DIR [key=value...]
                Harness ask STORE_DIR [key=value...]
@@ -56,7 +57,7 @@ public final class Harness {
     }
 
     /** Returns null when the arguments fit no subcommand. */
-    private static Callable<Void> parse(String[] args, Protocol protocol) {
+    static Callable<Void> parse(String[] args, Protocol protocol) {
         if (args.length == 0) {
             return null;
         }
@@ -69,6 +70,7 @@ public final class Harness {
             case "commit" -> count < 3 ? null : CommitCommand.parse(rest, protocol);
             case "consume" -> count != 6 ? null : ConsumeCommand.parse(rest, protocol);
             case "admin" -> count != 0 ? null : new AdminCommand(protocol);
+            case "session" -> count != 0 ? null : new SessionCommand(protocol);
             case "push" -> count != 4 ? null : PushCommand.parse(rest, protocol);
             case "boot" -> count < 1 ? null : BootCommand.parse(rest, protocol);
             case "ask" -> count < 1 ? null : AskCommand.parse(rest, protocol);
