@@ -208,7 +208,7 @@ def test_who_waits_is_told_of_every_watermark_once_it_is_durable(
             told.append(watermark_told)
             super().advance(watermark_told)
 
-    def notice() -> None:
+    def notice(_queues: object) -> None:
         noticed.append(watermark(output).end_offset)
 
     with opened(store, output, notice, Noted) as run:
