@@ -255,9 +255,8 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         """Cut every queue after the last message that ends at or before ``end_offset``."""
         for _, files in open_queues(self._output, self._file_size):
             if not files.ends_by(end_offset):
-                end = files.find_end(end_offset)
-                # if no message is left, only blanks remain: the queue may start elsewhere
-                files.clear_from(end if files.last_unit(end) else 0)
+                # without a message that is the begin of all: the queue may start elsewhere
+                files.clear_from(files.find_end(end_offset))
         self._queues.clear()
         if self._ext_file_size is not None:
             cut_exts(self._output, self._ext_file_size, self._file_size, end_offset)

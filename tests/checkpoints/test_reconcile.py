@@ -36,11 +36,11 @@ QUEUE_FILE_SIZE = 20 * 30
 class Scene:
     """A log of a few files, its record starts, and a place for Spark's directory."""
 
-    def __init__(self, directory: Path, first_file: int = 2) -> None:
+    def __init__(self, directory: Path, first_file: int = 2, body: bytes = b"body") -> None:
         self.directory = directory
         self.plain = PlainLog(FILE_SIZE, first_file * FILE_SIZE)
         for index in range(RECORDS):
-            self.plain.append(queue_offset=index, store_timestamp=1000 + index)
+            self.plain.append(queue_offset=index, store_timestamp=1000 + index, body=body)
         self.log = CommitLog([self.plain.write(directory / "commitlog")])
         self.spark = directory / "spark"
 
@@ -162,6 +162,13 @@ def test_sparks_checkpoint_is_kept_where_it_skips_nothing(scene: Scene, case: Sp
     assert bool(plan.notes) is not stays
 
 
+def test_a_planned_end_within_a_record_is_not_kept(scene: Scene) -> None:
+    """The log was cut and went on with records of other sizes since Spark planned the batch."""
+    scene.planned(scene.border(9), scene.border(15) + 7)
+    plan = scene.plan(scene.watermark(12))
+    assert (plan.spark, plan.start) == (None, scene.border(12))
+
+
 @pytest.mark.parametrize("name", ["metadata", "offsets/0", "commits/0"])
 def test_a_damaged_checkpoint_is_not_kept(scene: Scene, name: str) -> None:
     """The watermark knows everything that it knew, and the note says what was wrong."""
@@ -216,6 +223,21 @@ def test_records_that_only_look_like_those_dispatched_are_cut(
     assert plan.truncate_to == scene.border(15)
     assert plan.watermark == replace(scene.watermark(15), epoch=4)
     assert f"from {scene.border(15)} to {scene.border(20)}, 5 units, 16 agree" in plan.notes[0]
+
+
+def test_records_of_another_tag_are_cut(tmp_path: Path) -> None:
+    """Also where place, size, queue, queue offset and store time are the same."""
+    scene = Scene(tmp_path, body=b"of 11 bytes")
+    scene.built(20)
+    found = scene.watermark(20)
+    again = PlainLog(FILE_SIZE, scene.plain.start)
+    for index in range(RECORDS):
+        tagged = {"body": b"of 4", "properties": b"TAGS\1x\2"}
+        fields = {"body": b"of 11 bytes"} if index <= 15 else tagged
+        again.append(queue_offset=index, store_timestamp=1000 + index, **fields)
+    assert again.spans == scene.plain.spans
+    again.write(scene.directory / "commitlog")
+    assert scene.plan(found).truncate_to == scene.border(15)
 
 
 @pytest.mark.parametrize(("same", "is_enough"), [(0, False), (1, False), (7, False), (15, True)])

@@ -16,11 +16,12 @@ import pytest
 from serving import positions
 from serving.config import FirstPosition
 from store import configjson
-from store.errors import OwnershipError, UsageError
+from store.errors import NoSpaceError, OwnershipError, UsageError
 from store.state.brokerlock import BrokerLock
 from store.state.consumeroffset import (
     CONSUMER_OFFSET_FILE,
     ConsumerOffsetFile,
+    Offsets,
     TopicGroup,
     read_committed,
 )
@@ -248,6 +249,36 @@ def test_commits_do_not_wait_while_the_file_is_replaced(
             assert time.monotonic() < deadline
             client.ask(UPDATE, place(commitOffset=3))
     assert read_committed(output) == {KEY: {0: 3}}
+
+
+def test_commits_that_could_not_be_written_are_written_later(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nobody commits them again; a newer one of the same queue counts."""
+    output, tries, write = tmp_path / "output", list[Offsets](), ConsumerOffsetFile.write
+    shutil.copytree(store / "consumequeue", output / "consumequeue")
+    committed, may_fail = threading.Event(), threading.Event()
+
+    def failing(file: ConsumerOffsetFile, commits: Offsets) -> None:
+        tries.append(commits)
+        if len(tries) == 1:
+            may_fail.set()
+            assert committed.wait(60)
+            raise NoSpaceError("no space for the journal")
+        write(file, commits)
+
+    monkeypatch.setattr(ConsumerOffsetFile, "write", failing)
+    monkeypatch.setattr(positions, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(positions, "REPLACE_SECONDS", 3600.0)
+    with served(store, output) as port, Client(port) as client:
+        for queue_id in (0, 1):
+            assert client.ask(UPDATE, place(queue_id, commitOffset=1)).code == 0
+        assert may_fail.wait(60)
+        assert client.ask(UPDATE, place(1, commitOffset=2)).code == 0
+        committed.set()
+        deadline = time.monotonic() + 60
+        while (read_committed(output) or {}).get(KEY) != {0: 1, 1: 2}:
+            assert time.monotonic() < deadline
 
 
 def check_kills(

@@ -220,6 +220,22 @@ def test_a_cut_log_cuts_blanked_queues(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("queue_offsets", CUT_CASES)
+def test_a_writer_goes_on_after_a_cut(tmp_path: Path, queue_offsets: tuple[int, ...]) -> None:
+    """It knows the ends that it has cut no more: everything after them is written again."""
+    log = made(queue_offsets)
+    setup, borders = log.setup(tmp_path, 100), log.borders()
+    output = Output(setup)
+    whole = output.run(log.plain.end)
+    before = setup.queues()
+    for keep in range(len(queue_offsets)):
+        output.writer.truncate(borders[keep])
+        again = output.dispatch(log.plain.end, 0)
+        assert again.duplicates + again.quarantined_messages <= keep + whole.quarantined_messages
+        assert setup.queues() == before
+    output.close()
+
+
+@pytest.mark.parametrize("queue_offsets", CUT_CASES)
 def test_a_queue_that_is_cut_wholly_is_gone(tmp_path: Path, queue_offsets: tuple[int, ...]) -> None:
     """Its pre-blank too: the log written anew may begin it elsewhere."""
     check_cut(tmp_path, queue_offsets, 0, OnQueueGap.ROCKETMQ)

@@ -17,12 +17,12 @@ import pytest
 from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import make_plan
-from store.errors import StoreError
+from store.errors import StoreError, UsageError
 from store.log.cursor import LogTail
 from store.runs.dispatch import BatchSettings, DispatchBatch
 from store.state.built import settings_of
 from store.state.watermark import Watermark, read_watermark
-from streaming.commit import Committer
+from streaming.commit import Committer, check_queues_are_ours
 from streaming.config import DispatcherConfig
 from streaming.followers import Followers
 from streaming.indexes import Indexes
@@ -291,3 +291,20 @@ def test_a_run_that_was_cut_short_leaves_no_unit_of_messages_that_the_log_lost(
     assert not abort.exists()
     assert units(output, "A/0") == starts[:40:2]
     assert units(output, "B/0") == starts[1:40:2]
+
+
+def test_queues_that_another_writer_built_are_not_gone_on_with_unasked(
+    tmp_path: Path, store: Path
+) -> None:
+    """An output with a damaged watermark is told apart from one that never had any."""
+    output = tmp_path / "output"
+    check_queues_are_ours(output)
+    with opened(store, output) as run:
+        run.committer.commit(run.batch(0, run.batch(0, FILE_SIZE).end))
+    path = output / "reput" / "watermark"
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(StoreError, match="is damaged, both slots"):
+        check_queues_are_ours(output)
+    path.unlink()
+    with pytest.raises(UsageError, match="queues that reput did not build"):
+        check_queues_are_ours(output)

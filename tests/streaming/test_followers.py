@@ -16,7 +16,7 @@ from checkpoints import FOLLOWERS_DIRECTORY
 from checkpoints.followers import FollowerState, read_follower_states, write_follower_state
 from sinks.delta import DeltaTarget
 from store.config import StoreSettings, read_store_settings
-from store.errors import OutputError, StoreError
+from store.errors import NoSpaceError, OutputError, StoreError
 from streaming import followers
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
@@ -372,3 +372,26 @@ def test_target_of_another_log_is_refused(golden: Golden, tmp_path: Path) -> Non
         running.catch_up(threading.Event())
     running.close()
     assert target.offsets == []
+
+
+def test_a_full_disk_of_a_target_is_no_other_error(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run waits for room and tries again; it does not for what a target says otherwise."""
+    store, output = golden("plain"), tmp_path / "output"
+    (output / "reput").mkdir(parents=True)
+    end = log_end(store)
+    monkeypatch.setattr(followers, "FIRST_RETRY_SECONDS", 0.01)
+    for text, kind in (("No space left on device (os error 28)", NoSpaceError), ("?", StoreError)):
+
+        class Full(Held):
+            def write(self, _start: int, _end: int, _rows: Iterator[pa.RecordBatch]) -> None:
+                raise OSError(text)  # noqa: B023
+
+        config = DispatcherConfig(store, output, followers=(Full(),))
+        running = Followers(config, read_store_settings(store), "0" * 32)
+        running.start(end, end)
+        with pytest.raises(StoreError, match="the queues are complete") as caught:
+            running.catch_up(threading.Event())
+        assert type(caught.value) is kind
+        running.close()
