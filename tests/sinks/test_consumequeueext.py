@@ -289,17 +289,23 @@ def test_an_output_that_had_no_ext_gets_one(ram_path: Path, seed: int) -> None:
     made.check(f"seed={seed}")
 
 
-def test_an_ext_that_is_gone_is_named(ram_path: Path, seed: int) -> None:
-    """New units must not get the addresses of lost ones; with the queues gone as well all is
-    put anew."""
+@pytest.mark.parametrize("is_zeroed", [False, True])
+def test_an_ext_that_is_gone_is_named(ram_path: Path, seed: int, is_zeroed: bool) -> None:
+    """The files, or what was in them: new units must not get the addresses of lost ones. With the
+    queues gone as well all is put anew."""
     made = Case(random.Random(seed), ram_path, 60, drops=False)
     output, last = Output(made.setup), made.borders[-1]
     output.run(last)
     output.close()
-    shutil.rmtree(made.setup.root / "consumequeue_ext")
+    if is_zeroed:
+        for path in (made.setup.root / "consumequeue_ext").glob("*/*/*"):
+            path.write_bytes(bytes(path.stat().st_size))
+    else:
+        shutil.rmtree(made.setup.root / "consumequeue_ext")
     with pytest.raises(QueueFileError, match=r"consumequeue_ext.*consumequeue.*--replay-from"):
         Output(made.setup).run(last, 0)
     shutil.rmtree(made.setup.root / "consumequeue")
+    shutil.rmtree(made.setup.root / "consumequeue_ext", ignore_errors=True)
     Output(made.setup).run(last, 0)
     made.model_up_to(last)
     made.check(f"seed={seed}")
