@@ -10,7 +10,8 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 TARGET ?= frame
 SECONDS ?= 3600
 
-.PHONY: help install run demo test test-slow power-cut fuzz lint format bench bench-quick docs build clean torture
+.PHONY: help install run demo test test-slow power-cut fuzz torture canaries lint format bench \
+	bench-quick docs build clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +50,9 @@ $(FUZZ_STAMP): $(STAMP)
 torture: install ## faults by the hundred thousand; KIND=log-rot N=1000 SEED=7 FIRST=0 for a part
 	$(BIN)/python -m tests.torture $(KIND) $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FIRST),--first $(FIRST))
+
+canaries: install ## seeded faults against the tests that must notice them; N=20 of them, NAME=..., RESUME=1
+	$(BIN)/python -m tests.canaries $(N) $(NAME) $(if $(RESUME),--resume)
 
 lint: install ## ruff, mypy
 	$(BIN)/ruff check .

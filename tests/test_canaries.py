@@ -20,7 +20,7 @@ def functions_of(path: str) -> frozenset[str]:
 
 
 def test_every_canary_has_one_place_and_changes_it() -> None:
-    """What a change of the code has moved must be found again, or the canary be dropped."""
+    """A canary whose text has moved with the code is adapted, or dropped."""
     assert len(CANARIES) >= 120
     wrong = {
         canary.name: count
