@@ -1,4 +1,4 @@
-"""The file of a follower: what a cut of the log leaves for it to do."""
+"""The file of a follower keeps the cut of the log that its target has yet to make."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from checkpoints.followers import (
 
 
 def cuts(state: Path) -> dict[str, int | None]:
-    """What each follower still has to cut."""
+    """The cut that each follower has yet to make."""
     return {found.name: found.truncate_to for found in read_follower_states(state)}
 
 

@@ -226,7 +226,7 @@ def test_records_that_only_look_like_those_dispatched_are_cut(
 
 
 def test_records_of_another_tag_are_cut(tmp_path: Path) -> None:
-    """Also where place, size, queue, queue offset and store time are the same."""
+    """Place, size, queue, queue offset and store time are the same."""
     scene = Scene(tmp_path, body=b"of 11 bytes")
     scene.built(20)
     found = scene.watermark(20)

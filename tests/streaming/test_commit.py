@@ -1,4 +1,4 @@
-"""What a commit refuses, and what it leaves behind of positions; without Spark.
+"""Commits without Spark: which batches are refused, and which positions are on disk afterwards.
 
 The log is made by the plain writer, and what is on disk is read as bytes.
 """
@@ -77,7 +77,7 @@ def opened(
 
 
 def watermark(output: Path) -> Watermark:
-    """What is durable."""
+    """The durable one."""
     found = read_watermark(output / "reput")
     assert found is not None
     return found
@@ -220,7 +220,7 @@ def test_who_waits_is_told_of_every_watermark_once_it_is_durable(
 def test_units_beyond_the_watermark_count_as_unwritten(
     tmp_path: Path, store: Path, plain: PlainLog
 ) -> None:
-    """Whatever stands there is written over, though it looks like a unit."""
+    """Bytes that look like a unit are written over."""
     output, starts = tmp_path / "output", [start for start, _ in plain.spans]
     with opened(store, output) as run:
         run.committer.commit(run.batch(0, starts[20]))
@@ -248,7 +248,7 @@ def cut(store: Path, plain: PlainLog, count: int, *later: bytes) -> None:
 def test_a_cut_log_takes_entries_and_ledger_along(
     tmp_path: Path, store: Path, plain: PlainLog
 ) -> None:
-    """What was listed beyond the cut is gone with its bytes; the epoch tells readers."""
+    """Ranges listed beyond the cut are gone with their bytes; the epoch tells readers."""
     output, damaged = tmp_path / "output", [plain.spans[at] for at in (10, 50)]
     for start, _ in damaged:
         plain.put(start + 4, b"XXXX")

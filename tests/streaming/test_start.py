@@ -1,4 +1,4 @@
-"""What a start makes of Spark's directory before the query begins; without Spark."""
+"""A start prepares Spark's directory before the query begins; without Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from checkpoints.reconcile import Plan
 from checkpoints.spark_checkpoint import SparkPosition, read_position
 from store.state.watermark import Watermark
 from streaming.config import DispatcherConfig
-from streaming.dispatcher import _prepare_spark_directory
+from streaming.startup import _prepare_spark_directory
 from tests.checkpoints.test_spark_checkpoint import STORE, Case
 
 PLAN = Plan(Watermark(STORE, 700), 700, None, None, None, ())
