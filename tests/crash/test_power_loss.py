@@ -1,22 +1,53 @@
 """Power cuts at every moment of small runs: what was told is on the disk, the end is the same.
 
-``make crash-images`` tries as many images as one likes (``tests.crash.images``).
+Images are a sample here; ``make crash-images`` tries as many as one likes (``tests.crash.images``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.crash.workloads import quick
+import pytest
+
+from tests.crash.workloads import Workloads, quick
 from tests.support.crash_images import Tally, try_chosen, try_random
 
 
-def test_a_power_cut_during_dispatch_changes_nothing(ram_path: Path, seed: int) -> None:
-    """First start, three batches of every kind of index and the end; the log may lose its end."""
-    with quick(ram_path) as workloads:
-        tally = Tally()
-        for case in workloads.dispatch():
-            try_chosen(case, tally, share=0.1, seed=seed)
-            try_random(case, tally, seed, 150)
-    print(tally.images, tally.distinct)
+@pytest.fixture
+def workloads(ram_path: Path) -> Iterator[Workloads]:
+    with quick(ram_path) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "images"),
+    [
+        ("dispatch", 0.1, 150),
+        ("many_queues", 0.03, 50),
+        ("cut_log", 0.1, 100),
+        ("retention", 0.1, 60),
+        ("repair", 0.1, 50),
+        ("rebuild", 0.03, 100),
+    ],
+)
+def test_a_power_cut_changes_nothing(
+    workloads: Workloads, seed: int, name: str, share: float, images: int
+) -> None:
+    """After every operation: nothing and all of what is pending, a share of single losses, and
+    random images with torn writes."""
+    tally = Tally()
+    for case in getattr(workloads, name)():
+        try_chosen(case, tally, share=share, seed=seed)
+        try_random(case, tally, seed, images)
+    print(f"images={tally.images} distinct={tally.distinct}")
+    assert tally.problems == []
+
+
+def test_a_power_cut_during_the_start_after_a_power_cut(workloads: Workloads, seed: int) -> None:
+    """Again and again is no different from once."""
+    tally = Tally()
+    for case in workloads.interrupted_starts(seed, 4):
+        try_random(case, tally, seed, 40)
+    print(f"images={tally.images} distinct={tally.distinct}")
     assert tally.problems == []

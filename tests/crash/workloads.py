@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,16 +17,20 @@ from typing import Any
 
 import pytest
 
-from store.config import OnQueueGap
+import upkeep.rebuild
+from store.config import OnQueueGap, read_store_settings
 from store.log.cursor import LogTail
 from store.queue import unsynced
+from store.state.built import settings_of
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from streaming.followers import Followers
+from streaming.progress import Progress
 from tests.support.crash_images import DONE, WATERMARK, Case, Outcome, Told, outcome
 from tests.support.grown_log import SETTINGS, GrownLog
 from tests.support.recorder import Recorder
 from tests.support.sparkless import dispatch
+from upkeep.verify.run import verify
 
 SIZES = (SETTINGS["maxHashSlotNum"], SETTINGS["maxIndexNum"])
 RECORDS = 5
@@ -123,9 +128,19 @@ class Workloads:
         )  # fmt: skip
         recorder.note(DONE, True)
 
-    def dispatch(self, name: str = "dispatch") -> Iterator[Case]:
+    def dispatch(self) -> Iterator[Case]:
         """The first start, three batches and the end, with a flag that only the first start is
         given; the log is the same afterwards, or has lost its end."""
+        yield from self._first_run("dispatch")
+
+    def many_queues(self) -> Iterator[Case]:
+        """The same where a batch has more files than are synced one by one."""
+        with self._patch.context() as patch:
+            patch.setattr(unsynced, "MAX_OPEN_FILES", 4)
+            cases = list(self._first_run("many queues"))
+        yield from cases
+
+    def _first_run(self, name: str) -> Iterator[Case]:
         self._clear()
         flags = {"on_queue_gap": OnQueueGap.BLANK}
         with Recorder(self._disk) as recorder:
@@ -140,4 +155,105 @@ class Workloads:
                 again = {} if WATERMARK in told else flags
                 dispatch(self._config(log, **again))
 
-            yield Case(f"{name} {log.name}", recorder, resume, self.outcome, ended, [wanted])
+            yield Case(f"{name}, {log.name}", recorder, resume, self.outcome, ended, [wanted])
+
+    def interrupted_starts(self, seed: int, number: int) -> Iterator[Case]:
+        """The start after a power cut, and all that follows, ends in another one."""
+        rng = random.Random(seed)
+        for case in self.dispatch():
+            disks = len(case.recorder.operations) + 1
+            chosen = {*rng.choices(range(disks), k=number)}
+            images = [
+                (count, disk.random_image(rng)) for count, disk in case.disks() if count in chosen
+            ]
+            for count, image in images:
+                told = case.told(count)
+                case.mount(image)
+                with Recorder(self._disk) as recorder:
+                    case.resume(told)
+                ended = self.outcome()
+                name = f"{case.name}, start after {count} operations"
+                yield Case(name, recorder, case.resume, self.outcome, ended, case.accepted, told)
+
+    def cut_log(self) -> Iterator[Case]:
+        """The log has lost its end, and a start cuts what was built from it."""
+        wanted = self._undisturbed(self.shorter)
+        self._clear()
+        dispatch(self._config())
+        with Recorder(self._disk) as recorder:
+            self._dispatch(recorder, self._config(self.shorter))
+        recorder.check()
+
+        def resume(_told: Told) -> None:
+            dispatch(self._config(self.shorter))
+
+        yield Case("cut log", recorder, resume, self.outcome, self.outcome(), [wanted])
+
+    def retention(self) -> Iterator[Case]:
+        """The log has lost its first file, and the files of its messages go."""
+        log = GrownLog(self._stores / "long", random.Random(7), ext=True)
+        log.grow(60)
+        self._clear()
+        config = self._config(log.root, retention=True)
+        dispatch(config)
+        first, *_ = sorted((log.root / "commitlog").iterdir())
+        first.unlink()
+        with Recorder(self._disk) as recorder:
+            self._dispatch(recorder, config)
+        recorder.check()
+
+        def resume(_told: Told) -> None:
+            dispatch(config)
+
+        ended = self.outcome()
+        yield Case("retention", recorder, resume, self.outcome, ended, [ended])
+
+    def repair(self) -> Iterator[Case]:
+        """Units and entries were damaged; a repair finds them, and the next run completes it."""
+        wanted = self._undisturbed(self.log.root)
+        self._clear()
+        dispatch(self._config(), self.cuts)
+        queue = self._output / "consumequeue" / "A" / "1" / ("0" * 20)
+        index = min((self._output / "index").iterdir())
+        for path, at in ((queue, 24), (index, 200)):
+            data = bytearray(path.read_bytes())
+            data[at : at + 8] = b"damaged!"
+            path.write_bytes(data)
+        with Recorder(self._disk) as recorder:
+            self._repair()
+            recorder.note(DONE, True)
+        recorder.check()
+
+        def resume(told: Told) -> None:
+            if DONE not in told:
+                self._repair()
+            dispatch(self._config())
+
+        yield Case("repair", recorder, resume, self.outcome, self.outcome(), [wanted])
+
+    def _repair(self) -> None:
+        settings = settings_of(self._output, read_store_settings(self.log.root))
+        verify(settings, self._output, repair=True)
+
+    def rebuild(self) -> Iterator[Case]:
+        """Everything is built anew with another setting and swapped in; old or new, never both."""
+        flags = {"on_queue_gap": OnQueueGap.BLANK}
+        old, new = self._undisturbed(self.log.root), self._undisturbed(self.log.root, **flags)
+        assert old != new
+        self._clear()
+        dispatch(self._config(), self.cuts)
+
+        def run(config: DispatcherConfig, *_rest: object) -> Progress:
+            dispatch(config)
+            return Progress(0, 0)
+
+        with self._patch.context() as patch, Recorder(self._disk) as recorder:
+            patch.setattr(upkeep.rebuild, "run_dispatcher", run)
+            upkeep.rebuild.rebuild(self._config(**flags), threading.Event())
+            recorder.note(DONE, True)
+        recorder.check()
+
+        def resume(_told: Told) -> None:
+            dispatch(self._config())
+
+        yield Case("rebuild", recorder, resume, self.outcome, self.outcome(), [old, new])

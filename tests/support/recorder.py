@@ -390,9 +390,9 @@ def _mapping_class(recorder: Recorder, real: Any) -> Any:
     class Mapping(real):  # type: ignore[misc]
         """A mapping that tells of its end and its syncs."""
 
-        def __new__(cls, fd: int, length: int, **options: Any) -> Any:
-            mapping = super().__new__(cls, fd, length, **options)
-            if fd >= 0 and options.get("prot", mmap.PROT_WRITE) & mmap.PROT_WRITE:
+        def __new__(cls, fd: int, length: int, *args: Any, **options: Any) -> Any:
+            mapping = super().__new__(cls, fd, length, *args, **options)
+            if options.get("prot", mmap.PROT_WRITE) & mmap.PROT_WRITE:
                 recorder.mapped(mapping, fd)
             return mapping
 

@@ -98,6 +98,7 @@ def dispatch(
                     break
                 committer.commit(batch)
                 position = batch.end
+            committer.tend()
             committer.end()
             followers.catch_up(threading.Event())
     return plan.notes
