@@ -10,8 +10,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 TARGET ?= frame
 SECONDS ?= 3600
 
-.PHONY: help install run demo test test-slow power-cut fuzz torture canaries lint format bench \
-	bench-quick docs build clean
+.PHONY: help install run demo test test-slow power-cut fuzz torture canaries lint format bench \ bench-quick docs build clean crash-images
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,6 +52,10 @@ torture: install ## faults by the hundred thousand; KIND=log-rot N=1000 SEED=7 F
 
 canaries: install ## seeded faults against the tests that must notice them; N=20 of them, NAME=..., RESUME=1
 	$(BIN)/python -m tests.canaries $(N) $(NAME) $(if $(RESUME),--resume)
+
+crash-images: install ## N power cuts (1000000) in memory; SEED=n ROUND=k go on with another run
+	$(BIN)/python -m tests.crash.images $(or $(N),1000000) $(if $(SEED),--seed $(SEED)) \
+		$(if $(ROUND),--round $(ROUND))
 
 lint: install ## ruff, mypy
 	$(BIN)/ruff check .

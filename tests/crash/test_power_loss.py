@@ -23,8 +23,10 @@ def workloads(ram_path: Path) -> Iterator[Workloads]:
 @pytest.mark.parametrize(
     ("name", "share", "images"),
     [
-        ("dispatch", 0.1, 150),
-        ("many_queues", 0.03, 50),
+        ("dispatch", 0.05, 120),
+        ("long_batch", 0.02, 60),
+        ("many_queues", 0.01, 40),
+        ("followers", 0.01, 40),
         ("cut_log", 0.1, 100),
         ("retention", 0.1, 60),
         ("repair", 0.1, 50),

@@ -10,15 +10,16 @@ from __future__ import annotations
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import upkeep.rebuild
-from store.config import OnQueueGap, read_store_settings
+from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.log.cursor import LogTail
 from store.queue import unsynced
 from store.state.built import settings_of
@@ -26,7 +27,7 @@ from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from streaming.followers import Followers
 from streaming.progress import Progress
-from tests.support.crash_images import DONE, WATERMARK, Case, Outcome, Told, outcome
+from tests.support.crash_images import DELIVERED, DONE, WATERMARK, Case, Outcome, Told, outcome
 from tests.support.grown_log import SETTINGS, GrownLog
 from tests.support.recorder import Recorder
 from tests.support.sparkless import dispatch
@@ -64,6 +65,51 @@ def quick(directory: Path) -> Iterator[Workloads]:
         yield Workloads(directory, patch)
 
 
+class Remote:
+    """A follower's target elsewhere, with its own power: it has every row that it was given."""
+
+    name = description = "remote"
+    local_path = None
+    interval_seconds = 0.0
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, bytes]] = []
+        """(physical offset, body)."""
+        self.end: int | None = None
+        self.note: Callable[[int], None] = lambda _: None
+
+    def open(self, _store_id: str, _settings: StoreSettings) -> Remote:
+        """It is its own follower."""
+        return self
+
+    def position(self) -> int | None:
+        """The end of the log that it holds."""
+        return self.end
+
+    def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
+        """Rows that follow from those that it has."""
+        assert start == (self.end or 0)
+        for batch in rows:
+            offsets, bodies = (
+                batch.column(name).to_pylist() for name in ("physicalOffset", "body")
+            )
+            self.rows += zip(offsets, bodies, strict=True)
+        self.end = end
+        self.note(end)
+
+    def truncate(self, end: int) -> None:
+        """The log was cut."""
+        self.rows = [row for row in self.rows if row[0] < end]
+        self.end = None if self.end is None else min(self.end, end)
+
+    def counts(self) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class Workloads:
     """The logs, and a disk below ``directory``, which should be in memory."""
 
@@ -94,7 +140,7 @@ class Workloads:
         key = (store, *options.items())
         if key not in self._outcomes:
             self._clear()
-            dispatch(self._config(store, **options), self.cuts)
+            dispatch(self._config(store, **options))
             self._outcomes[key] = self.outcome()
             self._clear()
         return self._outcomes[key]
@@ -122,8 +168,9 @@ class Workloads:
             found = read_watermark(config.state_directory)
             recorder.note(WATERMARK, found and found.end_offset)
 
+        cuts = [] if config.store.name == "alike" else self.cuts
         dispatch(
-            config, self.cuts, on_watermark=on_watermark, open_followers=Told,
+            config, cuts, on_watermark=on_watermark, open_followers=Told,
             with_spark_files=True,
         )  # fmt: skip
         recorder.note(DONE, True)
@@ -157,10 +204,55 @@ class Workloads:
 
             yield Case(f"{name}, {log.name}", recorder, resume, self.outcome, ended, [wanted])
 
+    def followers(self) -> Iterator[Case]:
+        """A target elsewhere follows the queues and keeps what it has received."""
+        wanted = {}
+        for log in (self.log.root, self.shorter):
+            self._clear()
+            remote = Remote()
+            dispatch(self._config(log, followers=(remote,)))
+            wanted[log] = {**self.outcome(), DELIVERED: (remote.end, remote.rows)}
+        self._clear()
+        remote = Remote()
+        with Recorder(self._disk) as recorder:
+            remote.note = lambda end: recorder.note(DELIVERED, end)
+            self._dispatch(recorder, self._config(followers=(remote,)))
+        recorder.check()
+        remote.note = lambda _: None
+        rows = remote.rows
+
+        def result() -> Outcome:
+            return {**self.outcome(), DELIVERED: (remote.end, remote.rows)}
+
+        ended = result()
+        for log in (self.log.root, self.shorter):
+
+            def resume(told: Told, log: Path = log) -> None:
+                end = told.get(DELIVERED)
+                assert end is None or isinstance(end, int)
+                remote.end, remote.rows = end, [row for row in rows if row[0] < (end or 0)]
+                dispatch(self._config(log, followers=(remote,)))
+
+            yield Case(f"followers, {log.name}", recorder, resume, result, ended, [wanted[log]])
+
+    def long_batch(self) -> Iterator[Case]:
+        """One batch begins several files of one queue."""
+        log = GrownLog(self._stores / "alike", random.Random(3), ext=True)
+        log.grow(18, alike=True)
+        wanted = self._undisturbed(log.root)
+        with Recorder(self._disk) as recorder:
+            self._dispatch(recorder, self._config(log.root))
+        recorder.check()
+
+        def resume(_told: Told) -> None:
+            dispatch(self._config(log.root))
+
+        yield Case("long batch", recorder, resume, self.outcome, self.outcome(), [wanted])
+
     def interrupted_starts(self, seed: int, number: int) -> Iterator[Case]:
         """The start after a power cut, and all that follows, ends in another one."""
         rng = random.Random(seed)
-        for case in self.dispatch():
+        for case in (*self.dispatch(), *self.long_batch()):
             disks = len(case.recorder.operations) + 1
             chosen = {*rng.choices(range(disks), k=number)}
             images = [

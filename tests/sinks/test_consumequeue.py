@@ -19,7 +19,8 @@ from store.log.commitlog import CommitLog
 from store.runs import scan
 from store.runs.dispatch import DispatchCounts
 from tests.support.golden import GOLDEN_NAMES, difference
-from tests.support.outputs import Output, QueueLog, Setup, lose_power, random_queue_offsets
+from tests.support.outputs import Output, QueueLog, Setup, random_queue_offsets
+from tests.support.power_cuts import Power
 from tests.support.wire import read_log
 
 FILE_SIZES = (20, 40, 100, 200)
@@ -101,20 +102,20 @@ def check_against_model(
     log = QueueLog(file_size, blank_gaps=gap is OnQueueGap.BLANK)
     forward = case % 2 == 0
     random_queue_offsets(rng, log, rng.choice((5, 20, 60)), forward=forward)
-    setup = log.setup(directory / str(case), file_size, gap)
-    output, borders = Output(setup), log.borders()
-    while output.position < borders[-1]:
-        end = rng.choice([at for at in borders if at > output.position][: rng.choice((1, 5, 60))])
-        output.dispatch(end)
-        if restarts and rng.random() < 0.3:
-            # killed before the watermark moved; the machine may have lost power as well
-            output.close()
-            if rng.random() < 0.5:
-                lose_power(rng, setup.root, output.position)
-            output = Output(setup)
-        else:
-            output.commit(end)
-    output.close()
+    setup, borders = log.setup(directory / str(case), file_size, gap), log.borders()
+    with Power(setup.root) as power:
+        output = Output(setup)
+        while output.position < borders[-1]:
+            beyond = [at for at in borders if at > output.position]
+            end = rng.choice(beyond[: rng.choice((1, 5, 60))])
+            output.dispatch(end)
+            if restarts and rng.random() < 0.3:
+                # killed before the watermark moved; the machine may have lost power as well
+                rng.choice((power.fail, power.kill))(rng, output.close)
+                output = Output(setup)
+            else:
+                output.commit(end)
+        output.close()
     place = f"seed={seed} case={case} file_size={file_size}"
     assert setup.queues() == log.model.tree(), place
     assert setup.ledger("queue_offset_seen_before") == log.model.dropped(), place

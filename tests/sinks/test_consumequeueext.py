@@ -29,7 +29,8 @@ from store.log.record import Record
 from tests.sinks.test_consumequeue_faults import run_all
 from tests.support.ext_model import Message, ModelQueuesWithExt, random_log
 from tests.support.golden import difference
-from tests.support.outputs import Output, Setup, lose_power
+from tests.support.outputs import Output, Setup
+from tests.support.power_cuts import Power
 from tests.support.processes import is_killed_at
 from tests.support.wire import file_name
 
@@ -101,13 +102,12 @@ def test_units_beyond_the_watermark_are_put_again(
     """A kill with anything written beyond the watermark, whether power is lost or not."""
     root, setup, borders = store
     rng = random.Random(seed)
-    for end in [*sorted(rng.sample(borders[1:-1], 5)), borders[-1]]:
-        output = Output(setup)
-        output.run(end)
-        output.dispatch(rng.choice([at for at in borders if at >= end]))
-        output.close()
-        if rng.random() < 0.5:
-            lose_power(rng, setup.root, end)
+    with Power(setup.root) as power:
+        for end in [*sorted(rng.sample(borders[1:-1], 5)), borders[-1]]:
+            output = Output(setup)
+            output.run(end)
+            output.dispatch(rng.choice([at for at in borders if at >= end]))
+            rng.choice((power.fail, power.kill))(rng, output.close)
     Output(setup).run(borders[-1])
     for name in TREES:
         assert difference(setup.root / name, root / name) == []
@@ -193,7 +193,6 @@ def test_restarts_put_every_unit_where_it_was(ram_path: Path, seed: int) -> None
                 made.model_up_to(output.position)
                 made.model.restart()
                 if rng.random() < 0.5:
-                    lose_power(rng, made.setup.root, output.position)
                     made.scribble()
                 output = Output(made.setup)
             else:

@@ -27,7 +27,8 @@ from store.runs.dispatch import DispatchCounts
 from store.state.storecheckpoint import StoreCheckpoint
 from tests.support.golden import tree
 from tests.support.index_model import Content, Message, read_content
-from tests.support.index_outputs import Disk, IndexLog, IndexOutput, batch_of, random_log, write_log
+from tests.support.index_outputs import IndexLog, IndexOutput, batch_of, random_log, write_log
+from tests.support.power_cuts import Power
 from tests.support.processes import is_killed_at
 from tests.support.wire import file_name, read_log
 
@@ -87,44 +88,40 @@ def test_one_batch_builds_the_golden_files(store: Store) -> None:
 
 
 def test_random_batches_kills_and_power_cuts_build_the_golden_files(
-    store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
+    store: Store, seed: int
 ) -> None:
     """Batches repeat, wholly or in part; runs end without a sync; pages beyond the watermark
     hold anything."""
     root, output = store
-    build(output, Disk(monkeypatch), random.Random(seed), 40)
+    build(output, random.Random(seed), 40)
     assert output.contents() == golden_contents(root, output.layout)
 
 
-def build(output: IndexOutput, disk: Disk, rng: random.Random, batch_count: int) -> None:
+def build(output: IndexOutput, rng: random.Random, batch_count: int) -> None:
     """Dispatch all messages in random batches, with every kind of interruption."""
     messages = output.messages
     cuts = sorted({rng.randrange(len(messages)) for _ in range(batch_count)} | {len(messages)})
-    writer, done, durable = output.writer(messages[0].offset), 0, 0
-    while durable < len(messages):
-        end = next((cut for cut in cuts if cut > done), len(messages))
-        start = rng.choice((done, done, rng.randrange(durable, done + 1), rng.randrange(done + 1)))
-        if end > start:
-            writer.write(batch_of(messages[start:end], rng))
-        done = end
-        kind = rng.choice(("sync", "sync", "more", "kill", "power", "power"))
-        if kind == "sync" or done == len(messages):
-            writer.sync()
-            durable = done
-        if kind in ("kill", "power"):
-            # the copy is what the next process finds
-            before, output.root = output.root, output.root.with_name(output.root.name + "'")
-            shutil.copytree(before, output.root)
-            disk.move(before, output.root)
-            writer.close()
-            shutil.rmtree(before)
-            if kind == "power":
-                output.lose_power(rng, disk, durable)
-            done = durable
-            writer = output.writer(
-                messages[durable].offset if durable < len(messages) else messages[-1].end
-            )
-    writer.close()
+    with Power(output.root) as power:
+        writer, done, durable = output.writer(messages[0].offset), 0, 0
+        while durable < len(messages):
+            end = next((cut for cut in cuts if cut > done), len(messages))
+            earlier = rng.choice((rng.randrange(durable, done + 1), rng.randrange(done + 1)))
+            start = rng.choice((done, earlier))
+            if end > start:
+                writer.write(batch_of(messages[start:end], rng))
+            done = end
+            kind = rng.choice(("sync", "sync", "more", "kill", "power", "power"))
+            if kind == "sync" or done == len(messages):
+                writer.sync()
+                durable = done
+            if kind in ("kill", "power"):
+                fail = power.fail if kind == "power" else power.kill
+                fail(rng, writer.close)
+                done = durable
+                writer = output.writer(
+                    messages[durable].offset if durable < len(messages) else messages[-1].end
+                )
+        writer.close()
 
 
 def test_rocketmqs_own_files_are_adopted_unchanged(store: Store) -> None:
@@ -138,18 +135,14 @@ def test_rocketmqs_own_files_are_adopted_unchanged(store: Store) -> None:
     assert tree(output.root) == before
 
 
-def test_any_messages_are_indexed_as_rocketmq_does(
-    ram_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_messages_are_indexed_as_rocketmq_does(ram_path: Path, seed: int) -> None:
     """Small files, odd clocks, few keys; interrupted or not: the model's files."""
-    disk = Disk(monkeypatch)
     for case in range(80):
         rng = random.Random(f"{seed}:{case}")
         layout = IndexLayout(rng.choice((1, 2, 7, 50)), rng.choice((2, 3, 10, 60)))
         log = random_log(ram_path / str(case) / "log", rng, rng.choice((1, 5, 40)))
         output = IndexOutput(ram_path / str(case) / "output", layout, log)
-        build(output, disk, rng, rng.choice((1, 5, 20)))
-        disk.files.clear()
+        build(output, rng, rng.choice((1, 5, 20)))
         assert output.contents() == output.model(), f"seed={seed} case={case}"
 
 

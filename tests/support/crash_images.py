@@ -11,9 +11,7 @@ watermark among them.
 from __future__ import annotations
 
 import json
-import os
 import random
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,11 +22,15 @@ from checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
 from store.state.built import BuildRecord
 from store.state.watermark import read_watermark
 from tests.support.index_model import read_content
-from tests.support.power_cuts import Disk, Image
+from tests.support.power_cuts import Disk, Image, mount
 from tests.support.recorder import Recorder, read_tree
 
+ENOUGH = 5
+"""After so many problems no more images are tried."""
 WATERMARK = "watermark"
 """Note: the watermark that readers and followers were told of."""
+DELIVERED = "delivered"
+"""Note: the end of the log that a follower's target holds."""
 DONE = "done"
 """Note: the run has ended, so that all that it has made is durable."""
 DERIVED = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint")
@@ -107,17 +109,7 @@ class Case:
 
     def mount(self, image: Image) -> None:
         """Have the directory hold the image."""
-        shutil.rmtree(self.root)
-        self.root.mkdir()
-        base = str(self.root)
-        for path, data in image.tree.items():
-            if data is None:
-                Path(f"{base}/{path}").mkdir()
-                continue
-            fd = os.open(f"{base}/{path}", os.O_WRONLY | os.O_CREAT, 0o644)
-            os.ftruncate(fd, len(data))
-            os.pwrite(fd, data.rstrip(b"\0"), 0)
-            os.close(fd)
+        mount(image.tree, self.root)
         self._renumber(image)
 
     def _renumber(self, image: Image) -> None:
@@ -139,10 +131,11 @@ class Case:
         """What is wrong with this image or with what becomes of it; None where all is well."""
         self.mount(image)
         output = self.root / "output"
-        shown = told.get(WATERMARK)
         found = read_watermark(output / STATE_DIRECTORY)
-        if isinstance(shown, int) and (found is None or found.end_offset < shown):
-            return f"{shown} was told, the disk has {found and found.end_offset}"
+        for kind in (WATERMARK, DELIVERED):
+            end = told.get(kind)
+            if isinstance(end, int) and (found is None or found.end_offset < end):
+                return f"{kind}: {end} was told, the disk has {found and found.end_offset}"
         accepted = self.accepted
         try:
             if DONE in told:
@@ -184,14 +177,14 @@ class Tally:
     problems: list[str] = field(default_factory=list)
     first: tuple[Image, Told] | None = None
     """The first image that went wrong."""
-    _seen: set[tuple[int, str]] = field(default_factory=set)
+    _seen: set[tuple[str, int, str]] = field(default_factory=set)
 
     def try_image(self, case: Case, count: int, image: Image) -> None:
         """One image of the power cut after ``count`` operations; equal ones are tried once."""
         told = case.told(count)
         self.images += 1
-        key = (image.key(), str(told))
-        if key in self._seen:
+        key = (case.name, image.key(), str(told))
+        if key in self._seen or len(self.problems) >= ENOUGH:
             return
         self._seen.add(key)
         self.distinct += 1
@@ -211,6 +204,8 @@ def try_chosen(case: Case, tally: Tally, *, share: float = 1.0, seed: int = 0) -
     tally.operations += len(case.recorder.operations)
     for count, disk in case.disks():
         for number, image in enumerate(disk.chosen_images()):
+            if len(tally.problems) >= ENOUGH:
+                return
             if number < 2 or rng.random() < share:
                 tally.try_image(case, count, image)
 

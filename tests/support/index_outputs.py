@@ -1,9 +1,7 @@
-"""An index output as the streaming query drives it, without Spark: messages to batches, restarts,
-and what a power cut may leave of the files."""
+"""An index output as the streaming query drives it, without Spark: messages become batches."""
 
 from __future__ import annotations
 
-import mmap
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from sinks.index import IndexFileWriter
-from store import fsops
 from store.index.indexfile import IndexLayout
 from store.log.commitlog import CommitLog
 from store.runs.dispatch import DispatchBatch, IndexEntries
@@ -99,31 +95,6 @@ def random_log(
     return write_log(directory, wanted, rng.choice((0, 0, 1 << 40)))
 
 
-class Disk:
-    """The bytes of each mapped file that were synced."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.files: dict[Path, bytearray] = {}
-        sync_mapping, rename = fsops.sync_mapping, fsops.rename
-
-        def watched_sync(mapping: mmap.mmap, start: int, end: int, path: Path) -> None:
-            sync_mapping(mapping, start, end, path)
-            pages = slice(start - start % mmap.PAGESIZE, end + -end % mmap.PAGESIZE)
-            self.files.setdefault(path, bytearray(len(mapping)))[pages] = mapping[pages]
-
-        def watched_rename(source: Path, target: Path) -> None:
-            rename(source, target)
-            self.files[target] = self.files.pop(source)
-
-        monkeypatch.setattr(fsops, "sync_mapping", watched_sync)
-        monkeypatch.setattr(fsops, "rename", watched_rename)
-
-    def move(self, source: Path, target: Path) -> None:
-        """Files below one directory are now below another."""
-        for path in [path for path in self.files if path.is_relative_to(source)]:
-            self.files[target / path.relative_to(source)] = self.files.pop(path)
-
-
 class IndexOutput:
     """Messages, and the outputs that runs of a dispatcher make of them."""
 
@@ -153,30 +124,3 @@ class IndexOutput:
         for message in self.messages[:count]:
             model.build_index(message)
         return model.files
-
-    def lose_power(self, rng: random.Random, disk: Disk, durable_count: int) -> None:
-        """Anything may stand where it was not synced: random bytes, zeros, or what was written.
-
-        The entries of the first ``durable_count`` messages must have been synced, and every
-        file that precedes such an entry.
-        """
-        durable = sum(len(message.hashes) for message in self.messages[:durable_count])
-        capacity = self.layout.max_index_num - 1
-        for number, path in enumerate(self.paths()):
-            here = durable - number * capacity
-            first, last = map(self.layout.entry_position, (1, 1 + max(here, 0)))
-            if here > capacity:
-                first, last = 0, self.layout.file_size
-            data = bytearray(path.read_bytes())
-            kept = bytes(data[first:last])
-            assert disk.files[path][first:last] == kept, "not synced"
-            at = 0
-            while at < len(data):
-                size = min(rng.choice((40, 64, 512, 4096)), len(data) - at)
-                kind = rng.randrange(3)
-                if kind < 2:
-                    data[at : at + size] = rng.randbytes(size) if kind else bytes(size)
-                at += size
-            data[first:last] = kept
-            path.write_bytes(data)
-            disk.files[path] = data

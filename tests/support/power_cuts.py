@@ -9,22 +9,27 @@ halves. A length is one that the file once had.
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Collection, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 from tests.support.recorder import (
     ROOT,
     Content,
     Names,
     Operation,
+    Recorder,
     Resize,
     Sync,
     SyncAll,
     SyncRange,
     Tree,
     Write,
+    read_tree,
 )
 
 PAGE = 4096
@@ -223,3 +228,52 @@ def _written(content: bytes, changes: Sequence[Kept]) -> bytes:
             if operation.grows:
                 size = max(size, operation.at + high)
     return bytes(data[:size]).ljust(size, b"\0")
+
+
+def mount(tree: Tree, root: Path) -> None:
+    """Have a directory hold a tree and nothing else."""
+    shutil.rmtree(root)
+    root.mkdir()
+    for name, data in tree.items():
+        path = f"{root}/{name}"
+        if data is None:
+            Path(path).mkdir()
+            continue
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        os.ftruncate(fd, len(data))
+        os.pwrite(fd, data.rstrip(b"\0"), 0)
+        os.close(fd)
+
+
+class Power:
+    """The power of the disk that has one directory, for the length of a ``with`` block."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self._root = root
+        self._recorder = Recorder(root)
+
+    def __enter__(self) -> Power:
+        self._recorder.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._recorder.__exit__(*error)
+
+    def fail(self, rng: random.Random, let_go: Callable[[], object]) -> None:
+        """The power fails now, and is back; ``let_go`` closes what the process had open."""
+        disk = Disk(self._recorder.begin, self._recorder.directories())
+        for operation in self._recorder.operations:
+            disk.apply(operation)
+        self._begin_with(disk.random_image(rng).tree, let_go)
+
+    def kill(self, _rng: random.Random, let_go: Callable[[], object]) -> None:
+        """The process ends now, and all that it wrote stays."""
+        self._begin_with(read_tree(self._root), let_go)
+
+    def _begin_with(self, tree: Tree, let_go: Callable[[], object]) -> None:
+        self._recorder.__exit__()
+        let_go()
+        mount(tree, self._root)
+        self._recorder = Recorder(self._root)
+        self._recorder.__enter__()

@@ -147,6 +147,25 @@ def test_a_failed_sync_keeps_what_is_to_be_listed(
     assert [line["physical_offset"] for line in lines(tmp_path)] == [0, 100, 200]
 
 
+def test_a_cut_takes_later_lines_and_halves_along(tmp_path: Path) -> None:
+    """A power cut leaves zeros for the pages of a line that were not written, or no line end; a
+    damaged line that was whole once stays as evidence."""
+    ledger = Ledger(tmp_path)
+    for entry in ENTRIES:
+        ledger.add(entry)
+    ledger.sync()
+    path = tmp_path / FILE_NAME
+    first, *_ = whole = path.read_bytes().splitlines(keepends=True)
+    damaged = b"{" + first
+    for half in (bytes(20) + first[20:], first[:20] + bytes(40) + first[60:], first[:20]):
+        path.write_bytes(damaged + b"".join(whole) + half)
+        ledger = Ledger(tmp_path)
+        ledger.truncate(100)
+        assert path.read_bytes() == damaged + first
+        assert ledger.add(ENTRIES[1])
+        assert not ledger.add(ENTRIES[0])
+
+
 @pytest.mark.parametrize("failpoints", ["", "pwrite:1=short,", "pwrite:2=short,"])
 def test_killed_anywhere_the_ledger_ends_the_same(tmp_path: Path, failpoints: str) -> None:
     """kill -9 before every operation, writes cut in half or not; then the same entries again."""
