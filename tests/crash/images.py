@@ -22,8 +22,8 @@ from tests.support.memory import MEMORY
 from tests.support.seeds import choose_seed
 
 NAMES = (
-    "dispatch", "long_batch", "many_queues", "followers", "cut_log", "retention", "repair",
-    "rebuild",
+    "dispatch", "long_batch", "second_run", "many_queues", "followers", "cut_log", "long_cut",
+    "retention", "repair", "rebuild",
 )  # fmt: skip
 ROUND_IMAGES = 500
 """Random images of a workload in one round."""

@@ -281,9 +281,47 @@ class Workloads:
 
         yield Case("cut log", recorder, resume, self.outcome, self.outcome(), [wanted])
 
+    def long_cut(self) -> Iterator[Case]:
+        """The same where whole files of a queue and of the index go."""
+        log, half = (
+            GrownLog(self._stores / name, random.Random(3), ext=True) for name in ("long", "half")
+        )
+        for one in (log, half):
+            one.grow(18, alike=True)
+        half.cut(9)
+        wanted = self._undisturbed(half.root)
+        dispatch(self._config(log.root))
+        with Recorder(self._disk) as recorder:
+            self._dispatch(recorder, self._config(half.root))
+        recorder.check()
+
+        def resume(_told: Told) -> None:
+            dispatch(self._config(half.root))
+
+        yield Case("long cut", recorder, resume, self.outcome, self.outcome(), [wanted])
+
+    def second_run(self) -> Iterator[Case]:
+        """A run that goes on after one that has ended; the log may lose its end."""
+        begun = GrownLog(self._stores / "begun", random.Random(5), ext=True)
+        begun.grow(2 * RECORDS)
+        outcomes = [(log, self._undisturbed(log)) for log in (self.log.root, self.shorter)]
+        self._clear()
+        dispatch(self._config(begun.root))
+        with Recorder(self._disk) as recorder:
+            self._dispatch(recorder, self._config())
+        recorder.check()
+        ended = self.outcome()
+        for log, wanted in outcomes:
+
+            def resume(_told: Told, log: Path = log) -> None:
+                dispatch(self._config(log))
+
+            name = f"second run, {log.name}"
+            yield Case(name, recorder, resume, self.outcome, ended, [wanted])
+
     def retention(self) -> Iterator[Case]:
         """The log has lost its first file, and the files of its messages go."""
-        log = GrownLog(self._stores / "long", random.Random(7), ext=True)
+        log = GrownLog(self._stores / "retained", random.Random(7), ext=True)
         log.grow(60)
         self._clear()
         config = self._config(log.root, retention=True)
