@@ -35,9 +35,9 @@ def source_options(table: tuple[Option, ...]) -> str:
     return "\n".join(lines)
 
 
-def run_options() -> str:
-    """The options of ``reput run``."""
-    command = typer.main.get_command(app).get_command(None, "run")  # type: ignore[attr-defined]
+def command_options(name: str) -> str:
+    """The options of a command."""
+    command = typer.main.get_command(app).get_command(None, name)  # type: ignore[attr-defined]
     lines = ["| flag | default | what |", "|---|---|---|"]
     for parameter in command.params:
         if parameter.param_type_name != "option" or parameter.name == "help":
@@ -85,12 +85,13 @@ TABLES = {
         "checkpoint": layout(storecheckpoint),
         "watermark": layout(watermark),
     },
-    "docs/reference/run.md": {"run options": run_options},
+    "docs/reference/run.md": {"run options": lambda: command_options("run")},
     "docs/reference/sources.md": {
         "row columns": row_columns,
         "source options": lambda: source_options(COMMIT_LOG_OPTIONS),
         "queue source options": lambda: source_options(CONSUME_QUEUE_OPTIONS),
     },
+    "docs/serving.md": {"serve options": lambda: command_options("serve")},
     "docs/performance.md": {"rows": bench.page.all_rows},
     "README.md": {"measured": bench.page.readme_table},
 }

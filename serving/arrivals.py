@@ -1,4 +1,8 @@
-"""How a server learns that messages may have arrived."""
+"""How a server learns that messages may have arrived.
+
+A waiting pull is to be answered at once, and to cost nothing until then. So the dispatcher tells
+the server if both are one process, else the kernel does; it polls only where neither can tell.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""One store served as one broker, read-only towards the store."""
+"""One store served as one broker, read-only towards the store.
+
+It puts together what answers requests, and keeps what those parts share: the store's view, the
+committed offsets, and the list of damaged records. All it writes is below the output.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How clients reach a server, and where groups begin."""
+"""How clients reach a server, and where groups begin.
+
+It is apart from the command line, because the dispatcher's process starts a server too.
+"""
 
 from __future__ import annotations
 

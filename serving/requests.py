@@ -1,4 +1,8 @@
-"""Values that requests carry: ext fields as numbers and names, bodies as JSON."""
+"""Values that requests carry: ext fields as numbers and names, bodies as JSON.
+
+Every handler takes them from here, so that each bound and each refusal of a bad value stands once:
+clients are not trusted, and a value that a broker's Java would not hold is refused with an answer.
+"""
 
 from __future__ import annotations
 

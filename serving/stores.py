@@ -1,4 +1,8 @@
-"""The stores that one server serves, each as a broker with a name of its own."""
+"""The stores that one server serves, each as a broker with a name of its own.
+
+RocketMQ's clients merge routes by broker name and tell queues apart by it, so two stores of one
+name would be taken for one broker; that is refused before anything is served.
+"""
 
 from __future__ import annotations
 
@@ -73,5 +77,5 @@ def check_names(found: Sequence[tuple[StoreSettings, BrokerIdentity]]) -> None:
         if other is not settings.root:
             raise UsageError(
                 f"{other} and {settings.root} are both the broker {identity.name}; state another "
-                "brokerName in the broker.conf of one, or give it by a link with another name"
+                "brokerName in the broker.conf of one, or pass a symbolic link of another name"
             )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
@@ -25,12 +24,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.errors import StoreError, UsageError
-from store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
+from store.index.indexfile import (
+    DEFAULT_MAX_HASH_SLOT_NUM,
+    HASH_SLOT_DTYPE,
+    INDEX_DIRECTORY,
+    INDEX_ENTRY_DTYPE,
+    INDEX_HEADER_DTYPE,
+)
 from store.log.commitlog import is_mapped_file_name
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE, list_queues
 from store.queue.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
+    EXT_SIZE,
     MIN_EXT_UNIT_SIZE,
     decode_unit,
     is_ext_addr,
@@ -49,19 +55,7 @@ DIRECTORY_KINDS = (*QUEUE_KINDS, INDEX_DIRECTORY)
 CHECKPOINT_KIND = storecheckpoint.FILE_NAME
 KINDS = (*DIRECTORY_KINDS, CHECKPOINT_KIND)
 
-_INDEX_HEADER_DTYPE = np.dtype(
-    [
-        ("begin_timestamp", ">i8"), ("end_timestamp", ">i8"), ("begin_phy_offset", ">i8"),
-        ("end_phy_offset", ">i8"), ("hash_slot_count", ">i4"), ("index_count", ">i4"),
-    ]
-)  # fmt: skip
-_INDEX_SLOT_DTYPE = np.dtype([("entry", ">i4")])
-INDEX_ENTRY_DTYPE = np.dtype(
-    [("key_hash", ">i4"), ("offset", ">i8"), ("time_diff", ">i4"), ("previous", ">i4")]
-)
-
 _BLOCK_SIZE = 1 << 20
-_EXT_SIZE = struct.Struct(">h")
 
 Fields = dict[str, int | str]
 
@@ -314,14 +308,14 @@ def _describe_ext_unit(reader: _Reader, start: int, at: int) -> Entry:
     the same ones up to ``at``."""
     data = reader.data(0, 0, at + MIN_EXT_UNIT_SIZE)
     position = 0
-    while (size := _EXT_SIZE.unpack_from(data, position)[0]) > 0 and position + size <= at:
+    while (size := EXT_SIZE.unpack_from(data, position)[0]) > 0 and position + size <= at:
         position += size
     left, right = (_ext_fields(reader, side, position) for side in range(2))
     return f"ext offset {start + position}", left, right
 
 
 def _ext_fields(reader: _Reader, side: int, position: int) -> Fields | None:
-    size = _EXT_SIZE.unpack(reader.data(side, position, _EXT_SIZE.size))[0]
+    size = EXT_SIZE.unpack(reader.data(side, position, EXT_SIZE.size))[0]
     if size == 0:
         return None
     unit = decode_unit(reader.data(side, position, max(size, MIN_EXT_UNIT_SIZE)), 0)
@@ -365,8 +359,8 @@ def _compare_index_files(reader: _Reader, left: str, right: str, slot_count: int
     """Return the first entry that differs (entries stand in log order), or else the first slot, or
     else the header. An indexCount of 0 on disk means 1 (formats.md §8)."""
     size = reader.take(left, right)
-    slots = _INDEX_HEADER_DTYPE.itemsize
-    entries = slots + slot_count * _INDEX_SLOT_DTYPE.itemsize
+    slots = INDEX_HEADER_DTYPE.itemsize
+    entries = slots + slot_count * HASH_SLOT_DTYPE.itemsize
     if 0 < size < entries:
         raise UsageError(
             f"{left} and {right} are too short for {slot_count} slots; set maxHashSlotNum in a "
@@ -374,14 +368,14 @@ def _compare_index_files(reader: _Reader, left: str, right: str, slot_count: int
         )
     for start, end, dtype, name in (
         (entries, size, INDEX_ENTRY_DTYPE, "entry"),
-        (slots, entries, _INDEX_SLOT_DTYPE, "slot"),
+        (slots, entries, HASH_SLOT_DTYPE, "slot"),
     ):
         at = reader.first_difference(start, end)
         if at is not None:
             number = (at - start) // dtype.itemsize
             return f"{name} {number}", *_both(reader, start + number * dtype.itemsize, dtype)
-    headers = _both(reader, 0, _INDEX_HEADER_DTYPE)
-    empty: Fields = dict.fromkeys(_INDEX_HEADER_DTYPE.names or (), 0)
+    headers = _both(reader, 0, INDEX_HEADER_DTYPE)
+    empty: Fields = dict.fromkeys(INDEX_HEADER_DTYPE.names or (), 0)
     left_header, right_header = (
         {**fields, "index_count": max(1, int(fields["index_count"]))}
         for fields in (headers[0] or empty, headers[1] or empty)

@@ -9,11 +9,10 @@ import typer
 
 from reput.cli import options, render, tables
 from store.config import NO_PROPERTY_FILE, StoreSettings
-from store.index.indexfile import INDEX_DIRECTORY
+from store.index.indexfile import INDEX_DIRECTORY, INDEX_ENTRY_DTYPE
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
 from store.state.built import settings_of
-from upkeep.compare import INDEX_ENTRY_DTYPE
 from upkeep.verify.difference import Damage, Difference
 
 SHOWN_DIFFERENCES = 200

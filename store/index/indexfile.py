@@ -40,6 +40,8 @@ from datetime import datetime
 from mmap import mmap
 from pathlib import Path
 
+import numpy as np
+
 from store.errors import IndexFileError, UsageError
 from store.log import java, properties
 from store.log.record import Record, SysFlag, field_positions
@@ -56,10 +58,22 @@ TAG_KEY_PREFIX = b"T#"
 _HEADER = struct.Struct(">qqqqii")
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
+INDEX_HEADER_DTYPE = np.dtype(
+    [
+        ("begin_timestamp", ">i8"), ("end_timestamp", ">i8"), ("begin_phy_offset", ">i8"),
+        ("end_phy_offset", ">i8"), ("hash_slot_count", ">i4"), ("index_count", ">i4"),
+    ]
+)  # fmt: skip
+HASH_SLOT_DTYPE = np.dtype([("entry", ">i4")])
+INDEX_ENTRY_DTYPE = np.dtype(
+    [("key_hash", ">i4"), ("offset", ">i8"), ("time_diff", ">i4"), ("previous", ">i4")]
+)
 INDEX_HEADER_SIZE = _HEADER.size
 HASH_SLOT_SIZE = _SLOT.size
 INDEX_SIZE = _ENTRY.size
-if (INDEX_HEADER_SIZE, HASH_SLOT_SIZE, INDEX_SIZE) != (40, 4, 20):
+_DTYPES = INDEX_HEADER_DTYPE, HASH_SLOT_DTYPE, INDEX_ENTRY_DTYPE
+_SIZES = INDEX_HEADER_SIZE, HASH_SLOT_SIZE, INDEX_SIZE
+if _SIZES != (40, 4, 20) or tuple(dtype.itemsize for dtype in _DTYPES) != _SIZES:
     raise ImportError("the index layout does not add up to RocketMQ's sizes")
 (
     BEGIN_TIMESTAMP_POSITION, END_TIMESTAMP_POSITION, BEGIN_PHY_OFFSET_POSITION,

@@ -19,6 +19,7 @@ from store import fsops
 from store.errors import OutputError
 from store.index import indexkernel
 from store.index.indexfile import (
+    HASH_SLOT_DTYPE,
     INDEX_HEADER_SIZE,
     INDEX_SIZE,
     TEMPORARY_SUFFIX,
@@ -165,7 +166,7 @@ class MappedIndexFile:
         if kept.index_count > 1:
             header = self._header_of(kept, store_timestamp_at)
         entry_0, entry_1 = map(self._layout.entry_position, (0, 1))
-        slots = self._data[slot_position(0) : entry_0].view(">i4")
+        slots = self._data[slot_position(0) : entry_0].view(HASH_SLOT_DTYPE)["entry"]
         if not np.array_equal(slots, kept.slots):
             slots[:] = kept.slots
         self._data[entry_0:entry_1] = 0

@@ -41,8 +41,8 @@ NO_ADDRESS = 1
 """Result of RocketMQ's put for a unit that it did not write."""
 
 _UNIT = struct.Struct(">hqqh")
-_SIZE = struct.Struct(">h")
-END_MARK = _SIZE.pack(-1)
+EXT_SIZE = struct.Struct(">h")
+END_MARK = EXT_SIZE.pack(-1)
 _FIELDS = [("size", ">i2"), ("tags_code", ">i8"), ("time", ">i8"), ("bit_map_size", ">i2")]
 EXT_UNIT_DTYPE = np.dtype(_FIELDS)
 """A unit without its bit map."""
@@ -177,7 +177,7 @@ class ConsumeQueueExtFiles(MappedFileQueue):
         with self.path(start).open("rb", buffering=0) as file:
             data = os.pread(file.fileno(), size, first)
             if len(data) == size:
-                rest = _SIZE.unpack_from(data, last - first)[0] - MIN_EXT_UNIT_SIZE
+                rest = EXT_SIZE.unpack_from(data, last - first)[0] - MIN_EXT_UNIT_SIZE
                 data += os.pread(file.fileno(), max(0, rest), first + size)
         return data
 

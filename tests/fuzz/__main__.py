@@ -23,6 +23,8 @@ ROOT = Path(__file__).parent.parent.parent
 FAILURES = ROOT / "build" / "fuzz"
 MEMORY_MIB, INPUT_SECONDS = 1024, 10
 """A process that takes more memory, or an input that takes longer, fails."""
+INTERRUPTED = 72
+"""libFuzzer's exit code after SIGINT or SIGTERM."""
 STATE = re.compile(r"#(\d+)\s+(?:INITED|DONE|pulse)\s+cov: (\d+) .*corp: (\d+)/.*rss: (\d+)Mb")
 DETAIL = re.compile(r"#\d+\s+(NEW|REDUCE|RELOAD)")
 
@@ -64,16 +66,16 @@ def fuzz(name: str, seconds: int, seed: int) -> int:
             if found := STATE.match(line):
                 states.append(tuple(map(int, found.groups())))
         exit_code = process.wait()
-    if exit_code or not states:
+    if exit_code not in (0, INTERRUPTED) or not states:
         print(f"target={name} seed={seed} failed; its input is in {FAILURES}", flush=True)
         return 1
     (_, first, seeds, began), (executions, covered, inputs, ended) = states[0], states[-1]
     print(
         f"target={name} seed={seed} executions={executions} coverage={first}..{covered} "
-        f"inputs={seeds}..{inputs} memory_mib={began}..{ended}",
+        f"inputs={seeds}..{inputs} memory_mib={began}..{ended}{' interrupted' * bool(exit_code)}",
         flush=True,
     )
-    return 0
+    return exit_code
 
 
 def main() -> int:

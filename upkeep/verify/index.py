@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from store import fsops
 from store.index import indexkernel
 from store.index.indexfile import (
+    HASH_SLOT_DTYPE,
     INDEX_DIRECTORY,
+    INDEX_ENTRY_DTYPE,
     INDEX_HEADER_SIZE,
     INDEX_SIZE,
     IndexFiles,
@@ -27,7 +29,6 @@ from store.index.indexfile import (
     IndexLayout,
 )
 from store.runs.dispatch import DispatchBatch, IndexEntries
-from upkeep.compare import INDEX_ENTRY_DTYPE
 from upkeep.verify.difference import Damage, Difference, Differences, LogRange, stretches
 
 _BLOCK_ENTRIES = 1 << 16
@@ -216,7 +217,7 @@ class IndexVerifier:
         if count == 1:
             return empty
         data = self._image.data
-        data[INDEX_HEADER_SIZE : layout.entry_position(0)].view(">i4")[:] = slots
+        data[INDEX_HEADER_SIZE : layout.entry_position(0)].view(HASH_SLOT_DTYPE)["entry"][:] = slots
         found = IndexHeader.decode(self._read(self._path, 0, INDEX_HEADER_SIZE).tobytes())
         first = int(self._read_entries(1, 2)["offset"][0])
         return IndexHeader(
@@ -277,7 +278,7 @@ class IndexVerifier:
     def _compare_records(self, path: Path, start: int, end: int, damage: Damage) -> None:
         """Compare entries, or slots, in the bytes [start, end)."""
         is_slot = damage is Damage.SLOT
-        dtype = np.dtype(">i4") if is_slot else INDEX_ENTRY_DTYPE
+        dtype = HASH_SLOT_DTYPE["entry"] if is_slot else INDEX_ENTRY_DTYPE
         origin = INDEX_HEADER_SIZE if is_slot else self._layout.entry_position(0)
         for at in range(start, end, _BLOCK_SIZE):
             found = self._read(path, at, min(_BLOCK_SIZE, end - at))
