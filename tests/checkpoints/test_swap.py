@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -124,10 +125,10 @@ def test_numbers_count_on_and_what_was_kept_is_dropped_by_name(tmp_path: Path) -
 
 @pytest.mark.parametrize("failpoints", ["", NO_EXCHANGE], ids=["exchange", "two renames"])
 def test_a_killed_swap_is_old_or_new_and_the_next_start_ends_it(
-    tmp_path: Path, failpoints: str
+    tmp_path: Path, seed: int, failpoints: str
 ) -> None:
-    """kill -9 before every operation, and again before every operation of what goes on."""
-    outcomes = set()
+    """kill -9 before every operation, and again and again before some of what goes on."""
+    rng, outcomes = random.Random(seed), set()
     for ordinal in count(1):
         output = make_output(tmp_path / "output")
         killed = is_killed_at(ordinal, partial(swap_in, output, PARTS), failpoints)
@@ -137,7 +138,7 @@ def test_a_killed_swap_is_old_or_new_and_the_next_start_ends_it(
             assert "absent" not in found
         if found[-1] == "new":
             assert found == ["new"] * len(PARTS)
-        for again in count(1, 5):
+        for again in count(rng.randrange(1, 11), 10):
             if not is_killed_at(again, partial(finish_swap, output), failpoints):
                 break
         found = generations(output)

@@ -109,11 +109,6 @@ def _kill_rounds(tmp_path: Path, rounds: int, seed: int) -> None:
     assert not (output / STATE_DIRECTORY / "quarantine.jsonl").exists()
 
 
-def test_killed_runs_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
-    """Three rounds; the queues are the same files, nothing is quarantined."""
-    _kill_rounds(tmp_path, 3, int(os.environ.get("REPUT_TEST_SEED", "20260101")))
-
-
 def test_killed_catch_ups_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
     """Two rounds over a backlog of five batches; no spool file stays."""
     _kill_catch_ups(tmp_path, 600_000, 2, int(os.environ.get("REPUT_TEST_SEED", "20260103")))
@@ -127,5 +122,5 @@ def test_thirty_killed_catch_ups_end_equal_to_an_undisturbed_one(tmp_path: Path)
 
 @pytest.mark.slow
 def test_hundred_killed_runs_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
-    """The same, a hundred times."""
+    """Batches of milliseconds; test_kill_followers.py has a few rounds of it, with a table."""
     _kill_rounds(tmp_path, 100, int(os.environ.get("REPUT_TEST_SEED", "20260102")))

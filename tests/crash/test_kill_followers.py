@@ -18,6 +18,7 @@ from store.log.commitlog import CommitLog
 from store.log.cursor import Window, walk
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, kill_tree
+from tests.support.golden import difference
 from tests.support.s3 import BUCKET, running_server
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
 from workload.appender import Appender
@@ -164,8 +165,11 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
         for _ in range(rounds):
             process = subprocess.Popen(command, **QUIET)  # type: ignore[call-overload]
             try:
-                assert wait_for_commits(process, table, rng.randint(1, 6)), "the run has ended"
-                time.sleep(rng.random() * 0.3)  # the moment is random, not an event
+                if rng.random() < 0.75:
+                    assert wait_for_commits(process, table, rng.randint(1, 6)), "the run has ended"
+                    time.sleep(rng.random() * 0.3)  # the moment is random, not an event
+                else:
+                    time.sleep(rng.random() * 8)  # as above, while it starts too
             finally:
                 kill_tree(process.pid)
                 process.wait()
@@ -183,12 +187,16 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
     for row in table_rows(table, "topic", "queueId", "queueOffset", "physicalOffset"):
         queues.setdefault((row["topic"], row["queueId"]), []).append(row["queueOffset"])
     assert all(offsets == list(range(len(offsets))) for offsets in queues.values())
+    plain = tmp_path / "plain"
+    assert dispatch(store, plain).end_offset == last.end_offset
+    assert difference(output / "consumequeue", plain / "consumequeue") == []
+    assert not (output / "reput" / "quarantine.jsonl").exists()
 
 
 @pytest.mark.usefixtures("spark")
 def test_killed_runs_leave_every_row_once(tmp_path: Path) -> None:
-    """Two rounds of the command itself."""
-    _kill_runs(tmp_path, 2, int(os.environ.get("REPUT_TEST_SEED", "20260106")))
+    """Three rounds of the command itself; the queues are those of an undisturbed one, too."""
+    _kill_runs(tmp_path, 3, int(os.environ.get("REPUT_TEST_SEED", "20260106")))
 
 
 @pytest.mark.slow
