@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import typer.main
 
 from docs.generate import TABLES, generated
 from reput.cli import app
-from tests.support.cli import reput_json
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -106,20 +102,3 @@ def test_every_command_that_documents_show_exists() -> None:
         assert not hasattr(command, "commands"), line
         known = {name for parameter in command.params for name in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= known, line
-
-
-def test_the_program_that_reads_a_log_runs(tmp_path: Path) -> None:
-    """The Python lines of docs/reading.md, on a store that the README's own command makes."""
-    store = tmp_path / "store"
-    reput_json("produce", store, "--count", 100, "--rate", 0, "--commitlog-file-size", "1m")
-    page = (ROOT / "docs" / "reading.md").read_text("utf-8")
-    (text,) = re.findall(r"^## The log as a Spark table\n\n```py\n(.*?)^```", page, re.M | re.S)
-    assert '"/tmp/mystore"' in text
-    program = text.replace('"/tmp/mystore"', repr(str(store)))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False,
-        cwd=tmp_path, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "Topic_007" in done.stdout

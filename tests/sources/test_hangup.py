@@ -25,7 +25,7 @@ from sources.commitlog import CommitLogDataSource
 from sources.consumequeue import ConsumeQueueDataSource
 from streaming.session import session
 
-with session({"spark.master": "local[1]"}) as spark:
+with session({}) as spark:
     for source in (CommitLogDataSource, ConsumeQueueDataSource):
         spark.dataSource.register(source)
         assert spark.read.format(source.name()).option("path", sys.argv[1]).load().count()

@@ -6,9 +6,6 @@ pruned read takes is counted by the kernel.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -33,7 +30,6 @@ from tests.support.golden import ALL_GOLDEN_NAMES, GOLDEN_NAMES
 from tests.support.processes import bytes_read
 from tests.support.queue_units import Placed, queue_units
 
-ROOT = Path(__file__).parent.parent.parent
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -79,8 +75,8 @@ def test_rows_equal_the_reference_decoder(
     found = frame.orderBy("topic", "queueId", "queueOffset").collect()
     rows = expected(store)
     assert_df_equality(
-        spark.createDataFrame(found, frame.schema).drop("properties"),
-        spark.createDataFrame(rows, frame.schema).drop("properties"),
+        spark.createDataFrame(found, frame.schema, verifySchema=False).drop("properties"),
+        spark.createDataFrame(rows, frame.schema, verifySchema=False).drop("properties"),
     )
     assert [row.properties for row in found] == [row[18] for row in rows]
 
@@ -237,25 +233,3 @@ def test_a_topic_of_both_kinds_is_refused(golden: Callable[[str], Path]) -> None
     other.mkdir(parents=True)
     with pytest.raises(UsageError, match=f"topic {topic.name} has queues of both kinds"):
         rows_of(batch_reader(store))
-
-
-def test_spark_finds_both_sources_by_itself(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """A fresh session in another directory, nothing registered."""
-    store = golden("broker")
-    count = sum(unit.topic == "Orders" for unit in queue_units(store))
-    program = (
-        "from pyspark.sql import SparkSession\n"
-        "spark = SparkSession.builder.master('local[1]').getOrCreate()\n"
-        "for name in ('rocketmq-commitlog', 'rocketmq-consumequeue'):\n"
-        f"    found = spark.read.format(name).load({str(store)!r}, **{{'includeBody': 'false'}})\n"
-        "    print(name, found.where('topic = \"Orders\"').count())\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=400, check=False,
-        cwd=tmp_path, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        f"rocketmq-commitlog {count}", f"rocketmq-consumequeue {count}"
-    ]  # fmt: skip
