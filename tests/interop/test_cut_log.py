@@ -16,6 +16,7 @@ from sinks.delta import DeltaTarget
 from store.state.watermark import read_watermark
 from tests.interop.rocketmq import Broker, boot, drain, send
 from tests.streaming.test_golden import dispatch
+from tests.support.derived_output import DerivedOutput
 from tests.support.golden import difference, tree
 from tests.support.seeds import seed
 from tests.support.tables import log_end, plain_columns, plain_rows
@@ -51,7 +52,7 @@ def check(store: Path, output: Path, table: Path, tmp_path: Path) -> None:
     """Our queues are the broker's, all else is what a fresh dispatch makes."""
     fresh = tmp_path / "fresh"
     shutil.rmtree(fresh, ignore_errors=True)
-    dispatch(store, fresh)
+    DerivedOutput(store, fresh).start()
     assert difference(output / "consumequeue", fresh / "consumequeue") == []
     assert (output / "checkpoint").read_bytes() == (fresh / "checkpoint").read_bytes()
     # killed, the broker may not have dispatched its last messages: its next start does

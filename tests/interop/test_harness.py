@@ -65,10 +65,13 @@ def test_a_consumer_gets_what_a_producer_sent(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("release")
 @needs_rocketmq
 def test_a_broker_serves_the_golden_store(tmp_path: Path) -> None:
-    """The drained digest is the one that the golden stores' README states."""
+    """The drained digest is the one that the golden stores' README states; a command that failed
+    before it says why and is forgotten."""
     with tarfile.open(GOLDEN_BROKER) as archive:
         archive.extractall(tmp_path, filter="data")
     with rocketmq.Broker(tmp_path / "broker") as broker:
+        with pytest.raises(rocketmq.HarnessError, match="Can not find Message Queue"):
+            rocketmq.drain(broker.namesrv, "Nothing")
         drained = rocketmq.drain(broker.namesrv, "Orders")
     assert drained["messages"] == ORDERS
     assert drained["sha256"] == ORDERS_SHA256

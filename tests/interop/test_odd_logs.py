@@ -295,31 +295,45 @@ LOSSES = [
     for planned in (False, True)
     for count, tags in ((60, "T"), (20, "T"), (61, "T"), (60, "Longer"))
 ]
+CHOSEN = 3
+"""Losses that make test tries with 5.3.3; 5.5.1 gets one of them."""
 
 
-@pytest.mark.parametrize(
-    ("release", "planned", "count", "tags"),
-    [
-        *((PARITY, *loss) for loss in LOSSES),
-        (NEWEST, *LOSSES[0]),
-        *(pytest.param(NEWEST, *loss, marks=pytest.mark.slow) for loss in LOSSES[1:]),
-    ],
-    indirect=["release"],
-    scope="module",
-)
 def test_units_of_messages_that_the_log_has_lost(
-    tmp_path: Path, seed: int, planned: bool, count: int, tags: str, index_tags: bool | None
+    tmp_path: Path, seed: int, release: str, index_tags: bool | None
+) -> None:
+    """Some of the losses, chosen by the seed."""
+    chosen = random.Random(seed).sample(LOSSES, CHOSEN if release == PARITY else 1)
+    for number, loss in enumerate(chosen):
+        check_loss(tmp_path / str(number), seed, *loss, index_tags=index_tags)
+
+
+@pytest.mark.slow
+def test_units_of_messages_that_the_log_has_lost_in_every_way(
+    tmp_path: Path, seed: int, index_tags: bool | None
+) -> None:
+    """All of them, with both releases."""
+    for number, loss in enumerate(LOSSES):
+        check_loss(tmp_path / str(number), seed, *loss, index_tags=index_tags)
+
+
+def check_loss(
+    directory: Path, seed: int, planned: bool, count: int, tags: str, *, index_tags: bool | None
 ) -> None:
     """A power cut after a batch's units were durable and before the watermark was; it also takes
     the end of the log, where the broker then stores ``count`` messages for other queues. RocketMQ
     recovers what it builds itself: none of the lost ones' units comes back. ``planned``: Spark
     knows of the batch."""
+    print(f"planned={planned} count={count} tags={tags}")
     rng = random.Random(seed)
     lost = cut_log([("B", rng.randrange(QUEUES)) for _ in range(60)])
     log = cut_log([("A", rng.randrange(QUEUES)) for _ in range(count)], tags)
-    ours, theirs = make_store(tmp_path / "ours", cut_log([])), make_store(tmp_path / "theirs", log)
+    ours, theirs = (
+        make_store(directory / "ours", cut_log([])),
+        make_store(directory / "theirs", log),
+    )
     dispatch(ours, ours, index_tags=index_tags)
-    before = shutil.copytree(ours / "reput", tmp_path / "before")
+    before = shutil.copytree(ours / "reput", directory / "before")
     lost.write(ours / "commitlog")
     dispatch(ours, ours, index_tags=index_tags)
     spark = ours / "reput" / "spark"

@@ -6,12 +6,14 @@ the log alone, read by the plain decoder.
 
 from __future__ import annotations
 
+import random
 import shutil
 import signal
 import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import count, product
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,9 @@ from workload.messages import Workload
 
 TOPIC = "Orders"
 ROUTE = 105
+KINDS = ("concurrent", "orderly", "broadcasting", "subscribe", "assign", "pull")
+GROUPS = count()
+"""Each consumer that drains is of a group of its own."""
 LAST = "CONSUME_FROM_LAST_OFFSET"
 QUEUES = 4
 
@@ -64,15 +69,30 @@ def as_consumed(messages: Sequence[Record]) -> list[Consumed]:
     return sorted(Consumed(m.queue_id, m.queue_offset, zlib.crc32(m.body), 0) for m in messages)
 
 
-@pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["5.3.3", "4.9.7"])
-@pytest.mark.parametrize(
-    "kind", ["concurrent", "orderly", "broadcasting", "subscribe", "assign", "pull"]
-)
-def test_a_consumer_drains_the_store(
-    server: Server, orders: list[Record], kind: str, client: str
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_consumer_drains_the_store(server: Server, orders: list[Record], kind: str) -> None:
     """Everything once; an orderly one in each queue's order."""
-    group = f"drain_{kind}_{client.replace('.', '_')}"
+    check_drain(server, orders, kind, "")
+
+
+def test_an_old_consumer_drains_the_store(server: Server, orders: list[Record], seed: int) -> None:
+    """Two kinds, which the seed chooses."""
+    for kind in random.Random(seed).sample(KINDS, 2):
+        check_drain(server, orders, kind, OLD_CLIENT)
+
+
+@pytest.mark.slow
+def test_an_old_consumer_of_every_kind_drains_the_store(
+    server: Server, orders: list[Record]
+) -> None:
+    """The same, of each kind."""
+    for kind in KINDS:
+        check_drain(server, orders, kind, OLD_CLIENT)
+
+
+def check_drain(server: Server, orders: list[Record], kind: str, client: str) -> None:
+    print(f"{kind=} {client=}")
+    group = f"drain_{next(GROUPS)}"
     with Consumer(server.namesrv, kind, TOPIC, group, client=client) as consumer:
         found = consumer.take(len(orders))
         found += consumer.stop()
@@ -118,18 +138,37 @@ def test_tls(store: Path, orders: list[Record], is_required: bool, tmp_path: Pat
                 assert sorted(consumer.take(len(wanted))) == wanted
 
 
-@pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["5.3.3", "4.9.7"])
-@pytest.mark.parametrize("kind", ["concurrent", "subscribe"])
-@pytest.mark.parametrize("filter", ["tags:T1||T3", "sql:a BETWEEN 2 AND 4"])
-def test_filters(server: Server, orders: list[Record], kind: str, filter: str, client: str) -> None:
-    """By tags and by SQL92: what a plain look at the properties takes."""
+FILTERS = ("tags:T1||T3", "sql:a BETWEEN 2 AND 4")
+ASKING = tuple(product(("concurrent", "subscribe"), ("", OLD_CLIENT)))
+"""Kinds of consumers and their releases."""
+
+
+@pytest.mark.parametrize("filter", FILTERS)
+def test_filters(server: Server, orders: list[Record], filter: str, seed: int) -> None:
+    """By tags and by SQL92: what a plain look at the properties takes. Each kind and each release
+    once, paired by the seed."""
+    pairs = (ASKING[0], ASKING[3]) if seed % 2 else (ASKING[1], ASKING[2])
+    for kind, client in pairs:
+        check_filter(server, orders, filter, kind, client)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filter", FILTERS)
+def test_filters_of_every_consumer(server: Server, orders: list[Record], filter: str) -> None:
+    """The same, with each kind of consumer of each release."""
+    for kind, client in ASKING:
+        check_filter(server, orders, filter, kind, client)
+
+
+def check_filter(server: Server, orders: list[Record], filter: str, kind: str, client: str) -> None:
+    print(f"{kind=} {client=}")
     wanted = [
         m for m in orders
         if (m.property_map[b"TAGS"] in (b"T1", b"T3") if filter.startswith("tags")
             else 2 <= int(m.property_map[b"a"]) <= 4)
     ]  # fmt: skip
     assert 0 < len(wanted) < len(orders)
-    group = f"filter_{kind}_{filter[:3]}_{client.replace('.', '_')}"
+    group = f"filter_{next(GROUPS)}"
     with Consumer(server.namesrv, kind, TOPIC, group, filter=filter, client=client) as consumer:
         found = consumer.take(len(wanted))
         found += consumer.stop()
