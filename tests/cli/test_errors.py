@@ -153,10 +153,11 @@ def test_queues_that_we_did_not_build(golden: Callable[[str], Path], call: Call)
     assert_one_line(done, 2, "did not build", "--adopt", "--output")
 
 
-def test_second_dispatcher(golden: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("spark")
+def test_second_dispatcher(golden: Callable[[str], Path], tmp_path: Path, call: Call) -> None:
     """The second one is told the first one's process id."""
     with Ownership(tmp_path / "output"):
-        done = reput("run", golden("plain"), "--output", tmp_path / "output", "--once")
+        done = call("run", golden("plain"), "--output", tmp_path / "output", "--once")
     assert_one_line(done, 1, "another dispatcher", f"process {os.getpid()}", "--output")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.test_errors import assert_one_line
 from tests.cli.test_read import messages_of
-from tests.support.cli import Call, reput, reput_json
+from tests.support.cli import Call, json_object
 from tests.support.golden import difference
 from tests.support.several_paths import spread, state_paths
 
@@ -56,30 +56,31 @@ def test_readers_print_what_they_print_of_one_directory(
     assert one.sort_by("physicalOffset").equals(other.sort_by("physicalOffset"))
 
 
-def test_what_is_read_is_said(golden: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("spark")
+def test_what_is_read_is_said(golden: Callable[[str], Path], tmp_path: Path, call: Call) -> None:
     """``run`` and ``status`` name the property file and every directory, or that there is none."""
     store, output = golden("plain"), tmp_path / "output"
     directories = spread(store, [tmp_path / "second", tmp_path / "old"], read_only=1)
-    done = reput("run", store, "--output", output, "--once")
+    done = call("run", store, "--output", output, "--once")
     assert done.returncode == 0, done.stderr
     assert f"settings: broker_conf={store / 'broker.conf'}\n" in done.stderr
     for directory in directories:
         assert f"reading commitlog: directory={directory}\n" in done.stderr
     assert difference(output / "consumequeue", store / "consumequeue") == []
-    found = reput_json("status", store, "--output", output)
+    found = json_object(call("status", store, "--output", output, "--json"))
     assert found["broker_conf"] == str(store / "broker.conf")
     assert found["commit_log_directories"] == list(map(str, directories))
     assert (found["log_end"], found["lag_bytes"]) == (found["watermark"], 0)
     other = tmp_path / "other.conf"
     other.write_bytes((store / "broker.conf").read_bytes())
     (store / "broker.conf").unlink()
-    shown = reput("status", store, "--output", output, "--broker-conf", other).stdout
+    shown = call("status", store, "--output", output, "--broker-conf", other).stdout
     assert f"settings    {other}\n" in shown
     assert f"commitlog   {', '.join(map(str, directories))}\n" in shown
-    alone = reput_json("status", store, "--consume-queue-file-size", 6000)
+    alone = json_object(call("status", store, "--consume-queue-file-size", 6000, "--json"))
     assert alone["broker_conf"] is None
     assert alone["commit_log_directories"] == [str(directories[0])]
-    shown = reput("status", store, "--consume-queue-file-size", 6000).stdout
+    shown = call("status", store, "--consume-queue-file-size", 6000).stdout
     assert "settings    no broker.conf, RocketMQ's defaults\n" in shown
 
 
