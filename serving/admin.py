@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from readers import offsetreset
+from readers.messages import decode_message_id
 from readers.messagestore import MessageStore
 from readers.offsetreset import OffsetChange
 from serving import requests
@@ -22,9 +23,11 @@ from serving.positions import Positions
 from serving.pulling import Pulling
 from serving.queues import ServedQueues
 from store.errors import NotFoundError, UsageError
+from store.state.consumeroffset import TopicGroup
 
 logger = logging.getLogger("reput")
 
+MAX_LONG = (1 << 63) - 1
 CALL_SECONDS = 10.0
 """A client that is asked for its state answers in this time (``Broker2Client.callClient``)."""
 
@@ -57,7 +60,11 @@ class Admin:
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
             RequestCode.CLONE_GROUP_OFFSET: self.clone_group_offset,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.query_topic_consume_by_who,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.query_topics_by_consumer,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.query_subscription_by_consumer,
+            RequestCode.QUERY_CORRECTION_OFFSET: self.query_correction_offset,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.consumer_running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_message_directly,
         }
 
     def reset_offset(self, connection: Connection, request: Frame) -> Frame:
@@ -123,8 +130,62 @@ class Admin:
         body = requests.to_json({"groupList": sorted(groups)})
         return request.answer(ResponseCode.SUCCESS, body=body)
 
+    def query_topics_by_consumer(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with the topics in which a group has committed offsets."""
+        topics = self._positions.topics_of(requests.group(request, "group"))
+        return request.answer(ResponseCode.SUCCESS, body=requests.to_json({"topicList": topics}))
+
+    def query_subscription_by_consumer(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with what a group wants of a topic, as one of its members has sent it."""
+        group, topic = requests.group(request, "group"), requests.text(request, "topic")
+        body: dict[str, object] = {"group": group, "topic": topic}
+        if data := self._groups.subscription_data(group, topic):
+            body["subscriptionData"] = data
+        return request.answer(ResponseCode.SUCCESS, body=requests.to_json(body))
+
+    def query_correction_offset(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with the least offset of all groups in each queue; those in ``filterGroups`` are
+        left out, where RocketMQ removes their offsets. A queue in which ``compareGroup`` has not
+        come so far gets the greatest number.
+        """
+        topic = requests.text(request, "topic")
+        left_out = {name.strip() for name in request.ext.get("filterGroups", "").split(",")}
+        found: dict[int, int] = {}
+        for key, queues in self._positions.table.items():
+            if key.topic != topic or key.group in left_out:
+                continue
+            for queue_id, offset in queues.items():
+                if offset >= self._queues.min_offset(topic, queue_id):
+                    found[queue_id] = min(offset, found.get(queue_id, offset))
+        compared = TopicGroup(topic, request.ext.get("compareGroup", ""))
+        for queue_id, offset in self._positions.table.get(compared, {}).items():
+            if found.get(queue_id, 0) > offset:
+                found[queue_id] = MAX_LONG
+        entries = {str(queue_id): str(offset) for queue_id, offset in sorted(found.items())}
+        body = requests.keyed_json(entries, "correctionOffsets")
+        return request.answer(ResponseCode.SUCCESS, body=body.encode())
+
     def consumer_running_info(self, connection: Connection, request: Frame) -> None:
         """Ask a member for its state, and give its answer back later."""
+        self._ask_member(connection, request, request.ext)
+
+    def consume_message_directly(self, connection: Connection, request: Frame) -> None:
+        """Let a member consume one message, whatever it subscribes to, and give its answer back
+        later."""
+        message_id = requests.text(request, "msgId")
+        self._store.refresh()
+        decoded = decode_message_id(message_id)
+        message = decoded and self._store.message_at(decoded[1])
+        if not message:
+            text = f"can not find message by the id, {message_id[:80]}"
+            raise Refused(ResponseCode.SYSTEM_ERROR, text)
+        ext = {**request.ext, "brokerName": self._broker_name}
+        self._ask_member(connection, request, ext, self._store.stored_record(message))
+
+    def _ask_member(
+        self, connection: Connection, request: Frame, ext: dict[str, str], body: bytes = b""
+    ) -> None:
+        """Pass a request on to the member that it names; the answer follows later."""
         name, client_id = requests.group(request), requests.text(request, "clientId")
         group = self._groups.get(name)
         member = group.members.get(client_id) if group else None
@@ -139,8 +200,7 @@ class Admin:
             else:
                 connection.send(request.answer(answer.code, answer.remark, answer.ext, answer.body))
 
-        code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        member.connection.call(code, request.ext, CALL_SECONDS, relay)
+        member.connection.call(RequestCode(request.code), ext, CALL_SECONDS, relay, body)
 
 
 @contextmanager

@@ -58,9 +58,11 @@ class PolledArrivals:
         if self._is_new_watch():
             # it may have been written before
             return
-        seconds = POLL_SECONDS if self._watch < 0 else TOLD_POLL_SECONDS
+        if self._watch < 0:
+            await asyncio.sleep(POLL_SECONDS)
+            return
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(TOLD_POLL_SECONDS):
                 await self._moved.wait()
         self._moved.clear()
 

@@ -17,7 +17,7 @@ from typing import cast
 
 from serving.codes import RequestCode, ResponseCode
 from serving.frame import ONE_WAY, Codec, Frame, FrameError, decode, encode, frame_length
-from store.errors import ReputError
+from store.errors import error_text
 
 logger = logging.getLogger("reput")
 
@@ -172,7 +172,12 @@ class Connection(asyncio.Protocol):
         self.send(Frame(code, self._opaque, ONE_WAY, None, ext, codec=self._codec))
 
     def call(
-        self, code: RequestCode, ext: dict[str, str], seconds: float, on_answer: OnAnswer
+        self,
+        code: RequestCode,
+        ext: dict[str, str],
+        seconds: float,
+        on_answer: OnAnswer,
+        body: bytes = b"",
     ) -> None:
         """Send a request of ours; ``on_answer`` is called once, after ``seconds`` at the latest.
 
@@ -184,7 +189,7 @@ class Connection(asyncio.Protocol):
         opaque = self._opaque
         timer = self._loop.call_later(seconds, self._end_call, opaque, None)
         self._calls[opaque] = on_answer, timer
-        self.send(Frame(code, opaque, 0, None, ext, codec=self._codec))
+        self.send(Frame(code, opaque, 0, None, ext, body, codec=self._codec))
 
     def _end_call(self, opaque: int, answer: Frame | None) -> None:
         if opaque in self._calls:
@@ -251,7 +256,7 @@ class Connection(asyncio.Protocol):
             answer = request.answer(refused.code, refused.remark, refused.ext)
         except Exception as error:
             # whatever a request does, the server goes on
-            text = str(error) if isinstance(error, ReputError | OSError) else repr(error)
+            text = error_text(error)
             logger.error("request %d of %s failed: %s", request.code, self.peer, text)
             answer = request.answer(ResponseCode.SYSTEM_ERROR, text)
         if answer is not None and not request.is_one_way:

@@ -20,7 +20,7 @@ from serving.config import ServerConfig
 from serving.server import Server
 from serving.stores import BrokerIdentity, ServedStore
 from store.config import StoreSettings
-from store.errors import ReputError
+from store.errors import error_text
 from store.runs.dispatch import QueueIdentities
 
 STOP_SECONDS = 10.0
@@ -87,9 +87,9 @@ class EmbeddedServer:
                 )
         except Exception as error:
             # whatever it was, messages are dispatched all the same
-            text = str(error) if isinstance(error, ReputError | OSError) else repr(error)
             logger.error(
-                "serving has ended, dispatching goes on: %s; the next start serves again", text
+                "serving has ended, dispatching goes on: %s; the next start serves again",
+                error_text(error),
             )
         finally:
             self._end()

@@ -11,17 +11,15 @@ by itself. Source: RocketMQ 5.3.3 ``SubscriptionGroupManager``, ``SubscriptionGr
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from store import configjson
 from store.errors import UsageError
-from store.filetimes import Watched
+from store.filetimes import LookTimer, Watched
 
 SUBSCRIPTION_GROUP_FILE = "config/subscriptionGroup.json"
-_FRESH_SECONDS = 1.0
 _PULL_FORBIDDEN = 1 << 2
 """Bit of a topic that a group must not pull (``PermName.INDEX_PERM_READ``)."""
 
@@ -44,13 +42,12 @@ class GroupPolicies:
         self._path = root / SUBSCRIPTION_GROUP_FILE
         self._file = Watched(self._path, self._read)
         self._policies = self._file.value()
-        self._read_at = time.monotonic()
+        self._timer = LookTimer()
 
     def find(self, group: str) -> GroupPolicy:
         """A group's policy."""
-        now = time.monotonic()
-        if now >= self._read_at + _FRESH_SECONDS:
-            self._policies, self._read_at = self._file.value(), now
+        if self._timer.is_due():
+            self._policies = self._file.value()
         return self._policies.get(group, _ANYTHING)
 
     def has(self, group: str) -> bool:

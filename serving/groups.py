@@ -79,6 +79,9 @@ class Group:
     consume_from_where: str = ""
     members: dict[str, Member] = field(default_factory=dict)
     """By client id."""
+    listed: bytes = b""
+    """The member list as members ask for it after a notice, topic by topic; empty after a
+    change."""
     notice: asyncio.TimerHandle | None = None
     notice_due: float = 0.0
 
@@ -137,6 +140,13 @@ class Groups:
         """The groups of which some member subscribes to a topic."""
         groups = self._groups.values()
         return {g.name for g in groups if any(topic in m.subscriptions for m in g.members.values())}
+
+    def subscription_data(self, name: str, topic: str) -> Mapping[str, object] | None:
+        """What a group wants of a topic, as one of its members has sent it."""
+        group = self._groups.get(name)
+        members = group.members.values() if group else ()
+        found = (member.subscriptions.get(topic) for member in members)
+        return next((subscription.data for subscription in found if subscription), None)
 
     def groups_of(self, connection: Connection, topic: str) -> Iterator[str]:
         """The groups whose member on this connection subscribes to a topic."""
@@ -267,6 +277,7 @@ class Groups:
 
     def _changed(self, group: Group) -> None:
         """Notify the members when the group has been quiet for a while."""
+        group.listed = b""
         if group.message_model == BROADCASTING:
             return
         loop = asyncio.get_running_loop()
@@ -291,8 +302,9 @@ class Groups:
         if group is None:
             text = f"no consumer for this group, {name}"
             raise Refused(ResponseCode.SYSTEM_ERROR, text)
-        body = requests.to_json({"consumerIdList": sorted(group.members)})
-        return request.answer(ResponseCode.SUCCESS, body=body)
+        if not group.listed:
+            group.listed = requests.to_json({"consumerIdList": sorted(group.members)})
+        return request.answer(ResponseCode.SUCCESS, body=group.listed)
 
     def list_connections(self, _connection: Connection, request: Frame) -> Frame:
         """Answer with members, addresses and subscriptions of a group."""
@@ -377,4 +389,5 @@ def _warn_of_difference(group: Group, member: Member, sent: Subscription) -> Non
                 group.name, sent.topic, member.client_id, sent.expression, other.client_id,
                 held.expression,
             )  # fmt: skip
-            return
+        # where the others differ among themselves, that was said when they came
+        return

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -46,6 +46,8 @@ REPLACE_SECONDS = 5.0
 """The file is replaced this long after a commit, as RocketMQ does (flushConsumerOffsetInterval)."""
 RETRY_SECONDS = 5.0
 NO_OFFSET = -1
+MAX_TOPIC_GROUPS = 1 << 17
+"""Pairs of a topic and a group that may have offsets: the whole file is written every time."""
 MAX_REMEMBERED = 10_000
 """Topics of groups of which more than committed offsets is remembered; the oldest are forgotten."""
 
@@ -74,6 +76,8 @@ class Positions:
             self._file.replace(self._offsets, 0)
             self._opened = opened.pop_all()
         self._unsynced: Offsets = {}
+        self._is_full = False
+        """Whether it was said that there are too many pairs of topics and groups."""
         self._unwritten = 0
         """Commits since the file was replaced."""
         self._shrunk = asyncio.Event()
@@ -135,6 +139,7 @@ class Positions:
         member = self._groups.member(connection, group)
         if member and self._resets.is_awaited((topic, group, queue_id), member.client_id):
             return
+        self._check_room(topic, group)
         before = self.committed(topic, group, queue_id)
         if offset < before:
             logger.warning(
@@ -143,8 +148,10 @@ class Positions:
             )  # fmt: skip
         self._store(topic, group, queue_id, offset)
 
-    def change(self, changes: Iterable[OffsetChange]) -> None:
+    def change(self, changes: Sequence[OffsetChange]) -> None:
         """Store offsets that somebody else than a member decides, and let the members follow."""
+        for change in changes:
+            self._check_room(change.topic, change.group)
         for change in changes:
             topic, name, queue_id = change.topic, change.group, change.queue_id
             if change.after is None:
@@ -161,6 +168,19 @@ class Positions:
             self._resets.begin(
                 (topic, name, queue_id), change.after, group.members if group else ()
             )
+
+    def _check_room(self, topic: str, group: str) -> None:
+        """Raise Refused for a new pair where there are too many."""
+        if TopicGroup(topic, group) in self._offsets or len(self._offsets) < MAX_TOPIC_GROUPS:
+            return
+        if not self._is_full:
+            self._is_full = True
+            logger.error(
+                "there are offsets of %d pairs of a topic and a group: those of new pairs are not "
+                "kept, and group %s in topic %s is the first; see who uses so many groups",
+                len(self._offsets), group, topic,
+            )  # fmt: skip
+        raise Refused(ResponseCode.SYSTEM_BUSY, "there are too many groups with offsets")
 
     def told_at_pull(
         self, connection: Connection, topic: str, group: str, queue_id: int

@@ -87,19 +87,12 @@ class Queries:
             "minQueueIndex": self._queues.min_offset(topic, queue_id),
         }
         if group is not None:
-            data = self._subscription(group, topic)
+            data = self._groups.subscription_data(group, topic)
             body["subscriptionData"] = data
             body["filterData"] = "null" if data else f"{group}@{topic} is not online!"
         units = self._store.units(topic, queue_id, index, min(max(count, 0), MAX_UNITS))
         body["queueData"] = [_unit_json(unit) for unit in units]
         return request.answer(ResponseCode.SUCCESS, body=requests.to_json(body))
-
-    def _subscription(self, name: str, topic: str) -> object:
-        """A member's subscription, as it was sent."""
-        group = self._groups.get(name)
-        members = group.members.values() if group else ()
-        found = (member.subscriptions.get(topic) for member in members)
-        return next((subscription.data for subscription in found if subscription), None)
 
 
 def _unit_json(unit: CqUnit) -> dict[str, object]:

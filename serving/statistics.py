@@ -5,6 +5,7 @@ Source: RocketMQ 5.3.3 ``AdminBrokerProcessor``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,7 @@ class Statistics:
             RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
             RequestCode.GET_CONSUME_STATS: self.consume_stats,
             RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.consume_time_span,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
         }
 
@@ -102,6 +104,31 @@ class Statistics:
         totals = f'"totalDiff":{total},"totalInflightDiff":{inflight}'
         body = f'{{"consumeStatsList":[{",".join(groups)}],{totals}}}'
         return request.answer(ResponseCode.SUCCESS, body=body.encode())
+
+    def consume_time_span(self, _connection: Connection, request: Frame) -> Frame:
+        """Answer with store times of each queue of a topic: of its first and last message, of the
+        last that a group has consumed, and the age of the next one."""
+        topic, group = requests.text(request, "topic"), requests.group(request, "group")
+        self._queues.topic(topic)
+        spans = [self._time_span(queue) for queue in self._consumed(group, [topic])]
+        body = requests.to_json({"consumeTimeSpanSet": spans})
+        return request.answer(ResponseCode.SUCCESS, body=body)
+
+    def _time_span(self, queue: _Consumed) -> dict[str, object]:
+        """QueueTimeSpan; times are -1 without a message."""
+        topic, queue_id = queue.topic, queue.queue_id
+        offsets = (self._queues.min_offset(topic, queue_id), queue.broker - 1, queue.consumer)
+        first, last, following = (
+            self._queues.store_time(topic, queue_id, offset) or -1 for offset in offsets
+        )
+        now = time.time_ns() // 1_000_000
+        return {
+            "consumeTimeStamp": queue.last_time or first,
+            "delayTime": now - following if queue.consumer < queue.broker else 0,
+            "maxTimeStamp": last,
+            "messageQueue": {"brokerName": self._broker_name, "queueId": queue_id, "topic": topic},
+            "minTimeStamp": first,
+        }
 
     def _consumed(self, group: str, topics: Sequence[str]) -> list[_Consumed]:
         """Each queue of the topics that a group consumes."""

@@ -13,9 +13,9 @@ from typing import Self
 
 from serving.arrivals import ToldArrivals
 from store.config import StoreSettings, broker_name, read_properties
-from store.errors import OwnershipError, UsageError
+from store.errors import UsageError
 from store.queue.consumequeue import topic_directory
-from store.state.brokerlock import broker_pid
+from store.state.consumeroffset import check_no_broker
 
 DEFAULT_CLUSTER_NAME = "DefaultCluster"
 
@@ -54,19 +54,10 @@ class ServedStore:
     output's lock; otherwise the watermark is polled."""
 
     def check_not_in_use(self) -> None:
-        """Refuse to keep positions in the store of a running broker, which writes the same file.
-
-        Raises OwnershipError.
-        """
+        """Raises OwnershipError where positions would be kept in a running broker's store."""
         # a look at the lock would drop it where this process holds it
-        if self.arrivals is not None or self.output.resolve() != self.settings.root.resolve():
-            return
-        pid = broker_pid(self.output)
-        if pid is not None:
-            raise OwnershipError(
-                f"a broker or dispatcher (process {pid}) writes {self.output}; "
-                "give an output of your own for queues and positions with --output DIR"
-            )
+        if self.arrivals is None:
+            check_no_broker(self.output, self.settings.root)
 
 
 def check_names(found: Sequence[tuple[StoreSettings, BrokerIdentity]]) -> None:

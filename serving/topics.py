@@ -6,19 +6,17 @@ pull exactly the queues 0 to readQueueNums - 1, so a queue that the declaration 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from readers.messagestore import MessageStore
-from store.filetimes import Watched
+from store.filetimes import LookTimer, Watched
 from store.log.record import RETRY_GROUP_TOPIC_PREFIX
 from store.queue.consumequeue import MAX_TOPIC_BYTES
 from store.queue.queuetype import TOPICS_FILE, read_topic_table
 
 PERM_READ = 4
-_FRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Topics:
         self._is_known_group = is_known_group
         self._declared: Mapping[str, object] = {}
         self._found: dict[str, TopicConfig | None] = {}
-        self._read_at = float("-inf")
+        self._timer = LookTimer()
 
     def find(self, name: str) -> TopicConfig | None:
         """A topic; None if it is unknown."""
@@ -66,12 +64,9 @@ class Topics:
         return sorted({*self._declared, *self._store.topics()})
 
     def _refresh(self) -> None:
-        now = time.monotonic()
-        if now < self._read_at + _FRESH_SECONDS:
-            return
-        self._read_at = now
-        self._found.clear()
-        self._declared = self._table.value()
+        if self._timer.is_due():
+            self._found.clear()
+            self._declared = self._table.value()
 
     def _make(self, name: str) -> TopicConfig | None:
         ids = self._store.queue_ids(name)

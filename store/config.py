@@ -42,6 +42,11 @@ _MAX_LONG = 10**18 - 1
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+def setting_name(field_name: str) -> str:
+    """RocketMQ's name of a setting, from that of our field: in camel case."""
+    return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), field_name)
+
+
 def _switch(default: bool) -> Any:
     """A field that the property file states under its name in camel case."""
     return field(default=default, metadata={"limits": None})
@@ -186,7 +191,7 @@ def _stated(values: dict[str, str], path: Path) -> dict[str, Any]:
     """The fields of StoreSettings that a property file states, except the log's directories."""
     found: dict[str, Any] = {}
     for setting in fields(StoreSettings):
-        key = re.sub(r"_([a-z])", lambda letter: letter[1].upper(), setting.name)
+        key = setting_name(setting.name)
         if key not in values or "limits" not in setting.metadata:
             continue
         limits = setting.metadata["limits"]

@@ -97,3 +97,8 @@ class NoSpaceError(OutputError):
 
 class SyncError(OutputError):
     """fsync failed: the kernel may have dropped pages, so only a restart finds the true state."""
+
+
+def error_text(error: Exception) -> str:
+    """One line about any error: ours and the system's are whole sentences already."""
+    return str(error) if isinstance(error, ReputError | OSError) else repr(error)

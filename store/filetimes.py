@@ -36,6 +36,22 @@ def signature(path: Path) -> object:
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
+class LookTimer:
+    """Says when it is time to look again; what was seen counts meanwhile."""
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        self._seconds = seconds
+        self._looked_at = float("-inf")
+
+    def is_due(self) -> bool:
+        """Whether to look now; if so, the time begins anew."""
+        now = time.monotonic()
+        is_due = now >= self._looked_at + self._seconds
+        if is_due:
+            self._looked_at = now
+        return is_due
+
+
 class Watched(Generic[T]):
     """A value that follows from a file, read again after the file was written; otherwise a stat
     suffices."""

@@ -271,8 +271,10 @@ class QueueFiles(MappedFileQueue):
         low, high = 0, length // self.unit_size
         while low < high:
             middle = (low + high) // 2
-            real = self._next_real(start, middle, high)
-            unit = self.units(start, real, 1)[0] if real < high else None
+            real, unit = middle, self.units(start, middle, 1)[0]
+            if unit["size"] == PRE_BLANK_SIZE:
+                real = self._next_real(start, middle, high)
+                unit = self.units(start, real, 1)[0] if real < high else None
             if unit is not None and holds(int(unit["offset"]), int(unit["size"])):
                 low = real + 1
             else:
@@ -353,6 +355,11 @@ class ConsumeQueueFiles(QueueFiles):
         """Index of the first unit whose message is still in the log; the end if there is none."""
         for start in self.starts:
             length = min(max(end - start, 0), self.file_size)
+            first = self.units(start, 0, 1)[:length]
+            is_real = len(first) and first["size"][0] != PRE_BLANK_SIZE
+            if is_real and first["offset"][0] >= log_min_offset:
+                # as in most queues: no search
+                return start // CQ_STORE_UNIT_SIZE
             gone = self._count_while(start, length, lambda offset, _: offset < log_min_offset)
             kept = self._next_real(start, gone, length // CQ_STORE_UNIT_SIZE) if length else 0
             if kept * CQ_STORE_UNIT_SIZE < length:

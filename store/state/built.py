@@ -29,7 +29,7 @@ from typing import Any
 
 from store import fsops, jsontext
 from store.config import FILE_NAME as BROKER_CONF
-from store.config import OnQueueGap, StoreSettings, read_stated
+from store.config import OnQueueGap, StoreSettings, read_stated, setting_name
 from store.errors import StoreError, UsageError
 from store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
@@ -49,8 +49,6 @@ logger = logging.getLogger("reput")
 class BuildSetting:
     """One setting that determines bytes."""
 
-    name: str
-    """RocketMQ's key, or one of ours in the same style."""
     field: str
     """Field of StoreSettings."""
     kinds: tuple[str, ...]
@@ -58,6 +56,11 @@ class BuildSetting:
     flag: str | None = None
     may_change: bool = False
     """Whether files of two values are sound, so that a new value holds for later entries."""
+
+    @property
+    def name(self) -> str:
+        """RocketMQ's key, or one of ours in the same style."""
+        return setting_name(self.field)
 
 
 _QUEUES = (CONSUME_QUEUE_DIRECTORY,)
@@ -67,27 +70,24 @@ _INDEX = (INDEX_DIRECTORY,)
 _EVERYTHING = _QUEUES + _EXT + _BATCH + _INDEX
 
 SETTINGS = (
-    BuildSetting("mappedFileSizeConsumeQueue", "mapped_file_size_consume_queue", _QUEUES,
-                 "--consume-queue-file-size"),
-    BuildSetting("onQueueGap", "on_queue_gap", _QUEUES, "--on-queue-gap"),
-    BuildSetting("enableMultiDispatch", "enable_multi_dispatch", _QUEUES),
-    BuildSetting("enableLmq", "enable_lmq", _QUEUES),
-    BuildSetting("enableConsumeQueueExt", "enable_consume_queue_ext", _QUEUES + _EXT),
-    BuildSetting("mappedFileSizeConsumeQueueExt", "mapped_file_size_consume_queue_ext", _EXT),
-    BuildSetting("enableCalcFilterBitMap", "enable_calc_filter_bit_map", _EXT),
-    BuildSetting("maxErrorRateOfBloomFilter", "max_error_rate_of_bloom_filter", _EXT),
-    BuildSetting("expectConsumerNumUseFilter", "expect_consumer_num_use_filter", _EXT),
-    BuildSetting("mapperFileSizeBatchConsumeQueue", "mapper_file_size_batch_consume_queue", _BATCH),
-    BuildSetting("messageIndexEnable", "message_index_enable", _INDEX, "--index", may_change=True),
-    BuildSetting("indexFileWriteEnable", "index_file_write_enable", _INDEX, "--index",
-                 may_change=True),
-    BuildSetting("indexTags", "index_tags", _INDEX, "--index-tags"),
-    BuildSetting("maxHashSlotNum", "max_hash_slot_num", _INDEX),
-    BuildSetting("maxIndexNum", "max_index_num", _INDEX),
-    BuildSetting("verifyCrc", "verify_crc", _EVERYTHING, "--verify-crc"),
+    BuildSetting("mapped_file_size_consume_queue", _QUEUES, "--consume-queue-file-size"),
+    BuildSetting("on_queue_gap", _QUEUES, "--on-queue-gap"),
+    BuildSetting("enable_multi_dispatch", _QUEUES),
+    BuildSetting("enable_lmq", _QUEUES),
+    BuildSetting("enable_consume_queue_ext", _QUEUES + _EXT),
+    BuildSetting("mapped_file_size_consume_queue_ext", _EXT),
+    BuildSetting("enable_calc_filter_bit_map", _EXT),
+    BuildSetting("max_error_rate_of_bloom_filter", _EXT),
+    BuildSetting("expect_consumer_num_use_filter", _EXT),
+    BuildSetting("mapper_file_size_batch_consume_queue", _BATCH),
+    BuildSetting("message_index_enable", _INDEX, "--index", may_change=True),
+    BuildSetting("index_file_write_enable", _INDEX, "--index", may_change=True),
+    BuildSetting("index_tags", _INDEX, "--index-tags"),
+    BuildSetting("max_hash_slot_num", _INDEX),
+    BuildSetting("max_index_num", _INDEX),
+    BuildSetting("verify_crc", _EVERYTHING, "--verify-crc"),
     # a broker uses other levels after a restart
-    BuildSetting("messageDelayLevelsMs", "message_delay_levels_ms", _QUEUES + _EXT + _BATCH,
-                 may_change=True),
+    BuildSetting("message_delay_levels_ms", _QUEUES + _EXT + _BATCH, may_change=True),
 )  # fmt: skip
 _FIELDS = {setting.name: setting.field for setting in SETTINGS}
 _NAMES = {setting.field: setting.name for setting in SETTINGS}

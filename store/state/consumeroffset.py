@@ -207,6 +207,21 @@ class ConsumerOffsetFile:
         return _document(offsets, self._counter)
 
 
+def check_no_broker(output: Path, store: Path) -> None:
+    """Refuse to keep offsets in the store of a running broker, which writes the same file.
+
+    Raises OwnershipError.
+    """
+    if output.resolve() != store.resolve():
+        return
+    pid = broker_pid(output)
+    if pid is not None:
+        raise OwnershipError(
+            f"a broker or dispatcher (process {pid}) writes {output}; give an output of your own "
+            "for queues and offsets (--output DIR)"
+        )
+
+
 class SharedConsumerOffsetFile:
     """The file and the journal for processes that commit beside each other, each in its turn.
 
@@ -222,7 +237,7 @@ class SharedConsumerOffsetFile:
 
     def __enter__(self) -> Self:
         """Raises OwnershipError also if a server keeps these offsets for itself."""
-        self._check_no_broker()
+        check_no_broker(self._output, self._seed)
         self._file.__enter__()
         return self
 
@@ -230,7 +245,7 @@ class SharedConsumerOffsetFile:
         """Put the journal's commits into the file, of which alone a broker reads."""
         with ExitStack() as held:
             held.push(self._file)
-            self._check_no_broker()
+            check_no_broker(self._output, self._seed)
             held.enter_context(self._turn())
             offsets = self._file.load(self._seed)
             if self._file.has_commits:
@@ -242,7 +257,7 @@ class SharedConsumerOffsetFile:
 
     def update(self, plan: Callable[[Offsets], Offsets]) -> Offsets:
         """Commit durably what ``plan`` answers to the committed offsets; all of them afterwards."""
-        self._check_no_broker()
+        check_no_broker(self._output, self._seed)
         with self._turn():
             offsets = self._file.load(self._seed)
             commits = plan(offsets)
@@ -260,14 +275,6 @@ class SharedConsumerOffsetFile:
         found = lock(self._output / TURN_LOCK, patience=None)
         assert found is not None  # it waits
         return found
-
-    def _check_no_broker(self) -> None:
-        pid = broker_pid(self._output) if self._output.samefile(self._seed) else None
-        if pid is not None:
-            raise OwnershipError(
-                f"a broker or dispatcher (process {pid}) writes {self._output}; give an output of "
-                "your own for queues and offsets"
-            )
 
 
 class _Found(NamedTuple):

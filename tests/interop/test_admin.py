@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from store import configjson
 from store.log import properties
 from store.log.record import Record
 from store.state.consumeroffset import CONSUMER_OFFSET_FILE
@@ -30,12 +31,15 @@ from tests.interop.rocketmq import (
     send,
 )
 from tests.support.golden import log_records
+from tests.support.remoting import Client
 
 TOPIC, IDLE = "Trade", "Idle"
 QUEUES, MESSAGES = 4, 200
 COMMITTED = {"front": {0: 7, 1: 20, 2: 1}, "other": {1: 15}, "third": {0: 1}}
 """Messages that each group consumes, by queue."""
 TOOLS = "TOOLS_CONSUMER"
+CONSUME_TIME_SPAN, CORRECTION_OFFSET = 303, 308
+TOPICS_BY_CONSUMER, SUBSCRIPTION_BY_CONSUMER, TO_CLIENT = 343, 345, 220
 CLIENTS = {"5.3.3": "", "4.9.7": OLD_CLIENT}
 CLIENT_ID = re.compile(r"\d+\.\d+\.\d+\.\d+@\S+")
 
@@ -44,10 +48,12 @@ pytestmark = pytest.mark.timeout(900)
 
 @dataclass
 class Asked:
-    """The output of each command, by release and command."""
+    """The output of each command, by release and command, and answers to single requests."""
 
     broker: dict[tuple[str, str], str] = field(default_factory=dict)
     reput: dict[tuple[str, str], str] = field(default_factory=dict)
+    broker_answers: list[object] = field(default_factory=list)
+    reput_answers: list[object] = field(default_factory=list)
 
 
 def commands(
@@ -62,6 +68,7 @@ def commands(
     times = sorted(record.store_timestamp for record in records)
     middle = str(times[len(times) // 2])
     place = ("-t", TOPIC)
+    by_id = (*(place if release == "5.3.3" else ()), "-i", message_id(keyed))
     return [
         ("topicList",),
         ("topicRoute", *place),
@@ -73,7 +80,8 @@ def commands(
         ("consumerStatus", "-g", "online", "-i", member),
         ("queryMsgByKey", *place, "-k", key),
         ("queryMsgByUniqueKey", *place, "-i", unique),
-        ("queryMsgById", *(place if release == "5.3.3" else ()), "-i", message_id(keyed)),
+        ("queryMsgById", *by_id),
+        ("queryMsgById", *by_id, "-g", "online", "-d", member),
         ("queryMsgByOffset", *place, "-b", "interop", "-i", "1", "-o", "3"),
         ("queryCq", *place, "-q", "1", "-i", "3", "-c", "5", "-b", address),
         ("queryCq", *place, "-q", "1", "-i", "3", "-c", "1", "-b", address, "-g", "online"),
@@ -107,10 +115,12 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
             host, port = records[0].store_host
             address = f"{host}:{port}"
             found.broker = printed(broker.namesrv, tools, records, address)
+            found.broker_answers = answers(port)
         (store / CONSUMER_OFFSET_FILE).unlink()
         (store / f"{CONSUMER_OFFSET_FILE}.bak").unlink(missing_ok=True)
         with serving(store, listen=address) as server:
             found.reput = printed(server.namesrv, tools, records, address)
+            found.reput_answers = answers(port)
     return found
 
 
@@ -138,6 +148,25 @@ def answered(namesrv: str, tool: Admin, words: Sequence[str]) -> str:
             return output
 
 
+def answers(port: int) -> list[object]:
+    """Answers to requests for which mqadmin has no command."""
+    questions: list[tuple[int, dict[str, object]]] = [
+        (CONSUME_TIME_SPAN, {"topic": TOPIC, "group": "front"}),
+        (CORRECTION_OFFSET, {"topic": TOPIC}),
+        (CORRECTION_OFFSET, {"topic": TOPIC, "compareGroup": "third"}),
+        (TOPICS_BY_CONSUMER, {"group": "front"}),
+        (SUBSCRIPTION_BY_CONSUMER, {"group": "nobody", "topic": TOPIC}),
+        (TO_CLIENT, {"topic": TOPIC, "group": "front", "timestamp": 0, "isForce": True}),
+    ]
+    found: list[object] = []
+    with Client(port) as client:
+        for code, fields in questions:
+            answer = client.ask(code, fields)
+            body = configjson.parse(answer.body.decode()) if answer.body else None
+            found.append((code, answer.code, body))
+    return found
+
+
 def member_with_queue(namesrv: str, tool: Admin) -> str:
     """The member's id, once it has its queue."""
     deadline = time.monotonic() + WAIT_SECONDS
@@ -149,6 +178,13 @@ def member_with_queue(namesrv: str, tool: Admin) -> str:
             if re.search(rf"^{IDLE} +\S+ +0 +ProcessQueueInfo", shown, re.M):
                 return member[0]
     raise HarnessError(f"the member has no queue: {shown}")
+
+
+def comparable(answer: object) -> object:
+    """An answer without the time of day, and without the broker's address."""
+    if isinstance(answer, dict):
+        return {k: comparable(v) for k, v in answer.items() if k not in ("delayTime", "brokerAddr")}
+    return list(map(comparable, answer)) if isinstance(answer, list | tuple) else answer
 
 
 def normalised(command: str, output: str) -> list[list[str]]:
@@ -183,6 +219,8 @@ def normalised(command: str, output: str) -> list[list[str]]:
             return sorted(words for words in lines if "CID_RMQ_SYS_TRANS" not in words)
         case "resetOffsetByTime" | "skipAccumulatedMessage":
             return sorted(lines)
+        case "queryMsgById" if "ConsumeMessageDirectlyResult" in text:
+            return [line.split() for line in re.sub(r"spentTimeMills=\d+", "", text).splitlines()]
         case name if name.startswith("queryMsg"):
             tracks = sorted(re.findall(r"MessageTrack \[.*?\]\]?", text))
             kept = re.sub(r"MessageTrack \[.*", "", text)
@@ -203,4 +241,11 @@ def test_mqadmin_prints_the_same(asked: Asked, release: str) -> None:
         if not command.endswith("clusterList"):
             assert "Exception: " not in ours, ours
         compared += 1
-    assert compared == 20
+    assert compared == 21
+
+
+def test_requests_without_a_command(asked: Asked) -> None:
+    """Times, least offsets, topics and subscriptions of groups."""
+    assert len(asked.broker_answers) == 6
+    for ours, theirs in zip(asked.reput_answers, asked.broker_answers, strict=True):
+        assert comparable(ours) == comparable(theirs), (ours, theirs)

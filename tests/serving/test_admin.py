@@ -19,6 +19,7 @@ from tests.support.wire import read_log
 
 PULL, QUERY_MESSAGE, QUERY, UPDATE, VIEW, HEART_BEAT = 11, 12, 14, 15, 33, 34
 RESET, WHO, RUNNING_INFO, CLONE, BROKER_STATS, CQ = 222, 300, 307, 314, 317, 321
+CORRECTION, DIRECTLY, TO_CLIENT = 308, 309, 220
 FOUND, MOVED, NOT_FOUND = 0, 21, 22
 MESSAGES = 10
 ROLLED_BACK = 3 << 2
@@ -165,6 +166,48 @@ def test_a_members_state_is_asked_for(port: int) -> None:
             admin.send(RUNNING_INFO, question)
             assert member.receive().code == RUNNING_INFO
         assert admin.receive().code == 207
+
+
+def test_a_member_consumes_one_message(store: Path, port: int) -> None:
+    """It gets the record; a message that is not there is nobody's."""
+    ((position, record), *_) = read_log(store / "commitlog")
+    question: dict[str, object] = {"consumerGroup": "group", "clientId": "c", "brokerName": "x"}
+    with Client(port) as admin, Client(port) as member:
+        assert member.ask(HEART_BEAT, {}, heartbeat("c", "group", "Topic")).code == 0
+        for number in (position + 1, 1 << 40):
+            question["msgId"] = "7F00000100002A9F" + f"{number:016X}"
+            assert admin.ask(DIRECTLY, question).code == 1
+        question["msgId"] = "7F00000100002A9F" + f"{position:016X}"
+        admin.send(DIRECTLY, question)
+        asked = member.receive()
+        while asked.code != DIRECTLY:
+            asked = member.receive()
+        assert asked.body == record
+        assert asked.ext == {**question, "brokerName": "store"}
+        member.respond(asked, 0, {"consumeResult": "CR_SUCCESS"})
+        assert admin.receive().json == {"consumeResult": "CR_SUCCESS"}
+        assert admin.ask(TO_CLIENT, {"topic": "Topic", "group": "group", "timestamp": 0}).code == 3
+
+
+def test_the_least_offset_of_all_groups(port: int) -> None:
+    """Those left out keep their offsets; RocketMQ would remove them."""
+    with Client(port) as client:
+        for group, offsets in (("a", {0: 3, 1: 5}), ("b", {0: 2}), ("c", {1: 4})):
+            for queue_id, offset in offsets.items():
+                fields = place(queue_id, consumerGroup=group, commitOffset=offset)
+                assert client.ask(UPDATE, fields).code == 0
+
+        def least(**fields: object) -> object:
+            body = client.ask(CORRECTION, {"topic": "Topic", **fields}).body.decode()
+            return configjson.parse(body)
+
+        assert least() == {"correctionOffsets": {"0": 2, "1": 4}}
+        assert least(filterGroups="b,c") == {"correctionOffsets": {"0": 3, "1": 5}}
+        assert least(filterGroups="b", compareGroup="c") == {"correctionOffsets": {"0": 3, "1": 4}}
+        assert least(filterGroups="c", compareGroup="c") == {
+            "correctionOffsets": {"0": 2, "1": (1 << 63) - 1}
+        }
+        assert committed(client, 0, "b") == 2
 
 
 def test_messages_by_key_and_by_position(tmp_path: Path) -> None:

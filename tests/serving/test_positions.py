@@ -30,8 +30,8 @@ from tests.readers.stores import SmallStore
 from tests.support.golden import unpack_golden
 from tests.support.remoting import Client, heartbeat, served
 
-QUERY, UPDATE, SEARCH, MAX, MIN, EARLIEST, STATS, PROGRESS, CONFIG = (
-    14, 15, 29, 30, 31, 32, 202, 208, 351,
+QUERY, UPDATE, SEARCH, MAX, MIN, EARLIEST, STATS, PROGRESS, CONFIG, CLONE = (
+    14, 15, 29, 30, 31, 32, 202, 208, 351, 314,
 )  # fmt: skip
 NOT_FOUND = 22
 KILLS, MANY_KILLS, SLOW_KILLS = 4, 200, 20
@@ -279,6 +279,22 @@ def test_commits_that_could_not_be_written_are_written_later(
         deadline = time.monotonic() + 60
         while (read_committed(output) or {}).get(KEY) != {0: 1, 1: 2}:
             assert time.monotonic() < deadline
+
+
+def test_a_flood_of_groups_is_refused(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file does not grow without end; groups that are there go on, and one line is logged."""
+    monkeypatch.setattr(positions, "MAX_TOPIC_GROUPS", 2)
+    with served(store) as port, Client(port) as client:
+        for name, code in (("a", 0), ("b", 0), ("c", 2), ("d", 2), ("a", 0)):
+            answer = client.ask(UPDATE, place(consumerGroup=name, commitOffset=3))
+            assert answer.code == code
+        assert client.ask(QUERY, place(consumerGroup="c")).code == NOT_FOUND
+        names = {"srcGroup": "a", "destGroup": "e", "topic": "", "offline": "true"}
+        assert client.ask(CLONE, names).code == 2
+    assert set(read_committed(store) or {}) == {TopicGroup("Topic", name) for name in "ab"}
+    assert caplog.text.count("there are offsets of 2 pairs") == 1
 
 
 def check_kills(
