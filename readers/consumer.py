@@ -43,12 +43,14 @@ from store.log.record import RETRY_GROUP_TOPIC_PREFIX
 from store.names import is_group
 from store.state.built import settings_of
 from store.state.consumeroffset import (
+    SERVE_DIRECTORY,
     Offsets,
     SharedConsumerOffsetFile,
     TopicGroup,
     first_position,
 )
 from store.state.groupmembers import GroupMember, Member
+from store.state.ledger import Ledger, damaged_record
 
 logger = logging.getLogger("reput")
 
@@ -133,6 +135,7 @@ class Consumer:
         self._rebalance_at = time.monotonic()
         place = output or store
         check_target(place)
+        self._ledger_directory = place / SERVE_DIRECTORY
         settings = settings_of(place, read_store_settings(store))
         _, values = read_properties(store)
         self._broker_name = broker_name(store, values)
@@ -176,7 +179,8 @@ class Consumer:
         """The next messages of this member's queues, in order within each.
 
         It waits up to ``timeout_seconds`` for the first; while it waits, queues may come and go. An
-        inner batch may exceed ``max_count``. A record that is damaged is skipped, and logged.
+        inner batch may exceed ``max_count``. A record that is damaged is skipped, logged and listed
+        in the output's ``reput/serve/quarantine.jsonl``.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -245,12 +249,8 @@ class Consumer:
             queue.topic, queue.queue_id, position, max_count,
             max_bytes=MAX_POLL_BYTES, message_filter=wanted,
         )  # fmt: skip
-        for physical_offset in pulled.damaged:
-            logger.error(
-                "group %s skips the record at physical offset %d, in queue %d of topic %s, which "
-                "is missing or damaged; see reput inspect record",
-                self.group, physical_offset, queue.queue_id, queue.topic,
-            )  # fmt: skip
+        if pulled.damaged:
+            self._list_damaged(queue, pulled.damaged)
         if not self._is_moved(queue, pulled.status, pulled.next_begin_offset):
             self._positions[queue] = pulled.next_begin_offset
         found = []
@@ -260,6 +260,19 @@ class Consumer:
                 if place >= position:
                     found.append(ConsumedMessage(queue, place, message))
         return found
+
+    def _list_damaged(self, queue: MessageQueue, physical_offsets: Iterable[int]) -> None:
+        """List records that are skipped, durably, before their offsets can be committed."""
+        with self._offsets.turn():
+            ledger = Ledger(self._ledger_directory)
+            for physical_offset in physical_offsets:
+                ledger.add(damaged_record(physical_offset, queue.topic))
+                logger.error(
+                    "group %s skips the record at physical offset %d, in queue %d of topic %s, "
+                    "which is missing or damaged; see reput inspect record",
+                    self.group, physical_offset, queue.queue_id, queue.topic,
+                )  # fmt: skip
+            ledger.sync()
 
     def _is_moved(self, queue: MessageQueue, status: GetMessageStatus, next_offset: int) -> bool:
         """Whether a position beyond the queue's end may still be right; one that cannot be is

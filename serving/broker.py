@@ -33,12 +33,11 @@ from serving.topics import Topics
 from store.config import StoreSettings
 from store.errors import OutputError
 from store.state.consumeroffset import SERVE_DIRECTORY
-from store.state.ledger import Ledger, LedgerEntry, escaped
+from store.state.ledger import Ledger, damaged_record
 
 logger = logging.getLogger("reput")
 
 EXPIRY_CHECK_SECONDS = 10.0
-DAMAGED_RECORD = "damaged_record"
 
 
 class Broker:
@@ -96,9 +95,7 @@ class Broker:
 
     def _list_damaged(self, physical_offset: int, topic: str) -> None:
         """List a record that is skipped, once."""
-        entry = LedgerEntry(
-            physical_offset, physical_offset, DAMAGED_RECORD, escaped(topic.encode())
-        )
+        entry = damaged_record(physical_offset, topic)
         if self._ledger.add(entry):
             logger.error(
                 "the record at physical offset %d, of topic %s, is missing or damaged and is "

@@ -18,7 +18,9 @@ from __future__ import annotations
 import functools
 import os
 import re
+import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -44,6 +46,10 @@ UNITS_PER_READ = 4096
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], UNIT_DTYPE)
 
 _NEAR_BYTES = 8192
+_BEGIN = struct.Struct(">qi")
+"""The fields with which units of both kinds begin."""
+if _BEGIN.size != TAGS_CODE_IN_UNIT:
+    raise ImportError("a unit must begin with offset and size")
 _QUEUE_ID = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
 MAX_TOPIC_BYTES = 255
 _USUAL_TOPIC = frozenset(b"%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -139,13 +145,19 @@ class QueueFiles(MappedFileQueue):
     def units(self, start: int, first: int = 0, count: int | None = None) -> NDArray[np.void]:
         """Units ``first`` .. of the file that starts at ``start``: UNIT_DTYPE[<= count]."""
         size = self.file_size if count is None else count * self.unit_size
-        # no Path and no file object: servers look at the ends of many queues
+        with self._opened(start) as fd:
+            data = os.pread(fd, size, first * self.unit_size)
+        return np.frombuffer(data[: len(data) // self.unit_size * self.unit_size], self.UNIT_DTYPE)
+
+    @contextmanager
+    def _opened(self, start: int) -> Iterator[int]:
+        """The file that starts at ``start``; no Path and no file object, because servers look at
+        the ends of many queues."""
         fd = os.open(self._path_text(start), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            data = os.pread(fd, size, first * self.unit_size)
+            yield fd
         finally:
             os.close(fd)
-        return np.frombuffer(data[: len(data) // self.unit_size * self.unit_size], self.UNIT_DTYPE)
 
     def find_end(self, end_offset: int | None) -> int:
         """Byte position after the last unit of a message that ends at or before ``end_offset``.
@@ -268,17 +280,19 @@ class QueueFiles(MappedFileQueue):
         Only units before byte ``length`` of the file count. ``holds`` must be true before that unit
         and false from it on. A blank unit counts as the real one that follows it.
         """
-        low, high = 0, length // self.unit_size
-        while low < high:
-            middle = (low + high) // 2
-            real, unit = middle, self.units(start, middle, 1)[0]
-            if unit["size"] == PRE_BLANK_SIZE:
-                real = self._next_real(start, middle, high)
-                unit = self.units(start, real, 1)[0] if real < high else None
-            if unit is not None and holds(int(unit["offset"]), int(unit["size"])):
-                low = real + 1
-            else:
-                high = middle
+        low, high, unit_size = 0, length // self.unit_size, self.unit_size
+        with self._opened(start) as fd:
+            while low < high:
+                middle = real = (low + high) // 2
+                offset, size = _BEGIN.unpack(os.pread(fd, _BEGIN.size, middle * unit_size))
+                if size == PRE_BLANK_SIZE:
+                    real = self._next_real(start, middle, high)
+                    if real < high:
+                        offset, size = _BEGIN.unpack(os.pread(fd, _BEGIN.size, real * unit_size))
+                if real < high and holds(offset, size):
+                    low = real + 1
+                else:
+                    high = middle
         return low
 
     def _next_real(self, start: int, first: int, last: int) -> int:

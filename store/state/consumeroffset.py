@@ -246,7 +246,7 @@ class SharedConsumerOffsetFile:
         with ExitStack() as held:
             held.push(self._file)
             check_no_broker(self._output, self._seed)
-            held.enter_context(self._turn())
+            held.enter_context(self.turn())
             offsets = self._file.load(self._seed)
             if self._file.has_commits:
                 self._file.replace(offsets, 0)
@@ -258,7 +258,7 @@ class SharedConsumerOffsetFile:
     def update(self, plan: Callable[[Offsets], Offsets]) -> Offsets:
         """Commit durably what ``plan`` answers to the committed offsets; all of them afterwards."""
         check_no_broker(self._output, self._seed)
-        with self._turn():
+        with self.turn():
             offsets = self._file.load(self._seed)
             commits = plan(offsets)
             if not commits:
@@ -271,7 +271,8 @@ class SharedConsumerOffsetFile:
                 self._file.append(commits)
         return offsets
 
-    def _turn(self) -> HeldLock:
+    def turn(self) -> HeldLock:
+        """The turn to write, in a ``with`` block; it is waited for."""
         found = lock(self._output / TURN_LOCK, patience=None)
         assert found is not None  # it waits
         return found

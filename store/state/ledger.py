@@ -19,6 +19,8 @@ from store import fsops, jsontext
 FILE_NAME = "quarantine.jsonl"
 QUEUE_OFFSET_GAP = "queue_offset_gap"
 """The reason of an entry that is no quarantine: the messages after a gap are dispatched."""
+DAMAGED_RECORD = "damaged_record"
+"""The reason of a record that consumers did not get: it has a unit, but not its bytes."""
 DAMAGED_LINE = "damaged_line"
 _Key = tuple[int, str, str | None, int | None]
 _KINDS = {
@@ -56,6 +58,12 @@ def escaped(topic: bytes) -> str:
     """Printable form of a name from the log: ASCII with escapes, up to 80 characters."""
     text = topic.decode("utf-8", "backslashreplace").encode("unicode_escape").decode()
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def damaged_record(physical_offset: int, topic: str) -> LedgerEntry:
+    """The entry of a record that consumers did not get."""
+    place = physical_offset, physical_offset
+    return LedgerEntry(*place, DAMAGED_RECORD, escaped(topic.encode()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,9 +181,11 @@ def member_with_queue(namesrv: str, tool: Admin) -> str:
 
 
 def comparable(answer: object) -> object:
-    """An answer without the time of day, and without the broker's address."""
+    """An answer without the time of day, the broker's address, and texts that clients make of times
+    by themselves."""
     if isinstance(answer, dict):
-        return {k: comparable(v) for k, v in answer.items() if k not in ("delayTime", "brokerAddr")}
+        left_out = {"delayTime", "brokerAddr", *(key for key in answer if key.endswith("Str"))}
+        return {key: comparable(value) for key, value in answer.items() if key not in left_out}
     return list(map(comparable, answer)) if isinstance(answer, list | tuple) else answer
 
 
@@ -248,4 +250,4 @@ def test_requests_without_a_command(asked: Asked) -> None:
     """Times, least offsets, topics and subscriptions of groups."""
     assert len(asked.broker_answers) == 6
     for ours, theirs in zip(asked.reput_answers, asked.broker_answers, strict=True):
-        assert comparable(ours) == comparable(theirs), (ours, theirs)
+        assert comparable(ours) == comparable(theirs)

@@ -38,6 +38,7 @@ GROUPS = count()
 """Each consumer that drains is of a group of its own."""
 LAST = "CONSUME_FROM_LAST_OFFSET"
 QUEUES = 4
+QUERY_OFFSET, RESET_OFFSET = 14, 222
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -291,6 +292,47 @@ def test_a_group_begins_at_the_end_if_it_asks_so(growing: Growing, orders: list[
         found = consumer.take(3000)
         found += consumer.stop()
     assert sorted(found) == as_consumed(orders[3000:])
+
+
+def _next(consumer: Consumer) -> list[Consumed]:
+    """The next message, if it comes soon."""
+    try:
+        return consumer.take(1, timeout=0.05)
+    except HarnessError:
+        return []
+
+
+def test_late_commits_do_not_undo_a_reset(growing: Growing, orders: list[Record]) -> None:
+    """A client of 4.9 goes on committing its old offsets for ten seconds; then it begins anew."""
+    growing.show(1000)
+    with (
+        serving(growing.root) as server,
+        Consumer(server.namesrv, "concurrent", TOPIC, "moved", client=OLD_CLIENT) as consumer,
+        Client(int(server.namesrv.rpartition(":")[2])) as admin,
+    ):
+
+        def committed() -> list[str | None]:
+            place = {"consumerGroup": "moved", "topic": TOPIC}
+            answers = [admin.ask(QUERY_OFFSET, {**place, "queueId": n}) for n in range(QUEUES)]
+            return [answer.ext.get("offset") for answer in answers]
+
+        consumer.take(1000)
+        while sum(int(offset or 0) for offset in committed()) < 1000:
+            assert not _next(consumer)
+        question = {"topic": TOPIC, "group": "moved", "timestamp": 0, "isForce": True}
+        assert admin.ask(RESET_OFFSET, question).code == 0
+        again: list[Consumed] = []
+        seen = []
+        while not again:
+            before = committed()
+            again = _next(consumer)
+            if not again:
+                seen.append(before)
+        again += consumer.take(999)
+        again += consumer.stop()
+    assert seen
+    assert all(offsets == ["0"] * QUEUES for offsets in seen)
+    assert sorted(again) == as_consumed(orders[:1000])
 
 
 class Live:

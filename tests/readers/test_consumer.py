@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from functools import partial
@@ -23,8 +24,14 @@ from readers.offsetreset import change_offsets, reset_to_earliest, skip
 from store.errors import OwnershipError, UsageError
 from store.log.record import Record
 from store.state.brokerlock import BrokerLock
-from store.state.consumeroffset import ConsumerOffsetFile, TopicGroup, read_committed
+from store.state.consumeroffset import (
+    SERVE_DIRECTORY,
+    ConsumerOffsetFile,
+    TopicGroup,
+    read_committed,
+)
 from store.state.groupmembers import lock_group_alone
+from store.state.ledger import FILE_NAME as LEDGER
 from tests.support.golden import destroy, log_records, tree, unpack_golden
 from tests.support.live_store import LiveStore
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
@@ -380,10 +387,16 @@ def test_removed_and_damaged_messages_are_told(
     destroy(root, [kept.pop(lost).record])
     with Consumer(root, GROUP, {topic: None}) as consumer:
         assert sorted(map(place_of, drained(consumer))) == sorted(kept)
-    assert (
-        f"skips the record at physical offset {expected[lost].record.physical_offset}"
-        in caplog.text
-    )
+    damaged = expected[lost].record.physical_offset
+    assert f"skips the record at physical offset {damaged}" in caplog.text
+    # it is listed once, whoever skips it
+    with Consumer(root, "other", {topic: None}, from_where=FIRST) as consumer:
+        drained(consumer)
+    (line,) = (root / SERVE_DIRECTORY / LEDGER).read_text().splitlines()
+    assert json.loads(line) == {
+        "physical_offset": damaged, "end_physical_offset": damaged, "reason": "damaged_record",
+        "topic": topic,
+    }  # fmt: skip
     assert caplog.text.count("the messages before it were removed") == 4
 
 
