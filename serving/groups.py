@@ -142,7 +142,7 @@ class Groups:
         return {g.name for g in groups if any(topic in m.subscriptions for m in g.members.values())}
 
     def subscription_data(self, name: str, topic: str) -> Mapping[str, object] | None:
-        """What a group wants of a topic, as one of its members has sent it."""
+        """The subscription of a group to a topic, as one of its members has sent it."""
         group = self._groups.get(name)
         members = group.members.values() if group else ()
         found = (member.subscriptions.get(topic) for member in members)

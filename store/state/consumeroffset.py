@@ -105,7 +105,7 @@ class ConsumerOffsetFile:
         self._counter = 0
         """The counter of the file's dataVersion, which only grows."""
         self._crc = 0
-        """That of the file that was written last, or is being written."""
+        """CRC-32 of the file that was written last, or is being written."""
 
     def __enter__(self) -> Self:
         """Raises OwnershipError if another process writes these offsets."""

@@ -69,7 +69,7 @@ class Journal:
 
 
 class JournalLines(NamedTuple):
-    """What a journal says."""
+    """The lines of a journal."""
 
     file_crc: object
     """None if it was never begun."""
