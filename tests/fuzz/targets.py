@@ -12,6 +12,14 @@ from typing import Protocol, cast
 
 TARGETS: dict[str, tuple[str, ...]] = {
     "frame": ("serving.frame",),
+    "record": ("store.log.record", "store.log.java", "store.log.properties"),
+    "properties": ("store.log.properties", "store.log.java", "store.log.lightqueues"),
+    "sql92": ("filters.sql92", "filters.java"),
+    "configjson": ("store.configjson", "store.jsontext", "store.state.built"),
+    "watermark": ("store.state.watermark", "store.state.logoffset"),
+    "sparkcheckpoint": ("checkpoints.spark_checkpoint", "store.state.logoffset"),
+    "index": ("store.index.indexfile",),
+    "ext": ("store.queue.consumequeueext",),
     "canary": (),
 }
 """Target -> modules whose branches guide the fuzzer, besides the target's own. Kernels cannot:

@@ -1,0 +1,33 @@
+"""A broker's configuration: any text is a document or a ValueError; a property file is a map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from store import configjson
+from store.config import parse_properties
+from store.state.built import BuildRecord
+
+TEXTS = (
+    '{"offsetTable":{"T@g":{0:17,1:5}}}', '{"a":[1,2.5,"x"],"b":{"c":null}}', '{-1:{"x\\"":2}}',
+    "a=1\nb : 2\n# c\nd=x\\\n  y", '{"version":1,"settings":{},"broker.conf":{},"crc32":0}', "[[[[",
+)  # fmt: skip
+
+
+def seeds() -> Iterator[bytes]:
+    """Yield texts of both formats."""
+    for text in TEXTS:
+        yield text.encode()
+
+
+def check(data: bytes) -> None:
+    """Read the text as each of them."""
+    text = data.decode("utf-8", "replace")
+    for parse in (configjson.parse, BuildRecord.from_json):
+        try:
+            parse(text)  # type: ignore[operator]
+        except ValueError:
+            continue
+    for name, value in parse_properties(text).items():
+        assert isinstance(name, str)
+        assert isinstance(value, str)
