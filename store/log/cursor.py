@@ -127,10 +127,10 @@ def stated_size(window: Window, offset: int) -> int:
 def resync(log: CommitLog, window: Window, offset: int) -> int:
     """The next trusted boundary after the damaged bytes at ``offset``, in the same file.
 
-    A boundary is a sound record (its physical offset equals its position) or the BLANK that ends
-    the file; without one it is the file's end. If the damaged record's own length leads to a
-    boundary, that one is taken first, because a search could mistake a record copied inside a body
-    for a real one.
+    A boundary is a sound record (its physical offset equals its position), or the BLANK that ends
+    the file if no record follows it; without one it is the file's end. If the damaged record's own
+    length leads to a boundary, that one is taken first, because a search could mistake a record
+    copied inside a body for a real one.
     """
     from store.log import kernels  # noqa: PLC0415  as in hop_file
 
@@ -142,7 +142,7 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
     stated = stated_size(window, offset)
     if stated and _is_boundary(log, offset + stated, file_end):
         return offset + stated
-    position = offset + 1
+    position, blank = offset + 1, file_end
     while position + record.END_FILE_MIN_BLANK_LENGTH <= file_end:
         if position + record.SIZE_MAGIC_LENGTH > window.base + window.length:
             # skip holes of a sparse file; a record's first bytes may be zeros at a hole's end
@@ -154,14 +154,19 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
             window.data, window.length, window.base, file_end, position - window.base
         )
         position = window.base + int(pos)
-        if status in (Status.OK, Status.BLANK):
+        if status == Status.OK:
             return position
+        if status == Status.BLANK:
+            # no record follows a BLANK; eight bytes of a body may look like one
+            blank = min(blank, position)
+            position += 1
+            continue
         if position + record.SIZE_MAGIC_LENGTH <= window.base + window.length:
             # this may be a record that ends after the window
             if _is_boundary(log, position, file_end):
                 return position
             position += 1
-    return file_end
+    return blank
 
 
 def _is_boundary(log: CommitLog, offset: int, file_end: int) -> bool:

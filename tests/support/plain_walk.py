@@ -5,7 +5,7 @@ The rules of ``store.log.cursor`` without windows, buffers and holes: every posi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from store.log import record
 from store.log.cursor import BadRange
@@ -21,6 +21,8 @@ class PlainItems:
     """Start offsets of sound records."""
     bad: list[BadRange]
     end: int
+    blanks: list[int] = field(default_factory=list, compare=False)
+    """Starts of the BLANKs that ended a file."""
 
 
 class PlainWalk:
@@ -59,18 +61,20 @@ class PlainWalk:
         file_end, stated = self.file_end(offset), self.stated_size(offset)
         if offset + 8 <= file_end and stated > 0 and self.is_boundary(offset + stated, file_end):
             return offset + stated
-        later = (at for at in range(offset + 1, file_end - 7) if self.is_boundary(at, file_end))
-        return next(later, file_end)
+        later = [at for at in range(offset + 1, file_end - 7) if self.is_boundary(at, file_end)]
+        found = (at for at in later if self.at(at) is not Status.BLANK)
+        return next(found, later[0] if later else file_end)
 
     def items(self, start: int, end: int) -> PlainItems:
         """Records and bad ranges of [start, end)."""
-        records, bad, offset = [], [], start
+        records, bad, blanks, offset = [], [], [], start
         while offset < end:
             found = self.at(offset)
             if isinstance(found, Record):
                 records.append(offset)
                 offset += found.total_size
             elif found is Status.BLANK:
+                blanks.append(offset)
                 offset = self.file_end(offset)
             else:
                 resumed = self.resync(offset)
@@ -79,4 +83,4 @@ class PlainWalk:
                 zeros = (Status.EMPTY, Status.NEED_MORE)
                 bad.append(BadRange(offset, resumed, Status.ZERO_HOLE if found in zeros else found))
                 offset = resumed
-        return PlainItems(records, bad, offset)
+        return PlainItems(records, bad, offset, blanks)

@@ -93,10 +93,9 @@ class SmallStore:
         assert self.listed() == expected.listed
         assert self.output.index() == expected.index.files
         assert later_boundary(self.plain, end) is None
-        # where a log has lost its front, reput verify finds a queue's first place by counting, and
-        # may err where RocketMQ dropped messages
-        is_countable = self.plain.start == 0 or not expected.queues.dropped()
-        if verify and is_countable:
+        # where a log has lost its front, reput verify finds each first place by counting entries,
+        # and errs in small queues with odd queue offsets
+        if verify and self.plain.start == 0:
             assert self.output.verify().differences == ()
         return expected
 
@@ -110,7 +109,11 @@ class SmallStore:
         }
         walk, end = PlainWalk(self.plain), self.end
         taken = [(low, high) for low, high, _ in self.listed()]
-        for start in walk.items(self.plain.start, end).records:
+        items = walk.items(self.plain.start, end)
+        # in the place of a record eight bytes may say that the file ends there
+        starts = {start for start, _ in sound.spans}
+        taken += [(at, walk.file_end(at)) for at in items.blanks if at in starts]
+        for start in items.records:
             found = walk.at(start)
             assert isinstance(found, Record)
             if start in units or not found.dispatched_to_queue:

@@ -116,6 +116,23 @@ def test_a_record_forged_in_a_body_is_not_taken(tmp_path: Path) -> None:
             log.close()
 
 
+def test_a_blank_forged_in_a_body_ends_no_file(tmp_path: Path) -> None:
+    """Eight bytes that are right for their position, in a record whose length is damaged: what
+    follows is dispatched."""
+    plain = wire.PlainLog(FILE_SIZE)
+    plain.append()
+    inside = plain.end + 90
+    victim = plain.append(body=b"xx" + struct.pack(">iI", FILE_SIZE - inside, wire.BLANK_MAGIC))
+    assert plain.image.index(struct.pack(">I", wire.BLANK_MAGIC)) == inside + 4
+    later = [plain.append() for _ in range(3)]
+    plain.put(victim, struct.pack(">i", 7))
+    log = CommitLog([plain.write(tmp_path / "log")])
+    found = found_items(log, 0, plain.end)
+    assert found.records == [0, *later]
+    assert found.bad == [BadRange(victim, later[0], Status.BAD_SIZE)]
+    log.close()
+
+
 def test_a_forged_record_is_not_taken_before_an_undispatchable_one(tmp_path: Path) -> None:
     """A record whose DELAY is no number is a boundary like any other whole record."""
     plain = wire.PlainLog(FILE_SIZE)
