@@ -329,14 +329,13 @@ class LogTail:
         file_end = active.start + self._log.file_size
         if found < file_end:
             return found
-        # nothing sound is left in this file; the next one may have lost its first records as well
-        return file_end if self._has_record(file_end) else None
+        # nothing sound is left in this file; later ones may have lost their first records as well
+        later = (one.start for one in self._log.segments if one.start >= file_end)
+        return file_end if any(map(self._has_record, later)) else None
 
     def _has_record(self, start: int) -> bool:
         """Whether the file that begins at ``start`` holds a record or its BLANK."""
         end = start + self._log.file_size
-        if self._log.segment_at(start) is None:
-            return False
         return _is_boundary(self._log, start, end) or resync(self._log, self._window, start) < end
 
 

@@ -48,7 +48,7 @@ PLAIN = {
 
 
 def touched_by(store: SmallStore) -> Touched:
-    """What a dispatch, a second one and a verification touch outside of store and output."""
+    """The paths outside of store and output that two dispatches and a verification touch."""
     with watched() as touched:
         store.output.start()
         store.output.start()
@@ -61,7 +61,7 @@ def touched_by(store: SmallStore) -> Touched:
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory) -> Touched:
-    """What they touch of stores with nothing but sound names, once everything is imported."""
+    """The same for stores with nothing but sound names, once everything is imported."""
     touched = Touched()
     for number in range(2):
         directory = tmp_path_factory.mktemp(f"usual{number}")

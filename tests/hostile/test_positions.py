@@ -73,7 +73,7 @@ KINDS = ("100 MB", "a pipe", "a directory", "a device", "deep", "a deep second l
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FILES)
 def test_case_23_checkpoint_files_that_are_none(tmp_path: Path, name: str, kind: str) -> None:
-    """Not read, not waited for; the start goes on at the watermark."""
+    """None is read or waited for; the start goes on at the watermark."""
     store = SmallStore(tmp_path, sound_log())
     store.output.start()
     spark = store.output.state / "spark"

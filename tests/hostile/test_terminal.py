@@ -78,7 +78,7 @@ def test_case_24_nothing_printed_acts_on_a_terminal(store: SmallStore, call: Cal
 def test_case_24_log_lines_and_progress(
     store: SmallStore, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever a log line or a progress line repeats."""
+    """Lines on stderr repeat text harmlessly."""
     call("status", store.output.store, "--output", store.output.root)
     logging.getLogger("reput").warning("topic %s", BAD_TOPIC)
     logging.getLogger("reput").info("a\nb %s", ODD_TOPIC)

@@ -1,4 +1,4 @@
-"""Which files a piece of code touches, as Python's audit hook sees it.
+"""Tells which files a piece of code touches, as Python's audit hook sees it.
 
 Compiled libraries that open files themselves are not seen; the dispatch, its positions and
 ``reput verify`` use none for that.

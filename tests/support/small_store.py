@@ -198,6 +198,8 @@ def later_boundary(plain: wire.PlainLog, end: int) -> int | None:
         if is_whole and not found.topic.endswith(b"\0") and not found.properties.endswith(b"\0"):
             return end
         end += found.total_size
+    if found is Status.BAD_PROPERTY:
+        end += walk.stated_size(end)
     return next(_boundaries(plain, walk, end), None)
 
 
