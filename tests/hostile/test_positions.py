@@ -118,7 +118,7 @@ LINES = {
     "no end": b'{"physical_offset":1,"reason":"x"}',
     "a list": b"[1]",
     "nothing": b"",
-    "zeros": bytes(40),
+    "noise": b"\xff\x01\x80",
 }
 
 
