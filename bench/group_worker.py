@@ -128,7 +128,7 @@ class Member:
 
     async def _route(self, topic: str) -> list[MessageQueue]:
         answer = await self.connection.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-        (queues,) = json.loads(answer.body)["queueDatas"]
+        (queues,) = json.loads(bytes(answer.body))["queueDatas"]
         name = queues["brokerName"]
         return [MessageQueue(topic, name, n) for n in range(queues["readQueueNums"])]
 
@@ -137,7 +137,7 @@ class Member:
         answer = await self.connection.ask(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": GROUP}
         )
-        members = json.loads(answer.body)["consumerIdList"]
+        members = json.loads(bytes(answer.body))["consumerIdList"]
         strategy = AllocateAveragely()
         mine = set(assigned_queues(strategy, self.client_id, self._queues[topic], members))
         self.known_members[topic] = len(members)

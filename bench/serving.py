@@ -138,7 +138,7 @@ def broker(log: Log, view: Path) -> Iterator[System]:
         )
         with running:
             route = ask(running.namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
-            (data,) = json.loads(route.body)["brokerDatas"]
+            (data,) = json.loads(bytes(route.body))["brokerDatas"]
             logs.check_queues(view, log)
             yield System(running.namesrv, data["brokerAddrs"]["0"], running.process.pid)
 

@@ -1,14 +1,15 @@
 """Pulling records as they are in the log: what a server sends, with the rules of ``get_message``.
 
-Most pulls concern whole records of a queue without gaps. Those are chosen with arrays, read in a
-few pieces and checked by a kernel, but not decoded. Every other pull (an SQL92 filter, ext units,
-inner batches, blanks, a missing file, a damaged record) is ``get_message``'s, and only its records'
-bytes are fetched here; so there is one set of rules.
+Most pulls concern whole records of a queue without gaps. A kernel chooses, reads and checks those,
+but decodes nothing. Every other pull (an SQL92 filter, ext units, inner batches, blanks, a missing
+file, a damaged record) is ``get_message``'s, and only its records' bytes are fetched here; so there
+is one set of rules.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +24,12 @@ from readers.getmessage import (
     outside_queue,
 )
 from readers.messagefilter import MessageFilter
-from store.log.commitlog import CommitLog
-from store.queue.view import QueueView
+from store.errors import CommitLogError
+from store.log.commitlog import OpenFile, Segment
+from store.queue.consumequeue import CQ_STORE_UNIT_SIZE
+from store.queue.view import ConsumeQueueView, QueueView
 
-JOINED_GAP_BYTES = 16 << 10
-"""Records this close are read at once: copying so many bytes costs as much as another read."""
+FIRST_ROOM_BYTES = 64 << 10
 
 _Longs = NDArray[np.int64]
 _NO_CODES = np.empty(0, np.int64)
@@ -44,153 +46,155 @@ class GetRangesResult:
     """Queue offset to continue at."""
     min_offset: int
     max_offset: int
-    ranges: tuple[tuple[int, int], ...] = ()
-    """(physical offset, size) of each record that is sent."""
-    data: bytes = b""
+    data: bytes | memoryview = b""
     """The records' bytes, one after another."""
     damaged: tuple[int, ...] = ()
     """Physical offsets of units whose record in the log is missing or damaged."""
 
 
-def get_ranges(
-    queue: QueueView,
-    view: LogView,
-    offset: int,
-    max_count: int,
-    *,
-    max_bytes: int,
-    message_filter: MessageFilter | None,
-    limits: PullLimits,
-) -> GetRangesResult:
-    """Pull from queue offset ``offset`` on; ``MessageStore.get_ranges`` has the parameters."""
-    low, high = queue.min_offset, queue.max_offset
-    outside = outside_queue(offset, low, high)
-    if outside is not None:
-        return GetRangesResult(*outside, low, high)
-    chosen = _choose(queue, view, offset, max_count, max_bytes, message_filter, limits)
-    if chosen is not None:
-        next_offset, offsets, sizes = chosen
-        if not len(offsets):
-            status = GetMessageStatus.NO_MATCHED_MESSAGE
-            return GetRangesResult(status, next_offset, low, high)
-        data = read_records(view.log, offsets, sizes)
-        if data is not None:
-            ranges = tuple(zip(offsets.tolist(), sizes.tolist(), strict=True))
-            return GetRangesResult(GetMessageStatus.FOUND, next_offset, low, high, ranges, data)
-    return _fetched(
-        view,
-        get_message(
+class RangeReader:
+    """Pulls from all queues of one log, whose files it keeps open and mapped. Not thread-safe."""
+
+    def __init__(self, limits: PullLimits) -> None:
+        """Load the kernel, and compile it where that was not done before."""
+        # numba takes half a second to import, which readers of single messages avoid
+        from store.log import pullkernel  # noqa: PLC0415
+
+        self._limits = limits
+        self._kernel = pullkernel
+        self._view: LogView | None = None
+        self._segments: list[Segment] = []
+        self._is_whole = False
+        """Whether no file is missing in between."""
+        self._bounds, self._files = np.zeros(8, np.int64), np.empty((0, 2), np.int64)
+        self._held: list[OpenFile] = []
+        """The files of ``_files``, which stay open as long as somebody holds them."""
+        self._room = FIRST_ROOM_BYTES
+        """Bytes that the next pull may take, about."""
+        self._pull(np.frombuffer(bytes(CQ_STORE_UNIT_SIZE), np.uint8), 0, 0, _NO_CODES, 0, 0)
+
+    def get_ranges(
+        self,
+        queue: QueueView,
+        view: LogView,
+        offset: int,
+        max_count: int,
+        *,
+        max_bytes: int,
+        message_filter: MessageFilter | None,
+    ) -> GetRangesResult:
+        """Pull from queue offset ``offset`` on; ``MessageStore.get_ranges`` has the parameters."""
+        low, high = queue.min_offset, queue.max_offset
+        outside = outside_queue(offset, low, high)
+        if outside is not None:
+            return GetRangesResult(*outside, low, high)
+        if view is not self._view or view.log.segments is not self._segments:
+            self._follow(view)
+        if self._is_whole and isinstance(queue, ConsumeQueueView):
+            found = self._plain(queue, offset, max_count, max_bytes, message_filter)
+            if found is not None:
+                taken, next_offset, data = found
+                status = GetMessageStatus.FOUND if taken else GetMessageStatus.NO_MATCHED_MESSAGE
+                return GetRangesResult(status, next_offset, low, high, data)
+        pulled = get_message(
             queue, view, offset, max_count, max_bytes=max_bytes, message_filter=message_filter,
-            limits=limits, max_body_bytes=0,
-        ),
-    )  # fmt: skip
+            limits=self._limits, max_body_bytes=0,
+        )  # fmt: skip
+        return _fetched(view, pulled)
+
+    def _follow(self, view: LogView) -> None:
+        """Take the log as it is now."""
+        log, segments, limits = view.log, view.log.segments, self._limits
+        if segments is not self._segments:
+            self._files = np.full((len(segments), 2), -1, np.int64)
+            self._held.clear()
+        self._view, self._segments = view, segments
+        first, last = (segments[0].start, segments[-1].start) if segments else (0, 0)
+        self._is_whole = bool(segments) and last - first == (len(segments) - 1) * log.file_size
+        self._bounds[:] = (
+            first,
+            min(view.end, last + log.file_size),
+            log.file_size,
+            view.end - limits.in_memory_bytes,
+            limits.max_transfer_bytes_in_memory,
+            limits.max_transfer_count_in_memory,
+            limits.max_transfer_bytes_on_disk,
+            limits.max_transfer_count_on_disk,
+        )
+
+    def _plain(
+        self,
+        queue: ConsumeQueueView,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        message_filter: MessageFilter | None,
+    ) -> tuple[int, int, memoryview] | None:
+        """Number of records, next queue offset and bytes; None if the kernel cannot tell."""
+        codes, count = _NO_CODES, max(max_count, 1)
+        if message_filter is not None:
+            if message_filter.selector or message_filter.consumer:
+                return None
+            tags = message_filter.tags
+            if tags is not None and not tags.takes_all:
+                size = queue.unit_size
+                codes = _sorted_codes(tags.codes)
+                count = -(-max(self._limits.max_filter_message_size, max_count * size) // size)
+        units = queue.stored_units(offset, count)
+        if units is None:
+            return None
+        found = self._pull(*units, codes, max_count, clamped_max_bytes(max_bytes))
+        return None if found is None else (found[1], offset + found[0], found[2])
+
+    def _pull(
+        self,
+        units: NDArray[np.uint8],
+        first: int,
+        count: int,
+        codes: _Longs,
+        max_count: int,
+        max_bytes: int,
+    ) -> tuple[int, int, memoryview] | None:
+        """Units looked at, number of records, their bytes; None if the kernel cannot tell."""
+        kernel = self._kernel
+        while True:
+            out = np.empty(self._room, np.uint8)
+            looked_at, taken, end = kernel.pull_records(
+                units, first, count, codes, max_count, max_bytes, self._bounds, self._files, out
+            )  # fmt: skip
+            if looked_at >= 0:
+                return looked_at, taken, out.data[:end]
+            if looked_at == kernel.UNUSUAL:
+                return None
+            if looked_at == kernel.NO_ROOM:
+                self._room = max(2 * self._room, end)
+            elif self._view is not None:
+                self._open(self._view, taken)
+
+    def _open(self, view: LogView, number: int) -> None:
+        """Open and map a file of the log. Raises CommitLogError."""
+        segment, log = self._segments[number], view.log
+        try:
+            file = log.open_file(segment)
+        except OSError as error:
+            raise CommitLogError(
+                f"cannot open commitlog file {segment.path}: {error.strerror}"
+            ) from error
+        self._held.append(file)
+        self._files[number] = file.fd, file.address(log.file_size)
 
 
-def load_kernels() -> None:
-    """Load what the first pull would load, or compile: a server must not stand still for it."""
-    from store.log.pullkernel import are_records, choose_records, plan_reads  # noqa: PLC0415
-
-    longs, sizes = np.zeros(1, np.int64), np.zeros(1, np.int32)
-    choose_records(longs, sizes, longs, _NO_CODES, 0, 0, 1, 1, 0, 1, 1, 1, 1, longs, longs)
-    plan_reads(longs, longs, 1, 0, longs.copy(), longs.copy(), longs.copy())
-    are_records(np.frombuffer(bytearray(8), np.uint8), longs, longs, longs)
+@lru_cache(256)
+def _sorted_codes(codes: frozenset[int]) -> _Longs:
+    return np.array(sorted(codes) or [_NO_CODE], np.int64)
 
 
 def _fetched(view: LogView, pulled: GetMessageResult) -> GetRangesResult:
-    ranges = tuple((message.physical_offset, message.size) for message in pulled.found)
-    data = b"".join(view.log.read(offset, size) for offset, size in ranges)
     return GetRangesResult(
         pulled.status,
         pulled.next_begin_offset,
         pulled.min_offset,
         pulled.max_offset,
-        ranges,
-        data,
+        b"".join(view.log.read(message.physical_offset, message.size) for message in pulled.found),
         pulled.damaged,
     )
-
-
-def _choose(
-    queue: QueueView,
-    view: LogView,
-    offset: int,
-    max_count: int,
-    max_bytes: int,
-    message_filter: MessageFilter | None,
-    limits: PullLimits,
-) -> tuple[int, _Longs, _Longs] | None:
-    """The next queue offset, and offsets and sizes of the records to send; None if arrays cannot
-    tell."""
-    # numba takes half a second to import, which readers of single messages avoid
-    from store.log.pullkernel import choose_records  # noqa: PLC0415
-
-    if message_filter is not None and (message_filter.selector or message_filter.consumer):
-        return None
-    log, tags = view.log, message_filter.tags if message_filter else None
-    files = _whole_files(log)
-    if files is None:
-        return None
-    size = queue.unit_size
-    count = -(-max(limits.max_filter_message_size, max_count * size) // size)
-    codes = _NO_CODES
-    if tags is None or tags.takes_all:
-        # every unit counts, so that the limit of messages ends the pull
-        count = min(count, max(max_count, 1) + 1)
-    else:
-        codes = np.array(sorted(tags.codes) or [_NO_CODE], np.int64)
-    found = queue.columns_from(offset, count)
-    if found is None:
-        return None
-    units, next_offset = found
-    count = len(units)
-    # each unit must be one message's, with no other address than its tags' hash
-    is_plain = units.ext is None and count and count == next_offset - offset
-    if not is_plain or int(units.queue_offsets[0]) != offset:
-        return None
-    offsets, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
-    looked_at, taken = choose_records(
-        units.physical_offsets, units.sizes, units.tags_codes, codes, *files,
-        max_count, clamped_max_bytes(max_bytes), view.end - limits.in_memory_bytes,
-        limits.max_transfer_bytes_in_memory, limits.max_transfer_count_in_memory,
-        limits.max_transfer_bytes_on_disk, limits.max_transfer_count_on_disk,
-        offsets, sizes,
-    )  # fmt: skip
-    if looked_at < 0:
-        return None
-    return offset + looked_at, offsets[:taken], sizes[:taken]
-
-
-def _whole_files(log: CommitLog) -> tuple[int, int] | None:
-    """Start and end of the log's files; None if one is missing in between, or all are."""
-    segments = log.segments
-    if not segments:
-        return None
-    first, last = segments[0].start, segments[-1].start
-    if last - first != (len(segments) - 1) * log.file_size:
-        return None
-    return first, last + log.file_size
-
-
-def read_records(log: CommitLog, offsets: _Longs, sizes: _Longs) -> bytes | None:
-    """The bytes of records, one after another; None unless each is whole and of its size."""
-    from store.log.pullkernel import are_records, plan_reads  # noqa: PLC0415
-
-    count = len(offsets)
-    run_offsets, run_lengths = np.empty(count, np.int64), np.empty(count, np.int64)
-    positions = np.empty(count, np.int64)
-    runs = plan_reads(
-        offsets, sizes, log.file_size, JOINED_GAP_BYTES, run_offsets, run_lengths, positions
-    )
-    lengths = run_lengths[:runs].tolist()
-    buffer = bytearray(sum(lengths))
-    view, start = memoryview(buffer), 0
-    for first, length in zip(run_offsets[:runs].tolist(), lengths, strict=True):
-        if log.read_into(first, view[start : start + length]) != length:
-            return None
-        start += length
-    if not are_records(np.frombuffer(buffer, np.uint8), positions, offsets, sizes):
-        return None
-    if len(buffer) == int(sizes.sum()):
-        return bytes(buffer)
-    pieces = zip(positions.tolist(), sizes.tolist(), strict=True)
-    return b"".join([view[start : start + size] for start, size in pieces])

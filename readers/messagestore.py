@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -26,7 +27,7 @@ from readers.getmessage import (
     PullLimits,
     get_message,
 )
-from readers.getranges import GetRangesResult, get_ranges
+from readers.getranges import GetRangesResult, RangeReader
 from readers.messagefilter import MessageFilter
 from readers.messages import DEFAULT_MAX_BODY_BYTES, Message, decode_message_id
 from store import configjson
@@ -109,8 +110,8 @@ class MessageStore:
         self._tail = LogTail(log)
         layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
         self._index = IndexFiles(self._output / INDEX_DIRECTORY, layout)
-        self._queues: dict[QueueKey, tuple[QueueView, LogView]] = {}
-        """Each with the part of the log up to which it was followed."""
+        self._queues: dict[tuple[str, int], tuple[QueueView, LogView]] = {}
+        """By topic and id; each with the part of the log up to which it was followed."""
         self._watermark = watermark_of_output(self._output, settings.root, log)
         self._watermark_reader = WatermarkReader(self._output / STATE_DIRECTORY)
         end = self._watermark.end_offset if self._watermark else self._tail.settled()
@@ -214,14 +215,24 @@ class MessageStore:
         message_filter: MessageFilter | None = None,
     ) -> GetRangesResult:
         """The records that ``get_message`` finds, as the log holds them."""
+        reader = self._range_reader
 
         def ask(queue: QueueView) -> GetRangesResult:
-            return get_ranges(
+            return reader.get_ranges(
                 queue, self._view, offset, max_count, max_bytes=max_bytes,
-                message_filter=message_filter, limits=self._limits,
+                message_filter=message_filter,
             )  # fmt: skip
 
         return self._ask(topic, queue_id, ask, _NO_RANGES)
+
+    @cached_property
+    def _range_reader(self) -> RangeReader:
+        return RangeReader(self._limits)
+
+    def load_kernels(self) -> None:
+        """Load what the first call of ``get_ranges`` would load, or compile: a server must not
+        stand still for it."""
+        self._range_reader  # noqa: B018
 
     def unit_columns(
         self, topic: str, queue_id: int, offset: int, count: int
@@ -397,27 +408,29 @@ class MessageStore:
         self, topic: str, queue_id: int, question: Callable[[QueueView], _T], without: _T
     ) -> _T:
         """A queue's answer, or ``without`` if no store can have such a queue."""
-        name = topic_directory(topic.encode())
-        if name is None or queue_id < 0:
-            return without
-        key = QueueKey(name, queue_id)
         try:
-            return question(self._queue(key))
+            queue = self._queue(topic, queue_id)
+            return without if queue is None else question(queue)
         except FileNotFoundError:
             # the queue and its messages were removed since it was opened
             self._view.log.refresh()
             self._queues.clear()
-            return question(self._queue(key))
+            queue = self._queue(topic, queue_id)
+            return without if queue is None else question(queue)
 
-    def _queue(self, key: QueueKey) -> QueueView:
-        known = self._queues.get(key)
+    def _queue(self, topic: str, queue_id: int) -> QueueView | None:
+        known = self._queues.get((topic, queue_id))
         if known is not None and known[1] is self._view:
             return known[0]
+        name = topic_directory(topic.encode())
+        if name is None or queue_id < 0:
+            return None
         queue = known[0] if known else open_view(
-            self._output, key, self._settings, self._view.log, is_batch=self._is_batch(key.topic)
+            self._output, QueueKey(name, queue_id), self._settings, self._view.log,
+            is_batch=self._is_batch(name),
         )  # fmt: skip
         queue.follow(self._view.end)
-        self._queues[key] = queue, self._view
+        self._queues[topic, queue_id] = queue, self._view
         return queue
 
     def _is_batch(self, topic: str) -> bool:

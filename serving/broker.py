@@ -12,7 +12,6 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from readers.getmessage import PullLimits
-from readers.getranges import load_kernels
 from readers.messagestore import MessageStore
 from serving.admin import Admin
 from serving.arrivals import PolledArrivals
@@ -45,13 +44,13 @@ class Broker:
 
     def __init__(self, served: ServedStore, first_position: FirstPosition, port: int) -> None:
         """Open store and positions. Raises UsageError, OutputError."""
-        load_kernels()
         self.identity = served.identity
         self.port = port
         settings, output = served.settings, served.output
         root = settings.root
         self._opened = ExitStack()
         self.store = MessageStore(root, output=output, settings=settings, limits=_limits(settings))
+        self.store.load_kernels()
         self.topics = Topics(root, self.store, self._is_known_group)
         self.locks = Locks()
         self._groups = groups = Groups(self._member_left)

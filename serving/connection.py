@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import cast
 
 from serving.codes import RequestCode, ResponseCode
-from serving.frame import ONE_WAY, Codec, Frame, FrameError, decode, encode, frame_length
+from serving.frame import ONE_WAY, Codec, Frame, FrameError, decode, encode_head, frame_length
 from store.errors import error_text
 
 logger = logging.getLogger("reput")
@@ -30,6 +30,8 @@ TOTAL_BYTES = 256 << 20
 SMALL_BUFFER_BYTES = 64 << 10
 """A connection that buffers up to this much is never closed for want of memory."""
 MAX_CONNECTIONS = 20_000
+JOINED_BODY_BYTES = 64 << 10
+"""A larger body is not copied to be written in one piece with its header."""
 REQUESTS_AT_ONCE = 16
 """Requests of one connection that are answered before others get their turn."""
 MAX_CALLS = 64
@@ -131,7 +133,6 @@ class Connection(asyncio.Protocol):
         """Called by asyncio."""
         self.last_active = self._loop.time()
         self._buffer += data
-        self._account()
         self._serve()
         if self._budget.is_spent and len(self._buffer) > SMALL_BUFFER_BYTES:
             self._drop("no memory is left for its unfinished request")
@@ -156,14 +157,18 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         try:
-            data = encode(frame)
+            head = encode_head(frame)
         except FrameError as error:
             logger.warning("an answer to %s cannot be sent: %s", self.peer, error)
             remark = f"the answer cannot be sent: {error}"
-            failed = Frame(ResponseCode.SYSTEM_ERROR, frame.opaque, frame.flag, remark)
-            failed.codec = frame.codec
-            data = encode(failed)
-        self._transport.write(data)
+            codec = frame.codec
+            frame = Frame(ResponseCode.SYSTEM_ERROR, frame.opaque, frame.flag, remark, codec=codec)
+            head = encode_head(frame)
+        if len(frame.body) < JOINED_BODY_BYTES:
+            self._transport.write(b"".join((head, frame.body)))
+        else:
+            self._transport.write(head)
+            self._transport.write(frame.body)
         self._account()
 
     def notify(self, code: RequestCode, ext: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from readers.getmessage import GetMessageStatus
 from readers.getranges import GetRangesResult
@@ -38,6 +38,8 @@ MAX_BODY_BYTES = 8 << 20
 """Records of one answer, but for a first one that is larger; clients refuse frames of 16 MiB."""
 MAX_MSG_NUMS = 1 << 14
 MAX_SUSPEND_MS = 60_000
+MAX_HEADERS = 4096
+"""Decoded headers that are remembered."""
 MAX_HOLDS_PER_CONNECTION = 1 << 16
 MAX_HOLDS = 1 << 18
 """Waiting pulls of all connections together."""
@@ -69,6 +71,36 @@ def response_code(status: GetMessageStatus, offset: int) -> ResponseCode:
     if status in _EMPTY:
         return ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
     return _CODES[status]
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What a pull asks for, but for its offset (``PullMessageRequestHeader``)."""
+
+    group: str
+    topic: str
+    queue_id: int
+    max_count: int
+    sys_flag: int
+    suspend_ms: int
+    sub_version: int
+    expression: str
+    expression_type: str
+
+    @classmethod
+    def of(cls, request: Frame) -> Self:
+        """Decode it; like a broker, ignore maxMsgBytes. Raises Refused."""
+        return cls(
+            requests.group(request),
+            requests.text(request, "topic"),
+            requests.number(request, "queueId"),
+            min(requests.number(request, "maxMsgNums"), MAX_MSG_NUMS),
+            requests.number(request, "sysFlag", 0),
+            min(requests.number(request, "suspendTimeoutMillis", 0), MAX_SUSPEND_MS),
+            requests.number(request, "subVersion", 0),
+            request.ext.get("subscription") or "*",
+            request.ext.get("expressionType") or TAG,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -118,6 +150,8 @@ class Pulling:
         self._policies = policies
         self._on_damage = on_damage
         self._arrivals = arrivals
+        self._headers: dict[object, _Header] = {}
+        """By likeness of the requests."""
         self._held: dict[QueueName, set[_Pull]] = {}
         self._held_by: dict[Connection, set[_Pull]] = {}
         self._held_count = 0
@@ -135,31 +169,40 @@ class Pulling:
         """Answer a pull, or hold it."""
         if connection.is_memory_spent:
             raise Refused(ResponseCode.FLOW_CONTROL, "too many answers wait for slow clients")
-        pull = self._checked(connection, request)
+        header = self._header(request)
+        pull = self._checked(connection, request, header)
         place = pull.topic.name, pull.group, pull.queue_id
         told = self._positions.told_at_pull(connection, *place)
         if told is not None:
             return self._moved(pull, told)
-        sys_flag = requests.number(request, "sysFlag", 0)
-        if sys_flag & FLAG_COMMIT:
+        if header.sys_flag & FLAG_COMMIT:
             commit = requests.number(request, "commitOffset")
             self._positions.commit(connection, *place, commit)
         found = self._look(pull, pull.offset)
         code = response_code(found.status, pull.offset)
         if code is ResponseCode.SUCCESS or code is ResponseCode.PULL_RETRY_IMMEDIATELY:
             return self._answer(pull, found)
-        suspend_ms = requests.number(request, "suspendTimeoutMillis", 0)
-        if sys_flag & FLAG_SUSPEND and suspend_ms > 0:
-            self._hold(pull, min(suspend_ms, MAX_SUSPEND_MS) / 1000)
+        if header.sys_flag & FLAG_SUSPEND and header.suspend_ms > 0:
+            self._hold(pull, header.suspend_ms / 1000)
             self._store.refresh()
             return self._woken(pull)
         self._store.refresh()
         return self._answer(pull, self._look(pull, pull.offset))
 
-    def _checked(self, connection: Connection, request: Frame) -> _Pull:
-        """The pull that a request asks for; like a broker it ignores maxMsgBytes. Raises
-        Refused."""
-        group = requests.group(request)
+    def _header(self, request: Frame) -> _Header:
+        """The header of a request, which is mostly like that of one before."""
+        found = self._headers.get(request.likeness)
+        if found is None:
+            found = _Header.of(request)
+            if request.likeness is not None:
+                if len(self._headers) >= MAX_HEADERS:
+                    self._headers.clear()
+                self._headers[request.likeness] = found
+        return found
+
+    def _checked(self, connection: Connection, request: Frame, header: _Header) -> _Pull:
+        """The pull that a request asks for. Raises Refused."""
+        group = header.group
         policy = self._policies.find(group)
         if not policy.is_consume_enabled:
             raise Refused(
@@ -167,7 +210,7 @@ class Pulling:
                 f"subscription group no permission, {group}",
                 {"forbiddenType": "2"},
             )
-        name = requests.text(request, "topic")
+        name = header.topic
         config = self._topics.find(name)
         if config is None:
             raise Refused(
@@ -181,7 +224,7 @@ class Pulling:
                 f"the topic[{name}] pulling message is forbidden",
                 {"forbiddenType": "3"},
             )
-        queue_id = requests.number(request, "queueId")
+        queue_id = header.queue_id
         if not 0 <= queue_id < config.read_queue_nums:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
@@ -198,19 +241,17 @@ class Pulling:
             queue_id,
             offset,
             policy.sys_flag,
-            min(requests.number(request, "maxMsgNums"), MAX_MSG_NUMS),
-            self._filter(connection, request, group, name),
+            header.max_count,
+            self._filter(connection, header),
             offset,
         )
 
-    def _filter(
-        self, connection: Connection, request: Frame, group: str, topic: str
-    ) -> MessageFilter | None:
+    def _filter(self, connection: Connection, header: _Header) -> MessageFilter | None:
         """The filter that the request brings, or that of the client's own subscription."""
-        if requests.number(request, "sysFlag", 0) & FLAG_SUBSCRIPTION:
+        group, topic = header.group, header.topic
+        if header.sys_flag & FLAG_SUBSCRIPTION:
             try:
-                kind = request.ext.get("expressionType") or TAG
-                return parse_filter(request.ext.get("subscription") or "*", kind)
+                return parse_filter(header.expression, header.expression_type)
             except ValueError as error:
                 raise Refused(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
@@ -228,7 +269,7 @@ class Pulling:
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer's subscription not exist, group: {group}, topic: {topic}",
             )
-        if subscription.sub_version < requests.number(request, "subVersion", 0):
+        if subscription.sub_version < header.sub_version:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )

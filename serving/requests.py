@@ -61,7 +61,7 @@ def json_body(request: Frame) -> Mapping[str, object]:
     try:
         if len(request.body) > MAX_JSON_BYTES:
             raise ValueError(f"{len(request.body)} bytes exceed {MAX_JSON_BYTES}")
-        found = configjson.parse(request.body.decode())
+        found = configjson.parse(bytes(request.body).decode())
         if b"\\u" in request.body:
             require_characters(found)
     except (ValueError, RecursionError) as error:

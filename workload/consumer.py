@@ -91,7 +91,7 @@ class DemoConsumer(threading.Thread):
             while (answer := self._received()) is None:
                 continue
             if answer.code == ResponseCode.SUCCESS:
-                (queues,) = json.loads(answer.body)["queueDatas"]
+                (queues,) = json.loads(bytes(answer.body))["queueDatas"]
                 if queues["readQueueNums"] >= self._workload.queue_count:
                     return
             if self._total is not None:
@@ -112,7 +112,7 @@ class DemoConsumer(threading.Thread):
     def _take(self, answer: Frame) -> None:
         """Check the messages of a pull, and pull what follows them."""
         if answer.code == ResponseCode.SUCCESS:
-            self._check(answer.opaque, answer.body)
+            self._check(answer.opaque, bytes(answer.body))
         elif answer.code not in (
             ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY,
         ):  # fmt: skip

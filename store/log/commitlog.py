@@ -7,7 +7,8 @@ all-zero file ready. Any entry that is not a 20-digit regular file is foreign: r
 ignored.
 
 Reads are ``preadv`` into the caller's buffer: a file that is truncated meanwhile gives fewer bytes,
-whereas a mapping would raise SIGBUS.
+whereas a mapping would raise SIGBUS. Only a server's pulls read mapped files
+(``store.log.pullkernel``), which takes care of that.
 
 Several directories (``storePathCommitLog`` with commas, ``readOnlyCommitLogStorePaths``) are one
 log. A file may move from one to another at any time, by ``mv`` or a copy. While it exists in both,
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import filecmp
+import mmap
 import os
 import re
 import stat
@@ -30,6 +32,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from store.errors import CommitLogError, UsageError
 from store.filetimes import is_settled
@@ -72,10 +77,22 @@ class Segment:
 class OpenFile:
     """A file open for reading; it is closed when its last user drops it, so never during a read."""
 
-    __slots__ = ("fd",)
+    __slots__ = ("_mapping", "fd")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self._mapping: NDArray[np.uint8] | None = None
+
+    def address(self, size: int) -> int:
+        """The address of the file's first ``size`` bytes in memory, as long as the file is open; 0
+        if it cannot be mapped. See ``store.log.pullkernel`` for how it must be read."""
+        if self._mapping is None:
+            try:
+                mapping = mmap.mmap(self.fd, size, prot=mmap.PROT_READ)
+            except (OSError, ValueError):
+                return 0
+            self._mapping = np.frombuffer(mapping, np.uint8)
+        return int(self._mapping.ctypes.data)
 
     def __del__(self) -> None:
         os.close(self.fd)

@@ -6,6 +6,7 @@ several times as long. Nothing here checks a bound: the calling kernel must have
 
 from __future__ import annotations
 
+import mmap
 import sys
 from pathlib import Path
 
@@ -168,6 +169,26 @@ _pread = types.ExternalFunction(
 def read_bytes(fd, offset, out, at, count):
     """``os.pread`` of ``count`` bytes to ``out`` at ``at``; returns bytes read, -1 for an error."""
     return np.int64(_pread(np.int32(fd), out.ctypes.data + np.uint64(at), np.uint64(count), offset))
+
+
+_madvise = types.ExternalFunction("madvise", types.int32(types.uintp, types.uintp, types.int32))
+_POPULATE_READ = 22
+"""MADV_POPULATE_READ, of Linux 5.14 and later."""
+
+
+@njit(inline="always")
+def populate(address, start, count):
+    """Read in the pages of a mapping at ``address`` that hold ``count`` bytes from byte ``start``
+    on; whether they can be read."""
+    low = address + start // mmap.PAGESIZE * mmap.PAGESIZE
+    length = address + start + count - low
+    return _madvise(np.uint64(low), np.uint64(length), np.int32(_POPULATE_READ)) == 0
+
+
+@njit(inline="always")
+def copy_mapped(out, at, address, count):
+    """Copy ``count`` bytes at an address, which must have been populated, to ``out`` at ``at``."""
+    _memcpy(out.ctypes.data + np.uint64(at), np.uint64(address), np.uint64(count))
 
 
 @kernel

@@ -1,90 +1,116 @@
-"""Kernels of a pull: which records it takes, how they are read, whether they are whole.
+"""The kernel of a pull: which records it takes, their bytes, and whether they are whole.
 
-``choose_records`` applies the rules of ``readers.getmessage`` to units that are all plain;
-tests/readers compares the two.
+It applies the rules of ``readers.getmessage`` to units that are all plain; tests/readers compares
+the two. A queue's records lie scattered in the log, so that a read of each would take most of the
+time: they are copied out of the mapped files. A mapping whose file was cut, or cannot be read,
+would end the process. Therefore the system is first told to read the pages in
+(MADV_POPULATE_READ), which fails where a read does; then, and with systems that do not know it,
+each record is read.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from store.log import record
-from store.log.kernelbase import kernel
+from store.log.kernelbase import copy_mapped, i32, i64, kernel, populate, read_bytes
 from store.log.kernels import OK, frame
+from store.queue.consumequeue import (
+    CQ_STORE_UNIT_SIZE,
+    PRE_BLANK_SIZE,
+    SIZE_IN_UNIT,
+    TAGS_CODE_IN_UNIT,
+)
+from store.queue.consumequeueext import MAX_ADDR
 
+UNUSUAL, NO_ROOM, NOT_OPEN = -1, -2, -3
+"""Results instead of a number of units: one for ``get_message``; more room is needed; a file of
+the log is not open."""
+_NEAR_BYTES = 64 << 10
+"""Records up to this far apart are read in together."""
 _MIN_BLANK = record.END_FILE_MIN_BLANK_LENGTH
 _MIN_RECORD = record.MIN_RECORD_LENGTH
 _MAX_RECORD = record.MAX_RECORD_LENGTH
 
 
 @kernel
-def choose_records(
-    unit_offsets, unit_sizes, unit_codes, codes, log_start, log_end, max_count, max_bytes,
-    memory_start, memory_bytes, memory_count, disk_bytes, disk_count, offsets, sizes,
-):  # fmt: skip
-    """Write offsets and sizes of the records to send; (units looked at, records).
+def pull_records(units, first, count, codes, max_count, max_bytes, limits, files, out):
+    """Write the records of units as stored (``count`` from number ``first`` on) to ``out``;
+    (units looked at, records, bytes).
 
-    No ``codes`` take every unit. (-1, 0) if a unit's record cannot be in the log.
+    No ``codes`` take every unit. ``limits`` are those of ``readers.getranges``. ``files`` has
+    descriptor and address of each of the log's files: a descriptor of -1 is not open, and then the
+    second result says which one; an address of 0 is not mapped.
     """
-    taken, byte_count = 0, 0
-    for i in range(len(unit_offsets)):
-        offset = unit_offsets[i]
-        size = np.int64(unit_sizes[i])
+    log_start, log_end, file_size, memory_start = limits[0], limits[1], limits[2], limits[3]
+    taken, end, populated = 0, np.int64(0), np.int64(-1)
+    for i in range(count):
+        unit = (first + i) * CQ_STORE_UNIT_SIZE
+        offset, size = i64(units, unit), i32(units, unit + SIZE_IN_UNIT)
+        code = i64(units, unit + TAGS_CODE_IN_UNIT)
+        if size == PRE_BLANK_SIZE or code <= MAX_ADDR:
+            return UNUSUAL, 0, 0
         if taken > 0:
-            total = byte_count + size
+            total = end + size
             if taken + 1 > max_count or total > max_bytes:
-                return i, taken
-            if offset >= memory_start:
-                if total > memory_bytes or taken >= memory_count:
-                    return i, taken
-            elif total > disk_bytes or taken >= disk_count:
-                return i, taken
-        if len(codes) > 0:
-            code, is_wanted = np.int32(unit_codes[i]), False
-            for j in range(len(codes)):
-                is_wanted = is_wanted or codes[j] == code
-            if not is_wanted:
-                continue
+                return i, taken, end
+            at = 4 if offset >= memory_start else 6
+            if total > limits[at] or taken >= limits[at + 1]:
+                return i, taken, end
+        if len(codes) > 0 and not _is_among(codes, np.int64(np.int32(code))):
+            continue
         if offset < log_start or offset + size > log_end:
-            return -1, 0
+            return UNUSUAL, 0, 0
         if size < _MIN_RECORD or size > _MAX_RECORD:
-            return -1, 0
-        offsets[taken], sizes[taken] = offset, size
-        taken += 1
-        byte_count += size
-    return len(unit_offsets), taken
-
-
-@kernel
-def plan_reads(offsets, sizes, file_size, joined_gap, run_offsets, run_lengths, positions):
-    """Write the reads that fetch records, and the position of each in the bytes read; the number
-    of reads. Records of one file with up to ``joined_gap`` bytes between are read at once."""
-    runs, total, end = 0, 0, np.int64(-1)
-    for i in range(len(offsets)):
-        gap = offsets[i] - end
-        is_near = i > 0 and 0 <= gap <= joined_gap
-        if is_near and offsets[i] // file_size == run_offsets[runs - 1] // file_size:
-            run_lengths[runs - 1] += gap
-            total += gap
-        else:
-            run_offsets[runs], run_lengths[runs] = offsets[i], 0
-            runs += 1
-        positions[i] = total
-        run_lengths[runs - 1] += sizes[i]
-        total += sizes[i]
-        end = offsets[i] + sizes[i]
-    return runs
-
-
-@kernel
-def are_records(buf, positions, offsets, sizes):
-    """Whether each of some records is whole: they begin at ``positions`` of ``buf``, at log
-    ``offsets``, and have ``sizes``, as their queue states them."""
-    for i in range(len(positions)):
-        pos = positions[i]
+            return UNUSUAL, 0, 0
+        if end + size > len(out):
+            return NO_ROOM, 0, end + size
+        file = (offset - log_start) // file_size
+        in_file = offset - log_start - file * file_size
+        fd, address = files[file, 0], files[file, 1]
+        if fd < 0:
+            return NOT_OPEN, file, 0
+        if in_file + size > file_size:
+            return UNUSUAL, 0, 0
+        if address and offset + size > populated:
+            until = _end_of_near(units, first + i, first + count, file_size - in_file)
+            if populate(address, in_file, until - offset):
+                populated = until
+        if offset + size <= populated:
+            copy_mapped(out, end, address + in_file, size)
+        elif read_bytes(fd, in_file, out, end, size) != size:
+            return UNUSUAL, 0, 0
         # framed as if it were the last one of its file, as ``CommitLog.record_at`` does
-        file_end = offsets[i] + sizes[i] + _MIN_BLANK
-        status, size, _, _, _, _, _, _ = frame(buf, pos + sizes[i], pos, offsets[i] - pos, file_end)
-        if status != OK or size != sizes[i]:
-            return False
-    return True
+        status, stated, _, _, _, _, _, _ = frame(
+            out, end + size, end, offset - end, offset + size + _MIN_BLANK
+        )
+        if status != OK or stated != size:
+            return UNUSUAL, 0, 0
+        taken += 1
+        end += size
+    return count, taken, end
+
+
+@njit(inline="always")
+def _is_among(codes, code):
+    found = False
+    for j in range(len(codes)):
+        found = found or codes[j] == code
+    return found
+
+
+@njit(inline="always")
+def _end_of_near(units, index, end, room):
+    """Where the records end that follow the one of a unit, each close to the one before it, within
+    ``room`` bytes."""
+    start = i64(units, index * CQ_STORE_UNIT_SIZE)
+    until = start + i32(units, index * CQ_STORE_UNIT_SIZE + SIZE_IN_UNIT)
+    for j in range(index + 1, end):
+        unit = j * CQ_STORE_UNIT_SIZE
+        offset = i64(units, unit)
+        stop = offset + i32(units, unit + SIZE_IN_UNIT)
+        if offset < until or offset > until + _NEAR_BYTES or stop - start > room:
+            break
+        until = stop
+    return until

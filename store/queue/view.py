@@ -21,6 +21,7 @@ from store.log.commitlog import CommitLog
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BatchConsumeQueueFiles
 from store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
+    CQ_STORE_UNIT_SIZE,
     PRE_BLANK_SIZE,
     BoundaryType,
     ConsumeQueueFiles,
@@ -37,7 +38,8 @@ from store.queue.consumequeueext import (
 )
 
 READ_AHEAD_UNITS = 512
-"""Units that a small read of columns takes, since the next one usually continues there."""
+"""Units that a small read takes, since the next one usually continues there."""
+_NO_UNITS = np.empty(0, np.uint8)
 StoreTime = Callable[[int, int], int]
 """storeTimestamp of the record at a physical offset with a size; negative if there is none."""
 
@@ -240,28 +242,27 @@ class ConsumeQueueView(QueueView):
     def __init__(self, files: ConsumeQueueFiles, ext: ConsumeQueueExtFiles, log: CommitLog) -> None:
         super().__init__(files, log)
         self._ext = ext
-        self._ahead: UnitColumns | None = None
+        self._ahead = _NO_UNITS
         self._ahead_offset = 0
 
     def follow(self, end_offset: int | None) -> None:
         """See QueueView."""
-        self._ahead = None
+        self._ahead = _NO_UNITS
         super().follow(end_offset)
 
-    def columns_from(self, offset: int, count: int) -> tuple[UnitColumns, int] | None:
-        """See QueueView; a small read continues in what the one before it has read ahead."""
-        ahead, start = self._ahead, offset - self._ahead_offset
-        if ahead is not None and start >= 0 and start + count <= len(ahead):
-            return ahead.taken(slice(start, start + count)), offset + count
-        if count > READ_AHEAD_UNITS:
-            return super().columns_from(offset, count)
-        found = super().columns_from(offset, READ_AHEAD_UNITS)
-        if found is None or len(found[0]) != found[1] - offset:
-            # blanks are among them
-            return super().columns_from(offset, count)
-        self._ahead, self._ahead_offset = found[0], offset
-        count = min(count, len(found[0]))
-        return found[0].taken(slice(count)), offset + count
+    def stored_units(self, offset: int, count: int) -> tuple[NDArray[np.uint8], int, int] | None:
+        """The units of ``units_from`` as they are in the file: uint8 with others before and after,
+        the number of the first, and how many there are. ``offset`` must be within the queue's
+        bounds. A small read continues in what the one before it has read ahead."""
+        start = offset - self._ahead_offset
+        left = len(self._ahead) // CQ_STORE_UNIT_SIZE - start
+        if start < 0 or left < min(count, self.max_offset - offset):
+            units = self._in_file(offset, max(count, READ_AHEAD_UNITS))
+            if units is None:
+                return None
+            self._ahead, self._ahead_offset = units.view(np.uint8), offset
+            start, left = 0, len(units)
+        return self._ahead, start, min(count, left)
 
     def with_ext(self, columns: UnitColumns) -> UnitColumns:
         """See QueueView."""

@@ -257,10 +257,12 @@ class Reader:
 
 def identities(sent: GetRangesResult) -> list[str]:
     """The same of records as they are in the log."""
-    found, position = [], 0
-    for offset, size in sent.ranges:
-        found.append(f"{offset}:{size}:{zlib.crc32(sent.data[position : position + size])}")
-        position += size
+    found, data = [], bytes(sent.data)
+    while data:
+        # each record begins with its size, and has its own position
+        size, offset = int.from_bytes(data[:4], "big"), int.from_bytes(data[28:36], "big")
+        found.append(f"{offset}:{size}:{zlib.crc32(data[:size])}")
+        data = data[size:]
     return found
 
 

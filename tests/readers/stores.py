@@ -35,14 +35,14 @@ class StoreByRanges(MessageStore):
         pulled = self.get_ranges(
             topic, queue_id, offset, max_count, max_bytes=max_bytes, message_filter=message_filter
         )
-        found, position = [], 0
-        for start, size in pulled.ranges:
-            data = pulled.data[position : position + size]
-            decoded = record.decode(data, start, start + size + 8)
+        found, data = [], bytes(pulled.data)
+        while data:
+            # each record begins with its size, and has its own position
+            size, start = int.from_bytes(data[:4], "big"), int.from_bytes(data[28:36], "big")
+            decoded = record.decode(data[:size], start, start + size + 8)
             assert isinstance(decoded, Record)
             found.append(Message.of(decoded))
-            position += size
-        assert position == len(pulled.data)
+            data = data[size:]
         return GetMessageResult(
             pulled.status,
             pulled.next_begin_offset,
