@@ -37,7 +37,7 @@ _NO_CODE = 1 << 40
 """More than any hash."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GetRangesResult:
     """The result of a pull of records as stored."""
 

@@ -16,7 +16,16 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import cast
 
 from serving.codes import RequestCode, ResponseCode
-from serving.frame import ONE_WAY, Codec, Frame, FrameError, decode, encode_head, frame_length
+from serving.frame import (
+    LENGTH_SIZE,
+    ONE_WAY,
+    Codec,
+    Frame,
+    FrameError,
+    decode,
+    encode_head,
+    frame_length,
+)
 from store.errors import error_text
 
 logger = logging.getLogger("reput")
@@ -132,8 +141,12 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
         self.last_active = self._loop.time()
-        self._buffer += data
-        self._serve()
+        if self._buffer:
+            self._buffer += data
+            self._serve(self._buffer)
+        else:
+            # mostly this is one whole request
+            self._serve(data)
         if self._budget.is_spent and len(self._buffer) > SMALL_BUFFER_BYTES:
             self._drop("no memory is left for its unfinished request")
 
@@ -207,24 +220,25 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _serve(self) -> None:
-        """Answer whole requests in the buffer; go on later if there are many."""
+    def _serve(self, data: bytes | bytearray) -> None:
+        """Answer whole requests in ``data`` and keep the rest; go on later if there are many."""
         position, served = 0, 0
         try:
             while self._is_writable and self.is_open and served < REQUESTS_AT_ONCE:
-                with memoryview(self._buffer) as view:
-                    length = frame_length(view[position : position + 4])
-                    if length is None or position + length > len(view):
-                        break
-                    with view[position : position + length] as part:
-                        request = decode(part)
+                length = frame_length(data[position : position + LENGTH_SIZE])
+                if length is None or position + length > len(data):
+                    break
+                request = decode(data[position : position + length])
                 position += length
                 served += 1
                 self._answer(request)
         except FrameError as error:
             self._drop(f"malformed frame: {error}")
             return
-        del self._buffer[:position]
+        if data is self._buffer:
+            del self._buffer[:position]
+        elif position < len(data):
+            self._buffer += data[position:]
         self._account()
         if served == REQUESTS_AT_ONCE:
             self._schedule()
@@ -241,7 +255,7 @@ class Connection(asyncio.Protocol):
     def _continue(self) -> None:
         self._is_scheduled = False
         if self._transport is not None:
-            self._serve()
+            self._serve(self._buffer)
 
     def _answer(self, request: Frame) -> None:
         if request.is_response:

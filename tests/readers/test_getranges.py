@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from checkpoints.watermark import WatermarkFile
+from readers.getmessage import GetMessageStatus
 from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
+from store.state.watermark import Watermark
+from tests.readers.stores import SmallStore
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records
+from tests.support.wire import UNIT
 
 PULLS = 300
 DAMAGED_SHARE = 10
@@ -76,3 +83,49 @@ def damage(rng: random.Random, root: Path, offsets: list[int]) -> None:
             byte = file.read(1)[0]
             file.seek(position)
             file.write(bytes([byte ^ 0x55]))
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3000])
+def test_a_file_that_is_cut_meanwhile_ends_no_process(tmp_path: Path, kept: int) -> None:
+    """Its mapping would; records that are still there are sent, the others are damaged."""
+    small = SmallStore(tmp_path / "store")
+    for _ in range(60):
+        small.append(body=b"x" * 100)
+    root = small.write()
+    with MessageStore(root) as store:
+        whole = store.get_ranges("Topic", 0, 0)
+        assert whole.status is GetMessageStatus.FOUND
+        cut = min((root / "commitlog").iterdir())
+        os.truncate(cut, kept)
+        for offset in range(20):
+            found = store.get_ranges("Topic", 0, offset)
+            plain = store.get_message("Topic", 0, offset)
+            assert (found.status, found.damaged) == (plain.status, plain.damaged)
+            assert found.data == b"".join(map(store.stored_record, plain.found))
+
+
+def test_what_is_appended_meanwhile_is_sent(tmp_path: Path, seed: int) -> None:
+    """Queues whose records share the log's files and pages, pulled while the log grows."""
+    rng, root = random.Random(seed), tmp_path / "store"
+    small = SmallStore(root)
+    (root / "reput").mkdir(parents=True)
+    with ExitStack() as opened:
+        mark, store = WatermarkFile(root / "reput"), None
+        opened.callback(mark.close)
+        for _ in range(40):
+            for _ in range(rng.randrange(1, 12)):
+                body = rng.randbytes(rng.choice((0, 10, 300, 1500)))
+                small.append(queue_id=rng.randrange(3), body=body)
+            small.write()
+            mark.advance(Watermark("0" * 32, small.log.spans[-1][1]))
+            store = store or opened.enter_context(MessageStore(root))
+            store.refresh()
+            log = b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))
+            for queue_id, units in small.units.items():
+                first, count = rng.randrange(len(units)), rng.choice((1, 5, 32))
+                found = store.get_ranges("Topic", queue_id, first, count)
+                # a pull does not leave its file of ten units
+                last = min(first + count, len(units), first - first % 10 + 10)
+                spans = [UNIT.unpack(unit) for unit in units[first:last]]
+                assert found.next_begin_offset == last
+                assert found.data == b"".join(log[at : at + size] for at, size, _ in spans)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 from collections.abc import Iterator
 
@@ -78,6 +79,73 @@ def test_a_frame_survives_both_codecs(seed: int) -> None:
         data = encode(frame)
         assert frame_length(data[:4]) == len(data)
         assert decode(data) == frame
+
+
+PULLS = (
+    b'{"code":11,"extFields":{"queueId":"3","queueOffset":"5","topic":"T\\u00e4","commitOffset":"0",'
+    b'"subscription":"*"},"flag":0,"language":"JAVA","opaque":7,"version":479}',
+    b'{"opaque":1,"code":361,"version":407,"extFields":{"queueOffset":"0000000000000000012"}}',
+)
+"""Headers of pulls, whose numbers the test replaces."""
+TRICKS = (
+    b'"opaque":8,', b'"queueOffset":"9",', b'"x":{"opaque":4},', b'"op\\u0061que":6,',
+    b'"queueOffset":8,', b'"commitOffset":"3",', b'"\\"opaque":5,', b"\0",
+    b'"y":[1,"queueOffset":"2"],', b'"remark":"\\"opaque\\":3,",',
+)  # fmt: skip
+"""What may stand in a header besides: numbers that are not those of the request."""
+NUMBERS = (
+    b"0",
+    b"00",
+    b"1",
+    b"-1",
+    b"1.5",
+    b"2e3",
+    b"4711",
+    b"2147483647",
+    b"2147483648",
+    b"9" * 20,
+)
+
+
+def test_repeated_headers_are_what_they_say(seed: int) -> None:
+    """A header that is like the one before is decoded as any other, as the plain codec in json
+    says; whatever else stands in it."""
+    rng, likenesses = random.Random(seed), set[object]()
+    for _ in range(4000):
+        header = rng.choice(PULLS)
+        if rng.randrange(2):
+            at = rng.choice([found.start() for found in re.finditer(rb'(?<=[{,])"', header)])
+            header = header[:at] + rng.choice(TRICKS) + header[at:]
+        header = re.sub(rb"(?<=[:\"])[0-9]+(?=[,}\"])", lambda _: rng.choice(NUMBERS), header)
+        try:
+            found = decode(json_frame(header))
+        except FrameError:
+            found = None
+        assert (found and plainly(found)) == expected(header), header
+        if found is not None and found.likeness is not None:
+            likenesses.add(found.likeness)
+    assert len(likenesses) > 1
+
+
+def plainly(frame: Frame) -> tuple[object, ...]:
+    """The parts of a frame that a header gives."""
+    return frame.code, frame.opaque, frame.flag, frame.version, frame.remark, frame.ext
+
+
+def expected(header: bytes) -> tuple[object, ...] | None:
+    """The same by json alone; None for a header that is none."""
+    try:
+        fields = json.loads(header)
+    except ValueError:
+        return None
+    numbers = [fields.get(name, 0) for name in ("code", "opaque", "flag", "version")]
+    if any(type(n) is not int or not -(1 << 31) <= n < 1 << 31 for n in numbers):
+        return None
+    code, opaque, flag, version = numbers
+    ext = {k: v if isinstance(v, str) else json.dumps(v) for k, v in fields["extFields"].items()}
+    if any(isinstance(value, dict | list) for value in fields["extFields"].values()):
+        return None
+    return code, opaque, flag, version, fields.get("remark"), ext
 
 
 def check_hostile(seed: int, count: int) -> None:
