@@ -168,7 +168,7 @@ class _Likeness:
     first: Frame
     """One such request."""
     fields: tuple[str, ...]
-    """Which numbers they are, in their order in the header."""
+    """The numbers' names, in their order in the header."""
 
 
 def _decode_repeated(header: bytes) -> Frame | None:
@@ -198,8 +198,9 @@ def _decode_repeated(header: bytes) -> Frame | None:
 
 @lru_cache(4096)
 def _likeness(parts: tuple[bytes, ...]) -> _Likeness | None:
-    """What the headers with these texts around their numbers have in common: they are decoded with
-    two sets of numbers, which must come out as those fields and change nothing else."""
+    """The likeness of headers with these texts around their numbers; None without one. They are
+    decoded with two sets of numbers, which must come out as those fields and change nothing else.
+    """
     fields = tuple(_NAME.findall(part)[0].decode() for part in parts[1::2])
     if _OPAQUE not in fields or len({*fields}) < len(fields):
         return None

@@ -75,7 +75,7 @@ def response_code(status: GetMessageStatus, offset: int) -> ResponseCode:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What a pull asks for, but for its offset (``PullMessageRequestHeader``)."""
+    """A pull's fields but for its offset (``PullMessageRequestHeader``)."""
 
     group: str
     topic: str

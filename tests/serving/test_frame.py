@@ -92,7 +92,7 @@ TRICKS = (
     b'"queueOffset":8,', b'"commitOffset":"3",', b'"\\"opaque":5,', b"\0",
     b'"y":[1,"queueOffset":"2"],', b'"remark":"\\"opaque\\":3,",',
 )  # fmt: skip
-"""What may stand in a header besides: numbers that are not those of the request."""
+"""A header may hold these besides: numbers that are not those of the request."""
 NUMBERS = (
     b"0",
     b"00",
