@@ -35,7 +35,7 @@ from upkeep.verify.run import verify
 
 SIZES = (SETTINGS["maxHashSlotNum"], SETTINGS["maxIndexNum"])
 RECORDS = 5
-"""Of one batch."""
+"""Records of one batch."""
 BATCHES = 3
 
 

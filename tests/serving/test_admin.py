@@ -190,7 +190,7 @@ def test_a_member_consumes_one_message(store: Path, port: int) -> None:
 
 
 def test_the_least_offset_of_all_groups(port: int) -> None:
-    """Those left out keep their offsets; RocketMQ would remove them."""
+    """Queues that are left out keep their offsets; RocketMQ would remove them."""
     with Client(port) as client:
         for group, offsets in (("a", {0: 3, 1: 5}), ("b", {0: 2}), ("c", {1: 4})):
             for queue_id, offset in offsets.items():

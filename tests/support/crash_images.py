@@ -128,7 +128,7 @@ class Case:
             (self.root / journal).write_text(json.dumps(steps))
 
     def problem(self, image: Image, told: Told) -> str | None:
-        """What is wrong with this image or with what becomes of it; None where all is well."""
+        """Find the fault of this image, or of what becomes of it; None where all is well."""
         self.mount(image)
         output = self.root / "output"
         found = read_watermark(output / STATE_DIRECTORY)

@@ -34,7 +34,7 @@ from tests.support.recorder import (
 
 PAGE = 4096
 TEARS = (64, 512, PAGE)
-"""Of a write, any parts between multiples of one of these in the file may survive; the least stands
+"""Any parts of a write between multiples of one of these in the file may survive; the least stands
 for a page in files that are that much smaller than real ones."""
 
 Piece = tuple[int, int]
@@ -53,7 +53,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What the disk holds when the power is back."""
+    """The content of the disk when the power is back."""
 
     tree: Tree
     numbers: dict[str, int]
@@ -65,7 +65,7 @@ class Image:
 
 
 class Disk:
-    """What is durable, and what is not yet; fed with operations in order."""
+    """A disk that knows what is durable and what is not yet; it is fed with operations in order."""
 
     def __init__(self, begin: Content, directories: Collection[int]) -> None:
         """``directories`` are the numbers of all that are no files, now or later."""

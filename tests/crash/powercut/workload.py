@@ -24,7 +24,7 @@ from tests.support.golden import log_records, tree
 
 Acknowledge = Callable[[int], None]
 _DAMAGES = ("flip", "zero", "noise", "delete")
-"""Those that keep a file's size: a repair refuses where every queue of a kind has another."""
+"""They keep a file's size: a repair refuses where every queue of a kind has another."""
 
 
 @dataclass(frozen=True)
