@@ -27,7 +27,7 @@ from tests.support.processes import holder, is_killed_at
 KEYS = (TopicGroup("T", "g"), TopicGroup("%RETRY%g", "g"), TopicGroup("中", "g@broadcast"))
 APPEND, REPLACE, BEGIN = range(3)
 Step = tuple[int, Offsets]
-"""A deed on the file, and the commits; after BEGIN it is replaced when the next commits are there."""
+"""A deed on the file, and the commits; after BEGIN the next commits replace it."""
 
 
 def random_steps(rng: random.Random, count: int) -> list[Step]:
