@@ -112,7 +112,7 @@ def check_against_model(
             if restarts and rng.random() < 0.3:
                 # killed before the watermark moved; the machine may have lost power as well
                 rng.choice((power.fail, power.kill))(rng, output.close)
-                output = Output(setup)
+                output = Output(setup, cut_short=True)
             else:
                 output.commit(end)
         output.close()

@@ -104,11 +104,11 @@ def test_units_beyond_the_watermark_are_put_again(
     rng = random.Random(seed)
     with Power(setup.root) as power:
         for end in [*sorted(rng.sample(borders[1:-1], 5)), borders[-1]]:
-            output = Output(setup)
+            output = Output(setup, cut_short=True)
             output.run(end)
             output.dispatch(rng.choice([at for at in borders if at >= end]))
             rng.choice((power.fail, power.kill))(rng, output.close)
-    Output(setup).run(borders[-1])
+    Output(setup, cut_short=True).run(borders[-1])
     for name in TREES:
         assert difference(setup.root / name, root / name) == []
 

@@ -336,7 +336,7 @@ def test_killed_anywhere_what_depends_on_it_is_never_there_without_it(ram_path: 
     whole = DerivedOutput(store, ram_path / "whole")
     whole.start(**flags)
     recorded, derived = [], []
-    for ordinal in range(1, 41):
+    for ordinal in range(1, 56):
         output = DerivedOutput(store, ram_path / "output")
         assert is_killed_at(ordinal, lambda output=output: output.start(**flags))
         has_record = (output.root / RECORD).exists()

@@ -76,7 +76,7 @@ class Setup:
 class Output:
     """One run of a dispatcher over an output; the next one is a restart."""
 
-    def __init__(self, setup: Setup, *, adopt: bool = False) -> None:
+    def __init__(self, setup: Setup, *, adopt: bool = False, cut_short: bool = False) -> None:
         self.setup = setup
         fsops.make_directories(setup.state, setup.root)
         self.ledger = Ledger(setup.state)
@@ -91,8 +91,8 @@ class Output:
             on_queue_gap=setup.on_queue_gap,
             ext_file_size=setup.ext_file_size,
         )
-        if not adopt:
-            # a power cut may have left anything beyond the watermark
+        if cut_short:
+            # the last run may have left anything beyond the watermark
             self.writer.truncate(self.position)
         self.watermark = WatermarkFile(setup.state)
 
