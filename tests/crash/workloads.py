@@ -127,6 +127,8 @@ class Workloads:
         other.grow(BATCHES * RECORDS)
         other.cut(BATCHES * RECORDS - 3)
         other.grow(4, alike=True)
+        self._alike = GrownLog(directory / "alike", random.Random(3), ext=True)
+        self._alike.grow(18, alike=True)
         self._outcomes: dict[tuple[object, ...], Outcome] = {}
 
     def _config(self, store: Path | None = None, **options: Any) -> DispatcherConfig:
@@ -237,9 +239,9 @@ class Workloads:
 
     def long_batch(self) -> Iterator[Case]:
         """One batch begins several files of one queue."""
-        log = GrownLog(self._stores / "alike", random.Random(3), ext=True)
-        log.grow(18, alike=True)
+        log = self._alike
         wanted = self._undisturbed(log.root)
+        self._clear()
         with Recorder(self._disk) as recorder:
             self._dispatch(recorder, self._config(log.root))
         recorder.check()
@@ -286,14 +288,12 @@ class Workloads:
 
     def long_cut(self) -> Iterator[Case]:
         """The same where whole files of a queue and of the index go."""
-        log, half = (
-            GrownLog(self._stores / name, random.Random(3), ext=True) for name in ("long", "half")
-        )
-        for one in (log, half):
-            one.grow(18, alike=True)
+        half = GrownLog(self._stores / "half", random.Random(3), ext=True)
+        half.grow(18, alike=True)
         half.cut(9)
         wanted = self._undisturbed(half.root)
-        dispatch(self._config(log.root))
+        self._clear()
+        dispatch(self._config(self._alike.root))
         with Recorder(self._disk) as recorder:
             self._dispatch(recorder, self._config(half.root))
         recorder.check()
