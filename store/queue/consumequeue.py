@@ -188,6 +188,8 @@ class QueueFiles(MappedFileQueue):
             return False
         last = units[used[-1]]
         is_unit = 0 < last["size"] < PRE_BLANK_SIZE
+        if used[-1]:
+            is_unit = is_unit and _may_follow(units[used[-1] - 1], last)
         return bool(is_unit and last["offset"] + last["size"] <= end_offset)
 
     def grown_end(self, known: int, end_offset: int | None) -> int:
@@ -264,9 +266,7 @@ class QueueFiles(MappedFileQueue):
         """
         if count < 2:
             return True
-        before, last = self.units(start, count - 2, 2)
-        ascends = before["offset"] <= last["offset"] or before["size"] == PRE_BLANK_SIZE
-        return bool(before["size"] > 0 and ascends)
+        return _may_follow(*self.units(start, count - 2, 2))
 
     def _are_valid(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
         """bool[n]: whether ``recover`` of this kind of queue continues after each unit."""
@@ -351,6 +351,11 @@ class QueueFiles(MappedFileQueue):
             part = view[: self.file_size - position % self.file_size]
             yield position, part
             position, view = position + len(part), view[len(part) :]
+
+
+def _may_follow(before: np.void, last: np.void) -> bool:
+    ascends = before["offset"] <= last["offset"] or before["size"] == PRE_BLANK_SIZE
+    return bool(before["size"] > 0 and ascends)
 
 
 class ConsumeQueueFiles(QueueFiles):

@@ -170,6 +170,24 @@ def test_lost_pages_do_not_move_a_queues_end(
         assert end == durable * unit_size, f"seed={seed} case={case}"
 
 
+@pytest.mark.parametrize("kind", [ConsumeQueueFiles, BatchConsumeQueueFiles])
+def test_the_rest_of_a_unit_is_beyond_every_end(
+    tmp_path: Path, seed: int, kind: type[QueueFiles]
+) -> None:
+    """A power cut during a cut may keep the zeros of one page and lose those of the next: what is
+    left of a unit on both must be cut again, however small its offset looks."""
+    units = random_bytes_of_queue(random.Random(seed), kind, 3, 4)
+    data = b"".join(unit for _, _, unit in units)
+    (tmp_path / file_name(0)).write_bytes(data)
+    files = kind(tmp_path, len(data))
+    end = units[2][0] + units[2][1]
+    assert files.ends_by(units[3][0] + units[3][1])
+    for zeros in range(1, 9):
+        torn = data[: -len(units[3][2])] + bytes(zeros) + units[3][2][zeros:]
+        (tmp_path / file_name(0)).write_bytes(torn)
+        assert not files.ends_by(end)
+
+
 def test_a_queue_begins_at_its_first_message_in_the_log(tmp_path: Path, seed: int) -> None:
     """RocketMQ's rule: after the last message that is gone; -1 without a unit."""
     rng = random.Random(seed)
