@@ -24,7 +24,7 @@ SOURCES = (
     "store/index/indexkernel.py",
     "store/rows/rowkernel.py", "store/runs/scankernel.py", "workload/appendkernel.py",
     "store/log/record.py", "store/log/properties.py", "store/index/indexfile.py",
-    "store/queue/consumequeue.py",
+    "store/queue/consumequeue.py", "store/queue/consumequeueext.py",
 )  # fmt: skip
 """All kernels and the sources of their constants: together they determine the compiled code."""
 
