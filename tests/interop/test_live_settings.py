@@ -66,6 +66,8 @@ class Follower:
             run_dispatcher(self._config, self._stop, self._show)
         finally:
             self._stop.set()
+            with self._changed:
+                self._changed.notify_all()
             thread.join()
         if self._error is not None:
             raise self._error
