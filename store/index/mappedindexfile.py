@@ -137,14 +137,18 @@ class MappedIndexFile:
         """The leading entries that look valid and belong to messages before ``end_offset``.
 
         Nothing else in the file matters. Only numbers less than ``max_count`` are examined if
-        given.
+        given. Raises NoSpaceError if the disk has no room for these entries.
         """
         layout = self._layout
         slots = np.zeros(layout.max_hash_slot_num, np.int32)
         start, end = map(layout.entry_position, (1, max_count or layout.max_index_num))
-        # a full tmpfs answers a read of a hole with SIGBUS, because it would have to map a page
-        end = min(end, os.lseek(self._fd, start, os.SEEK_HOLE))
-        entries = self._data[start : end - (end - start) % INDEX_SIZE]
+        hole = os.lseek(self._fd, start, os.SEEK_HOLE)
+        # a sparse copy has a hole where the zeros that end the last entry begin a page
+        end = min(end, hole + (start - hole) % INDEX_SIZE)
+        if end > hole:
+            # a full tmpfs answers a read of a hole with SIGBUS, because it would have to map a page
+            fsops.allocate(self._fd, hole, end - hole, self.path)
+        entries = self._data[start:end]
         index_count, hash_slot_count, _ = indexkernel.rebuild_slots(
             entries, 1, 0, 0, end_offset, slots
         )

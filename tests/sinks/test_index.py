@@ -209,6 +209,24 @@ def test_a_torn_entry_that_the_log_confirms_is_none(tmp_path: Path) -> None:
     assert output.contents() == output.model()
 
 
+def test_zeros_of_the_last_entry_may_be_a_hole(tmp_path: Path) -> None:
+    """A sparse copy holds no page of zeros, although an entry ends in one."""
+    log = write_log(tmp_path / "log", [(1, (5,))])
+    output = IndexOutput(tmp_path / "output", IndexLayout(1006, 3), log)
+    assert output.layout.entry_position(1) == 4096 - 12
+    writer = output.writer(0)
+    writer.write(batch_of(log.messages))
+    writer.close()
+    (path,) = output.paths()
+    data = path.read_bytes()
+    path.write_bytes(data[:4096])
+    with path.open("r+b") as copy:
+        copy.truncate(len(data))
+    assert path.read_bytes() == data
+    output.writer(log.messages[0].end).close()
+    assert output.contents() == output.model()
+
+
 def test_where_the_log_forgot_a_message_the_file_says_when(tmp_path: Path) -> None:
     """No record at an offset any more: the header's begin, and the last entry's second."""
     log = write_log(tmp_path / "log", [(1_000_700 + 700 * at, (at,)) for at in range(20)])
