@@ -10,7 +10,8 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 TARGET ?= frame
 SECONDS ?= 3600
 
-.PHONY: help install run demo test test-slow power-cut fuzz torture canaries lint format bench \ bench-quick docs build clean crash-images
+.PHONY: help install run demo test test-slow lint format bench bench-quick docs build clean \
+	canaries crash-images fuzz power-cut torture
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -21,7 +21,7 @@ from serving.server import Server
 from serving.stores import BrokerIdentity, ServedStore
 from store.config import StoreSettings
 from store.errors import error_text
-from store.runs.dispatch import QueueIdentities
+from store.runs.dispatch import Run
 
 STOP_SECONDS = 10.0
 """Time for the last commits; a slow disk does not keep the process any longer."""
@@ -62,18 +62,18 @@ class EmbeddedServer:
         if self._thread.is_alive():
             logger.warning("serving did not end in %.0f s and was abandoned", STOP_SECONDS)
 
-    def watermark_moved(self, settings: StoreSettings, queues: QueueIdentities | None) -> None:
-        """The output has a durable watermark, or a new one, past messages of these queues (None: of
-        any); called by the dispatcher's threads."""
+    def watermark_moved(self, settings: StoreSettings, runs: Sequence[Run] | None) -> None:
+        """The output has a durable watermark, or a new one, which covers these runs (None for
+        any messages); called by the dispatcher's threads."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._run, args=(settings,), name="reput-serve", daemon=True
             )
             self._thread.start()
         told = None
-        if queues is not None:
+        if runs is not None:
             # a topic that is no text has no clients
-            told = {(topic.decode(errors="replace"), queue_id) for topic, queue_id in queues}
+            told = {(run.topic.decode(errors="replace"), run.queue_id) for run in runs}
         self._arrivals.tell(told)
 
     def _run(self, settings: StoreSettings) -> None:

@@ -28,7 +28,7 @@ from store.log.record import Status
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
 from store.queue.queuetype import check_queue_types
 from store.queue.retention import expired_files, remove_files
-from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter, QueueIdentities
+from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter, Run
 from store.runs.spool import empty_spool
 from store.state.built import record_build
 from store.state.ledger import Ledger, LedgerEntry
@@ -81,10 +81,10 @@ class Committer:
         indexes: Indexes,
         log: CommitLog,
         followers: Followers,
-        on_watermark: Callable[[QueueIdentities], None] = lambda _: None,
+        on_watermark: Callable[[Sequence[Run]], None] = lambda _: None,
     ) -> None:
         """Open the output; ``on_watermark`` is called when a new watermark is durable, with the
-        queues that have got messages. Raises OutputError."""
+        runs that it now covers. Raises OutputError."""
         self._config = config
         self._indexes = indexes
         self._log = log
@@ -192,7 +192,7 @@ class Committer:
             )
             self._watermark.advance(current)
             self._followers.advance(batch.end)
-            self._on_watermark(frozenset((run.topic, run.queue_id) for run in batch.runs))
+            self._on_watermark(batch.runs)
         self._store_checkpoint.write(current, self._writers, only_if_due=True)
         self._expire()
         logger.debug("batch: end=%d messages=%d", batch.end, counts.messages)

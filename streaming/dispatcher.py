@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -29,7 +29,7 @@ from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
 from store.errors import NoSpaceError, ReputError, StoreError, UsageError
 from store.filetimes import Watched
 from store.log.commitlog import CommitLog
-from store.runs.dispatch import QueueIdentities
+from store.runs.dispatch import Run
 from store.state.built import settings_of
 from store.state.logoffset import parse_offset
 from streaming.commit import Committer
@@ -55,14 +55,14 @@ def run_dispatcher(
     stop: threading.Event,
     show: Callable[[Progress], None] = lambda _: None,
     jvm: Jvm | None = None,
-    on_watermark: Callable[[StoreSettings, QueueIdentities | None], None] = lambda *_: None,
+    on_watermark: Callable[[StoreSettings, Sequence[Run] | None], None] = lambda *_: None,
 ) -> Progress:
     """Run until caught up (``once``) or until ``stop`` is set; return the final counts.
 
     Where the disk is full, the run waits and goes on when there is room. ``show`` is called a few
     times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``.
     ``on_watermark`` is given the output's settings once it can be read, and whenever its watermark
-    has moved, with the queues that have got messages (None for any), in whatever thread. Raises
+    has moved, with the runs that it now covers (None for any messages), in whatever thread. Raises
     ReputError with a line for people.
     """
     settings, log = config.open_store()
@@ -92,7 +92,7 @@ class _Run:
         log: CommitLog,
         stop: threading.Event,
         show: Callable[[Progress], None],
-        on_watermark: Callable[[QueueIdentities | None], None],
+        on_watermark: Callable[[Sequence[Run] | None], None],
     ) -> None:
         self._config = config
         self._settings = settings

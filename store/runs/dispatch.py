@@ -157,10 +157,6 @@ class ScannedRange:
     settings: BatchSettings
 
 
-QueueIdentities = frozenset[tuple[bytes, int]]
-"""Queues by topic and queue id."""
-
-
 @dataclass(frozen=True, slots=True)
 class DispatchBatch:
     """Everything between two positions of the log, runs sorted by first physical offset."""

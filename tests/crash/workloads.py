@@ -166,7 +166,7 @@ class Workloads:
                 recorder.note(WATERMARK, watermark)
                 super().advance(watermark)
 
-        def on_watermark(_queues: object) -> None:
+        def on_watermark(_runs: object) -> None:
             found = read_watermark(config.state_directory)
             recorder.note(WATERMARK, found and found.end_offset)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from serving.embedded import EmbeddedServer
 from serving.stores import BrokerIdentity
 from store import fsops
 from store.config import StoreSettings, read_store_settings
-from store.runs.dispatch import QueueIdentities
+from store.runs.dispatch import Run
 from store.state.brokerlock import BrokerLock
 from store.state.built import settings_of
 from store.state.consumeroffset import ConsumerOffsetFile
@@ -39,8 +40,8 @@ class Served:
         identity = BrokerIdentity.of(settings)
         self.server = EmbeddedServer(config, identity, output, self.ready.put)
 
-    def told(self, queues: QueueIdentities | None) -> None:
-        self.server.watermark_moved(self.settings, queues)
+    def told(self, runs: Sequence[Run] | None) -> None:
+        self.server.watermark_moved(self.settings, runs)
 
     def port(self) -> int:
         return self.ready.get(timeout=EVENT_SECONDS)

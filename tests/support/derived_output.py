@@ -10,7 +10,7 @@ from typing import Any
 
 from store.config import StoreSettings, read_store_settings
 from store.index.indexfile import IndexLayout
-from store.runs.dispatch import DispatchBatch, QueueIdentities
+from store.runs.dispatch import DispatchBatch, Run
 from store.state.built import settings_of
 from streaming.config import DispatcherConfig
 from tests.support.golden import difference, unpack_golden
@@ -56,7 +56,7 @@ class DerivedOutput:
         self,
         *,
         part: Callable[[DispatchBatch], int] | None = None,
-        on_watermark: Callable[[QueueIdentities | None], None] = lambda _: None,
+        on_watermark: Callable[[Sequence[Run] | None], None] = lambda _: None,
         **options: Any,
     ) -> Sequence[str]:
         """As ``run_dispatcher`` does, in one batch; ``part`` chooses where it ends, ``options`` are

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 
 from checkpoints.ownership import Ownership
 from checkpoints.swap import finish_swap
-from store.runs.dispatch import BatchSettings, DispatchBatch, QueueIdentities
+from store.runs.dispatch import BatchSettings, DispatchBatch, Run
 from store.state.built import settings_of
 from store.state.logoffset import offset_json
 from streaming.commit import Committer
@@ -60,7 +60,7 @@ def dispatch(
     cuts: Sequence[int] = (),
     *,
     part: Callable[[DispatchBatch], int] | None = None,
-    on_watermark: Callable[[QueueIdentities | None], None] = lambda _: None,
+    on_watermark: Callable[[Sequence[Run] | None], None] = lambda _: None,
     open_followers: type[Followers] = Followers,
     with_spark_files: bool = False,
 ) -> Sequence[str]:

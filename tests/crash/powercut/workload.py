@@ -64,7 +64,7 @@ class Dispatch:
         """Dispatch everything; raises ReputError."""
         output = self._prepared.output(root)
 
-        def shown(_queues: object) -> None:
+        def shown(_runs: object) -> None:
             found = read_watermark(output.state)
             acknowledge(found.end_offset if found else 0)
 
