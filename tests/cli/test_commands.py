@@ -179,7 +179,8 @@ def test_produce_writes_what_the_workload_says_and_goes_on(tmp_path: Path, call:
 
 def test_produce_is_paced(tmp_path: Path) -> None:
     """No message comes before its time at the rate; a busy machine may only be late."""
-    found = reput_json("produce", tmp_path / "s", "--rate", 1000, "--seconds", 2)
+    size = ("--commitlog-file-size", "4m")
+    found = reput_json("produce", tmp_path / "s", "--rate", 1000, "--seconds", 2, *size)
     times = [record.store_timestamp for record in log_records(tmp_path / "s")]
     assert len(times) == found["messages"] > 1
     first = times.count(times[0])
