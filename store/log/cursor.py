@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,11 @@ BUFFER_SIZE = 1 << 20
 """Bytes per read: fits the cache, and larger buffers were slower (decision 0003)."""
 NO_LIMIT = (1 << 63) - 1
 NEAR_BYTES = 64 << 10
+PLAIN_RECORDS = 1_000
+"""Records that a walk passes without numba, which takes half a second to import. This takes some
+milliseconds, and is enough for whoever only plans, looks something up, or follows a live log."""
+PLAIN_BYTES = 1 << 20
+"""The same for bytes in which no magic number stands, after the last record or at damage."""
 _MAGIC = re.compile(
     b"|".join(
         re.escape(magic.to_bytes(4, "big"))
@@ -92,9 +98,6 @@ def hop_file(
     The bounds are the log offset at which the last record ends, the number of records, and their
     storeTimestamp.
     """
-    # numba takes half a second to import, which processes that only plan avoid
-    from store.log import kernels  # noqa: PLC0415
-
     segment = log.segment_at(offset)
     if segment is None:
         return Hop(offset, Status.NEED_MORE)
@@ -102,19 +105,56 @@ def hop_file(
     window.load(offset)
     hop = Hop(offset, Status.OK)
     while True:
-        status, pos, count, last = kernels.hop_records(
+        if hop.record_count < PLAIN_RECORDS:
+            hop_records, limit = _hop_records, min(max_records, PLAIN_RECORDS)
+        else:
+            hop_records, limit = _kernels().hop_records, max_records
+        status, pos, count, last = hop_records(
             window.data, window.length, window.base, file_end, hop.offset - window.base, stop,
-            max_records - hop.record_count, max_timestamp,
+            limit - hop.record_count, max_timestamp,
         )  # fmt: skip
         hop.offset = window.base + pos
         hop.record_count += count
         if last >= 0:
             hop.last_record_offset = window.base + last
         hop.status = Status(status)
+        if hop.record_count == limit < max_records:
+            continue
         if hop.status is not Status.NEED_MORE or hop.offset >= file_end:
             return hop
         if not window.load(hop.offset, stated_size(window, hop.offset)):
             return hop
+
+
+def _hop_records(
+    buf: NDArray[np.uint8],
+    length: int,
+    base: int,
+    file_end: int,
+    pos: int,
+    stop: int,
+    max_records: int,
+    max_timestamp: int,
+) -> tuple[int, int, int, int]:
+    """The plain twin of ``store.log.kernels.hop_records``."""
+    view, count, last = buf.data[:length], 0, -1
+    while count < max_records and base + pos < stop:
+        framed = record.frame(view[pos:], base + pos, file_end)
+        if isinstance(framed, Outcome):
+            return framed.status, pos, count, last
+        stored = int.from_bytes(view[pos + framed.store_timestamp :][:8], "big", signed=True)
+        if base + pos + framed.total_size > stop or stored > max_timestamp:
+            break
+        last = pos
+        pos += framed.total_size
+        count += 1
+    return Status.OK, pos, count, last
+
+
+def _kernels() -> ModuleType:
+    from store.log import kernels  # noqa: PLC0415  imports numba
+
+    return kernels
 
 
 def stated_size(window: Window, offset: int) -> int:
@@ -132,8 +172,6 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
     length leads to a boundary, that one is taken first, because a search could mistake a record
     copied inside a body for a real one.
     """
-    from store.log import kernels  # noqa: PLC0415  as in hop_file
-
     segment = log.segment_at(offset)
     if segment is None:
         return offset
@@ -142,7 +180,7 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
     stated = stated_size(window, offset)
     if stated and _is_boundary(log, offset + stated, file_end):
         return offset + stated
-    position, blank = offset + 1, file_end
+    position, blank, plain_left = offset + 1, file_end, PLAIN_BYTES
     while position + record.END_FILE_MIN_BLANK_LENGTH <= file_end:
         if position + record.SIZE_MAGIC_LENGTH > window.base + window.length:
             # skip holes of a sparse file; a record's first bytes may be zeros at a hole's end
@@ -150,7 +188,12 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
             window.load(position)
             if window.length < record.SIZE_MAGIC_LENGTH:
                 break
-        status, pos = kernels.find_record(
+        magic_position = position - window.base + record.MAGIC_POSITION
+        plain_left -= window.length - magic_position
+        if plain_left > 0 and not _MAGIC.search(window.data.data, magic_position, window.length):
+            position = window.base + window.length - record.SIZE_MAGIC_LENGTH + 1
+            continue
+        status, pos = _kernels().find_record(
             window.data, window.length, window.base, file_end, position - window.base
         )
         position = window.base + int(pos)

@@ -38,7 +38,7 @@ import struct
 import zlib
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from store.log import java, properties
 
@@ -47,6 +47,7 @@ MESSAGE_MAGIC_V2 = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
 
 _HEAD = struct.Struct(">iIiiiqqiq")
+_INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _TAIL = struct.Struct(">iqi")
 _SIZE_MAGIC = struct.Struct(">iI")
@@ -178,6 +179,18 @@ class Outcome:
     """totalSize as the header states it; 0 if unknown, the rest of the file for a BLANK."""
 
 
+class Frame(NamedTuple):
+    """A whole record's parts, by their positions from its start, in bytes."""
+
+    total_size: int
+    store_timestamp: int
+    body: int
+    body_length: int
+    topic: int
+    topic_length: int
+    properties: int
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One message as stored. Byte fields are exactly the log's; times are ms since the epoch."""
@@ -227,6 +240,20 @@ def decode(
     (exclusive). With ``verify_crc`` the body must have its stored CRC.
     """
     view = memoryview(data)
+    framed = frame(view, physical_offset, file_end)
+    if isinstance(framed, Outcome):
+        return framed
+    record = _decode_framed(view, framed)
+    if verify_crc and not body_crc_is_right(record):
+        return Outcome(Status.BAD_BODY_CRC, record.total_size)
+    if not _numbers_are_numbers(record):
+        return Outcome(Status.BAD_PROPERTY, record.total_size)
+    return record
+
+
+def frame(view: memoryview, physical_offset: int, file_end: int) -> Frame | Outcome:
+    """The parts of the record at the start of ``view``, if it is whole and its lengths add up; the
+    arguments are ``decode``'s. The contents are not looked at."""
     remaining = file_end - physical_offset
     if remaining < END_FILE_MIN_BLANK_LENGTH:
         return Outcome(Status.BAD_FILE_END)
@@ -247,53 +274,45 @@ def decode(
         return Outcome(Status.BAD_PHYSICAL_OFFSET, total_size)
     if len(view) < total_size:
         return Outcome(Status.NEED_MORE, total_size)
-    record = _decode_whole(view[:total_size], magic)
-    if record is None:
-        return Outcome(Status.BAD_LENGTH, total_size)
-    if verify_crc and not body_crc_is_right(record):
-        return Outcome(Status.BAD_BODY_CRC, total_size)
-    if not _numbers_are_numbers(record):
-        return Outcome(Status.BAD_PROPERTY, total_size)
-    return record
-
-
-def _decode_whole(view: memoryview, magic: int) -> Record | None:
-    """The record whose bytes are exactly ``view``; None if inner lengths do not add up."""
-    (total_size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born) = (
-        _HEAD.unpack_from(view)
-    )
+    bad_length = Outcome(Status.BAD_LENGTH, total_size)
+    (sys_flag,) = _INT.unpack_from(view, SYS_FLAG_POSITION)
     born_length = HOST_V6_LENGTH if sys_flag & SysFlag.BORN_HOST_V6 else HOST_V4_LENGTH
     store_length = HOST_V6_LENGTH if sys_flag & SysFlag.STORE_HOST_V6 else HOST_V4_LENGTH
     topic_length_size = 2 if magic == MESSAGE_MAGIC_V2 else 1
-    body_position = FIXED_LENGTH + born_length + store_length
-    if body_position + topic_length_size + _SHORT.size > total_size:
-        return None
-    position = BORN_HOST_POSITION
-    born_host = decode_host(view[position : position + born_length])
-    position += born_length
-    (store_timestamp,) = _LONG.unpack_from(view, position)
-    position += _LONG.size
-    store_host = decode_host(view[position : position + store_length])
-    position += store_length
-    reconsume_times, prepared_offset, body_length = _TAIL.unpack_from(view, position)
-    topic_position = body_position + body_length
-    if body_length < 0 or topic_position + topic_length_size + _SHORT.size > total_size:
-        return None
-    topic_length = int.from_bytes(
-        view[topic_position : topic_position + topic_length_size], "big", signed=True
-    )
-    topic_position += topic_length_size
-    properties_position = topic_position + topic_length
+    body = FIXED_LENGTH + born_length + store_length
+    if body + topic_length_size + _SHORT.size > total_size:
+        return bad_length
+    (body_length,) = _INT.unpack_from(view, body - TAIL_LENGTH + BODY_LENGTH_IN_TAIL)
+    topic = body + body_length
+    if body_length < 0 or topic + topic_length_size + _SHORT.size > total_size:
+        return bad_length
+    topic_length = int.from_bytes(view[topic : topic + topic_length_size], "big", signed=True)
+    topic += topic_length_size
+    properties_position = topic + topic_length
     if topic_length < 0 or properties_position + _SHORT.size > total_size:
-        return None
+        return bad_length
     (properties_length,) = _SHORT.unpack_from(view, properties_position)
     properties_position += _SHORT.size
     if properties_length < 0 or properties_position + properties_length != total_size:
-        return None
-    block = bytes(view[properties_position:])
+        return bad_length
+    store_timestamp = BORN_HOST_POSITION + born_length
+    return Frame(
+        total_size, store_timestamp, body, body_length, topic, topic_length, properties_position
+    )
+
+
+def _decode_framed(view: memoryview, framed: Frame) -> Record:
+    (_, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born) = (
+        _HEAD.unpack_from(view)
+    )
+    total_size, stored, body, body_length, topic, topic_length, properties_position = framed
+    (store_timestamp,) = _LONG.unpack_from(view, stored)
+    tail = body - TAIL_LENGTH
+    reconsume_times, prepared_offset, _ = _TAIL.unpack_from(view, tail)
+    block = bytes(view[properties_position:total_size])
     return Record(
-        topic=bytes(view[topic_position : topic_position + topic_length]),
-        body=bytes(view[body_position : body_position + body_length]),
+        topic=bytes(view[topic : topic + topic_length]),
+        body=bytes(view[body : body + body_length]),
         properties=block,
         queue_id=queue_id,
         queue_offset=queue_offset,
@@ -301,9 +320,9 @@ def _decode_whole(view: memoryview, magic: int) -> Record | None:
         flag=flag,
         sys_flag=sys_flag,
         born_timestamp=born,
-        born_host=born_host,
+        born_host=decode_host(view[BORN_HOST_POSITION:stored]),
         store_timestamp=store_timestamp,
-        store_host=store_host,
+        store_host=decode_host(view[stored + _LONG.size : tail]),
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared_offset,
         magic=magic,

@@ -54,8 +54,10 @@ def found_items(log: CommitLog, start: int, end: int) -> PlainItems:
 
 @pytest.fixture(params=[TINY, SMALL, LARGE])
 def window_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The smallest takes every record by kernels, the largest none."""
     size: int = request.param
     monkeypatch.setattr(cursor, "Window", lambda log: Window(log, size))
+    monkeypatch.setattr(cursor, "PLAIN_RECORDS", {TINY: 0, SMALL: 3, LARGE: 1000}[size])
     return size
 
 

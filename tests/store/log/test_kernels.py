@@ -163,6 +163,29 @@ def test_a_scan_gives_what_the_plain_decoder_gives(arena: Arena, seed: int, harm
     assert len(met) >= (2 if harm is none else 5), met
 
 
+@pytest.mark.parametrize("harm", [none, damage, randomize])
+def test_a_walk_is_the_same_with_and_without_kernels(seed: int, harm: Damage) -> None:
+    """From a record's start or any byte, up to each kind of bound."""
+    met: Counter[Status] = Counter()
+    for case in range(300):
+        rng = random.Random(f"{seed}:{case}")
+        plain = random_log(rng)
+        harm(rng, plain)
+        buf, spans = np.frombuffer(plain.image, np.uint8), plain.spans
+        position = rng.choice((rng.choice(spans)[0] - plain.start, rng.randrange(len(buf))))
+        base = plain.start + (position // FILE_SIZE) * FILE_SIZE
+        data = buf[base - plain.start :][: rng.choice((FILE_SIZE, rng.randrange(FILE_SIZE + 1)))]
+        arguments = (
+            data, len(data), base, base + FILE_SIZE, plain.start + position - base,
+            base + rng.choice((FILE_SIZE, rng.randrange(FILE_SIZE))), rng.choice((0, 1, 5, 1000)),
+            rng.choice((1 << 62, rng.randrange(1 << 41))),
+        )  # fmt: skip
+        found = cursor._hop_records(*arguments)
+        assert found == kernels.hop_records(*arguments), f"{seed=} {case=}"
+        met[Status(found[0])] += 1
+    assert len(met) >= (3 if harm is none else 5), met
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_scan_gives_what_the_plain_decoder_gives_at_length(arena: Arena, seed: int) -> None:
