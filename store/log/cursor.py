@@ -106,7 +106,7 @@ def hop_file(
     hop = Hop(offset, Status.OK)
     while True:
         if hop.record_count < PLAIN_RECORDS:
-            hop_records, limit = _hop_records, min(max_records, PLAIN_RECORDS)
+            hop_records, limit = record.hop_records, min(max_records, PLAIN_RECORDS)
         else:
             hop_records, limit = _kernels().hop_records, max_records
         status, pos, count, last = hop_records(
@@ -124,31 +124,6 @@ def hop_file(
             return hop
         if not window.load(hop.offset, stated_size(window, hop.offset)):
             return hop
-
-
-def _hop_records(
-    buf: NDArray[np.uint8],
-    length: int,
-    base: int,
-    file_end: int,
-    pos: int,
-    stop: int,
-    max_records: int,
-    max_timestamp: int,
-) -> tuple[int, int, int, int]:
-    """The plain twin of ``store.log.kernels.hop_records``."""
-    view, count, last = buf.data[:length], 0, -1
-    while count < max_records and base + pos < stop:
-        framed = record.frame(view[pos:], base + pos, file_end)
-        if isinstance(framed, Outcome):
-            return framed.status, pos, count, last
-        stored = int.from_bytes(view[pos + framed.store_timestamp :][:8], "big", signed=True)
-        if base + pos + framed.total_size > stop or stored > max_timestamp:
-            break
-        last = pos
-        pos += framed.total_size
-        count += 1
-    return Status.OK, pos, count, last
 
 
 def _kernels() -> ModuleType:

@@ -301,6 +301,31 @@ def frame(view: memoryview, physical_offset: int, file_end: int) -> Frame | Outc
     )
 
 
+def hop_records(
+    data: Any,
+    length: int,
+    base: int,
+    file_end: int,
+    pos: int,
+    stop: int,
+    max_records: int,
+    max_timestamp: int,
+) -> tuple[int, int, int, int]:
+    """The plain twin of ``store.log.kernels.hop_records``; ``data`` is any buffer of bytes."""
+    view, count, last = memoryview(data)[:length], 0, -1
+    while count < max_records and base + pos < stop:
+        framed = frame(view[pos:], base + pos, file_end)
+        if isinstance(framed, Outcome):
+            return framed.status, pos, count, last
+        (stored,) = _LONG.unpack_from(view, pos + framed.store_timestamp)
+        if base + pos + framed.total_size > stop or stored > max_timestamp:
+            break
+        last = pos
+        pos += framed.total_size
+        count += 1
+    return Status.OK, pos, count, last
+
+
 def _decode_framed(view: memoryview, framed: Frame) -> Record:
     (_, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born) = (
         _HEAD.unpack_from(view)
