@@ -1,6 +1,7 @@
 """How clients reach a server, and where groups begin.
 
-It is apart from the command line, because the dispatcher's process starts a server too.
+It is apart from the command line, because the dispatcher's process starts a server too. A field
+with an ``Option`` is an option of both commands that serve, with nothing to add elsewhere.
 """
 
 from __future__ import annotations
@@ -8,6 +9,10 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from store.errors import UsageError
 
 
 class FirstPosition(StrEnum):
@@ -15,6 +20,15 @@ class FirstPosition(StrEnum):
 
     AS_ASKED = "as-asked"
     ROCKETMQ = "rocketmq"
+
+
+class Option(NamedTuple):
+    """The flag of a field on the command line, and its help."""
+
+    flag: str
+    help: str
+    metavar: str = ""
+    """The kind of its value; empty for a flag without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +39,45 @@ class ServerConfig:
     port: int
     """The port of the name server and the first broker, and the ports of further brokers follow it;
     0 takes any free ones."""
-    advertised_host: str | None = None
-    """The address that clients are told; None for the one at which they reached us."""
-    first_position: FirstPosition = FirstPosition.AS_ASKED
-    tls: ssl.SSLContext | None = None
-    is_tls_required: bool = False
+    advertised_host: Annotated[
+        str | None,
+        Option(
+            "--advertise",
+            "The address that clients are told, if not the one they came to.",
+            "HOST",
+        ),
+    ] = None
+    first_position: Annotated[
+        FirstPosition,
+        Option(
+            "--positions",
+            "A group without offsets begins where its client asks (`as-asked`, "
+            "the default), or as a broker would have it (`rocketmq`).",
+            "HOW",
+        ),
+    ] = FirstPosition.AS_ASKED
+    tls_cert: Annotated[
+        Path | None, Option("--tls-cert", "Certificate chain, PEM; TLS is then accepted.", "FILE")
+    ] = None
+    tls_key: Annotated[Path | None, Option("--tls-key", "The certificate's key, PEM.", "FILE")] = (
+        None
+    )
+    is_tls_required: Annotated[
+        bool, Option("--tls-required", "Refuse connections without TLS.")
+    ] = False
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return what TLS needs, None without a certificate.
+
+        Raises UsageError for a certificate that cannot be used, and for options that need one.
+        """
+        if self.tls_cert is None:
+            if self.tls_key is not None or self.is_tls_required:
+                raise UsageError("--tls-key and --tls-required need --tls-cert FILE")
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.tls_cert, self.tls_key)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(f"cannot use the certificate {self.tls_cert}: {error}") from error
+        return context

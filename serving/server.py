@@ -30,6 +30,7 @@ class Server:
     def __init__(self, config: ServerConfig, broker_count: int = 1) -> None:
         """Bind the ports; clients that connect wait until ``run``. Raises UsageError."""
         self._config = config
+        self._tls = config.tls()
         self._sockets: list[socket.socket] = []
         last = config.port + broker_count - 1
         if config.port and last > MAX_PORT:
@@ -72,7 +73,7 @@ class Server:
             for broker, bound in zip(brokers, self._sockets, strict=True):
                 listener = Listener(
                     {**names.handlers, **broker.handlers}, broker.connection_closed,
-                    tls=self._config.tls, is_tls_required=self._config.is_tls_required,
+                    tls=self._tls, is_tls_required=self._config.is_tls_required,
                     budget=budget,
                 )  # fmt: skip
                 opened.push_async_callback(listener.stop)

@@ -2,57 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
 import ipaddress
-import ssl
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from reput.cli.options import CLIENTS, flag, value
 from reput.cli.render import print_note
-from serving.config import FirstPosition, ServerConfig
+from serving.config import ServerConfig
 from serving.stores import BrokerIdentity
 from store.errors import UsageError
 
 
-def client_settings(
-    advertise: Annotated[
-        str | None,
-        value(
-            "HOST",
-            "The address that clients are told, if not the one they came to.",
-            panel=CLIENTS,
-        ),
-    ] = None,
-    positions: Annotated[
-        FirstPosition | None,
-        value(
-            "HOW",
-            "A group without offsets begins where its client asks (`as-asked`, "
-            "the default), or as a broker would have it (`rocketmq`).",
-            panel=CLIENTS,
-        ),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None,
-        value("FILE", "Certificate chain, PEM; TLS is then accepted.", panel=CLIENTS),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, value("FILE", "The certificate's key, PEM.", panel=CLIENTS)
-    ] = None,
-    tls_required: Annotated[
-        bool,
-        flag("Refuse connections without TLS.", "--tls-required", panel=CLIENTS),
-    ] = False,
-) -> dict[str, Any]:
-    """Fields of ``ServerConfig`` that every serving command sets, as far as they are given. Raises
-    UsageError."""
-    given = {
-        "advertised_host": advertise,
-        "first_position": positions,
-        "tls": _tls(tls_cert, tls_key, tls_required),
-        "is_tls_required": tls_required or None,
-    }  # fmt: skip
-    return {field: value for field, value in given.items() if value is not None}
+def client_settings(**given: Any) -> dict[str, Any]:
+    """Return the fields of ``ServerConfig`` that are given, for every serving command; each field
+    with an ``Option`` is a parameter."""
+    return {field: value for field, value in given.items() if value not in (None, False)}
+
+
+def _parameters() -> Iterator[inspect.Parameter]:
+    for field, hint in get_type_hints(ServerConfig, include_extras=True).items():
+        for option in getattr(hint, "__metadata__", ()):
+            if option.metavar:
+                shown = value(option.metavar, option.help, option.flag, panel=CLIENTS)
+                default, annotation = None, Annotated[hint.__origin__ | None, shown]
+            else:
+                shown = flag(option.help, option.flag, panel=CLIENTS)
+                default, annotation = False, Annotated[bool, shown]
+            yield inspect.Parameter(
+                field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            )
+
+
+client_settings.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]
 
 
 def warn_if_open(config: ServerConfig) -> None:
@@ -83,16 +66,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _tls(cert: Path | None, key: Path | None, is_required: bool) -> ssl.SSLContext | None:
-    if cert is None:
-        if key is not None or is_required:
-            raise UsageError("--tls-key and --tls-required need --tls-cert FILE")
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"cannot use the certificate {cert}: {error}") from error
-    return context

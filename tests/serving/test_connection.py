@@ -126,24 +126,14 @@ def test_memory_for_unfinished_requests_is_bounded(
         assert small.ask(206).code == 0
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """A server's context with a certificate made for this test."""
-    cert, key = make_certificate(tmp_path_factory.mktemp("tls"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
-    return context
-
-
 @pytest.mark.parametrize("is_required", [False, True])
-def test_tls_is_told_by_the_first_byte(
-    store: Path, certificate: ssl.SSLContext, is_required: bool
-) -> None:
+def test_tls_is_told_by_the_first_byte(store: Path, is_required: bool, tmp_path: Path) -> None:
     """Both kinds of client on one port, unless TLS is required."""
+    cert, key = make_certificate(tmp_path)
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
     trusting.verify_mode = ssl.CERT_NONE
-    with served(store, tls=certificate, is_tls_required=is_required) as port:
+    with served(store, tls_cert=cert, tls_key=key, is_tls_required=is_required) as port:
         with Client(port, trusting) as client:
             assert client.ask(PULL, NOBODY).code == 0
         with Client(port) as client:
