@@ -1,10 +1,10 @@
 """A member of a consumer group in this process: no sockets, no broker.
 
-The members of a group are processes of one machine over one store and one output. They share the
+The members of a group are processes of one machine, on one store and one output. They share the
 queues as RocketMQ's clients do (``readers.allocation``), find each other below the output, and have
 a queue only while they hold its lock (``store.state.groupmembers``). A message is consumed at least
-once: what ``poll`` returned counts as consumed when ``commit`` has returned, and not before. While
-no member dies and each commits before it polls again, every message is consumed once.
+once: what ``poll`` returned counts as consumed only when ``commit`` has returned. As long as no
+member dies and each commits before it polls again, every message is consumed exactly once.
 
 A member takes and gives up queues within ``poll``. One that does not poll keeps its queues.
 """
@@ -57,9 +57,9 @@ logger = logging.getLogger("reput")
 DEFAULT_MAX_COUNT = 500
 MAX_POLL_BYTES = 8 << 20
 POLL_SECONDS = 0.02
-"""How often a waiting poll looks for messages, which without any costs two small reads."""
+"""Interval at which a waiting poll looks for messages; a look in vain costs two small reads."""
 REBALANCE_SECONDS = 0.2
-"""How often a member looks for others and for new queues."""
+"""Interval at which a member looks for other members and for new queues."""
 CONSUME_TIMESTAMP_SECONDS = 30 * 60
 _NO_LIMIT = 1 << 31
 
@@ -81,7 +81,7 @@ class ConsumedMessage(NamedTuple):
 
 
 class Consumer:
-    """One member; a context manager. Not thread-safe, and of no use in a forked child.
+    """One member; a context manager. It is not thread-safe and must not be used in a forked child.
 
     Every method raises a StoreError if files contradict the store's settings, and an OutputError
     if offsets or locks cannot be written.
@@ -102,15 +102,16 @@ class Consumer:
     ) -> None:
         """Join the group.
 
-        ``subscription`` has the wanted topics, which need not exist yet, each with a filter or None
-        for all messages. ``output`` has the queues, and gets the offsets; without it both are in
-        the store, and no broker may run. Members use the same filters and the same ``strategy``, by
-        default AllocateAveragely. ``from_time_ms`` belongs to TIMESTAMP: half an hour ago if it is
-        not given. ``on_revoked`` is called with queues that this member is about to give up, while
-        it may still commit.
+        ``subscription`` maps each wanted topic, which need not exist yet, to a filter, or to None
+        for all messages. ``output`` is the root of the queues, where offsets are written too;
+        without it both are in the store, and no broker may run there. All members must use the same
+        filters and the same ``strategy``, by default AllocateAveragely. ``from_time_ms`` is the
+        time for TIMESTAMP, by default half an hour ago. ``on_revoked`` is called with queues that
+        this member is about to give up, and may still commit in them.
 
-        Raises UsageError for wrong arguments and for what is no store or output, OwnershipError if
-        a broker or a server has the offsets for itself or another member has the client id.
+        Raises UsageError for wrong arguments or a directory that is no store or output, and
+        OwnershipError if a broker or a server writes the offsets, or if another member has the
+        client id.
         """
         if not is_group(group):
             raise UsageError(
@@ -131,7 +132,7 @@ class Consumer:
         self._committed: dict[MessageQueue, int] = {}
         self._paused: set[MessageQueue] = set()
         self._order: deque[MessageQueue] = deque()
-        """The queues of this member; the one that was read last comes last."""
+        """The queues of this member, in the order in which they are read next."""
         self._rebalance_at = time.monotonic()
         place = output or store
         check_target(place)
@@ -155,7 +156,7 @@ class Consumer:
             self._held = held.pop_all()
 
     def close(self) -> None:
-        """Leave the group, and give up all queues. It commits nothing."""
+        """Leave the group and give up all queues, without a commit."""
         self._held.close()
 
     def __enter__(self) -> Self:
@@ -170,17 +171,18 @@ class Consumer:
         return dict(self._positions)
 
     def committed(self, topic: str, queue_id: int) -> int | None:
-        """The group's committed offset in any queue; None without one."""
+        """Return the group's committed offset in a queue, also of another member; None without
+        one."""
         return self._offsets.read().get(TopicGroup(topic, self.group), {}).get(queue_id)
 
     def poll(
         self, timeout_seconds: float = 0.0, max_count: int = DEFAULT_MAX_COUNT
     ) -> list[ConsumedMessage]:
-        """The next messages of this member's queues, in order within each.
+        """Return the next messages of this member's queues, in order within each queue.
 
-        It waits up to ``timeout_seconds`` for the first; while it waits, queues may come and go. An
-        inner batch may exceed ``max_count``. A record that is damaged is skipped, logged and listed
-        in the output's ``reput/serve/quarantine.jsonl``.
+        It waits up to ``timeout_seconds`` for the first message; meanwhile the member may gain and
+        lose queues. An inner batch may exceed ``max_count``. A damaged record is skipped, logged
+        and listed in the output's ``reput/serve/quarantine.jsonl``.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -197,10 +199,11 @@ class Consumer:
                 time.sleep(min(POLL_SECONDS, left))
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit everything that was polled, or the given offsets of the next messages, durably.
+        """Commit everything that was polled, or in each given queue the offset of the next message
+        to consume, durably.
 
-        Raises OwnershipError for a queue that this member does not have, OutputError if nothing was
-        committed.
+        Raises OwnershipError for a queue that this member does not have, and OutputError if nothing
+        was committed.
         """
         wanted = dict(self._positions if offsets is None else offsets)
         for queue in wanted:
@@ -211,10 +214,10 @@ class Consumer:
             self._committed.update(new)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at another offset of one of this member's queues, from its min to its max offset.
+        """Go on at another offset of one of this member's queues, without a commit.
 
-        Raises OwnershipError for a queue that this member does not have, UsageError for an offset
-        outside. It commits nothing.
+        Raises OwnershipError for a queue that this member does not have, and UsageError for an
+        offset outside the queue's [min, max].
         """
         self._check_mine(queue)
         self.store.refresh()
@@ -222,8 +225,8 @@ class Consumer:
         self._positions[queue] = offset
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Keep queues of this member, but read nothing from them until ``resume``. Raises
-        OwnershipError."""
+        """Keep these queues, but read nothing from them until ``resume``. Raises OwnershipError for
+        a queue that this member does not have."""
         for queue in queues:
             self._check_mine(queue)
             self._paused.add(queue)
@@ -262,7 +265,8 @@ class Consumer:
         return found
 
     def _list_damaged(self, queue: MessageQueue, physical_offsets: Iterable[int]) -> None:
-        """List records that are skipped, durably, before their offsets can be committed."""
+        """Log skipped records and add them to the quarantine, durably, before a commit can pass
+        them."""
         with self._offsets.turn():
             ledger = Ledger(self._ledger_directory)
             for physical_offset in physical_offsets:
@@ -275,8 +279,8 @@ class Consumer:
             ledger.sync()
 
     def _is_moved(self, queue: MessageQueue, status: GetMessageStatus, next_offset: int) -> bool:
-        """Whether a position beyond the queue's end may still be right; one that cannot be is
-        logged."""
+        """Whether a position beyond the queue's end may be right because the log is not dispatched
+        up to it yet. A position that the queue has corrected is logged."""
         position = self._positions[queue]
         if status is GetMessageStatus.OFFSET_TOO_SMALL:
             reason = "the messages before it were removed"
@@ -296,7 +300,7 @@ class Consumer:
         return False
 
     def _rebalance(self) -> None:
-        """Give up queues that belong to others now, and take those that others have given up."""
+        """Give up the queues that other members should have now, and take those that are free."""
         members = self._member.members()
         share: set[MessageQueue] = set()
         for topic in self._subscription:
@@ -321,10 +325,11 @@ class Consumer:
             given_back.pop_all()
 
     def _begin(self, taken: Mapping[MessageQueue, HeldLock]) -> None:
-        """Go on where the group has committed; what it has not yet is decided, and committed."""
+        """Go on at the group's committed offsets. Where it has none, choose them for all queues of
+        the topic, and commit them."""
         queue_ids: dict[str, set[int]] = {}
         for queue in taken:
-            # a topic that is new to the group gets its positions together
+            # offsets in a topic that is new to the group are chosen together (first_position)
             known = queue_ids.setdefault(queue.topic, set(self.store.queue_ids(queue.topic)))
             known.add(queue.queue_id)
 
@@ -350,7 +355,8 @@ class Consumer:
             )  # fmt: skip
 
     def _asked(self, topic: str, queue_id: int) -> int:
-        """Where ``from_where`` leads (``RebalancePushImpl.computePullFromWhere``)."""
+        """Return the offset that ``from_where`` asks for
+        (``RebalancePushImpl.computePullFromWhere``)."""
         is_retry = topic.startswith(RETRY_GROUP_TOPIC_PREFIX.decode())
         if self._from_where is ConsumeFromWhere.FIRST_OFFSET or topic in self._new_topics:
             return self._earliest(topic, queue_id)
@@ -393,7 +399,8 @@ class Consumer:
 
 
 def _limits(limits: PullLimits) -> PullLimits:
-    """No limits but those of a poll: RocketMQ's save a broker's memory and network."""
+    """Return limits that leave only those of a poll: RocketMQ's spare a broker's memory and
+    network."""
     return replace(
         limits,
         max_transfer_bytes_in_memory=MAX_PULL_MSG_SIZE,

@@ -28,7 +28,7 @@ DEFAULT_MAX_MSG_NUMS = 32
 
 
 class GetMessageStatus(StrEnum):
-    """How a pull ended."""
+    """The outcome of a pull."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -49,7 +49,7 @@ class GetMessageStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """Limits of one pull besides the caller's (``MessageStoreConfig``)."""
+    """A store's limits of one pull, besides those of its caller (``MessageStoreConfig``)."""
 
     max_transfer_bytes_in_memory: int
     max_transfer_count_in_memory: int
@@ -72,6 +72,10 @@ class PullLimits:
             settings.max_filter_message_size,
             int(memory * (settings.access_message_in_memory_max_ratio / 100)),
         )
+
+    def max_units(self, max_count: int, unit_size: int) -> int:
+        """Return how many units one pull looks at."""
+        return -(-max(self.max_filter_message_size, max_count * unit_size) // unit_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,7 @@ class _Pull:
     """Physical offset up to which the log is known to be removed."""
 
     def is_full(self, unit: CqUnit, is_in_memory: bool) -> bool:
-        """Whether ``unit`` exceeds the limits (``isTheBatchFull``); the first one never does."""
+        """Whether ``unit`` would exceed the limits (``isTheBatchFull``); the first never does."""
         if not self.found:
             return False
         limits, byte_count = self.limits, self.byte_count + unit.size
@@ -194,9 +198,9 @@ def get_message(
     outside = outside_queue(offset, low, high)
     if outside is not None:
         return GetMessageResult(*outside, low, high)
-    looked_at = max(limits.max_filter_message_size, max_count * queue.unit_size)
+    max_units = limits.max_units(max_count, queue.unit_size)
     # one more, because the first unit of a batch queue may begin before the offset
-    units = queue.units_from(offset, -(-looked_at // queue.unit_size) + 1)
+    units = queue.units_from(offset, max_units + 1)
     if units is None:
         next_offset = queue.roll_next_file(offset)
         return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, next_offset, low, high)
@@ -204,7 +208,7 @@ def get_message(
     next_offset = offset
     for unit in units:
         is_in_memory = view.end - unit.physical_offset <= limits.in_memory_bytes
-        is_far = (unit.queue_offset - offset) * queue.unit_size >= looked_at
+        is_far = unit.queue_offset - offset >= max_units
         if is_far or pull.is_full(unit, is_in_memory):
             break
         next_offset = unit.queue_offset + unit.batch_num
@@ -222,12 +226,13 @@ def get_message(
 
 
 def clamped_max_bytes(max_bytes: int) -> int:
-    """The limit in bytes that RocketMQ makes of a caller's."""
+    """Return the caller's limit of bytes within RocketMQ's bounds."""
     return min(max(max_bytes, MIN_PULL_MSG_SIZE), MAX_PULL_MSG_SIZE)
 
 
 def outside_queue(offset: int, low: int, high: int) -> tuple[GetMessageStatus, int] | None:
-    """Status and next offset for an offset at which the queue has no message; else None."""
+    """Return (status, next offset) if the queue [low, high) has no message at ``offset``, otherwise
+    None."""
     if high == 0:
         return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0
     if offset < low:

@@ -1,9 +1,9 @@
-"""Pulling records as they are in the log: what a server sends, with the rules of ``get_message``.
+"""Pulling records as they are in the log, for a server to send, by the rules of ``get_message``.
 
-Most pulls concern whole records of a queue without gaps. A kernel chooses, reads and checks those,
-but decodes nothing. Every other pull (an SQL92 filter, ext units, inner batches, blanks, a missing
-file, a damaged record) is ``get_message``'s, and only its records' bytes are fetched here; so there
-is one set of rules.
+Most pulls ask for whole records of a queue without gaps. A kernel chooses, reads and checks them
+without decoding. Every other pull (an SQL92 filter, ext units, inner batches, blanks, a missing
+file, a damaged record) is left to ``get_message``, whose records' bytes are then fetched, so that
+the rules stand once.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RangeReader:
     """Pulls from all queues of one log, whose files it keeps open and mapped. Not thread-safe."""
 
     def __init__(self, limits: PullLimits) -> None:
-        """Load the kernel, and compile it where that was not done before."""
+        """Load the kernel, and compile it unless the cache has it."""
         # numba takes half a second to import, which readers of single messages avoid
         from store.log import pullkernel  # noqa: PLC0415
 
@@ -65,12 +65,12 @@ class RangeReader:
         self._view: LogView | None = None
         self._segments: list[Segment] = []
         self._is_whole = False
-        """Whether no file is missing in between."""
+        """Whether the log has every file from its first to its last."""
         self._bounds, self._files = np.zeros(8, np.int64), np.empty((0, 2), np.int64)
         self._held: list[OpenFile] = []
-        """The files of ``_files``, which stay open as long as somebody holds them."""
+        """The open files of ``_files``, which close when nothing refers to them."""
         self._room = FIRST_ROOM_BYTES
-        """Bytes that the next pull may take, about."""
+        """Bytes of the buffer for the next pull; it grows with what pulls need."""
         self._pull(np.frombuffer(bytes(CQ_STORE_UNIT_SIZE), np.uint8), 0, 0, _NO_CODES, 0, 0)
 
     def get_ranges(
@@ -103,7 +103,7 @@ class RangeReader:
         return _fetched(view, pulled)
 
     def _follow(self, view: LogView) -> None:
-        """Take the log as it is now."""
+        """Adopt the log's files and end as they are now."""
         log, segments, limits = view.log, view.log.segments, self._limits
         if segments is not self._segments:
             self._files = np.full((len(segments), 2), -1, np.int64)
@@ -130,16 +130,16 @@ class RangeReader:
         max_bytes: int,
         message_filter: MessageFilter | None,
     ) -> tuple[int, int, memoryview] | None:
-        """Number of records, next queue offset and bytes; None if the kernel cannot tell."""
+        """Return (number of records, next queue offset, bytes); None for a pull that the kernel
+        leaves to ``get_message``."""
         codes, count = _NO_CODES, max(max_count, 1)
         if message_filter is not None:
             if message_filter.selector or message_filter.consumer:
                 return None
             tags = message_filter.tags
             if tags is not None and not tags.takes_all:
-                size = queue.unit_size
                 codes = _sorted_codes(tags.codes)
-                count = -(-max(self._limits.max_filter_message_size, max_count * size) // size)
+                count = self._limits.max_units(max_count, queue.unit_size)
         units = queue.stored_units(offset, count)
         if units is None:
             return None
@@ -155,7 +155,8 @@ class RangeReader:
         max_count: int,
         max_bytes: int,
     ) -> tuple[int, int, memoryview] | None:
-        """Units looked at, number of records, their bytes; None if the kernel cannot tell."""
+        """Return (units looked at, number of records, their bytes); None for a pull that the kernel
+        leaves to ``get_message``."""
         kernel = self._kernel
         while True:
             out = np.empty(self._room, np.uint8)

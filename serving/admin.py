@@ -19,7 +19,7 @@ from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
 from serving.groups import Groups
-from serving.positions import Positions
+from serving.offsets import ConsumerOffsets
 from serving.pulling import Pulling
 from serving.queues import ServedQueues
 from store.errors import NotFoundError, UsageError
@@ -29,7 +29,7 @@ logger = logging.getLogger("reput")
 
 MAX_LONG = (1 << 63) - 1
 CALL_SECONDS = 10.0
-"""A client that is asked for its state answers in this time (``Broker2Client.callClient``)."""
+"""Time for a client to answer a request of ours (``Broker2Client.callClient``)."""
 
 
 class Admin:
@@ -41,7 +41,7 @@ class Admin:
         store: MessageStore,
         queues: ServedQueues,
         groups: Groups,
-        positions: Positions,
+        offsets: ConsumerOffsets,
         pulling: Pulling,
         is_known_group: Callable[[str], bool],
     ) -> None:
@@ -49,7 +49,7 @@ class Admin:
         self._store = store
         self._queues = queues
         self._groups = groups
-        self._positions = positions
+        self._offsets = offsets
         self._pulling = pulling
         self._is_known_group = is_known_group
 
@@ -82,24 +82,24 @@ class Admin:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist"
             )
         self._store.refresh()
-        offsets = self._positions.table
+        table = self._offsets.table
         with _refused():
             if queue_id >= 0 and offset >= 0:
                 changes = offsetreset.reset_to_offset(
-                    self._store, offsets, group, topic, queue_id, offset
+                    self._store, table, group, topic, queue_id, offset
                 )
             elif time_ms < 0:
-                changes = offsetreset.skip(self._store, offsets, group, [topic])
+                changes = offsetreset.skip(self._store, table, group, [topic])
             else:
-                changes = offsetreset.reset_to_time(self._store, offsets, group, topic, time_ms)
+                changes = offsetreset.reset_to_time(self._store, table, group, topic, time_ms)
         if queue_id >= 0:
             changes = [change for change in changes if change.queue_id == queue_id]
         self._change(connection, changes)
-        table = {
+        entries = {
             requests.queue_json(self._broker_name, one.queue_id, topic): str(one.after)
             for one in changes
         }
-        body = requests.keyed_json(table, "offsetTable")
+        body = requests.keyed_json(entries, "offsetTable")
         return request.answer(ResponseCode.SUCCESS, body=body.encode())
 
     def clone_group_offset(self, connection: Connection, request: Frame) -> Frame:
@@ -109,7 +109,7 @@ class Admin:
         topic = request.ext.get("topic")
         with _refused():
             changes = offsetreset.clone(
-                self._positions.table, source, target, [topic] if topic else None
+                self._offsets.table, source, target, [topic] if topic else None
             )
         self._change(connection, changes)
         return request.answer(ResponseCode.SUCCESS)
@@ -120,23 +120,23 @@ class Admin:
                 "%s moves group %s from %s to %s in queue %d of topic %s",
                 connection.peer, one.group, one.before, one.after, one.queue_id, one.topic,
             )  # fmt: skip
-        self._positions.change(changes)
+        self._offsets.change(changes)
         self._pulling.end_reset(changes)
 
     def query_topic_consume_by_who(self, _connection: Connection, request: Frame) -> Frame:
-        """Answer with the groups that consume a topic, or have."""
+        """Answer with the groups that consume a topic now, or have committed offsets in it."""
         topic = requests.text(request, "topic")
-        groups = self._groups.subscribers(topic) | self._positions.groups_of(topic)
+        groups = self._groups.subscribers(topic) | self._offsets.groups_of(topic)
         body = requests.to_json({"groupList": sorted(groups)})
         return request.answer(ResponseCode.SUCCESS, body=body)
 
     def query_topics_by_consumer(self, _connection: Connection, request: Frame) -> Frame:
         """Answer with the topics in which a group has committed offsets."""
-        topics = self._positions.topics_of(requests.group(request, "group"))
+        topics = self._offsets.topics_of(requests.group(request, "group"))
         return request.answer(ResponseCode.SUCCESS, body=requests.to_json({"topicList": topics}))
 
     def query_subscription_by_consumer(self, _connection: Connection, request: Frame) -> Frame:
-        """Answer with what a group wants of a topic, as one of its members has sent it."""
+        """Answer with a group's subscription to a topic, as one of its members has sent it."""
         group, topic = requests.group(request, "group"), requests.text(request, "topic")
         body: dict[str, object] = {"group": group, "topic": topic}
         if data := self._groups.subscription_data(group, topic):
@@ -144,21 +144,22 @@ class Admin:
         return request.answer(ResponseCode.SUCCESS, body=requests.to_json(body))
 
     def query_correction_offset(self, _connection: Connection, request: Frame) -> Frame:
-        """Answer with the least offset of all groups in each queue; those in ``filterGroups`` are
-        left out, where RocketMQ removes their offsets. A queue in which ``compareGroup`` has not
-        come so far gets the greatest number.
+        """Answer with the least committed offset of each queue, over all groups but those in
+        ``filterGroups`` (RocketMQ removes the offsets of these).
+
+        A queue in which ``compareGroup`` lags that offset is answered with the greatest number.
         """
         topic = requests.text(request, "topic")
         left_out = {name.strip() for name in request.ext.get("filterGroups", "").split(",")}
         found: dict[int, int] = {}
-        for key, queues in self._positions.table.items():
+        for key, queues in self._offsets.table.items():
             if key.topic != topic or key.group in left_out:
                 continue
             for queue_id, offset in queues.items():
                 if offset >= self._queues.min_offset(topic, queue_id):
                     found[queue_id] = min(offset, found.get(queue_id, offset))
         compared = TopicGroup(topic, request.ext.get("compareGroup", ""))
-        for queue_id, offset in self._positions.table.get(compared, {}).items():
+        for queue_id, offset in self._offsets.table.get(compared, {}).items():
             if found.get(queue_id, 0) > offset:
                 found[queue_id] = MAX_LONG
         entries = {str(queue_id): str(offset) for queue_id, offset in sorted(found.items())}
@@ -166,11 +167,11 @@ class Admin:
         return request.answer(ResponseCode.SUCCESS, body=body.encode())
 
     def consumer_running_info(self, connection: Connection, request: Frame) -> None:
-        """Ask a member for its state, and give its answer back later."""
+        """Ask a member for its state, and return its answer later."""
         self._ask_member(connection, request, request.ext)
 
     def consume_message_directly(self, connection: Connection, request: Frame) -> None:
-        """Let a member consume one message, whatever it subscribes to, and give its answer back
+        """Have a member consume one message, whatever it subscribes to, and return its answer
         later."""
         message_id = requests.text(request, "msgId")
         self._store.refresh()
@@ -205,7 +206,7 @@ class Admin:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """A change that its rules do not allow is refused."""
+    """Answer a change that the rules do not allow with an error code."""
     try:
         yield
     except (UsageError, NotFoundError) as error:

@@ -1,7 +1,8 @@
 """How a server learns that messages may have arrived.
 
-A waiting pull is to be answered at once, and to cost nothing until then. So the dispatcher tells
-the server if both are one process, else the kernel does; it polls only where neither can tell.
+A waiting pull should be answered as soon as messages arrive, and cost nothing until then. A
+dispatcher in the same process therefore notifies the server of each commit; otherwise the kernel
+reports writes of the watermark. The server polls only where neither does.
 """
 
 from __future__ import annotations
@@ -14,34 +15,32 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from serving.queues import QueueName
 from store.state.watermark import FILE_NAME, STATE_DIRECTORY
 
 POLL_SECONDS = 0.01
-"""Time between two looks at a store where nobody tells of writes: they cost 2 % of a core."""
-TOLD_POLL_SECONDS = 0.1
-"""The same where the kernel tells of them: it does not see what another machine writes."""
-
-QueueName = tuple[str, int]
-"""(topic, queue id)."""
+"""Interval of polling a store whose writes nobody reports; it costs 2 % of a core."""
+WATCHED_POLL_SECONDS = 0.1
+"""Interval of polling while the kernel reports writes: it does not see those of other machines."""
 
 _IN_MODIFY = 2
 _EVENT_BYTES = 4096
 
 
 class Arrivals(Protocol):
-    """Whoever waits looks at the store afterwards."""
+    """Says when it is worth looking at the store again."""
 
     async def wait(self) -> Collection[QueueName] | None:
-        """Return when messages may have arrived since the last call: the queues that may have got
-        some; None for any queue."""
+        """Wait until messages may have arrived since the last call. Return the queues that may
+        have received some, or None if any queue may."""
 
 
 class PolledArrivals:
-    """Another process writes the queues.
+    """Arrivals in queues that another process writes.
 
-    If it moves a watermark, the kernel tells of that at once (inotify), and a server that only
-    waits costs next to nothing. A broker writes by memory mapping, of which the kernel does not
-    tell.
+    A dispatcher writes its watermark, which the kernel reports at once (inotify), so that waiting
+    costs next to nothing. A broker writes through a memory mapping, which the kernel does not
+    report; its queues are polled.
     """
 
     def __init__(self, output: Path) -> None:
@@ -51,24 +50,23 @@ class PolledArrivals:
         self._moved = asyncio.Event()
         self._watch = -1
         self._fd = -1
-        """Events are read from it; -1 where there are none."""
+        """Descriptor of inotify; -1 where there is none."""
 
     async def wait(self) -> None:
         """Return when the watermark was written, or a little later."""
         if self._is_new_watch():
-            # it may have been written before
+            # the file may have been written before the watch began
             return
         if self._watch < 0:
             await asyncio.sleep(POLL_SECONDS)
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(TOLD_POLL_SECONDS):
+            async with asyncio.timeout(WATCHED_POLL_SECONDS):
                 await self._moved.wait()
         self._moved.clear()
 
     def _is_new_watch(self) -> bool:
-        """Ask the kernel to tell of writes; whether the file is another one than that of the last
-        call."""
+        """Watch the watermark's file. Return whether it is another file than at the last call."""
         if self._fd < 0 and hasattr(self._libc, "inotify_init1"):
             self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if self._fd >= 0:
@@ -84,15 +82,15 @@ class PolledArrivals:
         self._moved.set()
 
     def close(self) -> None:
-        """Let the kernel tell no more."""
+        """Stop watching."""
         if self._fd >= 0:
             asyncio.get_running_loop().remove_reader(self._fd)
             os.close(self._fd)
             self._fd = self._watch = -1
 
 
-class ToldArrivals:
-    """A dispatcher in this process says when the watermark has moved."""
+class NotifiedArrivals:
+    """Arrivals that a dispatcher in this process reports when its watermark has moved."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """``loop`` is the server's."""
@@ -100,9 +98,9 @@ class ToldArrivals:
         self._moved = asyncio.Event()
         self._queues: set[QueueName] | None = set()
 
-    def tell(self, queues: Collection[QueueName] | None) -> None:
-        """The watermark has moved past messages of these queues, None for any; any thread may say
-        so, also when the loop has ended."""
+    def notify(self, queues: Collection[QueueName] | None) -> None:
+        """Wake the server: the watermark has moved past messages of these queues (None: of any).
+        Any thread may call it, also after the loop has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._add, queues)
 

@@ -1,7 +1,7 @@
 """One store served as one broker, read-only towards the store.
 
-It puts together what answers requests, and keeps what those parts share: the store's view, the
-committed offsets, and the list of damaged records. All it writes is below the output.
+It assembles the parts that answer requests, and holds what they share: the view of the store, the
+committed offsets, and the list of damaged records. It writes only below the output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from serving.frame import Frame
 from serving.grouppolicy import GroupPolicies
 from serving.groups import Groups
 from serving.locks import Locks
-from serving.positions import Positions
+from serving.offsets import ConsumerOffsets
 from serving.pulling import Pulling
 from serving.queries import Queries
 from serving.queues import ServedQueues
@@ -40,10 +40,10 @@ EXPIRY_CHECK_SECONDS = 10.0
 
 
 class Broker:
-    """A store with the positions of its consumers, which an output holds."""
+    """A store, and the committed offsets of its consumers in an output."""
 
     def __init__(self, served: ServedStore, first_position: FirstPosition, port: int) -> None:
-        """Open store and positions. Raises UsageError, OutputError."""
+        """Open the store and the offsets. Raises UsageError, OwnershipError, OutputError."""
         self.identity = served.identity
         self.port = port
         settings, output = served.settings, served.output
@@ -56,17 +56,17 @@ class Broker:
         self._groups = groups = Groups(self._member_left)
         queues = ServedQueues(self.store, self.topics)
         policies = GroupPolicies(root)
-        self.positions = Positions(output, root, queues, groups, first_position)
+        self.offsets = ConsumerOffsets(output, root, queues, groups, first_position)
         name = served.identity.name
         self._pulling = Pulling(
-            self.store, self.topics, groups, self.positions, policies, self._list_damaged,
+            self.store, self.topics, groups, self.offsets, policies, self._list_damaged,
             served.arrivals or self._opened.enter_context(closing(PolledArrivals(output))),
         )  # fmt: skip
-        self._statistics = Statistics(name, self.topics, queues, groups, self.positions)
+        self._statistics = Statistics(name, self.topics, queues, groups, self.offsets)
         self._queues = queues
         self._queries = Queries(self.store, queues, groups)
         self._admin = Admin(
-            name, self.store, queues, groups, self.positions, self._pulling,
+            name, self.store, queues, groups, self.offsets, self._pulling,
             lambda group: self._is_known_group(group) or policies.has(group),
         )  # fmt: skip
         self._ledger = Ledger(output / SERVE_DIRECTORY)
@@ -77,7 +77,7 @@ class Broker:
         return {
             **self._groups.handlers,
             **self._pulling.handlers,
-            **self.positions.handlers,
+            **self.offsets.handlers,
             **self.locks.handlers,
             **self._queues.handlers,
             **self._statistics.handlers,
@@ -87,13 +87,13 @@ class Broker:
         }
 
     def _is_known_group(self, group: str) -> bool:
-        return self._groups.get(group) is not None or self.positions.has_group(group)
+        return self._groups.get(group) is not None or self.offsets.has_group(group)
 
     def _member_left(self, group: str, client_id: str, said: bool) -> None:
         self.locks.owner_left(group, client_id, said=said)
 
     def _list_damaged(self, physical_offset: int, topic: str) -> None:
-        """List a record that is skipped, once."""
+        """Log a record that a pull skips, and add it to the quarantine, once."""
         entry = damaged_record(physical_offset, topic)
         if self._ledger.add(entry):
             logger.error(
@@ -108,16 +108,16 @@ class Broker:
     def connection_closed(self, connection: Connection) -> None:
         """Forget what belongs to a lost connection."""
         self._pulling.connection_closed(connection)
-        self.positions.connection_closed(connection)
+        self.offsets.connection_closed(connection)
         self._groups.connection_closed(connection)
 
     async def work(self) -> None:
-        """Wake pulls, keep positions and let members expire until cancelled. Raises SyncError."""
+        """Wake pulls, write offsets and expire members, until cancelled. Raises SyncError."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pulling.watch())
-            tasks.create_task(self.positions.append())
-            tasks.create_task(self.positions.sync())
-            tasks.create_task(self.positions.replace())
+            tasks.create_task(self.offsets.append())
+            tasks.create_task(self.offsets.sync())
+            tasks.create_task(self.offsets.replace())
             tasks.create_task(self._expire())
 
     async def _expire(self) -> None:
@@ -126,17 +126,19 @@ class Broker:
             self._groups.expire()
 
     async def close(self) -> None:
-        """Write the positions and close the store."""
+        """Write the offsets and close the store."""
         try:
-            await self.positions.close()
+            await self.offsets.close()
         finally:
             self._opened.close()
             self.store.close()
 
 
 def _limits(settings: StoreSettings) -> PullLimits:
-    """The store's limits of a pull, but those of memory for the whole log: RocketMQ's lower ones
-    for messages that it takes to be on disk make catching up take four times the round trips."""
+    """Return the store's limits of a pull, with those for messages in memory for the whole log.
+
+    With RocketMQ's lower limits for messages on disk, catching up takes four times the round trips.
+    """
     limits = PullLimits.of(settings)
     return replace(
         limits,

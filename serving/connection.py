@@ -1,9 +1,9 @@
 """Clients' connections: frames in, answers out, within bounds that one client cannot exceed.
 
-Everything runs in one thread. A connection's requests are answered in the order in which they
-came, but for pulls that wait for messages. A client that does not read its answers is not read
-from, and memory for all connections together is bounded. Answers to a lost connection are dropped;
-RocketMQ's clients ask again.
+Everything runs in one thread. A connection's requests are answered in their order, except pulls
+that wait for messages. The server reads nothing from a client that does not read its answers, and
+bounds the memory of all connections together. Answers to a lost connection are dropped; RocketMQ's
+clients ask again.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from store.errors import error_text
 logger = logging.getLogger("reput")
 
 IDLE_SECONDS = 120.0
-"""Both ends of RocketMQ's connections give up after this time without traffic."""
+"""A connection without traffic for this time is closed, as RocketMQ's servers and clients do."""
 UNREAD_HIGH_WATER_BYTES = 1 << 20
-"""Answers that a client has not taken; from here on its requests wait."""
+"""Limit of the answers that a client has not taken; beyond it, its requests wait."""
 TOTAL_BYTES = 256 << 20
-"""Unparsed requests and unsent answers of all connections together."""
+"""Limit of unparsed requests and unsent answers of all connections together."""
 SMALL_BUFFER_BYTES = 64 << 10
-"""A connection that buffers up to this much is never closed for want of memory."""
+"""A connection that buffers up to this much is not closed when the memory is spent."""
 MAX_CONNECTIONS = 20_000
 JOINED_BODY_BYTES = 64 << 10
 """A larger body is not copied to be written in one piece with its header."""
 REQUESTS_AT_ONCE = 16
 """Requests of one connection that are answered before others get their turn."""
 MAX_CALLS = 64
-"""Requests of ours that one client has not answered."""
+"""Limit of the requests of ours that one client has not answered."""
 
 
 class Refused(Exception):  # noqa: N818
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_memory_spent(self) -> bool:
-        """Whether nothing large may be sent now, to whomever."""
+        """Whether nothing large may be sent now, on any connection."""
         return self._budget.is_spent
 
     @property
@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _schedule(self) -> None:
-        """Serve again when others had their turn; until then nothing more is read."""
+        """Go on after other connections had their turn; until then, read nothing more."""
         if self._transport is not None and not self._is_scheduled:
             self._transport.pause_reading()
             self._is_scheduled = True
@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
         except Refused as refused:
             answer = request.answer(refused.code, refused.remark, refused.ext)
         except Exception as error:
-            # whatever a request does, the server goes on
+            # no request may end the server
             text = error_text(error)
             logger.error("request %d of %s failed: %s", request.code, self.peer, text)
             answer = request.answer(ResponseCode.SYSTEM_ERROR, text)
@@ -367,7 +367,7 @@ class Listener:
             self._spawn(self._admit(accepted))
 
     async def _admit(self, accepted: socket.socket) -> None:
-        """Look at the first byte, which tells TLS, and leave it to the protocol."""
+        """Choose between TLS and plain text by the first byte, which stays in the socket."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(IDLE_SECONDS):

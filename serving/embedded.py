@@ -1,8 +1,8 @@
 """A server in the process of the dispatcher whose output it serves.
 
-It has a thread with an event loop of its own and shares nothing with the dispatcher but the news
-that the watermark has moved. Whatever happens to it, the dispatcher goes on: one line is logged,
-and the next start serves again.
+It runs in a thread with an event loop of its own. All it gets from the dispatcher is the notice
+that the watermark has moved. If it fails, it logs one line and the dispatcher goes on; the next
+start serves again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from serving.arrivals import ToldArrivals
+from serving.arrivals import NotifiedArrivals
 from serving.config import ServerConfig
 from serving.server import Server
 from serving.stores import BrokerIdentity, ServedStore
@@ -24,7 +24,7 @@ from store.errors import error_text
 from store.runs.dispatch import Run
 
 STOP_SECONDS = 10.0
-"""Time for the last commits; a slow disk does not keep the process any longer."""
+"""Time for the last commits; a slow disk does not delay the end of the process any longer."""
 
 logger = logging.getLogger("reput")
 
@@ -39,13 +39,14 @@ class EmbeddedServer:
         output: Path,
         on_ready: Callable[[int], None],
     ) -> None:
-        """Bind the port; ``on_ready`` is told which, once clients are served. Raises UsageError."""
+        """Bind the port; ``on_ready`` is called with it when clients are served. Raises
+        UsageError."""
         self._server = Server(config)
         self._identity = identity
         self._output = output
         self._on_ready = on_ready
         self._loop = asyncio.new_event_loop()
-        self._arrivals = ToldArrivals(self._loop)
+        self._arrivals = NotifiedArrivals(self._loop)
         self._stop = asyncio.Event()
         self._thread: threading.Thread | None = None
 
@@ -56,25 +57,25 @@ class EmbeddedServer:
         if self._thread is None:
             self._end()
             return
-        with suppress(RuntimeError):  # the loop has ended, and was closed
+        with suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
             logger.warning("serving did not end in %.0f s and was abandoned", STOP_SECONDS)
 
     def watermark_moved(self, settings: StoreSettings, runs: Sequence[Run] | None) -> None:
-        """The output has a durable watermark, or a new one, which covers these runs (None for
-        any messages); called by the dispatcher's threads."""
+        """Serve from the first durable watermark on, and wake waiting pulls at each further one,
+        which covers these runs (None: any messages). The dispatcher's threads call it."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._run, args=(settings,), name="reput-serve", daemon=True
             )
             self._thread.start()
-        told = None
+        queues = None
         if runs is not None:
-            # a topic that is no text has no clients
-            told = {(run.topic.decode(errors="replace"), run.queue_id) for run in runs}
-        self._arrivals.tell(told)
+            # no client asks for a topic that is not UTF-8
+            queues = {(run.topic.decode(errors="replace"), run.queue_id) for run in runs}
+        self._arrivals.notify(queues)
 
     def _run(self, settings: StoreSettings) -> None:
         store = ServedStore(self._identity, settings, self._output, self._arrivals)
@@ -86,7 +87,7 @@ class EmbeddedServer:
                     )
                 )
         except Exception as error:
-            # whatever it was, messages are dispatched all the same
+            # dispatching must not depend on serving
             logger.error(
                 "serving has ended, dispatching goes on: %s; the next start serves again",
                 error_text(error),

@@ -103,7 +103,8 @@ class Groups:
     """The registry of one broker's groups: clients send heartbeats to every broker."""
 
     def __init__(self, on_leave: Callable[[str, str, bool], None]) -> None:
-        """``on_leave`` is told group, client id, and whether the client said so itself."""
+        """``on_leave`` is called with the group, the client id, and whether the client itself
+        announced that it leaves."""
         self._on_leave = on_leave
         self._groups: dict[str, Group] = {}
         self._by_connection: dict[Connection, dict[str, str]] = {}

@@ -14,6 +14,7 @@ from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
+from serving.queues import QueueName
 from store.names import is_client_id, is_group
 from store.queue.consumequeue import MAX_TOPIC_BYTES
 
@@ -23,9 +24,6 @@ MAX_LOCKS = 1 << 18
 """Locks of all groups; nobody gets another one while there are so many."""
 RELEASE_SECONDS = 3.0
 """Time between the loss of an owner's connection and the end of its locks."""
-
-QueueName = tuple[str, int]
-"""(topic, queue id)."""
 
 
 @dataclass(slots=True)
@@ -104,7 +102,8 @@ class Locks:
             self._groups.pop(group, None)
 
     def owner_left(self, group: str, client_id: str, *, said: bool) -> None:
-        """The owner left: its locks end at once if it said so, else soon unless it renews them."""
+        """End the locks of an owner that left: at once if it said so, otherwise soon, unless it
+        renews them."""
         ends = self._clock() + (0 if said else RELEASE_SECONDS)
         for lock in self._groups.get(group, {}).values():
             if lock.client_id == client_id:

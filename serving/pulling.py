@@ -1,10 +1,10 @@
 """Pulls: checks in RocketMQ's order, records as they are in the log, and long polling.
 
-A pull that finds nothing new may wait. It is registered first and then looks once more, so that no
-message arrives unseen in between. It ends when a message arrives that its filter takes, at its
-deadline, or with its connection. Where RocketMQ corrects an offset that the queue does not have,
-this is done only once the whole log is dispatched: until then the queue's end is not known, and the
-pull waits. Source: RocketMQ 5.3.3 ``PullMessageProcessor``, ``PullRequestHoldService``,
+A pull that finds nothing new may wait. It is registered first and then looks once more, so that it
+misses no message that arrives in between. It ends when a message arrives that its filter takes, at
+its deadline, or with its connection. As RocketMQ does, an offset that the queue does not have is
+corrected, but only once the whole log is dispatched: until then the queue's end is not known, and
+the pull waits. Source: RocketMQ 5.3.3 ``PullMessageProcessor``, ``PullRequestHoldService``,
 ``DefaultPullMessageResultHandler``.
 """
 
@@ -22,20 +22,22 @@ from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
 from readers.offsetreset import OffsetChange
 from serving import requests
-from serving.arrivals import Arrivals, QueueName
+from serving.arrivals import Arrivals
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
 from serving.grouppolicy import GroupPolicies
 from serving.groups import BROADCASTING, TAG, Groups, parse_filter
-from serving.positions import Positions
+from serving.offsets import ConsumerOffsets
+from serving.queues import QueueName
 from serving.topics import PERM_READ, TopicConfig, Topics
 from store.errors import ReputError
 
 logger = logging.getLogger("reput")
 
 MAX_BODY_BYTES = 8 << 20
-"""Records of one answer, but for a first one that is larger; clients refuse frames of 16 MiB."""
+"""Limit of the records in one answer, unless the first one is larger; clients refuse frames of
+16 MiB."""
 MAX_MSG_NUMS = 1 << 14
 MAX_SUSPEND_MS = 60_000
 MAX_HEADERS = 4096
@@ -44,8 +46,9 @@ MAX_HOLDS_PER_CONNECTION = 1 << 16
 MAX_HOLDS = 1 << 18
 """Waiting pulls of all connections together."""
 RETRY_SECONDS = 0.1
-"""Time between attempts to see new messages where that fails."""
+"""Time between attempts to read the store's state while that fails."""
 WOKEN_AT_ONCE = 64
+"""Pulls to wake before other connections have their turn."""
 LOOKS_AT_ONCE = 8
 """Windows of units that a waiting pull's filter looks through before it is answered."""
 
@@ -89,7 +92,7 @@ class _Header:
 
     @classmethod
     def of(cls, request: Frame) -> Self:
-        """Decode it; like a broker, ignore maxMsgBytes. Raises Refused."""
+        """Decode a request's header; like a broker, ignore maxMsgBytes. Raises Refused."""
         return cls(
             requests.group(request),
             requests.text(request, "topic"),
@@ -109,7 +112,7 @@ class _Pull:
 
     connection: Connection
     request: Frame
-    """As far as an answer needs it: fields and body are not kept while it waits."""
+    """The request without fields and body, which an answer does not need."""
     topic: TopicConfig
     group: str
     queue_id: int
@@ -118,10 +121,10 @@ class _Pull:
     max_count: int
     message_filter: MessageFilter | None
     look_at: int
-    """Queue offset from which on units were not looked at while it waited."""
+    """Queue offset of the next unit to look at while it waits."""
     deadline: asyncio.TimerHandle | None = None
     queue_end: int = -1
-    """The queue's max offset when it was last looked at in vain; -1 before."""
+    """The queue's max offset at the last look, which found nothing new; -1 before."""
 
     @property
     def queue(self) -> QueueName:
@@ -137,27 +140,29 @@ class Pulling:
         store: MessageStore,
         topics: Topics,
         groups: Groups,
-        positions: Positions,
+        offsets: ConsumerOffsets,
         policies: GroupPolicies,
         on_damage: Callable[[int, str], None],
         arrivals: Arrivals,
     ) -> None:
-        """``on_damage`` is told the physical offset of each damaged record, and the topic."""
+        """``on_damage`` is called with the physical offset of each damaged record, and its
+        topic."""
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._positions = positions
+        self._offsets = offsets
         self._policies = policies
         self._on_damage = on_damage
         self._arrivals = arrivals
         self._headers: dict[object, _Header] = {}
-        """By likeness of the requests."""
+        """Decoded headers, by the requests' ``Frame.likeness``."""
         self._held: dict[QueueName, set[_Pull]] = {}
         self._held_by: dict[Connection, set[_Pull]] = {}
         self._held_count = 0
         self._unsettled: set[_Pull] = set()
-        """Waiting pulls that may end though their queues do not grow: from an offset beyond what is
-        dispatched, until all of it is, and those for whose answer there was no memory."""
+        """Waiting pulls that may end although their queues do not grow: those from an offset beyond
+        the queue's end, until the whole log is dispatched, and those for whose answer there was no
+        memory."""
         self._is_holding = asyncio.Event()
 
     @property
@@ -172,12 +177,12 @@ class Pulling:
         header = self._header(request)
         pull = self._checked(connection, request, header)
         place = pull.topic.name, pull.group, pull.queue_id
-        told = self._positions.told_at_pull(connection, *place)
-        if told is not None:
-            return self._moved(pull, told)
+        reset_offset = self._offsets.reset_at_pull(connection, *place)
+        if reset_offset is not None:
+            return self._moved(pull, reset_offset)
         if header.sys_flag & FLAG_COMMIT:
             commit = requests.number(request, "commitOffset")
-            self._positions.commit(connection, *place, commit)
+            self._offsets.commit(connection, *place, commit)
         found = self._look(pull, pull.offset)
         code = response_code(found.status, pull.offset)
         if code is ResponseCode.SUCCESS or code is ResponseCode.PULL_RETRY_IMMEDIATELY:
@@ -190,7 +195,7 @@ class Pulling:
         return self._answer(pull, self._look(pull, pull.offset))
 
     def _header(self, request: Frame) -> _Header:
-        """The header of a request, which is mostly like that of one before."""
+        """Return the decoded header of a request, from memory if an earlier one was like it."""
         found = self._headers.get(request.likeness)
         if found is None:
             found = _Header.of(request)
@@ -201,7 +206,7 @@ class Pulling:
         return found
 
     def _checked(self, connection: Connection, request: Frame, header: _Header) -> _Pull:
-        """The pull that a request asks for. Raises Refused."""
+        """Return the pull that a request asks for, after a broker's checks. Raises Refused."""
         group = header.group
         policy = self._policies.find(group)
         if not policy.is_consume_enabled:
@@ -247,7 +252,8 @@ class Pulling:
         )
 
     def _filter(self, connection: Connection, header: _Header) -> MessageFilter | None:
-        """The filter that the request brings, or that of the client's own subscription."""
+        """Return the filter in the request, or that of the client's own subscription. Raises
+        Refused."""
         group, topic = header.group, header.topic
         if header.sys_flag & FLAG_SUBSCRIPTION:
             try:
@@ -281,7 +287,7 @@ class Pulling:
         return subscription.message_filter
 
     def _check_allowed(self, name: str, topic: str) -> None:
-        """Raise Refused for what the group's members must not do."""
+        """Raise Refused if the group must not broadcast, or not read this topic."""
         policy, group = self._policies.find(name), self._groups.get(name)
         if group and group.message_model == BROADCASTING and not policy.is_broadcast_enabled:
             raise Refused(
@@ -310,12 +316,12 @@ class Pulling:
         code = response_code(found.status, pull.offset)
         if code is ResponseCode.PULL_OFFSET_MOVED and not self._is_certain(found):
             code, next_offset = ResponseCode.PULL_NOT_FOUND, pull.offset
-        self._positions.note_pull(pull.topic.name, pull.group, pull.queue_id, next_offset)
+        self._offsets.note_pull(pull.topic.name, pull.group, pull.queue_id, next_offset)
         ext = _ext(pull, next_offset, found.min_offset, found.max_offset)
         return pull.request.answer(code, found.status.value, ext, found.data)
 
     def _moved(self, pull: _Pull, offset: int) -> Frame:
-        """The answer that sends a client to the offset to which its group was reset."""
+        """Return the answer that sends a client to the offset to which its group was reset."""
         low = max(self._store.min_offset(*pull.queue), 0)
         ext = _ext(pull, offset, low, self._store.max_offset(*pull.queue))
         return pull.request.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
@@ -329,11 +335,12 @@ class Pulling:
                 if pull.group == change.group:
                     self._release(pull)
                     place = pull.topic.name, pull.group, pull.queue_id
-                    self._positions.told_at_pull(pull.connection, *place)
+                    # from now on this client knows the new offset
+                    self._offsets.reset_at_pull(pull.connection, *place)
                     pull.connection.send(self._moved(pull, change.after))
 
     def _is_certain(self, found: GetRangesResult) -> bool:
-        """Whether the offset asked for is wrong, not just ahead of what is dispatched."""
+        """Whether the requested offset is wrong, and not merely beyond what is dispatched."""
         is_small = found.status is GetMessageStatus.OFFSET_TOO_SMALL
         return is_small or self._store.is_dispatched_whole()
 
@@ -361,7 +368,7 @@ class Pulling:
             self._is_holding.clear()
 
     def _woken(self, pull: _Pull) -> Frame | None:
-        """The answer of a waiting pull, which then waits no longer; None while nothing is new."""
+        """Return the answer to a waiting pull and release it; None while there is nothing new."""
         for _ in range(LOOKS_AT_ONCE):
             found = self._look(pull, pull.look_at)
             code = response_code(found.status, pull.look_at)
@@ -381,7 +388,7 @@ class Pulling:
         return self._answer(pull, found)
 
     def _wake(self, pull: _Pull) -> None:
-        """Answer a waiting pull if it can be answered and its client takes answers."""
+        """Answer a waiting pull if there is an answer and its client takes it."""
         if not pull.connection.is_writable:
             return
         if pull.connection.is_memory_spent:
@@ -405,9 +412,9 @@ class Pulling:
         pull.connection.send(answer)
 
     async def _wake_grown(self, queues: Collection[QueueName] | None) -> None:
-        """Wake the waiting pulls of those queues (None: of any) that have grown.
+        """Wake the waiting pulls of those queues (None: of any queue) that have grown.
 
-        Others have their turn in between.
+        Other connections have their turn in between.
         """
         for number, pull in enumerate(self._grown(queues), 1):
             if pull is not None and pull in self._held.get(pull.queue, ()):
@@ -416,7 +423,8 @@ class Pulling:
                 await asyncio.sleep(0)
 
     def _grown(self, queues: Collection[QueueName] | None) -> Iterator[_Pull | None]:
-        """The pulls to wake; None stands for the look at a queue, which takes time, too."""
+        """Yield the pulls to wake, and None before each look at a queue, since that takes time
+        too."""
         wanted: Collection[QueueName] = self._held.keys()
         if queues is not None:
             wanted = {*queues, *(pull.queue for pull in self._unsettled)}
@@ -425,7 +433,7 @@ class Pulling:
             try:
                 end = self._store.max_offset(*queue)
             except ReputError:
-                end = -1  # the pulls tell their clients
+                end = -1  # the pulls are woken and answer with the error
             waiting = self._held.get(queue, ())
             yield from [pull for pull in waiting if pull.queue_end != end or end < 0]
 
@@ -461,7 +469,7 @@ class Pulling:
 
 
 def _ext(pull: _Pull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
-    """Fields of every answer to a pull."""
+    """Return the ext fields of every answer to a pull."""
     return {
         "nextBeginOffset": str(next_offset),
         "minOffset": str(min_offset),

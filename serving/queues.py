@@ -1,4 +1,4 @@
-"""The queues of a store as its broker's clients ask about them.
+"""Bounds and times of a store's queues, and the requests that ask for them.
 
 Source: RocketMQ 5.3.3 ``AdminBrokerProcessor``.
 """
@@ -14,6 +14,9 @@ from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
 from serving.topics import TopicConfig, Topics
 from store.queue.consumequeue import BoundaryType
+
+QueueName = tuple[str, int]
+"""(topic, queue id)."""
 
 
 class ServedQueues:
@@ -43,7 +46,7 @@ class ServedQueues:
         return config
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether clients are told of such a queue."""
+        """Whether routes tell clients of such a queue."""
         config = self._topics.find(topic)
         return config is not None and 0 <= queue_id < config.read_queue_nums
 

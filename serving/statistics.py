@@ -14,7 +14,7 @@ from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler
 from serving.frame import Frame
 from serving.groups import Group, Groups
-from serving.positions import Positions
+from serving.offsets import ConsumerOffsets
 from serving.queues import ServedQueues
 from serving.topics import Topics
 
@@ -45,13 +45,13 @@ class Statistics:
         topics: Topics,
         queues: ServedQueues,
         groups: Groups,
-        positions: Positions,
+        offsets: ConsumerOffsets,
     ) -> None:
         self._broker_name = broker_name
         self._topics = topics
         self._queues = queues
         self._groups = groups
-        self._positions = positions
+        self._offsets = offsets
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -83,16 +83,16 @@ class Statistics:
     def consume_stats(self, _connection: Connection, request: Frame) -> Frame:
         """Answer with committed and end offsets of every queue that a group consumes."""
         group, wanted = requests.group(request), request.ext.get("topic")
-        found = self._consumed(group, [wanted] if wanted else self._positions.topics_of(group))
+        found = self._consumed(group, [wanted] if wanted else self._offsets.topics_of(group))
         return request.answer(ResponseCode.SUCCESS, body=self._stats_json(found).encode())
 
     def broker_consume_stats(self, _connection: Connection, request: Frame) -> Frame:
         """Answer with the offsets of all groups, topic by topic."""
         is_ordered_only = request.ext.get("isOrder") == "true"
         groups, total, inflight = [], 0, 0
-        for group in sorted({*self._positions.groups(), *self._groups.names()}):
+        for group in sorted({*self._offsets.groups(), *self._groups.names()}):
             tables = []
-            for topic in self._positions.topics_of(group):
+            for topic in self._offsets.topics_of(group):
                 config = self._topics.find(topic)
                 if is_ordered_only and not (config and config.is_ordered):
                     continue
@@ -141,13 +141,13 @@ class Statistics:
         ]
 
     def _queue(self, group: str, topic: str, queue_id: int) -> _Consumed:
-        committed = max(self._positions.committed(topic, group, queue_id), 0)
+        committed = max(self._offsets.committed(topic, group, queue_id), 0)
         return _Consumed(
             topic,
             queue_id,
             broker=self._queues.max_offset(topic, queue_id),
             consumer=committed,
-            pulled=max(committed, self._positions.pulled(topic, group, queue_id)),
+            pulled=max(committed, self._offsets.pulled(topic, group, queue_id)),
             last_time=self._queues.store_time(topic, queue_id, committed - 1),
         )
 

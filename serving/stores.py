@@ -1,7 +1,7 @@
 """The stores that one server serves, each as a broker with a name of its own.
 
-RocketMQ's clients merge routes by broker name and tell queues apart by it, so two stores of one
-name would be taken for one broker; that is refused before anything is served.
+RocketMQ's clients merge routes by broker name and distinguish queues by it, so they would take two
+stores of one name for one broker. Such stores are refused before anything is served.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from serving.arrivals import ToldArrivals
+from serving.arrivals import NotifiedArrivals
 from store.config import StoreSettings, broker_name, read_properties
 from store.errors import UsageError
 from store.queue.consumequeue import topic_directory
@@ -30,7 +30,8 @@ class BrokerIdentity:
 
     @classmethod
     def of(cls, settings: StoreSettings) -> Self:
-        """The identity that a store states. Raises UsageError if its name is none."""
+        """Return the identity that a store's settings state. Raises UsageError for a name that is
+        no plain path component."""
         _, values = read_properties(settings.root, settings.property_file)
         name = broker_name(settings.root, values)
         if topic_directory(name.encode(errors="surrogateescape")) is None:
@@ -43,25 +44,25 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ServedStore:
-    """One store, its queues, and where the positions of its consumers are kept."""
+    """One store, and the output that has its queues and the offsets of its consumers."""
 
     identity: BrokerIdentity
     settings: StoreSettings
     output: Path
-    """Root of the queues; positions are written below it."""
-    arrivals: ToldArrivals | None = None
-    """Tells of new messages, if a dispatcher in this process writes the queues and so holds the
-    output's lock; otherwise the watermark is polled."""
+    """Root of the queues; committed offsets are written below it."""
+    arrivals: NotifiedArrivals | None = None
+    """Reports new messages, if a dispatcher in this process writes the queues and so holds the
+    output's lock; otherwise the server watches the watermark itself."""
 
     def check_not_in_use(self) -> None:
-        """Raises OwnershipError where positions would be kept in a running broker's store."""
-        # a look at the lock would drop it where this process holds it
+        """Raise OwnershipError if offsets would be written into a running broker's store."""
+        # closing the lock's file would release it if this process holds it
         if self.arrivals is None:
             check_no_broker(self.output, self.settings.root)
 
 
 def check_names(found: Sequence[tuple[StoreSettings, BrokerIdentity]]) -> None:
-    """Raises UsageError where two stores have one name."""
+    """Raise UsageError if two stores have one name."""
     roots: dict[str, Path] = {}
     for settings, identity in found:
         other = roots.setdefault(identity.name, settings.root)

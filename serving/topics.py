@@ -40,7 +40,8 @@ class Topics:
     def __init__(
         self, root: Path, store: MessageStore, is_known_group: Callable[[str], bool]
     ) -> None:
-        """``is_known_group`` tells whether a group has a retry topic, if only an empty one."""
+        """``is_known_group`` says whether a group is known, and so has a retry topic, which may be
+        empty."""
         self._store = store
         self._table = Watched(root / TOPICS_FILE, lambda: read_topic_table(root))
         self._is_known_group = is_known_group

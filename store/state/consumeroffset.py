@@ -4,17 +4,16 @@
 
     {"dataVersion":{"counter":N,...},"offsetTable":{"TOPIC@GROUP":{QUEUE:OFFSET,...},...}}
 
-An offset is that of the next message to consume. Of the file only offsetTable is read, as by
-RocketMQ, which keeps the offsets in memory and writes the file every five seconds. Positions that a
-broker keeps for broadcasting consumers stand under the group's name and ``@broadcast``.
+An offset is that of the next message to consume. Only offsetTable is read, as by RocketMQ, which
+keeps the offsets in memory and writes the file every five seconds. Offsets that a broker keeps for
+broadcasting consumers stand under the group's name and ``@broadcast``.
 
-We replace the file as a whole, by rename. Between, commits are appended to a journal and synced
-(``store.state.offsetjournal``).
+We replace the file as a whole, by rename. Between two replacements, commits are appended to a
+journal and synced (``store.state.offsetjournal``).
 
-A server, or a command that moves offsets, keeps the offsets for itself by a lock on the first
-journal. Members of groups that are processes of their own (``readers.consumer``, the Spark source)
-share that lock for as long as they consume, and write one after the other
-(``reput/serve/turn.lock``).
+A server, or a command that moves offsets, holds an exclusive lock on the first journal. Members of
+groups that are processes of their own (``readers.consumer``, the Spark source) share that lock
+while they consume, and take turns to write (``reput/serve/turn.lock``).
 Source: RocketMQ 5.3.3 ``ConsumerOffsetManager``, ``BroadcastOffsetManager``; formats.md §18.
 """
 
@@ -42,8 +41,8 @@ JOURNALS = (f"{SERVE_DIRECTORY}/offsets.journal", f"{SERVE_DIRECTORY}/offsets.jo
 TURN_LOCK = f"{SERVE_DIRECTORY}/turn.lock"
 MAX_JOURNAL_BYTES = 1 << 20
 REPLACE_SECONDS = 5.0
-"""The file is replaced by the first commit this long after the last time, as RocketMQ does
-(flushConsumerOffsetInterval)."""
+"""The first commit this long after the last replacement replaces the file again: RocketMQ's
+flushConsumerOffsetInterval."""
 TOPIC_GROUP_SEPARATOR = "@"
 BROADCAST_SUFFIX = "@broadcast"
 
@@ -65,27 +64,29 @@ def topics_of(offsets: Offsets, group: str) -> list[str]:
 
 
 def read_committed(root: Path) -> Offsets | None:
-    """The committed offsets below ``root``; None if there is neither the file nor its backup.
+    """Return the committed offsets below ``root``; None if neither the file nor its backup exists.
 
-    Takes no lock; another process may write meanwhile. Raises UsageError if they cannot be used.
+    It takes no lock; another process may write meanwhile. Raises UsageError for a file or journal
+    that cannot be used.
     """
     found = _read(root)
     return None if found is None else found.offsets
 
 
 def first_position(committed: Mapping[int, int], asked: int, earliest: int) -> int:
-    """Where a group begins in a queue of a topic in which it has committed other queues' offsets.
+    """Return the offset at which a group begins in a queue without a committed offset.
 
-    In a topic that is new to it, that is where it was ``asked`` to. In another one the queue came
-    later, and the group begins with its ``earliest`` message, so that it loses none. The answers
-    for a new topic are to be committed at once and together: asked again, a queue's end would lie
-    beyond messages that nobody has read.
+    ``committed`` has the group's offsets in the topic's other queues. Without any, the topic is new
+    to the group, and it begins where it was ``asked`` to. Otherwise the queue is new, and the group
+    begins at its ``earliest`` message, so that it loses none. The caller must commit the answers
+    for all queues of a new topic at once: asked again later, the end of a queue would lie beyond
+    messages that nobody has read.
     """
     return earliest if committed else asked
 
 
 class ConsumerOffsetFile:
-    """The file and the journal of one output, for the one process that writes them.
+    """The file and the journals of one output, for the one process that writes them.
 
     A context manager. Methods raise OutputError.
     """
@@ -98,8 +99,8 @@ class ConsumerOffsetFile:
         self._shared = shared
         self._journals: list[Journal] = []
         self._current: Journal | None = None
-        """The journal that gets commits; None before the first ``replace`` unless one belongs to
-        the file."""
+        """The journal that commits are appended to. It is None until the first ``replace``, unless
+        a journal that was found belongs to the file."""
         self._held = ExitStack()
         self._has_commits = False
         self._counter = 0
@@ -131,9 +132,9 @@ class ConsumerOffsetFile:
         self._held.close()
 
     def load(self, seed: Path) -> Offsets:
-        """Read what is committed; below ``seed`` if nothing is yet. Raises UsageError.
+        """Return the committed offsets: the output's, or those below ``seed`` if it has none yet.
 
-        It must be written by ``replace`` before the first ``append``.
+        Call ``replace`` with them before the first ``append``. Raises UsageError.
         """
         own = _read(self._output)
         found = own or _read(seed) or _Found({}, 0)
@@ -147,7 +148,7 @@ class ConsumerOffsetFile:
 
     @property
     def has_commits(self) -> bool:
-        """Whether the journals had some that the file had not when it was loaded."""
+        """Whether ``load`` found commits in the journals that are not in the file."""
         return self._has_commits
 
     @property
@@ -158,27 +159,28 @@ class ConsumerOffsetFile:
         return not 0 <= time.time() - self._path.stat().st_mtime < REPLACE_SECONDS
 
     def append(self, commits: Offsets) -> None:
-        """Add commits durably."""
+        """Append commits durably."""
         self.write(commits)
         self.sync()
 
     def write(self, commits: Offsets) -> None:
-        """Add commits, which survive a kill from now on, and a power cut after ``sync``."""
-        assert self._current is not None  # load or replace has found it
+        """Append commits, which then survive a kill, and after ``sync`` a power cut."""
+        assert self._current is not None  # load or replace has set it
         self._current.write(_texts(commits))
 
     def sync(self) -> None:
-        """Make what was written durable; another thread may write meanwhile."""
+        """Make all written commits durable; another thread may write meanwhile."""
         for journal in self._journals:
             journal.sync()
 
     def replace(self, offsets: Offsets, commits: int) -> None:
-        """Replace the file, ``commits`` after the last time, and begin the journals anew."""
+        """Replace the file and begin the journals anew; ``commits`` is the number of commits since
+        the last replacement."""
         data = self._next(offsets, commits)
         self.finish_replacing(data)
         self._crc = zlib.crc32(data)
-        # a kill here leaves journals of other files, whose commits are all in this one; unless
-        # nothing has changed, so that both files have one CRC
+        # after a kill here, the journals belong to another file, and their commits are in this one
+        # already; if both files are equal, so is their CRC, and a journal still belongs
         self._current, other = self._journals
         other.clear()
         other.sync()
@@ -186,10 +188,11 @@ class ConsumerOffsetFile:
         self._current.sync()
 
     def begin_replacing(self, offsets: Offsets, commits: int) -> bytes:
-        """Begin to replace the file with all that was written, ``commits`` after the last time.
+        """Direct further commits to the other journal, and return the new file's content.
 
-        The result is for ``finish_replacing``, which another thread may call. Until it has
-        returned, this must not be called again; ``write`` may. ``replace`` must have been called.
+        ``offsets`` has everything that was written; ``commits`` is the number of commits since the
+        last replacement. Pass the content to ``finish_replacing``, in any thread. ``write`` may be
+        called meanwhile, this method only after that. ``replace`` must have been called before.
         """
         data = self._next(offsets, commits)
         crc = zlib.crc32(data)
@@ -223,26 +226,26 @@ def check_no_broker(output: Path, store: Path) -> None:
 
 
 class SharedConsumerOffsetFile:
-    """The file and the journal for processes that commit beside each other, each in its turn.
+    """The file and the journals, for processes that take turns to commit.
 
     A context manager. Methods raise OutputError, UsageError for offsets that cannot be used, and
     OwnershipError if a broker runs on the store whose file would be written.
     """
 
     def __init__(self, output: Path, seed: Path) -> None:
-        """``seed`` is the store whose offsets are taken over if the output has none."""
+        """``seed`` is the root of the store whose offsets are taken over if the output has none."""
         self._output = output
         self._seed = seed
         self._file = ConsumerOffsetFile(output, shared=True)
 
     def __enter__(self) -> Self:
-        """Raises OwnershipError also if a server keeps these offsets for itself."""
+        """Raises OwnershipError also if a server or command has the exclusive lock."""
         check_no_broker(self._output, self._seed)
         self._file.__enter__()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Put the journal's commits into the file, of which alone a broker reads."""
+        """Write the journals' commits into the file, since a broker reads only that."""
         with ExitStack() as held:
             held.push(self._file)
             check_no_broker(self._output, self._seed)
@@ -256,7 +259,8 @@ class SharedConsumerOffsetFile:
         return read_committed(self._output) or read_committed(self._seed) or {}
 
     def update(self, plan: Callable[[Offsets], Offsets]) -> Offsets:
-        """Commit durably what ``plan`` answers to the committed offsets; all of them afterwards."""
+        """Call ``plan`` with all committed offsets, and commit durably the ones that it returns.
+        Return all offsets after the commit."""
         check_no_broker(self._output, self._seed)
         with self.turn():
             offsets = self._file.load(self._seed)
@@ -272,14 +276,14 @@ class SharedConsumerOffsetFile:
         return offsets
 
     def turn(self) -> HeldLock:
-        """The turn to write, in a ``with`` block; it is waited for."""
+        """Wait for the turn to write, and hold it for a ``with`` block."""
         found = lock(self._output / TURN_LOCK, patience=None)
-        assert found is not None  # it waits
+        assert found is not None  # without a limit of patience, a lock is always got
         return found
 
 
 class _Found(NamedTuple):
-    """The offsets of a file and its journal."""
+    """The offsets of a file and its journals."""
 
     offsets: Offsets
     counter: int
@@ -288,8 +292,10 @@ class _Found(NamedTuple):
 
 
 def _read(root: Path) -> _Found | None:
-    """The journals are read first: a file that replaces the one to which they belong has all of
-    their commits."""
+    """Read the file below ``root``, and apply its journals.
+
+    The journals are read first: if the file is replaced meanwhile, the new one has their commits.
+    """
     path = root / CONSUMER_OFFSET_FILE
     journals = [read_journal(root / name) for name in JOURNALS]
     try:
@@ -341,7 +347,7 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 
 def _texts(offsets: Offsets) -> dict[str, dict[int, int]]:
-    """Offsets by ``TOPIC@GROUP``, sorted."""
+    """Return offsets by ``TOPIC@GROUP``, sorted."""
     return {
         TOPIC_GROUP_SEPARATOR.join(key): dict(sorted(offsets[key].items()))
         for key in sorted(offsets)
@@ -349,7 +355,7 @@ def _texts(offsets: Offsets) -> dict[str, dict[int, int]]:
 
 
 def _document(offsets: Offsets, counter: int) -> bytes:
-    """The file as RocketMQ writes it: tabs, and numbers as keys without quotes."""
+    """Return the file's text as RocketMQ writes it: with tabs, and numbers as unquoted keys."""
     entries = []
     for key, queues in _texts(offsets).items():
         numbers = ",".join(f"{queue_id}:{offset}" for queue_id, offset in queues.items())

@@ -1,16 +1,17 @@
 """The journals of offsets that were committed since ``config/consumerOffset.json`` was replaced.
 
 There are two, ``reput/serve/offsets.journal`` and ``offsets.journal.2``. Each line is a CRC-32 in
-eight hex digits, a space, and JSON. The first line names the CRC-32 of the file to which the
-journal belongs and, if it was begun while that file was still being written, of the one before::
+eight hex digits, a space, and JSON. The first line has the CRC-32 of the file to which the journal
+belongs and, if the journal was begun while that file was still being written, the CRC-32 of the
+file before it::
 
     {"file":CRC,"after":CRC}
 
-The other lines are offsets as in the file's offsetTable. So commits need not wait while the file is
-replaced: they go to the journal that is after it. A reader applies the journal of the file that it
-finds and then the one that is after that file, each up to its first torn line. A journal of another
-file is ignored: its commits are all in this one, or a broker has written the file, whose offsets
-count then.
+The other lines are offsets as in the file's offsetTable. With two journals, commits need not wait
+while the file is replaced: they go to the journal of the new file. A reader applies the journal of
+the file that it finds, and then the journal that was begun after that file, each up to its first
+torn line. It ignores a journal of any other file: either all its commits are in this file, or a
+broker has written this file, and its offsets count.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Journal:
     """One journal for the process that writes it; methods raise OutputError."""
 
     def __init__(self, fd: int, path: Path) -> None:
-        """``fd`` stays the caller's."""
+        """``fd`` is the open file at ``path``; the caller closes it."""
         self._fd = fd
         self._path = path
         self._is_synced = True
@@ -42,16 +43,17 @@ class Journal:
         self._cut()
 
     def begin(self, file_crc: int, after_crc: int | None = None) -> None:
-        """Begin anew, for a file; ``after_crc`` is that of the file that it is about to replace."""
+        """Begin anew, for the file with ``file_crc``; while that is still being written,
+        ``after_crc`` is the CRC of the file that it replaces."""
         self.clear()
         mark = {"file": file_crc}
         self.write(mark if after_crc is None else {**mark, "after": after_crc})
 
     def write(self, entry: Mapping[str, object]) -> None:
-        """Add a line, which survives a kill from now on, and a power cut after ``sync``."""
+        """Append a line, which then survives a kill, and after ``sync`` a power cut."""
         data = _line(entry)
         self._is_synced = False
-        # a killed process may have left a part of a line
+        # a killed process may have left part of a line
         self._cut()
         fsops.pwrite(self._fd, data, self.size, self._path)
         self.size += len(data)
@@ -62,8 +64,9 @@ class Journal:
             fsops.truncate(self._fd, self.size, self._path)
 
     def sync(self) -> None:
-        """Make what was written durable; another thread may write meanwhile."""
+        """Make all lines durable; another thread may write meanwhile."""
         if not self._is_synced:
+            # set before the sync, so that a write during it is synced by the next call
             self._is_synced = True
             fsops.sync(self._fd, self._path)
 
@@ -72,7 +75,7 @@ class JournalLines(NamedTuple):
     """The lines of a journal."""
 
     file_crc: object
-    """None if it was never begun."""
+    """None for a journal without a first line."""
     after_crc: object
     commits: list[object]
     size: int
@@ -80,7 +83,7 @@ class JournalLines(NamedTuple):
 
 
 def read_journal(path: Path) -> JournalLines:
-    """Read whole lines up to the first torn one; none where the journal is missing."""
+    """Return the lines before the first torn one; none if the journal is missing."""
     entries: list[object] = []
     size = 0
     try:
@@ -98,7 +101,7 @@ def read_journal(path: Path) -> JournalLines:
 
 
 def applying_to(file_crc: int, journals: Sequence[JournalLines]) -> list[int]:
-    """Indices of the journals that a reader of a file applies, in this order."""
+    """Return the indices of the journals that apply to the file with ``file_crc``, in order."""
     of_file = [n for n, one in enumerate(journals) if one.file_crc == file_crc]
     return of_file + [n for n, one in enumerate(journals) if one.after_crc == file_crc]
 

@@ -169,7 +169,7 @@ def test_a_waiting_pull_learns_of_messages(
     """The kernel tells of the watermark, without a look; where it cannot, the server looks."""
     if is_told:
         monkeypatch.setattr(arrivals, "POLL_SECONDS", NEVER_SECONDS)
-        monkeypatch.setattr(arrivals, "TOLD_POLL_SECONDS", NEVER_SECONDS)
+        monkeypatch.setattr(arrivals, "WATCHED_POLL_SECONDS", NEVER_SECONDS)
     else:
         monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     with served(live.small.root) as port, Client(port) as client:

@@ -1,13 +1,14 @@
 """Committed offsets of consumer groups, and where a group without one begins.
 
-Where no offset is committed RocketMQ answers 0 if the queue's first message is in memory, so that
-CONSUME_FROM_LAST_OFFSET and CONSUME_FROM_TIMESTAMP begin at 0 on small or young topics. With
-``as-asked`` the client is told that there is none and begins where it was told to; ``rocketmq``
-keeps the broker's rule. Source: RocketMQ 5.3.3 ``ConsumerManageProcessor``,
-``ConsumerOffsetManager``.
+For a queue without a committed offset, RocketMQ answers 0 if the queue's first message is in
+memory, so that CONSUME_FROM_LAST_OFFSET and CONSUME_FROM_TIMESTAMP begin at 0 on small or young
+topics. With ``as-asked`` the answer is that there is no offset, and the client begins where it is
+configured to; ``rocketmq`` keeps the broker's rule. Source: RocketMQ 5.3.3
+``ConsumerManageProcessor``, ``ConsumerOffsetManager``.
 
-Commits are in a journal 100 ms after they were received, so that a kill costs that much repetition,
-and durable as soon as the disk has synced it; they do not wait while the file is replaced.
+A commit is in a journal up to 100 ms after it was received, so a kill repeats the messages of that
+time, and it is durable as soon as the disk has synced the journal. Commits do not wait while the
+file is replaced.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ REPLACE_SECONDS = 5.0
 RETRY_SECONDS = 5.0
 NO_OFFSET = -1
 MAX_TOPIC_GROUPS = 1 << 17
-"""Pairs of a topic and a group that may have offsets: the whole file is written every time."""
+"""Limit of the pairs of a topic and a group with offsets, since every replacement writes all."""
 MAX_REMEMBERED = 10_000
-"""Topics of groups of which more than committed offsets is remembered; the oldest are forgotten."""
+"""Limit of the pairs of which pull offsets and first offsets are remembered; the oldest are
+forgotten."""
 
 
-class Positions:
+class ConsumerOffsets:
     """The committed offsets of one broker."""
 
     def __init__(
@@ -63,7 +65,7 @@ class Positions:
         groups: Groups,
         first_position: FirstPosition,
     ) -> None:
-        """Read what is committed below ``output``, or else below ``seed``, a store's root.
+        """Read the committed offsets below ``output``, or else below ``seed``, a store's root.
 
         Raises UsageError, OwnershipError where another process writes these offsets, OutputError.
         """
@@ -77,18 +79,18 @@ class Positions:
             self._opened = opened.pop_all()
         self._unsynced: Offsets = {}
         self._is_full = False
-        """Whether it was said that there are too many pairs of topics and groups."""
+        """Whether the log says already that there are too many pairs of topics and groups."""
         self._unwritten = 0
         """Commits since the file was replaced."""
         self._shrunk = asyncio.Event()
-        """Set when an offset was removed, which a journal cannot say."""
+        """Set when an offset was removed, which a journal cannot express."""
         self._resets = Resets()
         self._pull_offsets: Offsets = {}
         self._first: Offsets = {}
-        """Offsets at which a group that asked for a queue's end was sent, until it commits."""
+        """The queue end that was answered to a group without an offset, until it commits."""
         self._asked: dict[Connection, set[tuple[str, str, int]]] = {}
         """(topic, group, queue id) of queues for which a client found no offset."""
-        self._thread = ThreadPoolExecutor(1, "reput-positions")
+        self._thread = ThreadPoolExecutor(1, "reput-offsets")
         self._sync_thread = ThreadPoolExecutor(1, "reput-sync")
         self._replace_thread = ThreadPoolExecutor(1, "reput-replace")
         self._wakened = asyncio.Event()
@@ -135,7 +137,7 @@ class Positions:
     def commit(
         self, connection: Connection, topic: str, group: str, queue_id: int, offset: int
     ) -> None:
-        """Store a client's offset, unless the client has not followed a reset yet."""
+        """Store a client's offset, unless the client has still to follow a reset."""
         member = self._groups.member(connection, group)
         if member and self._resets.is_awaited((topic, group, queue_id), member.client_id):
             return
@@ -149,7 +151,8 @@ class Positions:
         self._store(topic, group, queue_id, offset)
 
     def change(self, changes: Sequence[OffsetChange]) -> None:
-        """Store offsets that somebody else than a member decides, and let the members follow."""
+        """Store offsets that an administrator sets, and have the members follow. Raises
+        Refused."""
         for change in changes:
             self._check_room(change.topic, change.group)
         for change in changes:
@@ -170,7 +173,7 @@ class Positions:
             )
 
     def _check_room(self, topic: str, group: str) -> None:
-        """Raise Refused for a new pair where there are too many."""
+        """Raise Refused for a new pair if there are too many already."""
         if TopicGroup(topic, group) in self._offsets or len(self._offsets) < MAX_TOPIC_GROUPS:
             return
         if not self._is_full:
@@ -182,10 +185,11 @@ class Positions:
             )  # fmt: skip
         raise Refused(ResponseCode.SYSTEM_BUSY, "there are too many groups with offsets")
 
-    def told_at_pull(
+    def reset_at_pull(
         self, connection: Connection, topic: str, group: str, queue_id: int
     ) -> int | None:
-        """The offset to which a client's queue was reset, if its pull must be answered with it."""
+        """Return the offset to which a client's queue was reset if its pull must be answered with
+        it, otherwise None."""
         member = self._groups.member(connection, group)
         return self._resets.pulled((topic, group, queue_id), member.client_id) if member else None
 
@@ -227,7 +231,7 @@ class Positions:
         return request.answer(ResponseCode.SUCCESS, None, {"offset": str(offset)})
 
     def _begins_at_zero(self, request: Frame, topic: str, queue_id: int) -> bool:
-        """RocketMQ's rule."""
+        """Whether RocketMQ's rule, if it is wanted, sends a group to offset 0."""
         if self._first_position is FirstPosition.AS_ASKED:
             return False
         if request.ext.get("setZeroIfNotFound") == "false":
@@ -248,8 +252,8 @@ class Positions:
     def max_offset(self, connection: Connection, request: Frame) -> Frame:
         """Answer with a queue's end.
 
-        A client that found no offset before begins there. An orderly one asks twice, and between
-        its questions messages may arrive: the first answer stands until the group commits.
+        A client that found no committed offset begins there. An orderly client asks twice, and
+        messages may arrive in between, so the first answer stands until the group commits.
         """
         topic, queue_id = self._queues.queue(request)
         offset = self._queues.max_offset(topic, queue_id)
@@ -293,7 +297,7 @@ class Positions:
             self._appended.set()
         except OutputError:
             for key, queues in taken.items():
-                # what was removed meanwhile must not come back
+                # an offset that was removed meanwhile must not come back
                 kept = queues.keys() & self._offsets.get(key, {}).keys()
                 newer = self._unsynced.get(key, {})
                 if kept:
@@ -322,7 +326,7 @@ class Positions:
             self._shrunk.clear()
             taken = self._taken()
             try:
-                # nothing is awaited since the offsets were copied: what is in the journal is there
+                # no await between the copy and this call: the copy has all that is in the journal
                 begin = self._file.begin_replacing
                 data = await loop.run_in_executor(self._thread, begin, *taken)
             except OutputError as error:
@@ -333,7 +337,7 @@ class Positions:
             await self._finish_replacing(data)
 
     async def _finish_replacing(self, data: bytes) -> None:
-        """Try until the disk takes it: the journals cannot be begun anew before."""
+        """Try until the file is replaced: only then can the other journal be begun anew."""
         loop = asyncio.get_running_loop()
         finish = self._file.finish_replacing
         while True:
@@ -346,14 +350,14 @@ class Positions:
                 await _failed(error)
 
     def _taken(self) -> tuple[Offsets, int]:
-        """A copy of all offsets, and the commits since the last one."""
+        """Return a copy of all offsets, and the number of commits since the file was replaced."""
         return {key: dict(queues) for key, queues in self._offsets.items()}, self._unwritten
 
     async def close(self) -> None:
         """Write everything and close the files."""
         try:
             loop = asyncio.get_running_loop()
-            # after whatever was begun
+            # an empty task ends after all that were begun
             await loop.run_in_executor(self._thread, lambda: None)
             await loop.run_in_executor(self._replace_thread, self._file.replace, *self._taken())
         finally:
@@ -368,7 +372,7 @@ async def _failed(error: OutputError) -> None:
 
 
 def _remembered(table: Offsets, key: TopicGroup) -> dict[int, int]:
-    """The entry of a table that does not grow without end."""
+    """Return the entry of ``key``, made if it is missing, in a table of bounded size."""
     if key not in table and len(table) >= MAX_REMEMBERED:
         del table[next(iter(table))]
     return table.setdefault(key, {})

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serving import positions
+from serving import offsets
 from serving.config import FirstPosition
 from store import configjson
 from store.errors import NoSpaceError, OwnershipError, UsageError
@@ -231,7 +231,7 @@ def test_commits_do_not_wait_while_the_file_is_replaced(
         finish(file, data)
 
     monkeypatch.setattr(ConsumerOffsetFile, "finish_replacing", slow)
-    monkeypatch.setattr(positions, "REPLACE_SECONDS", 0.1)
+    monkeypatch.setattr(offsets, "REPLACE_SECONDS", 0.1)
     with served(store, output) as port, Client(port) as client:
         assert client.ask(UPDATE, place(commitOffset=1)).code == 0
         assert is_slow.wait(60)
@@ -268,8 +268,8 @@ def test_commits_that_could_not_be_written_are_written_later(
         write(file, commits)
 
     monkeypatch.setattr(ConsumerOffsetFile, "write", failing)
-    monkeypatch.setattr(positions, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(positions, "REPLACE_SECONDS", 3600.0)
+    monkeypatch.setattr(offsets, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(offsets, "REPLACE_SECONDS", 3600.0)
     with served(store, output) as port, Client(port) as client:
         for queue_id in (0, 1):
             assert client.ask(UPDATE, place(queue_id, commitOffset=1)).code == 0
@@ -285,7 +285,7 @@ def test_a_flood_of_groups_is_refused(
     store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The file does not grow without end; groups that are there go on, and one line is logged."""
-    monkeypatch.setattr(positions, "MAX_TOPIC_GROUPS", 2)
+    monkeypatch.setattr(offsets, "MAX_TOPIC_GROUPS", 2)
     with served(store) as port, Client(port) as client:
         for name, code in (("a", 0), ("b", 0), ("c", 2), ("d", 2), ("a", 0)):
             answer = client.ask(UPDATE, place(consumerGroup=name, commitOffset=3))
