@@ -6,7 +6,6 @@ import logging
 import socket
 import ssl
 import struct
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,25 +13,11 @@ import pytest
 
 from serving import connection
 from tests.support.certificates import make_certificate
-from tests.support.golden import unpack_golden
 from tests.support.remoting import Client, served
 
 PULL = 11
 NOBODY = {"topic": "Topic_1", "consumerGroup": "group", "queueId": 0, "queueOffset": 0,
           "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "subscription": "*"}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Golden store plain."""
-    return unpack_golden("plain", tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A server of a store of its own: tests start others on ``store``."""
-    with served(unpack_golden("plain", tmp_path_factory.mktemp("served"))) as found:
-        yield found
 
 
 @pytest.mark.parametrize(

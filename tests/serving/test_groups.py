@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from serving import groups, locks
 from serving.locks import LOCK_SECONDS, RELEASE_SECONDS, Locks
-from tests.support.golden import unpack_golden
 from tests.support.remoting import Client, heartbeat, served
 
 HEART_BEAT, UNREGISTER, MEMBERS, NOTICE, CONNECTIONS = 34, 35, 38, 40, 203
 LOCK, UNLOCK = 41, 42
 BUSY = 2
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Golden store plain."""
-    return unpack_golden("plain", tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A server of a store of its own: tests start others on ``store``."""
-    with served(unpack_golden("plain", tmp_path_factory.mktemp("served"))) as found:
-        yield found
 
 
 def members(client: Client, group: str) -> list[str]:

@@ -68,6 +68,20 @@ def store(tmp_path: Path) -> Path:
     return small.write()
 
 
+@pytest.fixture
+def output(store: Path, tmp_path: Path) -> Path:
+    """An output that has the store's queues, but no offsets."""
+    shutil.copytree(store / "consumequeue", tmp_path / "output" / "consumequeue")
+    return tmp_path / "output"
+
+
+def await_committed(output: Path, expected: dict[int, int]) -> None:
+    """Wait until a reader of file and journals finds the group's offsets."""
+    deadline = time.monotonic() + 60
+    while (read_committed(output) or {}).get(KEY) != expected:
+        assert time.monotonic() < deadline
+
+
 def table(output: Path) -> object:
     document = configjson.read(output / CONSUMER_OFFSET_FILE)
     assert isinstance(document, dict)
@@ -138,12 +152,10 @@ def test_questions_about_queues(store: Path) -> None:
         assert client.ask(105, {"topic": "%RETRY%nobody"}).code == 17
 
 
-def test_offsets_are_taken_over_and_kept(store: Path, tmp_path: Path) -> None:
+def test_offsets_are_taken_over_and_kept(store: Path, output: Path) -> None:
     """From the store's file, once; then in the output's, which a broker reads."""
     (store / "config").mkdir()
     (store / CONSUMER_OFFSET_FILE).write_text(BROKERS_FILE)
-    output = tmp_path / "output"
-    shutil.copytree(store / "consumequeue", output / "consumequeue")
     expected = {"Orders@group": {"0": 10, "1": 20}, "%RETRY%group@group": {"0": 0}}
     with served(store, output) as port, Client(port) as client:
         assert table(output) == expected
@@ -189,11 +201,9 @@ def test_a_file_that_is_none_stops_the_start(store: Path) -> None:
 
 
 def test_a_slow_sync_keeps_no_commit_from_the_journal(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill leaves it there, though the disk has synced none of it yet."""
-    output = tmp_path / "output"
-    shutil.copytree(store / "consumequeue", output / "consumequeue")
     is_slow, may_end = threading.Event(), threading.Event()
     sync = ConsumerOffsetFile.sync
 
@@ -207,20 +217,16 @@ def test_a_slow_sync_keeps_no_commit_from_the_journal(
         assert client.ask(UPDATE, place(commitOffset=1)).code == 0
         assert is_slow.wait(60)
         assert client.ask(UPDATE, place(commitOffset=2)).code == 0
-        deadline = time.monotonic() + 60
         try:
-            while (read_committed(output) or {}).get(KEY) != {0: 2}:
-                assert time.monotonic() < deadline
+            await_committed(output, {0: 2})
         finally:
             may_end.set()
 
 
 def test_commits_do_not_wait_while_the_file_is_replaced(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill then finds them in a journal, though the disk takes its time with the file."""
-    output = tmp_path / "output"
-    shutil.copytree(store / "consumequeue", output / "consumequeue")
     is_slow, may_end = threading.Event(), threading.Event()
     finish = ConsumerOffsetFile.finish_replacing
 
@@ -238,9 +244,7 @@ def test_commits_do_not_wait_while_the_file_is_replaced(
         try:
             for offset in (2, 3):
                 assert client.ask(UPDATE, place(commitOffset=offset)).code == 0
-                deadline = time.monotonic() + 60
-                while (read_committed(output) or {}).get(KEY) != {0: offset}:
-                    assert time.monotonic() < deadline
+                await_committed(output, {0: offset})
             assert table(output) == {}
         finally:
             may_end.set()
@@ -252,11 +256,10 @@ def test_commits_do_not_wait_while_the_file_is_replaced(
 
 
 def test_commits_that_could_not_be_written_are_written_later(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though nobody commits them again; a newer one of the same queue counts."""
-    output, tries, write = tmp_path / "output", list[Offsets](), ConsumerOffsetFile.write
-    shutil.copytree(store / "consumequeue", output / "consumequeue")
+    tries, write = list[Offsets](), ConsumerOffsetFile.write
     committed, may_fail = threading.Event(), threading.Event()
 
     def failing(file: ConsumerOffsetFile, commits: Offsets) -> None:
@@ -276,9 +279,7 @@ def test_commits_that_could_not_be_written_are_written_later(
         assert may_fail.wait(60)
         assert client.ask(UPDATE, place(1, commitOffset=2)).code == 0
         committed.set()
-        deadline = time.monotonic() + 60
-        while (read_committed(output) or {}).get(KEY) != {0: 1, 1: 2}:
-            assert time.monotonic() < deadline
+        await_committed(output, {0: 1, 1: 2})
 
 
 def test_a_flood_of_groups_is_refused(
@@ -307,7 +308,6 @@ def check_kills(
 ) -> None:
     """Kill a server again and again while a client commits."""
     rng, committed = random.Random(seed), 0
-    shutil.copytree(store / "consumequeue", output / "consumequeue")
     for _ in range(rounds):
         durable = 0
         with serving(store, "--output", output, exit_code=-signal.SIGKILL) as server:
@@ -330,20 +330,20 @@ def check_kills(
         committed = found
 
 
-def test_commits_survive_a_kill(store: Path, tmp_path: Path, seed: int) -> None:
+def test_commits_survive_a_kill(store: Path, output: Path, seed: int) -> None:
     """A few kills; the machine may be busy, so only commits older than two seconds must be kept."""
-    check_kills(store, tmp_path / "output", seed, KILLS, 2.0)
+    check_kills(store, output, seed, KILLS, 2.0)
 
 
 @pytest.mark.slow
-def test_commits_survive_many_kills(store: Path, tmp_path: Path, seed: int) -> None:
+def test_commits_survive_many_kills(store: Path, output: Path, seed: int) -> None:
     """Two hundred; those older than 200 ms are kept."""
-    check_kills(store, tmp_path / "output", seed, MANY_KILLS, 0.2)
+    check_kills(store, output, seed, MANY_KILLS, 0.2)
 
 
 @pytest.mark.slow
 def test_commits_survive_kills_on_a_slow_disk(
-    store: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    store: Path, output: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each sync takes a second, so that many kills hit a replacement of the file."""
     place = tmp_path / "slow"
@@ -354,4 +354,4 @@ def test_commits_survive_kills_on_a_slow_disk(
         "os.fdatasync = lambda fd: (time.sleep(1), sync(fd))\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(place))
-    check_kills(store, tmp_path / "output", seed, SLOW_KILLS, 0.2, longest_seconds=9.0)
+    check_kills(store, output, seed, SLOW_KILLS, 0.2, longest_seconds=9.0)

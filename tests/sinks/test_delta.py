@@ -33,6 +33,7 @@ class Source:
     """Hands ranges of a log to followers, as the thread of a run does."""
 
     def __init__(self, store: Path) -> None:
+        self.store = store
         self.log = CommitLog(read_store_settings(store).commit_log_directories)
         self.end = log_end(store)
 
@@ -61,6 +62,18 @@ def plain_source(tmp_path: Path, log: PlainLog) -> Source:
     return Source(tmp_path / "store")
 
 
+@pytest.fixture
+def source(golden: Callable[[str], Path]) -> Source:
+    """The log of golden store plain."""
+    return Source(golden("plain"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """The table's root, which does not exist yet."""
+    return tmp_path / "table"
+
+
 @pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
 def test_rows_are_those_of_the_log(
     golden: Callable[[str], Path], tmp_path: Path, name: str
@@ -79,12 +92,8 @@ def test_rows_are_those_of_the_log(
     assert DeltaTable(table).metadata().partition_columns == ["topic", "date"]
 
 
-def test_two_writers_of_one_store_cannot_both_add_a_range(
-    golden: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_two_writers_of_one_store_cannot_both_add_a_range(source: Source, table: Path) -> None:
     """Both stand at the same position; the second commit is refused, also the table's first."""
-    store, table = golden("plain"), tmp_path / "table"
-    source = Source(store)
     first, second, end = source.cuts(3)
     start = source.log.min_offset
     ours, theirs = (DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS) for _ in range(2))
@@ -98,15 +107,11 @@ def test_two_writers_of_one_store_cannot_both_add_a_range(
         source.write(theirs, first, end)
     assert theirs.position() == second
     source.write(theirs, second, end)
-    assert plain_columns(table) == plain_rows(store)
+    assert plain_columns(table) == plain_rows(source.store)
 
 
-def test_a_range_that_does_not_follow_is_not_added(
-    golden: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_range_that_does_not_follow_is_not_added(source: Source, table: Path) -> None:
     """Neither one that the table has, nor one that leaves out a part."""
-    store, table = golden("plain"), tmp_path / "table"
-    source = Source(store)
     first, second, end = source.cuts(3)
     follower = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() is None
@@ -117,15 +122,11 @@ def test_a_range_that_does_not_follow_is_not_added(
             source.write(follower, start, stop)
         assert follower.position() == first
     source.write(follower, first, end)
-    assert plain_columns(table) == plain_rows(store)
+    assert plain_columns(table) == plain_rows(source.store)
 
 
-def test_write_that_is_broken_off_leaves_nothing(
-    golden: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_write_that_is_broken_off_leaves_nothing(source: Source, table: Path) -> None:
     """The rows end in an error: neither rows nor position have changed."""
-    store, table = golden("plain"), tmp_path / "table"
-    source = Source(store)
     middle, end = source.cuts(2)
     follower = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
 
@@ -139,7 +140,7 @@ def test_write_that_is_broken_off_leaves_nothing(
             follower.write(start, cut, broken(start, cut))
         assert follower.position() == before
         source.write(follower, start, cut)
-    assert plain_columns(table) == plain_rows(store)
+    assert plain_columns(table) == plain_rows(source.store)
 
 
 def test_range_without_a_row_moves_the_position(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from checkpoints.ownership import Ownership
 from checkpoints.reconcile import make_plan
 from store.errors import StoreError, UsageError
 from store.log.cursor import LogTail
-from store.runs.dispatch import BatchSettings, DispatchBatch
+from store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCounts
 from store.state.built import settings_of
 from store.state.watermark import Watermark, read_watermark
 from streaming.commit import Committer, check_queues_are_ours
@@ -50,6 +50,10 @@ class Open:
             found = self.indexes.scan(log, start, end, live)
         assert found is not None
         return found
+
+    def commit(self, start: int, end: int) -> DispatchCounts:
+        """Commit the batch of a range."""
+        return self.committer.commit(self.batch(start, end))
 
 
 @contextmanager
@@ -116,29 +120,35 @@ def store(tmp_path: Path, plain: PlainLog) -> Path:
     return tmp_path / "store"
 
 
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """The root of the queues, which does not exist yet."""
+    return tmp_path / "output"
+
+
 def test_a_batch_beyond_the_watermark_is_refused(
-    tmp_path: Path, store: Path, plain: PlainLog
+    output: Path, store: Path, plain: PlainLog
 ) -> None:
     """It would skip messages; nothing is written, and the right one is taken afterwards."""
-    output, starts = tmp_path / "output", [start for start, _ in plain.spans]
+    starts = [start for start, _ in plain.spans]
     with opened(store, output) as run:
-        run.committer.commit(run.batch(0, starts[20]))
+        run.commit(0, starts[20])
         before = tree(output)
         with pytest.raises(StoreError, match=f"begins at {starts[21]}, beyond the watermark"):
-            run.committer.commit(run.batch(starts[21], starts[40]))
+            run.commit(starts[21], starts[40])
         assert tree(output) == before
-        run.committer.commit(run.batch(starts[20], plain.end))
+        run.commit(starts[20], plain.end)
     assert units(output, "A/0") == starts[::2]
     assert units(output, "B/0") == starts[1::2]
 
 
 def test_a_batch_that_comes_again_moves_nothing_back(
-    tmp_path: Path, store: Path, plain: PlainLog
+    output: Path, store: Path, plain: PlainLog
 ) -> None:
     """Readers have seen everything up to the watermark. All its messages are duplicates."""
-    output, starts = tmp_path / "output", [start for start, _ in plain.spans]
+    starts = [start for start, _ in plain.spans]
     with opened(store, output) as run:
-        run.committer.commit(run.batch(0, starts[40]))
+        run.commit(0, starts[40])
         before = watermark(output)
         for end in (starts[10], starts[40]):
             again = run.batch(0, end)
@@ -149,12 +159,12 @@ def test_a_batch_that_comes_again_moves_nothing_back(
 
 @pytest.mark.parametrize("count", [1, 41, 42])
 def test_the_last_message_says_when_and_where(
-    tmp_path: Path, store: Path, plain: PlainLog, count: int
+    output: Path, store: Path, plain: PlainLog, count: int
 ) -> None:
     """In the watermark and in RocketMQ's checkpoint file, whichever queue it is in."""
-    output, (start, end) = tmp_path / "output", plain.spans[count - 1]
+    start, end = plain.spans[count - 1]
     with opened(store, output) as run:
-        run.committer.commit(run.batch(0, end))
+        run.commit(0, end)
         run.committer.end()
     found = watermark(output)
     assert (found.end_offset, found.last_record_offset) == (end, start)
@@ -164,12 +174,12 @@ def test_the_last_message_says_when_and_where(
 
 
 def test_what_retention_took_before_it_was_dispatched_is_listed(
-    tmp_path: Path, store: Path, plain: PlainLog
+    output: Path, store: Path, plain: PlainLog
 ) -> None:
     """The whole range from the watermark to the log's first byte, once."""
-    output, end = tmp_path / "output", plain.spans[5][1]
+    end = plain.spans[5][1]
     with opened(store, output) as run:
-        run.committer.commit(run.batch(0, end))
+        run.commit(0, end)
     for at in (0, FILE_SIZE):
         (store / "commitlog" / file_name(at)).unlink()
     for _ in range(2):
@@ -180,13 +190,13 @@ def test_what_retention_took_before_it_was_dispatched_is_listed(
     ]
 
 
-def test_damage_is_listed_with_its_bytes(tmp_path: Path, store: Path, plain: PlainLog) -> None:
+def test_damage_is_listed_with_its_bytes(output: Path, store: Path, plain: PlainLog) -> None:
     """The messages around it have their units."""
-    output, (start, end) = tmp_path / "output", plain.spans[22]
+    start, end = plain.spans[22]
     plain.put(start + 4, b"XXXX")
     plain.write(store / "commitlog")
     with opened(store, output) as run:
-        counts = run.committer.commit(run.batch(0, plain.end))
+        counts = run.commit(0, plain.end)
     assert counts.quarantined_bytes == end - start
     assert ledger(output) == [
         {"physical_offset": start, "end_physical_offset": end, "reason": "bad_magic"}
@@ -196,10 +206,10 @@ def test_damage_is_listed_with_its_bytes(tmp_path: Path, store: Path, plain: Pla
 
 
 def test_who_waits_is_told_of_every_watermark_once_it_is_durable(
-    tmp_path: Path, store: Path, plain: PlainLog
+    output: Path, store: Path, plain: PlainLog
 ) -> None:
-    """Followers and waiting pulls; of a batch that comes again they hear nothing."""
-    output, starts = tmp_path / "output", [start for start, _ in plain.spans]
+    """Followers and waiting pulls learn of it, but not of a batch that is repeated."""
+    starts = [start for start, _ in plain.spans]
     told, noticed = list[int](), list[int]()
 
     class Noted(Followers):
@@ -213,24 +223,24 @@ def test_who_waits_is_told_of_every_watermark_once_it_is_durable(
 
     with opened(store, output, notice, Noted) as run:
         for start, end in ((0, starts[20]), (0, starts[10]), (starts[20], plain.end)):
-            run.committer.commit(run.batch(start, end))
+            run.commit(start, end)
     assert told == noticed == [starts[20], plain.end]
 
 
 def test_units_beyond_the_watermark_count_as_unwritten(
-    tmp_path: Path, store: Path, plain: PlainLog
+    output: Path, store: Path, plain: PlainLog
 ) -> None:
     """Bytes that look like a unit are written over."""
-    output, starts = tmp_path / "output", [start for start, _ in plain.spans]
+    starts = [start for start, _ in plain.spans]
     with opened(store, output) as run:
-        run.committer.commit(run.batch(0, starts[20]))
+        run.commit(0, starts[20])
         run.committer.end()
     path = output / "consumequeue" / "A" / "0" / file_name(0)
     with path.open("r+b") as file:
         file.seek(10 * 20)
         file.write(UNIT.pack(starts[20] + 7, 50, 0) * 3)
     with opened(store, output) as run:
-        counts = run.committer.commit(run.batch(starts[20], plain.end))
+        counts = run.commit(starts[20], plain.end)
     assert (counts.messages, counts.duplicates) == (40, 0)
     assert units(output, "A/0") == starts[::2]
 
@@ -246,15 +256,15 @@ def cut(store: Path, plain: PlainLog, count: int, *later: bytes) -> None:
 
 
 def test_a_cut_log_takes_entries_and_ledger_along(
-    tmp_path: Path, store: Path, plain: PlainLog
+    output: Path, store: Path, plain: PlainLog
 ) -> None:
     """Ranges listed beyond the cut are gone with their bytes; the epoch tells readers."""
-    output, damaged = tmp_path / "output", [plain.spans[at] for at in (10, 50)]
+    damaged = [plain.spans[at] for at in (10, 50)]
     for start, _ in damaged:
         plain.put(start + 4, b"XXXX")
     plain.write(store / "commitlog")
     with opened(store, output) as run:
-        run.committer.commit(run.batch(0, plain.end))
+        run.commit(0, plain.end)
         run.committer.end()
     assert [line["physical_offset"] for line in ledger(output)] == [start for start, _ in damaged]
     epoch = watermark(output).epoch
@@ -271,21 +281,21 @@ def test_a_cut_log_takes_entries_and_ledger_along(
 
 
 def test_a_run_that_was_cut_short_leaves_no_unit_of_messages_that_the_log_lost(
-    tmp_path: Path, store: Path, plain: PlainLog
+    output: Path, store: Path, plain: PlainLog
 ) -> None:
     """The last batch was written in part; then the log lost its messages and went on with others,
     so that no message comes for those queues."""
-    output, starts = tmp_path / "output", [start for start, _ in plain.spans]
+    starts = [start for start, _ in plain.spans]
     abort = output / "reput" / "abort"
     with opened(store, output) as run:
-        run.committer.commit(run.batch(0, starts[40]))
+        run.commit(0, starts[40])
         for writer in run.committer._writers:
             writer.write(run.batch(starts[40], starts[50]))
     assert units(output, "A/0") == starts[:50:2]
     assert abort.exists()
     cut(store, plain, 40, b"C", b"C")
     with opened(store, output) as run:
-        run.committer.commit(run.batch(starts[40], plain.end))
+        run.commit(starts[40], plain.end)
         assert abort.exists()
         run.committer.end()
     assert not abort.exists()
@@ -294,13 +304,12 @@ def test_a_run_that_was_cut_short_leaves_no_unit_of_messages_that_the_log_lost(
 
 
 def test_queues_that_another_writer_built_are_not_gone_on_with_unasked(
-    tmp_path: Path, store: Path
+    output: Path, store: Path
 ) -> None:
     """An output with a damaged watermark is told apart from one that never had any."""
-    output = tmp_path / "output"
     check_queues_are_ours(output)
     with opened(store, output) as run:
-        run.committer.commit(run.batch(0, run.batch(0, FILE_SIZE).end))
+        run.commit(0, run.batch(0, FILE_SIZE).end)
     path = output / "reput" / "watermark"
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(StoreError, match="is damaged, both slots"):

@@ -6,7 +6,8 @@ import copy
 import os
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -74,30 +75,38 @@ def write(root: Path, steps: list[Step], done: Callable[[int], object]) -> None:
             done(number)
 
 
+def kills(
+    work: Callable[[Path, list[Step], Callable[[int], object]], None],
+    steps: list[Step],
+    directory: Path,
+) -> Iterator[tuple[Path, int]]:
+    """Kill ``work`` at each of its operations in turn, and at last let it end; yield the root that
+    it wrote to, and the number of steps that it had done."""
+    ordinal, is_killed = 0, True
+    while is_killed:
+        ordinal += 1
+        root = directory / str(ordinal)
+        (root / "output").mkdir(parents=True)
+        count = root / "done"
+        is_killed = is_killed_at(ordinal, partial(work, root, steps, partial(note, count)))
+        yield root, int(count.read_text()) if count.exists() else 0
+    assert ordinal > 25
+
+
 def test_a_kill_at_any_operation_loses_nothing_that_was_committed(
     tmp_path: Path, seed: int
 ) -> None:
     """A reader finds all that was done, and may find what was being done; a writer the same."""
     steps = random_steps(random.Random(seed), 8)
     expected = states(steps)
-    ordinal, is_killed = 0, True
-    while is_killed:
-        ordinal += 1
-        root = tmp_path / str(ordinal)
-        root.mkdir()
-        count = root / "done"
-        is_killed = is_killed_at(
-            ordinal, lambda root=root, count=count: write(root, steps, lambda n: note(count, n))
-        )
-        done = int(count.read_text()) if count.exists() else 0
+    for root, done in kills(write, steps, tmp_path):
         found = read_committed(root) or {}
-        assert found in expected[done : done + 2], ordinal
+        assert found in expected[done : done + 2], root
         with ConsumerOffsetFile(root) as file:
             assert file.load(root) == found
             file.replace(found, 0)
             file.append({KEYS[0]: {9: 9}})
         assert (read_committed(root) or {})[KEYS[0]][9] == 9
-    assert ordinal > 25
     assert found == expected[-1]
 
 
@@ -164,23 +173,12 @@ def test_a_kill_between_sharing_processes_loses_nothing(tmp_path: Path, seed: in
     """At any operation: what was committed is there for the others, who go on."""
     steps = random_steps(random.Random(seed), 8)
     expected = states(steps)
-    ordinal, is_killed = 0, True
-    while is_killed:
-        ordinal += 1
-        root = tmp_path / str(ordinal)
-        (root / "output").mkdir(parents=True)
-        count = root / "done"
-        is_killed = is_killed_at(
-            ordinal,
-            lambda root=root, count=count: commit_in_turn(root, steps, lambda n: note(count, n)),
-        )
-        done = int(count.read_text()) if count.exists() else 0
+    for root, done in kills(commit_in_turn, steps, tmp_path):
         with SharedConsumerOffsetFile(root / "output", root) as file:
             found = file.read()
-            assert found in expected[done : done + 2], ordinal
+            assert found in expected[done : done + 2], root
             assert file.update(lambda _: {KEYS[0]: {9: 9}}) == file.read()
             assert file.read()[KEYS[0]][9] == 9
-    assert ordinal > 25
     assert found == expected[-1]
 
 
