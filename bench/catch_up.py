@@ -61,9 +61,9 @@ def _warm(context: Context, directory: Path, log: Log, names: dict[str, str]) ->
         kernels = held.enter_context(reput.open_kernels(log))
 
         def ours() -> float:
-            told = session.catch_up(log)
-            details["reput"].append(told)
-            return float(told["seconds"])
+            answer = session.catch_up(log)
+            details["reput"].append(answer)
+            return float(answer["seconds"])
 
         # the first pass in a session starts workers and compiles plans
         details["first_pass"] = session.catch_up(log)
@@ -158,9 +158,9 @@ def _cold_cache(context: Context, directory: Path, log: Log, name: str) -> Row:
 
         def ours() -> float:
             logs.evict(log)
-            told = session.catch_up(log)
-            first_batches.append(told["first_batch_seconds"])
-            return float(told["seconds"])
+            answer = session.catch_up(log)
+            first_batches.append(answer["first_batch_seconds"])
+            return float(answer["seconds"])
 
         def disk() -> float:
             logs.evict(log)

@@ -16,7 +16,7 @@ FULL_IDLE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One run of the suite."""
+    """One run of the suite: its sizes, the wanted rows, and where its data goes."""
 
     data: Path
     """A directory of this run, removed at its end."""

@@ -2,7 +2,8 @@
 
 Each member is a client on a connection of its own, which does what RocketMQ's push consumers do:
 heartbeat, route and member list of every topic, its share of the queues, the position of each, and
-then one pull on the way for each queue, which the server may hold. A notice makes it share anew.
+then a pull for each queue, which the server may hold, and the next one after its answer. A notice
+of a change in the group makes the member share the queues anew.
 The first line on stdin is ``{"address": HOST:PORT, "topics": [TOPIC, ...], "members": COUNT}``; the
 answer comes when every queue is read by exactly one member. The members go on until stdin ends.
 """
@@ -29,7 +30,7 @@ FLAG_SUSPEND = 2
 
 
 class Connection(asyncio.Protocol):
-    """One connection; answers are matched by their number."""
+    """One connection; an answer belongs to the request with its opaque."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -68,7 +69,7 @@ class Connection(asyncio.Protocol):
             waiting.set_result(frame)
 
     async def ask(self, code: int, ext: Mapping[str, object], body: bytes = b"") -> Frame:
-        """Send a request and wait for its answer."""
+        """Send a request and return its answer, whatever its code is. Raises ConnectionError."""
         self._opaque += 1
         self.requests += 1
         waiting: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
@@ -80,7 +81,7 @@ class Connection(asyncio.Protocol):
 
 
 class Member:
-    """One member of the group."""
+    """One member of the group, with a connection of its own."""
 
     def __init__(self, client_id: str, topics: Sequence[str]) -> None:
         self.client_id = client_id
@@ -94,7 +95,8 @@ class Member:
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
 
     async def run(self, host: str, port: int) -> None:
-        """Be a member until cancelled."""
+        """Join the group, and read this member's queues until cancelled. A lost connection, or an
+        answer that no pull should get, raises ConnectionError."""
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: self.connection, host, port)
         async with asyncio.TaskGroup() as tasks:
@@ -175,7 +177,8 @@ def is_balanced(members: Sequence[Member], topics: Sequence[str], queue_count: i
 
 
 async def balance(asked: dict[str, Any]) -> None:
-    """Start the members, say when the queues are shared, and go on until stdin ends."""
+    """Start the members, print when the queues are shared, and go on until stdin ends. The line has
+    ``seconds`` until then and the number of ``requests``."""
     host, _, port = asked["address"].rpartition(":")
     topics: list[str] = asked["topics"]
     members = [Member(f"client@{n:04}", topics) for n in range(asked["members"])]
@@ -193,7 +196,7 @@ async def balance(asked: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Answer the one request."""
+    """Answer the one request of stdin, and end when stdin does."""
     print(json.dumps({"ready": True}), flush=True)
     asyncio.run(balance(json.loads(sys.stdin.readline())))
 

@@ -20,7 +20,7 @@ from store.runs.scan import scan
 
 
 def one_pass(log: CommitLog, start: int, end: int) -> dict[str, float]:
-    """Scan [start, end)."""
+    """Scan the log's bytes [start, end); return ``seconds`` and the number of ``messages``."""
     began = time.monotonic()
     messages = 0
     for item in scan(log, start, end):

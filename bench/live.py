@@ -49,7 +49,7 @@ IDLE_CPU_GOAL = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A goal for the latency from append to durable entry."""
+    """A goal for the time from the append of a message to its durable entry, in ms."""
 
     p50_ms: float
     p99_ms: float
@@ -110,7 +110,7 @@ class Follower:
             time.sleep(0.05)
 
     def check(self) -> None:
-        """Raises BenchError where the process has ended."""
+        """Raise BenchError if the process has ended."""
         code = self._child.process.poll()
         if code is not None:
             raise BenchError(f"reput run ended with {code}\n{self._child.last_words()}")
@@ -124,7 +124,7 @@ class Follower:
         return len(sizes), sum(sizes)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the watermark's file."""
         if self._fd >= 0:
             os.close(self._fd)
 
@@ -196,7 +196,7 @@ def _measure_latency(context: Context, name: str) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One uninterrupted time of a live log."""
+    """What was observed of a live log while it was written without a pause."""
 
     appends: NDArray[np.int64]
     watermarks: NDArray[np.int64]
@@ -209,9 +209,9 @@ class Run:
 def _follow(producer: LineProcess, follower: Follower, trace: Path, seconds: float) -> Run:
     producer.send(str(seconds))
     cpu, began = cpu_seconds(follower.pid), time.monotonic()
-    watermarks, told = _watch(follower, producer)
+    watermarks, answer = _watch(follower, producer)
     cores = (cpu_seconds(follower.pid) - cpu) / (time.monotonic() - began)
-    return Run(np.load(trace), np.array(watermarks, np.int64), told["rate"], cores)
+    return Run(np.load(trace), np.array(watermarks, np.int64), answer["rate"], cores)
 
 
 def _add_rocketmq(row: Row, milliseconds: NDArray[np.float64]) -> None:
@@ -232,21 +232,21 @@ def _watch(
     """Return (ns, offset) of every watermark until all produced messages are covered, and the
     producer's answer."""
     seen: list[tuple[int, int]] = []
-    told: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     deadline, looks = math.inf, 0
-    while not told or (follower.poll() < told["end_offset"] and time.monotonic() < deadline):
+    while not answer or (follower.poll() < answer["end_offset"] and time.monotonic() < deadline):
         at = follower.poll()
         if not seen or at != seen[-1][1]:
             seen.append((time.monotonic_ns(), at))
-        if not told and producer.answered():
-            told = producer.answer(1)
+        if not answer and producer.answered():
+            answer = producer.answer(1)
             deadline = time.monotonic() + DRAIN_SECONDS
         looks += 1
         if looks % LOOKS_PER_CHECK == 0:
             follower.check()
         time.sleep(POLL_SECONDS)
     seen.append((time.monotonic_ns(), follower.poll()))
-    return seen, told
+    return seen, answer
 
 
 def _latency_row(context: Context, name: str, latencies: Latencies, runs: Sequence[Run]) -> Row:

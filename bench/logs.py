@@ -34,7 +34,7 @@ _RESIDENT_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A commitlog that was written to be measured."""
+    """A CommitLog that was written for a measurement."""
 
     store: Path
     body_size: int
@@ -168,7 +168,7 @@ def digest(log: Log) -> str:
 
 
 def check_index(root: Path, log: Log) -> None:
-    """Raises BenchError where the index below ``root`` lacks keys, or has some twice."""
+    """Raise BenchError if the index below ``root`` lacks keys or has some twice."""
     found = sum(read_header(path).index_count - 1 for path in (root / INDEX_DIRECTORY).iterdir())
     if found != KEYS_PER_MESSAGE * log.message_count:
         raise BenchError(f"{root} has {found:,} index entries of {log.message_count:,} messages")
@@ -194,7 +194,7 @@ def _entries(path: Path) -> int:
 
 
 def warm(log: Log) -> None:
-    """Read the whole log once."""
+    """Read the whole log once, so that it is in the page cache."""
     buffer = bytearray(_READ_SIZE)
     for path in log.files:
         with path.open("rb", buffering=0) as file:
@@ -222,8 +222,8 @@ def evict(log: Log) -> None:
 def resident_bytes(log: Log) -> int:
     """Return how many bytes of the log are in the page cache, by ``fincore`` of util-linux."""
     command = ["fincore", "--bytes", "--noheadings", "--output", "RES", *map(str, log.files)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return sum(map(int, told.split()))
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return sum(map(int, output.split()))
 
 
 def dd_seconds(log: Log) -> float:

@@ -41,7 +41,7 @@ class Figures:
         return Figures(unit, tuple(count / seconds for seconds in self.values))
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything for the result file."""
+        """Return unit, values, and their minimum, median and maximum, for the result file."""
         return {
             "unit": self.unit,
             "min": self.minimum,
@@ -53,7 +53,7 @@ class Figures:
 
 @dataclass(slots=True)
 class Row:
-    """One measure of the table."""
+    """One row of the results: a measure with its goal, and the figures of each system."""
 
     name: str
     title: str
@@ -70,7 +70,7 @@ class Row:
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything for the result file."""
+        """Return all fields for the result file, from which ``from_json`` makes the row again."""
         return {
             "name": self.name,
             "title": self.title,
@@ -83,13 +83,13 @@ class Row:
         }
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Row:
-        """Return the row from which ``as_json`` made ``told``."""
+    def from_json(cls, fields: dict[str, Any]) -> Row:
+        """Return the row from which ``as_json`` made ``fields``."""
         figures = {
             name: Figures(one["unit"], tuple(one["values"]))
-            for name, one in told["figures"].items()
+            for name, one in fields["figures"].items()
         }
-        return cls(**{**told, "figures": figures})
+        return cls(**{**fields, "figures": figures})
 
 
 def ratios(ours: Figures, other: Figures) -> Figures:
@@ -105,7 +105,7 @@ def ratio_text(found: Figures) -> str:
 
 
 def share_text(found: Figures) -> str:
-    """Return the same in percent."""
+    """Return the median of the rounds' ratios in percent, and their range."""
     return f"{found.median:.1%} ({found.minimum:.1%} to {found.maximum:.1%})"
 
 
@@ -123,7 +123,8 @@ def alternate(
 
 
 def percentile(values: NDArray[np.float64], weights: NDArray[np.int64], share: float) -> float:
-    """Return the lowest value up to which at least ``share`` of the weight lies."""
+    """Return the least value such that the values up to it have at least ``share`` (0 to 1) of the
+    total weight; both arrays have the same length, at least 1."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(reached, share * reached[-1], side="left")])

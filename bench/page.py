@@ -42,7 +42,8 @@ LINES = (
 
 
 def readme_table(path: Path = RESULTS) -> str:
-    """Return what a user asks first; a line that was not measured yet is left out."""
+    """Return the README's table of what a user asks first, in Markdown, without the lines that were
+    not measured yet."""
     found = {row.name: (about, row) for about, row in _rows(path)}
     lines = ["| what | reput | RocketMQ | ratio |", "|---|---|---|---|"]
     sessions = []
@@ -59,7 +60,7 @@ def readme_table(path: Path = RESULTS) -> str:
 
 
 def all_rows(path: Path = RESULTS) -> str:
-    """Return every row with its goal, session and commit."""
+    """Return a Markdown table of every row with its goal, session and commit."""
     lines = [
         "| row | medians | result (rounds) | goal | session | commit |",
         "|---|---|---|---|---|---|",

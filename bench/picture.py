@@ -17,7 +17,7 @@ from bench.measures import Figures, Row
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Rows of one unit, side by side."""
+    """A part of the picture: rows whose figures have one unit, side by side."""
 
     title: str
     unit: str

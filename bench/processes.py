@@ -52,7 +52,7 @@ def tree(root: psutil.Process) -> list[psutil.Process]:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A running process."""
+    """A running child process, and the file that gets its stderr."""
 
     process: subprocess.Popen[str]
     errors: IO[str]
@@ -146,7 +146,8 @@ class LineProcess:
         return not self._lines.empty()
 
     def ask(self, line: str, timeout: float) -> dict[str, Any]:
-        """Call ``send``, then ``answer``."""
+        """Send a line and return the answer. Raises BenchError where none comes in ``timeout``
+        seconds."""
         self.send(line)
         return self.answer(timeout)
 
@@ -156,7 +157,7 @@ class LineProcess:
 
 @contextmanager
 def line_process(command: Sequence[str], name: str) -> Iterator[LineProcess]:
-    """Run a resident child in the block."""
+    """Run a resident child in the block; ``name`` stands for it in errors."""
     with child(command) as running:
         yield LineProcess(running, name)
 
@@ -168,14 +169,14 @@ def run_to_exit(command: Sequence[str], name: str, timeout: float) -> tuple[floa
     with child(command) as running:
         process = running.process
         try:
-            told, _ = process.communicate(timeout=timeout)
+            output, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             raise BenchError(f"{name} did not end in {timeout:.0f} s") from None
         seconds = time.monotonic() - began
-        if process.returncode or not told.strip():
+        if process.returncode or not output.strip():
             words = running.last_words()
             raise BenchError(f"{name} ended with exit {process.returncode}\n{words}")
-    return seconds, json.loads(told.splitlines()[-1])
+    return seconds, json.loads(output.splitlines()[-1])
 
 
 class PeakUse:

@@ -93,8 +93,8 @@ def main() -> None:
                 trace = produce(appender, workload, rate, float(line))
             seconds = time.monotonic() - began
             np.save(trace_path, trace)
-            told = {"end_offset": int(trace[-1, 1]), "rate": int(trace[:, 2].sum()) / seconds}
-            print(json.dumps(told), flush=True)
+            answer = {"end_offset": int(trace[-1, 1]), "rate": int(trace[:, 2].sum()) / seconds}
+            print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

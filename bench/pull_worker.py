@@ -1,9 +1,10 @@
 """A resident child that pulls queues as fast as it can: ``python -m bench.pull_worker``.
 
-One and the same client for both servers. It has a connection for each queue and one request on the
-way in each, as RocketMQ's clients do; it decodes of an answer only what it needs for the next
-request. Each line on stdin is a request ``{"address": HOST:PORT, "topic": TOPIC, "queues": COUNT,
-"max_msg_nums": N}``, which drains these queues from their beginning; the answer is a line of JSON.
+Both servers are measured with this client. As RocketMQ's clients do, it sends the next request for
+a queue when it has the last answer; each queue has a connection of its own. It decodes only the
+parts of an answer that it needs for the next request. Each line on stdin is a request
+``{"address": HOST:PORT, "topic": TOPIC, "queues": COUNT, "max_msg_nums": N}``, which drains these
+queues from their beginning; the answer is a line of JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from serving.frame import LENGTH_SIZE, Frame, encode
 from store.log.record import PHYSICAL_OFFSET_POSITION, QUEUE_OFFSET_POSITION
 
 BUFFER_BYTES = 17 << 20
-"""More than a whole frame."""
+"""Larger than any frame."""
 OFFSET_DIGITS = 19
 _PREFIX_SIZE = 8
 _HEADER_LENGTH = 0xFFFFFF
@@ -67,7 +68,7 @@ class Puller(asyncio.BufferedProtocol):
         return self._buffer[self._filled :]
 
     def buffer_updated(self, count: int) -> None:
-        """Called by asyncio; there is never more than one answer on the way."""
+        """Take an answer when it is whole, and only then ask again. Called by asyncio."""
         self._filled += count
         if self._filled < _PREFIX_SIZE:
             return
@@ -112,7 +113,11 @@ class Puller(asyncio.BufferedProtocol):
 
 
 async def drain(address: str, topic: str, queues: int, max_msg_nums: int) -> dict[str, Any]:
-    """Pull some queues to their ends, all at once."""
+    """Pull the queues [0, queues) of a topic to their ends, all at once.
+
+    Returns ``seconds``, ``cpu_seconds`` of this process, ``messages``, ``frames``, and ``bytes`` of
+    records. Raises ConnectionError for an answer that is wrong.
+    """
     loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
     pullers = [Puller(topic, queue_id, max_msg_nums) for queue_id in range(queues)]
@@ -138,8 +143,8 @@ def main() -> None:
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        told = drain(asked["address"], asked["topic"], asked["queues"], asked["max_msg_nums"])
-        print(json.dumps(asyncio.run(told)), flush=True)
+        drained = drain(asked["address"], asked["topic"], asked["queues"], asked["max_msg_nums"])
+        print(json.dumps(asyncio.run(drained)), flush=True)
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ def main() -> None:
         print(json.dumps({"ready": True}), flush=True)
         for line in sys.stdin:
             request = json.loads(line)
-            told = one_pass(store, topic, int(queue_id), request["columns"], request["tag"])
-            print(json.dumps(told), flush=True)
+            answer = one_pass(store, topic, int(queue_id), request["columns"], request["tag"])
+            print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -48,37 +48,39 @@ def measure(context: Context) -> Iterator[Row]:
 
 
 def _asking(
-    reader: LineProcess, columns: list[str] | None, tag: str | None, told: list[dict[str, Any]]
+    reader: LineProcess, columns: list[str] | None, tag: str | None, answers: list[dict[str, Any]]
 ) -> Callable[[], float]:
-    """Return a pass whose answer is stored in ``told``."""
+    """Return a pass whose answer is stored in ``answers``."""
 
     def ask() -> float:
         request = json.dumps({"columns": columns, "tag": tag})
-        told.append(checked(reader.ask(request, ANSWER_SECONDS), tag))
-        return float(told[-1]["seconds"])
+        answers.append(checked(reader.ask(request, ANSWER_SECONDS), tag))
+        return float(answers[-1]["seconds"])
 
     return ask
 
 
-def checked(told: dict[str, Any], tag: str | None) -> dict[str, Any]:
+def checked(answer: dict[str, Any], tag: str | None) -> dict[str, Any]:
     """Check that a pass found the messages that were appended: otherwise it is an error, never a
     time."""
     every = 1 if tag is None else RARE_TAG_EVERY
-    expected = -(-told["looked_at"] // every)
-    if told["messages"] != expected:
-        raise BenchError(f"the reader found {told['messages']:,} messages instead of {expected:,}")
-    return told
+    expected = -(-answer["looked_at"] // every)
+    if answer["messages"] != expected:
+        raise BenchError(
+            f"the reader found {answer['messages']:,} messages instead of {expected:,}"
+        )
+    return answer
 
 
 def _iteration(context: Context, reader: LineProcess, log: Log) -> Row:
-    told: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
     systems = {
-        "units alone": _asking(reader, list(UNITS), None, told),
-        "all but bodies": _asking(reader, rows_schema(include_body=False).names, None, told),
-        "all": _asking(reader, None, None, told),
+        "units alone": _asking(reader, list(UNITS), None, answers),
+        "all but bodies": _asking(reader, rows_schema(include_body=False).names, None, answers),
+        "all": _asking(reader, None, None, answers),
     }
     seconds = measures.alternate(context.rounds, systems, context.say)
-    rates = {name: _rate(told[0], values) for name, values in seconds.items()}
+    rates = {name: _rate(answers[0], values) for name, values in seconds.items()}
     bodiless, whole = rates["all but bodies"].median, rates["all"].median
     return Row(
         name="queue-iteration",
@@ -88,28 +90,28 @@ def _iteration(context: Context, reader: LineProcess, log: Log) -> Row:
         result=f"{bodiless:.2f} and {whole:.2f}",
         met=context.judged(bodiless >= BODILESS_GOAL and whole >= BODIES_GOAL),
         figures=rates,
-        details={"log": log.title, "passes": told},
+        details={"log": log.title, "passes": answers},
     )
 
 
 def _filtered(context: Context, reader: LineProcess, log: Log) -> Row:
-    told: list[dict[str, Any]] = []
-    systems = {"all of a tag": _asking(reader, None, RARE_TAG, told)}
+    answers: list[dict[str, Any]] = []
+    systems = {"all of a tag": _asking(reader, None, RARE_TAG, answers)}
     seconds = measures.alternate(context.rounds, systems, context.say)
-    wanted = told[0]["messages"] * log.end_offset / log.message_count
-    units = told[0]["looked_at"] * CQ_STORE_UNIT_SIZE
-    read = max(one["read_bytes"] for one in told) - units
+    wanted = answers[0]["messages"] * log.end_offset / log.message_count
+    units = answers[0]["looked_at"] * CQ_STORE_UNIT_SIZE
+    read = max(one["read_bytes"] for one in answers) - units
     return Row(
         name="filtered-read",
         title=f"the messages of a queue with a tag that 1 of {RARE_TAG_EVERY} has",
         goal=f"reads <= {READ_GOAL:g}x the bytes of the messages wanted",
         result=f"{read / wanted:.2f}x: {read / 1e6:.1f} of {wanted * RARE_TAG_EVERY / 1e6:.0f} MB",
         met=context.judged(read <= READ_GOAL * wanted),
-        figures={name: _rate(told[0], values) for name, values in seconds.items()},
-        details={"log": log.title, "passes": told},
+        figures={name: _rate(answers[0], values) for name, values in seconds.items()},
+        details={"log": log.title, "passes": answers},
         notes=["messages/s count the messages examined, not those with the tag"],
     )
 
 
-def _rate(told: dict[str, Any], seconds: Figures) -> Figures:
-    return seconds.as_rate(told["looked_at"] / 1e6, UNIT)
+def _rate(answer: dict[str, Any], seconds: Figures) -> Figures:
+    return seconds.as_rate(answer["looked_at"] / 1e6, UNIT)

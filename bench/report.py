@@ -59,8 +59,8 @@ def write_json(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> None
         if kept and run["about"] != machine:
             runs.append({"about": run["about"], "rows": kept})
     runs.append({"about": machine, "rows": [row.as_json() for row in rows]})
-    told = json.dumps(runs, indent=1)
-    path.write_text(told.replace(f"{Path(__file__).parent.parent}/", "") + "\n")
+    text = json.dumps(runs, indent=1)
+    path.write_text(text.replace(f"{Path(__file__).parent.parent}/", "") + "\n")
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -133,10 +133,12 @@ def _cpu_model() -> str:
 
 def _java_version() -> str:
     try:
-        told = subprocess.run([find_java(), "-version"], capture_output=True, text=True, check=True)
+        printed = subprocess.run(
+            [find_java(), "-version"], capture_output=True, text=True, check=True
+        )
     except (StoreError, OSError, subprocess.CalledProcessError):
         return "none"
-    return told.stderr.partition("\n")[0]
+    return printed.stderr.partition("\n")[0]
 
 
 def _version(name: str) -> str:

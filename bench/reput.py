@@ -53,14 +53,14 @@ class Session:
         output = Path(tempfile.mkdtemp(prefix="session-", dir=self._outputs))
         os.sync()  # writes that earlier passes left pending must not count in this one
         request = json.dumps({"store": str(log.store), "output": str(output), "index": index})
-        told = self._process.ask(request, _limit(log) + patience)
+        answer = self._process.ask(request, _limit(log) + patience)
         logs.check_queues(output, log)
         if index:
             logs.check_index(output, log)
-        return _checked(told, log)
+        return _checked(answer, log)
 
     def peaks(self) -> PeakUse:
-        """Sample the session's processes."""
+        """Return a sampler of the session's processes, for a ``with`` block."""
         return PeakUse(self.pid)
 
 
@@ -91,8 +91,8 @@ def whole_process(log: Log, output: Path) -> float:
 def build(log: Log, output: Path) -> float:
     """Dispatch the whole log into ``output``, where the queues stay; return the seconds."""
     command = run_command(log.store, output, "--once")
-    seconds, told = run_to_exit(command, "reput run", _limit(log))
-    _checked(told, log)
+    seconds, answer = run_to_exit(command, "reput run", _limit(log))
+    _checked(answer, log)
     logs.check_queues(output, log)
     return seconds
 
@@ -102,17 +102,17 @@ def peak_memory(log: Log, output: Path) -> int:
     try:
         with child(run_command(log.store, output, "--once")) as running:
             with PeakUse(running.process.pid) as peak:
-                told, _ = running.process.communicate(timeout=_limit(log))
+                printed, _ = running.process.communicate(timeout=_limit(log))
             if running.process.returncode:
                 raise BenchError(f"reput run failed\n{running.last_words()}")
     finally:
         shutil.rmtree(output, ignore_errors=True)
-    _checked(json.loads(told.splitlines()[-1]), log)
+    _checked(json.loads(printed.splitlines()[-1]), log)
     return peak.memory_bytes
 
 
 class Kernels:
-    """A scanning process for each core, compiled and waiting."""
+    """A scanning process for each core, which has compiled its kernels and waits."""
 
     def __init__(self, processes: list[LineProcess], log: Log) -> None:
         self._processes = processes
@@ -146,14 +146,14 @@ def open_kernels(log: Log) -> Iterator[Kernels]:
         yield Kernels(processes, log)
 
 
-def _checked(told: dict[str, Any], log: Log) -> dict[str, Any]:
+def _checked(answer: dict[str, Any], log: Log) -> dict[str, Any]:
     """Check that a pass is complete: otherwise it is an error, never a time."""
-    if (told["messages"], told["end_offset"]) != (log.message_count, log.end_offset):
+    if (answer["messages"], answer["end_offset"]) != (log.message_count, log.end_offset):
         raise BenchError(
-            f"reput dispatched {told['messages']:,} of {log.message_count:,} messages, "
-            f"up to {told['end_offset']:,} of {log.end_offset:,}"
+            f"reput dispatched {answer['messages']:,} of {log.message_count:,} messages, "
+            f"up to {answer['end_offset']:,} of {log.end_offset:,}"
         )
-    return told
+    return answer
 
 
 def _limit(log: Log) -> float:

@@ -41,7 +41,7 @@ SLOWEST_RATE = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """One rebuild of a log's consume queues."""
+    """The outcome of one rebuild of a log's consume queues by RocketMQ."""
 
     entries: int
     dispatch_seconds: float
@@ -49,7 +49,7 @@ class Rebuild:
 
     @property
     def flushed_seconds(self) -> float:
-        """Seconds until its queues are on disk, as this project's are at the end of its time."""
+        """Seconds until the queues are on disk too, as this project's are when its time ends."""
         return self.dispatch_seconds + self.flush_seconds
 
 
@@ -127,8 +127,8 @@ def cold(log: Log, view: Path, settings: Sequence[str] = ()) -> float:
         logs.link_view(log, view)
         try:
             command = _command("cold", view, home, log.message_count, *_settings(log, settings))
-            seconds, told = run_to_exit(command, "RocketMQ", _limit(log))
-            _checked(told, log)
+            seconds, answer = run_to_exit(command, "RocketMQ", _limit(log))
+            _checked(answer, log)
         finally:
             shutil.rmtree(view, ignore_errors=True)
     return seconds
@@ -149,12 +149,12 @@ def latencies(
 
     Raises BenchError where entries are missing, or the rate was not reached.
     """
-    told = process.ask(f"{rate} {seconds} {body_size}", seconds + LIVE_LIMIT_SECONDS)
-    found = np.array(told["latencies_ns"], np.float64) / 1e6
-    if found.min() < 0 or told["rate"] < LIVE_RATE_SHARE * rate:
+    answer = process.ask(f"{rate} {seconds} {body_size}", seconds + LIVE_LIMIT_SECONDS)
+    found = np.array(answer["latencies_ns"], np.float64) / 1e6
+    if found.min() < 0 or answer["rate"] < LIVE_RATE_SHARE * rate:
         raise BenchError(
             f"RocketMQ gave {int((found < 0).sum()):,} of {len(found):,} messages no entry, "
-            f"at {told['rate']:,.0f} messages/s"
+            f"at {answer['rate']:,.0f} messages/s"
         )
     return found
 
@@ -173,13 +173,13 @@ def _command(mode: str, store: Path, home: Path, message_count: int, *settings: 
     ]  # fmt: skip
 
 
-def _checked(told: dict[str, Any], log: Log) -> Rebuild:
+def _checked(answer: dict[str, Any], log: Log) -> Rebuild:
     """Check that a rebuild is complete: otherwise it is an error, never a time."""
-    if told["entries"] != log.message_count:
+    if answer["entries"] != log.message_count:
         raise BenchError(
-            f"RocketMQ built {told['entries']:,} entries of {log.message_count:,} messages"
+            f"RocketMQ built {answer['entries']:,} entries of {log.message_count:,} messages"
         )
-    return Rebuild(**told)
+    return Rebuild(**answer)
 
 
 def _limit(log: Log) -> float:

@@ -70,15 +70,15 @@ def _passes(context: Context, directory: Path, log: Log, rounds: int) -> list[di
     """Run passes in a session of their own; the first one is not counted."""
     with reput.open_session(directory) as session:
         session.catch_up(log, PATIENCE_SECONDS)
-        told = []
+        answers = []
         for number in range(1, rounds + 1):
-            told.append(session.catch_up(log, PATIENCE_SECONDS))
-            context.say(f"round {number}/{rounds}: {told[-1]['seconds']:.3f} s")
-    return told
+            answers.append(session.catch_up(log, PATIENCE_SECONDS))
+            context.say(f"round {number}/{rounds}: {answers[-1]['seconds']:.3f} s")
+    return answers
 
 
 def _figures(passes: list[dict[str, Any]], key: str = "seconds") -> Figures:
-    return Figures("s", tuple(float(told[key]) for told in passes))
+    return Figures("s", tuple(float(answer[key]) for answer in passes))
 
 
 def steepness(seconds: dict[float, float]) -> float:
@@ -93,9 +93,9 @@ def steepness(seconds: dict[float, float]) -> float:
 
 
 def _size_row(context: Context, passes: dict[float, list[dict[str, Any]]]) -> Row:
-    figures = {f"{gib:.2f} GiB": _figures(told) for gib, told in passes.items()}
-    worst = steepness({gib: _figures(told).median for gib, told in passes.items()})
-    first = [_figures(told, "first_batch_seconds").median for told in passes.values()]
+    figures = {f"{gib:.2f} GiB": _figures(answers) for gib, answers in passes.items()}
+    worst = steepness({gib: _figures(answers).median for gib, answers in passes.items()})
+    first = [_figures(answers, "first_batch_seconds").median for answers in passes.values()]
     later = max(first[1:]) - first[0]
     return Row(
         name="log-size",

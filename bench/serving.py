@@ -80,7 +80,7 @@ BALANCE_GOAL_BYTES = GIB
 
 @contextmanager
 def serving(store: Path, output: Path) -> Iterator[tuple[str, int]]:
-    """Run ``reput serve`` in the block; its address and process id."""
+    """Run ``reput serve`` in the block; yield its HOST:PORT and process id."""
     command = python_command(
         "-m", "reput", "serve", str(store), "--output", str(output), "--listen", "127.0.0.1:0"
     )
@@ -114,7 +114,7 @@ class System:
 
     @contextmanager
     def watched(self, messages: int) -> Iterator[None]:
-        """Note what the server uses for so many messages."""
+        """Add what the server uses during the block, in which it sends this many messages."""
         before = cpu_seconds(self.pid)
         yield
         self.cpu_seconds.append((cpu_seconds(self.pid) - before) / messages * 1e6)
@@ -195,17 +195,17 @@ def _log(context: Context, store: Path) -> Log:
 
 
 def _pull_rows(context: Context, log: Log, systems: Mapping[str, System]) -> Iterator[Row]:
-    told: dict[str, list[dict[str, Any]]] = {}
+    answers: dict[str, list[dict[str, Any]]] = {}
     with line_process(python_command("-m", "bench.pull_worker"), "the puller") as puller:
         puller.answer(READY_SECONDS)
         runs = {
-            f"{name}, {count} a frame": _pulling(puller, log, system, count, told)
+            f"{name}, {count} a frame": _pulling(puller, log, system, count, answers)
             for count in (FEW, MANY)
             for name, system in systems.items()
         }
         for run in runs.values():
             run()
-        told.clear()
+        answers.clear()
         seconds = measures.alternate(context.rounds, runs, context.say)
     rates = {
         key: value.as_rate(log.message_count / 1e3, RATE_UNIT) for key, value in seconds.items()
@@ -215,7 +215,7 @@ def _pull_rows(context: Context, log: Log, systems: Mapping[str, System]) -> Ite
         if name == PULL_1000:
             figures[AS_IT_COMES] = rates[f"{THEIRS}, {FEW} a frame"]
         if name in context.wanted:
-            yield _pull_row(context, log, systems, name, count, figures, told)
+            yield _pull_row(context, log, systems, name, count, figures, answers)
 
 
 def _pulling(
@@ -223,9 +223,9 @@ def _pulling(
     log: Log,
     system: System,
     count: int,
-    told: dict[str, list[dict[str, Any]]],
+    answers: dict[str, list[dict[str, Any]]],
 ) -> Callable[[], float]:
-    """Return a pass over all queues whose answer is stored in ``told``."""
+    """Return a pass over all queues whose answer is stored in ``answers``."""
     request = {
         "address": system.broker, "topic": TOPIC, "queues": QUEUES, "max_msg_nums": count,
     }  # fmt: skip
@@ -233,24 +233,24 @@ def _pulling(
     def run() -> float:
         with system.watched(log.message_count):
             answer = puller.ask(json.dumps(request), PULL_SECONDS)
-        told.setdefault(f"{system.broker} {count}", []).append(check_pulled(answer, log, count))
+        answers.setdefault(f"{system.broker} {count}", []).append(check_pulled(answer, log, count))
         return float(answer["seconds"])
 
     return run
 
 
-def check_pulled(told: dict[str, Any], log: Log, count: int) -> dict[str, Any]:
+def check_pulled(answer: dict[str, Any], log: Log, count: int) -> dict[str, Any]:
     """Check that a pass got every message, so many at a time: otherwise it is an error, never a
     time."""
-    if (told["messages"], told["bytes"]) != (log.message_count, log.end_offset):
+    if (answer["messages"], answer["bytes"]) != (log.message_count, log.end_offset):
         raise BenchError(
-            f"the puller got {told['messages']:,} of {log.message_count:,} messages, "
-            f"{told['bytes']:,} of {log.end_offset:,} bytes"
+            f"the puller got {answer['messages']:,} of {log.message_count:,} messages, "
+            f"{answer['bytes']:,} of {log.end_offset:,} bytes"
         )
     # a frame also ends where a file of the queue or of the log does
-    if told["frames"] * FULL_SHARE * count > log.message_count:
-        raise BenchError(f"{told['frames']:,} frames are too many for {count} messages in each")
-    return told
+    if answer["frames"] * FULL_SHARE * count > log.message_count:
+        raise BenchError(f"{answer['frames']:,} frames are too many for {count} messages in each")
+    return answer
 
 
 def _pull_row(
@@ -260,7 +260,7 @@ def _pull_row(
     name: str,
     count: int,
     figures: dict[str, Figures],
-    told: Mapping[str, list[dict[str, Any]]],
+    answers: Mapping[str, list[dict[str, Any]]],
 ) -> Row:
     goal, other = GOALS[name], figures.get(AS_IT_COMES, figures[THEIRS])
     times = measures.ratios(figures[OURS], other)
@@ -273,7 +273,7 @@ def _pull_row(
         figures=figures,
         details={
             "log": log.title,
-            "passes": {key: told[f"{one.broker} {count}"] for key, one in systems.items()},
+            "passes": {key: answers[f"{one.broker} {count}"] for key, one in systems.items()},
             **_uses(systems),
         },
         notes=[_uses_text(systems)],
@@ -298,10 +298,10 @@ def _push_row(context: Context, log: Log, systems: Mapping[str, System]) -> Row:
                 process, _ = spawn(
                     [*arguments, str(log.message_count)], heap="1g", jvm_options=("-XX:+UseG1GC",)
                 )
-                told = json.loads(finish(process, PUSH_SECONDS + READY_SECONDS))
-            if told["messages"] != log.message_count or told["seconds"] <= 0:
-                raise BenchError(f"the consumer got {told} of {log.message_count:,} messages")
-            return float(told["seconds"])
+                answer = json.loads(finish(process, PUSH_SECONDS + READY_SECONDS))
+            if answer["messages"] != log.message_count or answer["seconds"] <= 0:
+                raise BenchError(f"the consumer got {answer} of {log.message_count:,} messages")
+            return float(answer["seconds"])
 
         return run
 
@@ -441,9 +441,9 @@ def _group(context: Context, topics: int, queues: int, members: int) -> Iterator
             }  # fmt: skip
             before = cpu_seconds(pid)
             with PeakUse(pid) as peak:
-                told = worker.ask(json.dumps(request), READY_SECONDS)
+                answer = worker.ask(json.dumps(request), READY_SECONDS)
             used = cpu_seconds(pid) - before
-            yield Balanced(told["seconds"], told["requests"], pid, used, peak.memory_bytes)
+            yield Balanced(answer["seconds"], answer["requests"], pid, used, peak.memory_bytes)
 
 
 def _balance_row(context: Context) -> Row:

@@ -134,14 +134,14 @@ def _reading(session: LineProcess, source: Source, is_stream: bool) -> Callable[
     return read
 
 
-def checked(told: dict[str, Any], source: Source) -> float:
+def checked(answer: dict[str, Any], source: Source) -> float:
     """Return the seconds of a pass; one that did not find every message is an error, never a
     time."""
-    if told["rows"] != source.row_count:
+    if answer["rows"] != source.row_count:
         raise BenchError(
-            f"the source {source.name} gave {told['rows']:,} rows instead of {source.row_count:,}"
+            f"the source {source.name} gave {answer['rows']:,} rows instead of {source.row_count:,}"
         )
-    return float(told["seconds"])
+    return float(answer["seconds"])
 
 
 def _rate(source: Source, seconds: Figures) -> Figures:

@@ -47,8 +47,8 @@ def main() -> None:
             print(json.dumps({"ready": True}), file=answers, flush=True)
             for line in sys.stdin:
                 request = json.loads(line)
-                told = one_pass(Path(request["store"]), Path(request["output"]), request["index"])
-                print(json.dumps(told), file=answers, flush=True)
+                answer = one_pass(Path(request["store"]), Path(request["output"]), request["index"])
+                print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

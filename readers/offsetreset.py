@@ -1,9 +1,9 @@
 """Moving the committed offsets of a consumer group: by time, to an offset, past everything, or to
 where another group is.
 
-Changes are computed from what is committed and the queues' bounds; ``change_offsets`` returns them,
-or writes them below the output as well. No member is told. One that consumes goes on from its own
-position and commits it again, so a group must be stopped for its change to hold.
+Changes are computed from the committed offsets and the queues' bounds; ``change_offsets`` returns
+them, or also writes them below the output. Members do not learn of a change: one that consumes goes
+on from its own position and commits that, so stop the group's members first.
 Source of the rules: RocketMQ 5.3.3 ``AdminBrokerProcessor.resetOffsetInner`` and ``cloneOffset``.
 """
 

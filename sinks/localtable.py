@@ -80,8 +80,8 @@ class LocalTable:
         for action in actions:
             if "add" in action:
                 self._check_file(commit, action["add"])
-        told = any(COMMIT_MARK in action.get("commitInfo", ()) for action in actions)
-        if told and not any("txn" in action for action in actions):
+        is_ours = any(COMMIT_MARK in action.get("commitInfo", ()) for action in actions)
+        if is_ours and not any("txn" in action for action in actions):
             raise _torn(commit, "its end is missing")
 
     def _check_file(self, commit: Path, added: dict[str, Any]) -> None:

@@ -278,8 +278,8 @@ class _StoreCheckpointFile:
         """A broker may have written the file for messages that are dispatched only now."""
 
     def take_over(self, plan: Plan, log: CommitLog, is_ours: bool) -> None:
-        """Have the file claim no message whose unit may go, before any does, or the watermark that
-        tells of it."""
+        """Make the file claim no message whose unit may be removed, before a unit or the watermark
+        is."""
         found = StoreCheckpoint.read(self._output) or StoreCheckpoint()
         covered, last = found.logics_physical_offset, plan.watermark.last_record_offset
         # what a broker or an earlier run wrote, not damage; a log that was cut need not have it

@@ -182,9 +182,9 @@ class _FollowerThread(threading.Thread):
             self._saved = self.state
         if self.state.truncate_to is not None:
             self._follower.truncate(self.state.truncate_to)
-            told = replace(self.state, truncate_to=None)
-            write_follower_state(self._directory, told)
-            self.state = told
+            done = replace(self.state, truncate_to=None)
+            write_follower_state(self._directory, done)
+            self.state = done
         self._log.refresh()
         found = self._follower.position()
         position = self._log.min_offset if found is None else found
@@ -336,11 +336,11 @@ class Followers:
                     break
                 self._signals.changed.wait(POLL_SECONDS)
         if late:
-            told = "; ".join(f"{thread.state.name}: {thread.state.error}" for thread in late)
-            kind = NoSpaceError if fsops.says_no_space(told) else StoreError
+            reasons = "; ".join(f"{thread.state.name}: {thread.state.error}" for thread in late)
+            kind = NoSpaceError if fsops.says_no_space(reasons) else StoreError
             raise kind(
                 f"the queues are complete up to {self._signals.watermark}, their followers are "
-                f"not: {told}; the next run goes on from there"
+                f"not: {reasons}; the next run goes on from there"
             )
 
     def _lags(self, thread: _FollowerThread) -> bool:

@@ -210,12 +210,12 @@ class Jvm:
     def address(self) -> tuple[int, str]:
         """Wait for the gateway and return its (port, secret). Raises StoreError where the JVM has
         ended."""
-        told = Path(self.directory.name) / CONN_INFO
-        while not told.exists():
+        info = Path(self.directory.name) / CONN_INFO
+        while not info.exists():
             if self.process.poll() is not None:
                 raise StoreError(f"Spark does not start: java ended with {self.process.returncode}")
             time.sleep(CONNECT_POLL_SECONDS)
-        data = told.read_bytes()
+        data = info.read_bytes()
         self.directory.cleanup()
         self.connected = True
         return int.from_bytes(data[:4], "big"), data[8:].decode()

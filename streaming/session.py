@@ -37,8 +37,8 @@ def _settings(extra: dict[str, str]) -> dict[str, str]:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         # under spark-submit the JVM is already running, and knows the submitter's settings
         SparkContext._ensure_initialized()
-        told = SparkConf()
-        ours = {key: value for key, value in SETTINGS.items() if not told.contains(key)}
+        conf = SparkConf()
+        ours = {key: value for key, value in SETTINGS.items() if not conf.contains(key)}
         return {**ours, **extra}
     find_java()
     return local_settings(extra)
@@ -47,12 +47,12 @@ def _settings(extra: dict[str, str]) -> dict[str, str]:
 def _connect(jvm: Jvm) -> None:
     """Make pyspark use a JVM that it did not start."""
     port, secret = jvm.address()
-    told = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
-    os.environ.update(told)
+    environment = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ.update(environment)
     try:
         gateway = launch_gateway()  # type: ignore[no-untyped-call]
     finally:
-        for name in told:
+        for name in environment:
             del os.environ[name]
     SparkContext._ensure_initialized(gateway=gateway)
 

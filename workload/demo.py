@@ -104,8 +104,8 @@ def run_demo(
     )
     # its log lines do not belong on the terminal that shows this process's progress
     with (
-        tempfile.TemporaryFile("w+") as told,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True) as producer,
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as producer,
         server,
     ):
         try:
@@ -116,9 +116,9 @@ def run_demo(
                     return
                 if not appended and producer.stdout is not None:
                     if producer.returncode:
-                        told.seek(0)
+                        errors.seek(0)
                         raise StoreError(
-                            f"the appender ended with {producer.returncode}: {told.read()}"
+                            f"the appender ended with {producer.returncode}: {errors.read()}"
                         )
                     appended.append(json.loads(producer.stdout.read())["end_offset"])
                 if progress.end_offset >= appended[0] or stop.is_set():

@@ -1,4 +1,5 @@
-"""The command line: a file per command, data in, text out. Nothing is decided here.
+"""The command line: a file for each command, which reads options, calls the library and prints what
+it returns. No decision about data is made here.
 
 Exit codes: 0 for done, 1 for failed, 2 for called wrongly. An error is one line on stderr.
 
@@ -39,10 +40,11 @@ from reput.cli.render import fail, set_up
 from reput.guard import foreign_packages
 from store.errors import ReputError
 
-_OF_STDOUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+_STDOUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Numbers of an OSError without a file name that mean that standard output cannot be written."""
 
 _USAGE_WORDS = (
-    # those of pydantic, which checks the values for typer
+    # pydantic, which checks values for typer, has words of its own
     ("Value error, ", ""),
     ("Input should be a valid integer, unable to .*", "it must be a whole number"),
     ("Input should be ", "it must be "),
@@ -98,7 +100,7 @@ def _options(
 
 
 def main() -> None:
-    """Entry point of the ``reput`` command."""
+    """Run the command in ``sys.argv`` and exit with its code; an error is one line on stderr."""
     _open_standard_streams()
     # read before anything is parsed, so that errors in the call itself are JSON, too
     as_json = not {"--json", "-j"}.isdisjoint(sys.argv)
@@ -121,17 +123,18 @@ def main() -> None:
         _leave_stdout()
         fail(str(error), error.exit_code)
     except OSError as error:
-        if error.filename is not None or error.errno not in _OF_STDOUT:
+        if error.filename is not None or error.errno not in _STDOUT_ERRORS:
             raise
         _leave_stdout()
         if error.errno == errno.EPIPE:
-            # the reader of our output went away, and knows it
+            # the reader of our output has closed the pipe and needs no message
             sys.exit(1)
         fail(f"cannot write to standard output: {error.strerror}", 1)
 
 
 def _usage_line(error: typer.TyperException) -> str:
-    """typer's sentence as a line of ours, with the command whose help explains it."""
+    """Return typer's message as an error line of ours, with a pointer to the command's help; empty
+    if help was printed instead."""
     text = error.format_message().rstrip(".")
     if not text:
         return ""
@@ -157,7 +160,7 @@ def _open_standard_streams() -> None:
 
 
 def _leave_stdout() -> None:
-    """Make the interpreter's last flush succeed; an error line has told what was not written."""
+    """Let the interpreter's last flush succeed: the error line reports the failure already."""
     with suppress(OSError):
         sys.stdout.flush()
         return

@@ -1,4 +1,4 @@
-"""The options about clients of a server, and what is said of one when it is ready."""
+"""The options about clients of a server, and the lines that a server prints when it is ready."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ client_settings.__signature__ = inspect.Signature(list(_parameters()))  # type: 
 
 
 def warn_if_open(config: ServerConfig) -> None:
-    """Say who may read what is served."""
+    """Print a warning if the server can be reached from other machines, since it asks for no
+    credentials."""
     if not _is_loopback(config.host):
         print_note(
             f"warning: whoever reaches {config.host} can read every message; clients are not "
@@ -48,12 +49,16 @@ def warn_if_open(config: ServerConfig) -> None:
 
 
 def note_ready(config: ServerConfig, root: Path, identity: BrokerIdentity, port: int) -> None:
-    """Say where a store is served."""
+    """Print the address at which a store is served; ``port`` is the one that is bound, also where
+    the configuration has 0."""
     print_note(f"serving {root} as broker {identity.name} at {config.host}:{port}")
 
 
 def address(option: str, text: str) -> tuple[str, int]:
-    """Host and port of a text. Raises UsageError naming the option."""
+    """Return (host, port) of ``HOST:PORT``; an IPv6 address stands in brackets and loses them.
+
+    Raises UsageError naming the option.
+    """
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:

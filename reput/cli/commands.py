@@ -1,4 +1,4 @@
-"""Commands and groups whose ``--help`` shows no value beside the flags that typer adds."""
+"""typer's commands and groups, without the type that ``--help`` shows beside flags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ class _Plain:
     """Removes the type that typer shows beside an option without a value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return every parameter, with those that typer adds. Called for help and for parsing."""
+        """Return all parameters, typer's own included, with no type beside flags. It is called for
+        help and for parsing."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False):
@@ -31,7 +32,8 @@ class DefaultGroup(Group):
     """A group whose first command may be left out: ``reput groups STORE``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Called with what follows the group's name."""
+        """Insert the first command's name if ``args``, the words after the group's name, begin with
+        none. Called by typer."""
         first = next(iter(self.list_commands(ctx)))
         asks_for_help = not set(args[:1]).isdisjoint(self.get_help_option_names(ctx))
         if args and not asks_for_help and args[0] not in self.commands:

@@ -22,7 +22,7 @@ class _ExportProgress(Progress):
     """The progress of an export; its offsets are bytes of log read so far."""
 
     def summary(self) -> dict[str, Any]:
-        """Counts so far."""
+        """Return the number of exported messages, under ``messages``."""
         return {"messages": self.counts.messages}
 
 

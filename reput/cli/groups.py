@@ -1,4 +1,4 @@
-"""``reput groups`` and ``reput lag``: how far consumer groups have read, and moving them."""
+"""``reput groups`` and ``reput lag``: show the lag of consumer groups, and move their offsets."""
 
 from __future__ import annotations
 

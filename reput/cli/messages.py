@@ -1,5 +1,5 @@
-"""Messages on stdout: tables on a terminal, a JSON object per line elsewhere. Nothing of a message
-acts on the terminal, whichever form it is shown in."""
+"""Messages on stdout: tables on a terminal, one JSON object a line elsewhere. In both forms,
+characters that could act on a terminal are escaped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class BodyForm(StrEnum):
-    """How bodies are shown."""
+    """The form in which bodies are printed: UTF-8 text, with escapes for other bytes; hex digits;
+    base64; or not at all."""
 
     TEXT = "text"
     HEX = "hex"
@@ -42,7 +43,7 @@ SHOWN_BODY_LINES = 6
 
 
 def is_for_people(as_json: bool) -> bool:
-    """Whether to print tables."""
+    """Whether to print tables: stdout is a terminal, and ``--json`` is not given."""
     return sys.stdout.isatty() and not as_json
 
 
@@ -61,7 +62,7 @@ def print_place(
 
 
 def fields_of(message: Message, queue_offset: int, body: BodyForm) -> dict[str, Any]:
-    """A message as JSON fields; times are ms since the epoch.
+    """Return a message as JSON fields; times are ms since the epoch.
 
     ``queue_offset`` is its offset in the queue that was read, at which ``get`` finds it again.
     """
@@ -81,7 +82,7 @@ def fields_of(message: Message, queue_offset: int, body: BodyForm) -> dict[str, 
 
 
 def _plain_body(message: Message) -> tuple[bytes, str | None]:
-    """The body and None; if it does not inflate, the stored bytes and the reason."""
+    """Return (body, None), or (stored bytes, reason) for a body that does not inflate."""
     try:
         return message.body(), None
     except MessageBodyError as error:
@@ -89,7 +90,7 @@ def _plain_body(message: Message) -> tuple[bytes, str | None]:
 
 
 def print_message(message: Message, queue_offset: int, body: BodyForm, as_json: bool) -> None:
-    """Print everything about one message."""
+    """Print all fields of one message: a line each on a terminal, otherwise one JSON object."""
     fields = fields_of(message, queue_offset, body)
     if not is_for_people(as_json):
         render.print_json(fields)
@@ -112,7 +113,7 @@ class MessageList:
         """Messages printed so far."""
 
     def print(self, found: Iterable[tuple[Message, int]]) -> None:
-        """Print the next messages, each with its queue offset."""
+        """Print further messages, given with the queue offset of each."""
         for message, queue_offset in found:
             self.count += 1
             fields = fields_of(message, queue_offset, self._body)

@@ -37,7 +37,8 @@ TIME_FORMS = (
 
 
 def size_option(name: str, text: str | None) -> int | None:
-    """Bytes of ``64k`` or ``1g``. Raises UsageError naming the option."""
+    """Return the bytes of a size such as ``64k`` or ``1g``, in powers of 1,024; None for None.
+    Raises UsageError naming the option."""
     if text is None:
         return None
     try:
@@ -47,8 +48,8 @@ def size_option(name: str, text: str | None) -> int | None:
 
 
 def duration_option_ms(name: str, text: str) -> int:
-    """Milliseconds of ``200ms``, ``5s``, ``1m``, ``2h``, ``1d``. Raises UsageError naming the
-    option."""
+    """Return the milliseconds of ``200ms``, ``5s``, ``1m``, ``2h`` or ``1d``. Raises UsageError
+    naming the option."""
     found = _DURATION.match(text)
     if not found:
         raise UsageError(f"{name} is {text!r}; it must be a number with ms, s, m, h or d")
@@ -56,9 +57,12 @@ def duration_option_ms(name: str, text: str) -> int:
 
 
 def time_option_ms(name: str, text: str) -> int:
-    """Milliseconds since the epoch of such a number, of a time before now (``-1h``), or of an ISO
-    8601 time, which is in UTC unless it names a zone. A number that can only be seconds is taken as
-    seconds, with a note. Raises UsageError naming the option."""
+    """Return the milliseconds since the epoch that a time option means.
+
+    It takes that number itself, a time before now (``-1h``), or an ISO 8601 time, which is in UTC
+    unless it names a zone. A number that can only be seconds is taken as seconds, with a note.
+    Raises UsageError naming the option.
+    """
     if _MILLISECONDS.match(text):
         if len(text) != _SECONDS_DIGITS:
             return int(text)
@@ -87,12 +91,13 @@ def _moment(text: str) -> datetime:
 
 
 def optional_time_ms(name: str, text: str | None) -> int | None:
-    """``time_option_ms`` of an option that may be left out."""
+    """Return ``time_option_ms`` of an option; None if it is not given."""
     return None if text is None else time_option_ms(name, text)
 
 
 def text(text: str) -> str:
-    """Return an argument unchanged. Raises UsageError if it is not UTF-8: no name is."""
+    """Return an argument unchanged. Raises UsageError if it is not UTF-8, as every topic and group
+    is."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -101,11 +106,11 @@ def text(text: str) -> str:
 
 
 def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., None]], Any]:
-    """Return a decorator that gives a command the options of other functions.
+    """Return a decorator that adds the parameters of other functions to a command's options.
 
-    ``makers`` are such functions by the command's parameter that gets the result. Their parameters
-    become options where that parameter stands, except those that the command has itself; a value
-    then goes to both.
+    ``makers`` maps a parameter of the command to the function that makes its value. The function's
+    parameters become options in place of that parameter. One that the command has too becomes one
+    option, whose value goes to both.
     """
     wanted = {name: list(_parameters(maker).values()) for name, maker in makers.items()}
 
@@ -140,7 +145,8 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 def store_settings(
     store: Store, broker_conf: BrokerConf = None, commitlog_file_size: CommitLogFileSize = None
 ) -> StoreSettings:
-    """A store's settings with the flag above them. Raises UsageError."""
+    """Return a store's settings, in which the flag overrides the property file. Raises
+    UsageError."""
     size = size_option("--commitlog-file-size", commitlog_file_size)
     return read_store_settings(store, broker_conf).with_commit_log_file_size(size)
 
@@ -152,9 +158,9 @@ def output_settings(
     commitlog_file_size: CommitLogFileSize = None,
     consume_queue_file_size: ConsumeQueueFileSize = None,
 ) -> StoreSettings:
-    """A store's settings and those that the output was built with.
+    """Return a store's settings, together with those that the output was built with.
 
-    Raises UsageError, also where flags or property file contradict the output.
+    Raises UsageError, also if flags or property file contradict the output.
     """
     settings = store_settings(store, broker_conf, commitlog_file_size)
     return settings_of(output or store, settings, _file_size(consume_queue_file_size))
@@ -166,8 +172,9 @@ def build_flags(
     index_tags: IndexTags = None,
     consume_queue_file_size: ConsumeQueueFileSize = None,
 ) -> dict[str, Any]:
-    """Settings that determine an output's bytes, by their field of ``StoreSettings`` and of
-    ``DispatcherConfig``. Raises UsageError."""
+    """Return the flags that determine an output's bytes, by the name of their field in
+    ``StoreSettings`` and ``DispatcherConfig``; None for one that is not given. Raises
+    UsageError."""
     flags = {"on_queue_gap": on_queue_gap, "verify_crc": verify_crc, "index_tags": index_tags}
     return flags | _file_size(consume_queue_file_size)
 
@@ -182,7 +189,8 @@ def dispatcher_settings(
     commitlog_file_size: CommitLogFileSize = None,
     conf: Conf = None,
 ) -> dict[str, Any]:
-    """Fields of ``DispatcherConfig`` that every dispatching command sets. Raises UsageError."""
+    """Return the fields of ``DispatcherConfig`` that every dispatching command sets. Raises
+    UsageError."""
     size = size_option("--commitlog-file-size", commitlog_file_size)
     return {
         "broker_conf": broker_conf,
@@ -192,7 +200,8 @@ def dispatcher_settings(
 
 
 def kinds_option(text: str | None, known: Sequence[str]) -> Sequence[str]:
-    """Split a text at commas into kinds. Raises UsageError naming the known ones."""
+    """Return the kinds in a text with commas; all ``known`` ones for None. Raises UsageError that
+    lists these for any other."""
     if text is None:
         return known
     kinds = text.split(",")
@@ -219,7 +228,8 @@ def followers(
 
 
 def spark_conf(pairs: list[str]) -> dict[str, str]:
-    """Spark settings of ``key=value`` texts. Raises UsageError."""
+    """Return the Spark settings in texts of the form ``spark.KEY=VALUE``; the last of a key counts.
+    Raises UsageError."""
     settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -235,17 +245,19 @@ DELTA, KAFKA, CLIENTS = "Delta table", "Kafka", "Clients that are served"
 
 
 def flag(help: str, *names: str, panel: str | None = None) -> Any:
-    """An option without a value."""
+    """Return typer's declaration of an option without a value; without ``names``, the parameter's
+    name is used."""
     return typer.Option(*names, help=help, rich_help_panel=panel)
 
 
 def value(metavar: str, help: str, *names: str, panel: str | None = None, **limits: Any) -> Any:
-    """An option with a value; ``metavar`` is short, for its name has to fit beside it."""
+    """Return typer's declaration of an option with a value. ``metavar`` must be short, since the
+    option's name stands beside it in 80 columns."""
     return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **limits)
 
 
 def time_value(what: str) -> Any:
-    """An option with a time."""
+    """Return typer's declaration of an option whose value ``time_option_ms`` reads."""
     return value("TIME", f"{what}: `2026-01-31T12:30Z`, another zone, `-1h`, or ms.")
 
 

@@ -1,6 +1,6 @@
-"""Logs, errors and progress of a command, on stderr; JSON lines if the command is told so.
+"""Logs, errors and progress of a command, on stderr; as JSON lines with ``--json``.
 
-All of them go through one console, so that a line never runs into a progress bar.
+All of them go through one console, so that no line is printed into a progress bar.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ class Shown(Protocol):
 
     @property
     def lag_bytes(self) -> int | None:
-        """Bytes of log to go; None while unknown."""
+        """Bytes of the log that are not dispatched yet; None while unknown."""
 
     def rates(self) -> tuple[float, float]:
-        """(messages/s, bytes/s)."""
+        """Return (messages/s, bytes/s) of the last seconds."""
 
     def eta_seconds(self) -> float | None:
-        """Seconds to go; None while unknown."""
+        """Return the seconds until the run has caught up; None while unknown."""
 
     def summary(self) -> dict[str, Any]:
-        """Counts so far."""
+        """Return the counts of the run so far, by name; ``messages`` is among them."""
 
 
 class _Stderr:
-    """Writes lines for people, or JSON with time and level; above the bar while there is one."""
+    """Writes lines for people, or JSON with time and level. While there is a bar, they stand above
+    it."""
 
     def __init__(self) -> None:
         self.as_json = False
@@ -65,7 +66,7 @@ class _Stderr:
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             plain = json_text({"time": now, "level": level, **fields})
         console = self.bar.console if self.bar is not None else Console(stderr=True)
-        # whole, however narrow the terminal is: a line is copied, and searched for
+        # never broken, so that a line can be copied and searched for
         console.print(Text(plain), soft_wrap=True)
 
 
@@ -73,19 +74,20 @@ _stderr = _Stderr()
 
 
 def fail(line: str, code: int) -> NoReturn:
-    """Write one line on stderr and exit."""
+    """Write an error line on stderr, and exit with ``code``: 1 for failed, 2 for called wrongly."""
     text = " ".join(line.split())
     _stderr.say("error", {"event": text}, f"reput: error: {escaped(text)}")
     sys.exit(code)
 
 
 def print_note(line: str) -> None:
-    """Write one line on stderr at once."""
+    """Write a line of information on stderr at once."""
     _stderr.say("info", {"event": line}, f"reput: {escaped(line)}")
 
 
 def json_text(fields: object, **options: Any) -> str:
-    """JSON on one line; characters that could act on a terminal are escaped, others are not."""
+    """Return one line of JSON. Characters that could act on a terminal are escaped, others are not;
+    ``options`` are those of ``json.dumps``."""
     text = json.dumps(fields, ensure_ascii=False, **options)
     if text.isprintable():
         return text
@@ -109,7 +111,7 @@ class _Handler(logging.Handler):
 
 
 def set_up(as_json: bool) -> None:
-    """Send our log to stderr, a line per event: JSON if the command is told to print JSON."""
+    """Send this project's log to stderr, one line for each event, as JSON if ``as_json``."""
     _stderr.as_json = as_json
     logger = logging.getLogger("reput")
     logger.handlers = [_Handler()]
@@ -125,7 +127,8 @@ def set_up(as_json: bool) -> None:
 def stopped_by_signals(
     on_stop: Callable[[], object] = lambda: None,
 ) -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; a second one ends at once (a restart heals).
+    """Yield an event that SIGTERM and Ctrl-C set; a second signal ends the process at once, which
+    the next start can cope with.
 
     ``on_stop`` is called in the signal's handler.
     """
@@ -148,17 +151,18 @@ def stopped_by_signals(
 
 
 class _Bar(Progress):
-    """A bar over the terminal's width, and below it what it means."""
+    """A bar over the terminal's width, and below it a line with counts, rates and lag."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """Called at each refresh."""
+        """Yield the bar and the line below it. rich calls it at each refresh."""
         yield self.make_tasks_table(self.tasks)
         for task in self.tasks:
             yield Text(task.fields["at"], no_wrap=True, overflow="ellipsis")
 
 
 class ProgressDisplay:
-    """A bar on a terminal; otherwise a line every few seconds in which something changed."""
+    """Progress of a command: a bar on a terminal, otherwise a line every few seconds if something
+    has changed, and at least every minute."""
 
     def __init__(self, doing: str = "dispatching") -> None:
         self._doing = doing
@@ -172,7 +176,7 @@ class ProgressDisplay:
             _stderr.bar.start()
 
     def __call__(self, progress: Shown) -> None:
-        """Show where a run stands."""
+        """Show the progress of a run."""
         messages, size = progress.rates()
         summary, eta = progress.summary(), progress.eta_seconds()
         ahead = progress.ahead_bytes
@@ -193,7 +197,8 @@ class ProgressDisplay:
     def update(
         self, done: float, total: float | None, text: str, fields: Mapping[str, object]
     ) -> None:
-        """Show ``done`` of ``total``; a line is due when ``done`` or ``total`` has changed."""
+        """Show ``done`` of ``total`` in any unit (None: not known), with ``text`` for people and
+        ``fields`` for machines."""
         now = time.monotonic()
         if _stderr.bar is not None:
             _stderr.bar.update(self._task, total=total, completed=done, at=text)
@@ -206,7 +211,7 @@ class ProgressDisplay:
                 _stderr.say("info", {"event": self._doing, **fields}, text)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if _stderr.bar is not None:
             _stderr.bar.stop()
             _stderr.bar = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class OnCorrupt(StrEnum):
-    """How a run treats damaged bytes."""
+    """What a run does at damaged bytes: list them in the quarantine and go on, or fail."""
 
     QUARANTINE = "quarantine"
     FAIL = "fail"
@@ -123,7 +123,8 @@ def run(
 def _server(
     config: DispatcherConfig, listen: str | None, clients: dict[str, Any]
 ) -> EmbeddedServer | None:
-    """The server that is asked for, its port bound. Raises UsageError."""
+    """Return the server that the options ask for, with its port bound; None without ``--serve``.
+    Raises UsageError."""
     if listen is None:
         if clients:
             raise UsageError("--advertise, --positions and --tls-... need --serve HOST:PORT")
@@ -153,8 +154,8 @@ def _run(config: DispatcherConfig, server: EmbeddedServer | None, as_json: bool)
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
-            told = server.watermark_moved if server is not None else lambda *_: None
-            progress = run_dispatcher(config, stop, display, jvm, told)
+            on_watermark = server.watermark_moved if server is not None else lambda *_: None
+            progress = run_dispatcher(config, stop, display, jvm, on_watermark)
     finally:
         display.close()
     summary = progress.summary()

@@ -103,7 +103,7 @@ async def _serve(config: ServerConfig, stores: list[ServedStore]) -> None:
 
 
 def _roots(roots: list[Path], pattern: str | None) -> list[Path]:
-    """The stores to serve. Raises UsageError."""
+    """Return the roots of the stores to serve. Raises UsageError."""
     if bool(roots) == (pattern is not None):
         raise UsageError("give either STORE, which may be repeated, or --stores GLOB")
     if pattern is None:

@@ -1,8 +1,8 @@
-"""Tables, fields, numbers and times for people. A number that an option takes, such as an offset,
-is printed as the option takes it; only counts in sentences are grouped by thousands.
+"""Tables, fields, numbers and times for people.
 
-Text from a message never acts on a terminal: it is no markup, and characters that are not printable
-are shown as escapes.
+A number that an option takes, such as an offset, is printed as the option takes it; only counts in
+sentences are grouped by thousands. Text from a message cannot act on a terminal: it is not read as
+markup, and characters that are not printable are shown as escapes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BETWEEN = 2
 """Characters between a table's columns."""
 _UNBROKEN = 1 << 16
 _PIECE = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|\\.|.", re.DOTALL)
-"""A character, or an escape: a line never ends within one."""
+"""A character or an escape, within which no line is broken."""
 
 
 def _console() -> Console:
@@ -126,12 +126,13 @@ def _line_end(text: str, begin: int, width: int) -> int:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """``1 file``, ``2,000 files``; ``plural`` where it is not the noun with an s."""
+    """Return ``1 file`` or ``2,000 files``; ``plural`` is for a noun that takes more than an s."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def shown(value: object) -> str:
-    """A value for people: None is ``none``, and a time has its zone."""
+    """Return a value as text for people: None as ``none``, a bool as ``yes`` or ``no``, a time in
+    ISO 8601 and UTC, bytes as escaped UTF-8, lists and mappings with blanks between items."""
     match value:
         case None:
             return "none"
@@ -150,7 +151,7 @@ def shown(value: object) -> str:
 
 
 def known(value: object) -> str:
-    """``shown``, with ``unknown`` for None."""
+    """Return ``shown`` of a value, or ``unknown`` for None."""
     return "unknown" if value is None else shown(value)
 
 
@@ -163,7 +164,8 @@ def escaped(text: str) -> str:
 
 
 def time_text(milliseconds: int) -> str:
-    """A time in ISO 8601 and UTC, as options take it; the number itself beyond the calendar."""
+    """Return ms since the epoch in ISO 8601 and UTC, as time options take it; a number beyond the
+    calendar is returned as it is."""
     try:
         moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -172,7 +174,7 @@ def time_text(milliseconds: int) -> str:
 
 
 def human_bytes(count: float) -> str:
-    """``1.5 GiB``."""
+    """Return a size such as ``512 B`` or ``1.5 GiB``, in units of 1,024 up to TiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -181,7 +183,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """``12.3 s``, ``4 min 10 s``, ``3 h 20 min``."""
+    """Return a duration such as ``12.3 s``, ``4 min 10 s`` or ``3 h 20 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -191,7 +193,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def lag_text(lag_bytes: int | None) -> str:
-    """A lag for people."""
+    """Return a lag in bytes as ``human_bytes``; ``unknown`` for None."""
     return "unknown" if lag_bytes is None else human_bytes(lag_bytes)
 
 

@@ -1,8 +1,7 @@
 """The runs whose power cuts are tried: each does its work once, recorded, on small logs.
 
 The logs hold messages for every kind of index, gaps of queue offsets and a damaged record for the
-ledger. Some images are started on with another log: the broker lost power as well, and the end of
-its log with it.
+ledger. Some starts find another log: the broker lost power too, and with it the end of its log.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ BATCHES = 3
 
 
 class InTurn:
-    """A pool without threads: the operations of a run are then in the same order each time."""
+    """A pool without threads, so that a run's operations have the same order each time."""
 
     def __init__(self, *_args: object) -> None:
         pass
@@ -58,7 +57,7 @@ class InTurn:
 
 @contextmanager
 def quick(directory: Path) -> Iterator[Workloads]:
-    """The workloads, where syncs are made in turn."""
+    """The workloads, with syncs one after another and no wait for the log's seal."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unsynced, "ThreadPoolExecutor", InTurn)
         patch.setattr(LogTail, "SEAL_SECONDS", 0.0)
@@ -66,7 +65,7 @@ def quick(directory: Path) -> Iterator[Workloads]:
 
 
 class Remote:
-    """A follower's target elsewhere, with its own power: it has every row that it was given."""
+    """A follower and its target on another machine, which keeps every row that it was given."""
 
     name = description = "remote"
     local_path = None
@@ -79,15 +78,15 @@ class Remote:
         self.note: Callable[[int], None] = lambda _: None
 
     def open(self, _store_id: str, _settings: StoreSettings) -> Remote:
-        """It is its own follower."""
+        """Return the follower of this target, which is itself."""
         return self
 
     def position(self) -> int | None:
-        """The end of the log that it holds."""
+        """Return the end of the log up to which the target has rows."""
         return self.end
 
     def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
-        """Rows that follow from those that it has."""
+        """Add rows, which must begin where the earlier ones end."""
         assert start == (self.end or 0)
         for batch in rows:
             offsets, bodies = (
@@ -98,12 +97,12 @@ class Remote:
         self.note(end)
 
     def truncate(self, end: int) -> None:
-        """The log was cut."""
+        """Remove the rows beyond the end to which the log was cut."""
         self.rows = [row for row in self.rows if row[0] < end]
         self.end = None if self.end is None else min(self.end, end)
 
     def counts(self) -> Mapping[str, int]:
-        """None."""
+        """Return no counts."""
         return {}
 
     def close(self) -> None:
@@ -111,7 +110,7 @@ class Remote:
 
 
 class Workloads:
-    """The logs, and a disk below ``directory``, which should be in memory."""
+    """The logs, and a disk below ``directory``, which should be in a file system in memory."""
 
     def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
         self._patch = patch
@@ -151,7 +150,7 @@ class Workloads:
         shutil.rmtree(self._output, ignore_errors=True)
 
     def _dispatch(self, recorder: Recorder, config: DispatcherConfig) -> None:
-        """One recorded run, and what it tells others."""
+        """One run, with a note of each watermark that followers and readers learn of."""
 
         class Told(Followers):
             def start(self, watermark: int, log_end: int) -> None:
@@ -177,13 +176,31 @@ class Workloads:
         )  # fmt: skip
         recorder.note(DONE, True)
 
+    def _recorded(self, config: DispatcherConfig) -> Recorder:
+        """The recording of one run."""
+        with Recorder(self._disk) as recorder:
+            self._dispatch(recorder, config)
+        recorder.check()
+        return recorder
+
+    def _case(
+        self,
+        name: str,
+        recorder: Recorder,
+        config: DispatcherConfig,
+        ended: Outcome,
+        wanted: Outcome,
+    ) -> Case:
+        """A case in which each further start is a run with this configuration."""
+        return Case(name, recorder, lambda _: dispatch(config), self.outcome, ended, [wanted])
+
     def dispatch(self) -> Iterator[Case]:
-        """The first start, three batches and the end, with a flag that only the first start is
-        given; the log is the same afterwards, or has lost its end."""
+        """A whole run: the first start, three batches and the end. Only the first start is given a
+        flag; at the next one the log is the same, or has lost its end."""
         yield from self._first_run("dispatch")
 
     def many_queues(self) -> Iterator[Case]:
-        """The same where a batch has more files than are synced one by one."""
+        """The same with more files in a batch than are synced one by one."""
         with self._patch.context() as patch:
             patch.setattr(unsynced, "MAX_OPEN_FILES", 4)
             cases = list(self._first_run("many queues"))
@@ -192,22 +209,20 @@ class Workloads:
     def _first_run(self, name: str) -> Iterator[Case]:
         self._clear()
         flags = {"on_queue_gap": OnQueueGap.BLANK}
-        with Recorder(self._disk) as recorder:
-            self._dispatch(recorder, self._config(**flags))
-        recorder.check()
+        recorder = self._recorded(self._config(**flags))
         ended = self.outcome()
         for log in (self.log.root, self.shorter):
             wanted = self._undisturbed(log, **flags)
 
             def resume(told: Told, log: Path = log) -> None:
-                # what an output is built with need not be said again once it has begun
+                # an output keeps its settings, so the flags are not needed again
                 again = {} if WATERMARK in told else flags
                 dispatch(self._config(log, **again))
 
             yield Case(f"{name}, {log.name}", recorder, resume, self.outcome, ended, [wanted])
 
     def followers(self) -> Iterator[Case]:
-        """A target elsewhere follows the queues and keeps what it has received."""
+        """A target on another machine follows the queues, and has no power cut."""
         wanted = {}
         for log in (self.log.root, self.shorter):
             self._clear()
@@ -239,20 +254,13 @@ class Workloads:
 
     def long_batch(self) -> Iterator[Case]:
         """One batch begins several files of one queue."""
-        log = self._alike
-        wanted = self._undisturbed(log.root)
+        wanted = self._undisturbed(self._alike.root)
         self._clear()
-        with Recorder(self._disk) as recorder:
-            self._dispatch(recorder, self._config(log.root))
-        recorder.check()
-
-        def resume(_told: Told) -> None:
-            dispatch(self._config(log.root))
-
-        yield Case("long batch", recorder, resume, self.outcome, self.outcome(), [wanted])
+        config = self._config(self._alike.root)
+        yield self._case("long batch", self._recorded(config), config, self.outcome(), wanted)
 
     def interrupted_starts(self, seed: int, number: int) -> Iterator[Case]:
-        """The start after a power cut, and all that follows, ends in another one."""
+        """A run that starts after a power cut is ended by another one."""
         rng = random.Random(seed)
         for case in (*self.dispatch(), *self.long_batch()):
             disks = len(case.recorder.operations) + 1
@@ -277,31 +285,19 @@ class Workloads:
         wanted = self._undisturbed(self.shorter)
         self._clear()
         dispatch(self._config())
-        with Recorder(self._disk) as recorder:
-            self._dispatch(recorder, self._config(self.shorter))
-        recorder.check()
-
-        def resume(_told: Told) -> None:
-            dispatch(self._config(self.shorter))
-
-        yield Case("cut log", recorder, resume, self.outcome, self.outcome(), [wanted])
+        config = self._config(self.shorter)
+        yield self._case("cut log", self._recorded(config), config, self.outcome(), wanted)
 
     def long_cut(self) -> Iterator[Case]:
-        """The same where whole files of a queue and of the index go."""
+        """The same with a cut that removes whole files of a queue and of the index."""
         half = GrownLog(self._stores / "half", random.Random(3), ext=True)
         half.grow(18, alike=True)
         half.cut(9)
         wanted = self._undisturbed(half.root)
         self._clear()
         dispatch(self._config(self._alike.root))
-        with Recorder(self._disk) as recorder:
-            self._dispatch(recorder, self._config(half.root))
-        recorder.check()
-
-        def resume(_told: Told) -> None:
-            dispatch(self._config(half.root))
-
-        yield Case("long cut", recorder, resume, self.outcome, self.outcome(), [wanted])
+        config = self._config(half.root)
+        yield self._case("long cut", self._recorded(config), config, self.outcome(), wanted)
 
     def second_run(self) -> Iterator[Case]:
         """A run that goes on after one that has ended; the log may lose its end."""
@@ -310,20 +306,13 @@ class Workloads:
         outcomes = [(log, self._undisturbed(log)) for log in (self.log.root, self.shorter)]
         self._clear()
         dispatch(self._config(begun.root))
-        with Recorder(self._disk) as recorder:
-            self._dispatch(recorder, self._config())
-        recorder.check()
-        ended = self.outcome()
+        recorder, ended = self._recorded(self._config()), self.outcome()
         for log, wanted in outcomes:
-
-            def resume(_told: Told, log: Path = log) -> None:
-                dispatch(self._config(log))
-
             name = f"second run, {log.name}"
-            yield Case(name, recorder, resume, self.outcome, ended, [wanted])
+            yield self._case(name, recorder, self._config(log), ended, wanted)
 
     def retention(self) -> Iterator[Case]:
-        """The log has lost its first file, and the files of its messages go."""
+        """The log has lost its first file, and the run removes the queue files of its messages."""
         log = GrownLog(self._stores / "retained", random.Random(7), ext=True)
         log.grow(60)
         self._clear()
@@ -331,18 +320,11 @@ class Workloads:
         dispatch(config)
         first, *_ = sorted((log.root / "commitlog").iterdir())
         first.unlink()
-        with Recorder(self._disk) as recorder:
-            self._dispatch(recorder, config)
-        recorder.check()
-
-        def resume(_told: Told) -> None:
-            dispatch(config)
-
-        ended = self.outcome()
-        yield Case("retention", recorder, resume, self.outcome, ended, [ended])
+        recorder, ended = self._recorded(config), self.outcome()
+        yield self._case("retention", recorder, config, ended, ended)
 
     def repair(self) -> Iterator[Case]:
-        """Units and entries were damaged; a repair finds them, and the next run completes it."""
+        """A repair cuts damaged units and entries, and the next run writes them again."""
         wanted = self._undisturbed(self.log.root)
         self._clear()
         dispatch(self._config(), self.cuts)
@@ -369,7 +351,8 @@ class Workloads:
         verify(settings, self._output, repair=True)
 
     def rebuild(self) -> Iterator[Case]:
-        """Everything is built anew with another setting and swapped in; old or new, never both."""
+        """Everything is built again with another setting and swapped in: a start finds either the
+        old output or the new one, never a mixture."""
         flags = {"on_queue_gap": OnQueueGap.BLANK}
         old, new = self._undisturbed(self.log.root), self._undisturbed(self.log.root, **flags)
         assert old != new

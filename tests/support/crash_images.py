@@ -1,11 +1,10 @@
-"""Every tree that a power cut may leave of a recorded run is started on, and must end as if nothing
-had happened.
+"""Runs that start on the trees that a power cut may leave, and must end as if there had been none.
 
-A case is one recorded run. After any of its operations the power may fail: an image of the disk is
-mounted, what the process told anybody before is compared with it, the product's own start and
-commits go on to the end of the log, and the outcome is compared with that of an undisturbed run.
-What a reader could see at the time is among the images too, since they keep unsynced writes, a
-watermark among them.
+A case is one recorded run, and the power may fail after any of its operations. Each image of the
+disk is mounted, and compared with the promises that the process had made until then. The product's
+own start and commits then go on to the end of the log, and the outcome must be that of an
+undisturbed run. Since images also keep unsynced writes, such as a watermark, they include every
+state that a reader could have seen.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from tests.support.power_cuts import Disk, Image, mount
 from tests.support.recorder import Recorder, read_tree
 
 ENOUGH = 5
-"""After so many problems no more images are tried."""
+"""No more images are tried after this many problems."""
 WATERMARK = "watermark"
-"""Note: the watermark that readers and followers were told of."""
+"""Kind of a note: the watermark that readers and followers have learned of."""
 DELIVERED = "delivered"
-"""Note: the end of the log that a follower's target holds."""
+"""Kind of a note: the end of the log up to which a follower's target has rows."""
 DONE = "done"
-"""Note: the run has ended, so that all that it has made is durable."""
+"""Kind of a note: the run has ended, so that everything that it built is durable."""
 DERIVED = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint")
 Told = Mapping[str, object]
 """Kind of a note -> its last value."""
@@ -41,7 +40,8 @@ Outcome = Mapping[str, object]
 
 
 def outcome(output: Path, sizes: tuple[int, int]) -> Outcome:
-    """Everything that must be the same; ``sizes`` are maxHashSlotNum and maxIndexNum."""
+    """Return everything in an output that must be equal; ``sizes`` are maxHashSlotNum and
+    maxIndexNum."""
     found: dict[str, object] = {}
     for name in DERIVED[:3]:
         root = output / name
@@ -51,7 +51,7 @@ def outcome(output: Path, sizes: tuple[int, int]) -> Outcome:
     paths = sorted(index.iterdir()) if index.is_dir() else []
     contents = [read_content(path, *sizes) for path in paths]
     if len(contents) > 1 and not contents[-1].entries:
-        # the file after a full one may be there already: a message without keys asks for it
+        # a message without keys may have opened the file after a full one already
         contents.pop()
     found["index"] = contents
     checkpoint = output / "checkpoint"
@@ -81,7 +81,7 @@ class Case:
     name: str
     recorder: Recorder
     resume: Callable[[Told], None]
-    """Start on what is in the directory, and go on to the end."""
+    """Starts on the content of the directory, and goes on to the end of the log."""
     outcome: Callable[[], Outcome]
     ended: Outcome
     """The outcome of the recorded run."""
@@ -95,7 +95,7 @@ class Case:
         return self.recorder.root
 
     def disks(self) -> Iterator[tuple[int, Disk]]:
-        """The disk after each operation, and before the first."""
+        """Yield the disk before the first operation, and after each one, with their count."""
         disk = Disk(self.recorder.begin, self.recorder.directories())
         yield 0, disk
         for count, operation in enumerate(self.recorder.operations, 1):
@@ -103,17 +103,17 @@ class Case:
             yield count, disk
 
     def told(self, count: int) -> Told:
-        """All that was told before the power failed after ``count`` operations."""
+        """Return the notes that were made up to the power cut after ``count`` operations."""
         notes = {kind: value for at, kind, value in self.recorder.notes if at <= count}
         return {**self.told_before, **notes}
 
     def mount(self, image: Image) -> None:
-        """Have the directory hold the image."""
+        """Replace everything in the directory by the image."""
         mount(image.tree, self.root)
         self._renumber(image)
 
     def _renumber(self, image: Image) -> None:
-        """A swap's journal names files by their inodes, which a real disk would keep."""
+        """Put the new inodes into a swap's journal; a real disk would have kept the old ones."""
         journal = next((path for path in image.tree if path.endswith(f"/{JOURNAL_NAME}")), None)
         if journal is None:
             return
@@ -128,7 +128,7 @@ class Case:
             (self.root / journal).write_text(json.dumps(steps))
 
     def problem(self, image: Image, told: Told) -> str | None:
-        """Find the fault of this image, or of what becomes of it; None where all is well."""
+        """Return what is wrong with this image, or with the outcome of a start on it, else None."""
         self.mount(image)
         output = self.root / "output"
         found = read_watermark(output / STATE_DIRECTORY)
@@ -169,18 +169,18 @@ def _unlike(here: Outcome, wanted: Outcome) -> str:
 
 @dataclass
 class Tally:
-    """How many images were tried, and what went wrong."""
+    """The number of tried images, and their problems."""
 
     images: int = 0
     distinct: int = 0
     operations: int = 0
     problems: list[str] = field(default_factory=list)
     first: tuple[Image, Told] | None = None
-    """The first image that went wrong."""
+    """The first image with a problem."""
     _seen: set[tuple[str, int, str]] = field(default_factory=set)
 
     def try_image(self, case: Case, count: int, image: Image) -> None:
-        """One image of the power cut after ``count`` operations; equal ones are tried once."""
+        """Try an image of the power cut after ``count`` operations, unless an equal one was."""
         told = case.told(count)
         self.images += 1
         key = (case.name, image.key(), str(told))
@@ -199,7 +199,8 @@ class Tally:
 
 
 def try_chosen(case: Case, tally: Tally, *, share: float = 1.0, seed: int = 0) -> None:
-    """Every power cut with nothing, all, one, or all but one of what is pending; or a share."""
+    """Try the chosen images after every operation: none and all of the pending operations always,
+    and a random ``share`` of those with one alone and with all but one."""
     rng = random.Random(f"{seed}:{case.name}")
     tally.operations += len(case.recorder.operations)
     for count, disk in case.disks():
@@ -211,7 +212,7 @@ def try_chosen(case: Case, tally: Tally, *, share: float = 1.0, seed: int = 0) -
 
 
 def try_random(case: Case, tally: Tally, seed: int, images: int) -> None:
-    """So many random images, spread over the recorded operations."""
+    """Try this many random images, spread over the recorded operations."""
     rng = random.Random(f"{seed}:{case.name}")
     counts = sorted(rng.choices(range(len(case.recorder.operations) + 1), k=images))
     wanted = {count: counts.count(count) for count in {*counts}}

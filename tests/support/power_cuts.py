@@ -1,10 +1,10 @@
 """The directory trees that a power cut may leave, after any of the recorded operations.
 
-A disk promises no more than POSIX does. Data of a file survives once the file is synced after the
-write, a name once its directory is. Of the rest any part may survive, alone and in any order: a
-write wholly, torn at a byte, a sector or a page, or as nothing but the file's new length; data
-without the length that was set before, so that it is lost; a rename or not, although never by
-halves. A length is one that the file once had.
+The disk is assumed to promise no more than POSIX. Data survives if its file was synced after the
+write, and a name if its directory was. Of everything else, any part may survive, in any order: a
+write may survive whole, torn at a byte, a sector or a page, or as the file's new length alone; data
+may survive without the length set before it, and is then lost; a rename survives or not, but never
+in part. The length that a file has is always one that it once had.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ from tests.support.recorder import (
 
 PAGE = 4096
 TEARS = (64, 512, PAGE)
-"""Any parts of a write between multiples of one of these in the file may survive; the least stands
-for a page in files that are that much smaller than real ones."""
+"""Units of a torn write in bytes: any of its aligned blocks of one of these sizes may survive. The
+smallest stands for a page, since the files here are that much smaller than real ones."""
 
 Piece = tuple[int, int]
-"""[start, end) of a write's bytes; the file grows up to the end, also for an empty piece."""
+"""[start, end) of a write's bytes. The file grows up to the end, even if the piece is empty."""
 _Pending = Names | Write | Resize
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The part of a pending operation that survives; pieces are of a write alone."""
+    """The part of a pending operation that survives. Only writes have pieces."""
 
     operation: _Pending
     pieces: tuple[Piece, ...] | None = None
-    """None for all of it."""
+    """None if the whole operation survives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The content of the disk when the power is back."""
+    """The content of the disk after a power cut."""
 
     tree: Tree
     numbers: dict[str, int]
-    """Path -> the number of the file in the recording."""
+    """Path -> the number that the recording gives to the file."""
 
     def key(self) -> int:
-        """Equal for equal trees."""
+        """Return a hash of the tree."""
         return hash(tuple(self.tree.items()))
 
 
 class Disk:
-    """A disk that knows what is durable and what is not yet; it is fed with operations in order."""
+    """A disk that receives operations in order, and knows which of them are durable."""
 
     def __init__(self, begin: Content, directories: Collection[int]) -> None:
-        """``directories`` are the numbers of all that are no files, now or later."""
+        """``directories`` are the numbers of all directories, now or later; others are files."""
         self._is_directory = frozenset(directories)
         self._directories = {key: dict(names) for key, names in begin.directories.items()}
         self._files = {key: bytes(data) for key, data in begin.files.items()}
         self.pending: list[_Pending] = []
 
     def apply(self, operation: Operation) -> None:
-        """One more operation has returned."""
+        """Take the next operation, which has returned to the process."""
         if isinstance(operation, SyncAll):
             self._make_durable(self.pending)
         elif isinstance(operation, Sync):
@@ -99,7 +99,7 @@ class Disk:
         self._make_durable(done)
 
     def _sync_range(self, synced: SyncRange) -> None:
-        """Whole pages, and whatever is needed to find them: the length of the file."""
+        """Make whole pages durable, and the file's length, without which they cannot be read."""
         start, end = synced.start - synced.start % PAGE, synced.end + -synced.end % PAGE
         done: list[_Pending] = []
         rest: list[_Pending] = []
@@ -125,7 +125,7 @@ class Disk:
                 before = self._files.get(operation.file, b"")
                 self._files[operation.file] = _written(before, [Kept(operation)])
         gone = set(map(id, done))
-        # an earlier name in the same place is settled with it
+        # an earlier change of the same name is durable too
         settled = {
             change[:2] for operation in done if isinstance(operation, Names)
             for change in operation.changes
@@ -142,7 +142,7 @@ class Disk:
         self.pending = kept
 
     def image(self, kept: Sequence[Kept]) -> Image:
-        """The tree if these pending operations survive, which are in their order."""
+        """Return the tree if these pending operations survive; they are given in their order."""
         directories = {key: dict(names) for key, names in self._directories.items()}
         changes: dict[int, list[Kept]] = {}
         for one in kept:
@@ -169,7 +169,8 @@ class Disk:
         return Image(tree, numbers)
 
     def chosen_images(self) -> Iterator[Image]:
-        """None of what is pending, all of it, each operation alone, all but each."""
+        """Yield the images in which none of the pending operations survives, all of them, each one
+        alone, and all but each one."""
         everything = [Kept(operation) for operation in self.pending]
         yield self.image([])
         if everything:
@@ -180,7 +181,7 @@ class Disk:
                 yield self.image(everything[:index] + everything[index + 1 :])
 
     def random_image(self, rng: random.Random) -> Image:
-        """Any part of what is pending, with writes whole or torn."""
+        """Return an image with a random part of the pending operations, and with torn writes."""
         likely, torn = rng.choice((0.1, 0.5, 0.9)), rng.choice((0.0, 0.3, 1.0))
         kept = []
         for operation in self.pending:
@@ -191,7 +192,8 @@ class Disk:
 
 
 def _tear(rng: random.Random, write: _Pending) -> tuple[Piece, ...]:
-    """Some of a write's pages or sectors, its first bytes, or its length alone."""
+    """Return the surviving pieces of a torn write: some of its blocks, its first bytes, or only its
+    length."""
     assert isinstance(write, Write)
     size = len(write.data)
     how = rng.choice(("bytes", "length", *TEARS))
@@ -231,7 +233,7 @@ def _written(content: bytes, changes: Sequence[Kept]) -> bytes:
 
 
 def mount(tree: Tree, root: Path) -> None:
-    """Have a directory hold a tree and nothing else."""
+    """Replace everything in a directory by a tree."""
     shutil.rmtree(root)
     root.mkdir()
     for name, data in tree.items():
@@ -246,7 +248,7 @@ def mount(tree: Tree, root: Path) -> None:
 
 
 class Power:
-    """The power of the disk that has one directory, for the length of a ``with`` block."""
+    """Power cuts, at chosen moments of a ``with`` block, of a disk that has one directory."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -261,14 +263,15 @@ class Power:
         self._recorder.__exit__(*error)
 
     def fail(self, rng: random.Random, let_go: Callable[[], object]) -> None:
-        """The power fails now, and is back; ``let_go`` closes what the process had open."""
+        """Cut the power now: leave a random image of the disk. ``let_go`` closes the files that the
+        process has open."""
         disk = Disk(self._recorder.begin, self._recorder.directories())
         for operation in self._recorder.operations:
             disk.apply(operation)
         self._begin_with(disk.random_image(rng).tree, let_go)
 
     def kill(self, _rng: random.Random, let_go: Callable[[], object]) -> None:
-        """The process ends now, and all that it wrote stays."""
+        """Kill the process now: everything that it wrote stays. ``let_go`` is as above."""
         self._begin_with(read_tree(self._root), let_go)
 
     def _begin_with(self, tree: Tree, let_go: Callable[[], object]) -> None:

@@ -1,9 +1,9 @@
-"""Records what a process asks of the file system below one directory, in order, with all bytes.
+"""A recorder of all changes to the files below one directory, in order, with their bytes.
 
-The recorder takes the place of the system calls themselves (``os``, ``mmap`` and the two that
-``store.fsops`` takes from the C library), so that it knows nothing of what the product believes to
-have synced. Stores to mapped files are found by comparison before every other operation.
-``Recorder.check`` shows that nothing was written past it.
+The recorder replaces the system calls themselves (in ``os``, ``mmap``, and the two that
+``store.fsops`` takes from the C library), so that it does not depend on what the product believes
+to have synced. Stores to mapped files are found by comparison before each other operation.
+``Recorder.check`` shows that no change has escaped it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from store import fsops
 ROOT = 0
 """The number of the directory that is recorded."""
 _MIN_GAP = 8
-"""Stores to a mapping that are at least so many unchanged bytes apart are separate writes."""
+"""Changes in a mapping with at least this many unchanged bytes between them are separate writes."""
 Tree = dict[str, bytes | None]
 """Relative path -> content; None for a directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes of a file."""
+    """Bytes written to a file."""
 
     file: int
     at: int
     data: bytes
     grows: bool = False
-    """Whether the file was shorter before."""
+    """Whether the write extends the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names that begin to stand for another file or for none, all at once."""
+    """An atomic change of names, each of which then belongs to another file or to none."""
 
     changes: tuple[tuple[int, str, int | None], ...]
-    """(directory, name, file or directory)."""
+    """(directory, name, its new file or directory)."""
     synced_by: frozenset[int]
-    """The directories that must be synced for it."""
+    """The directories that must be synced for the change to be durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Content:
     files: dict[int, bytearray] = field(default_factory=dict)
 
     def tree(self) -> Tree:
-        """All that can be reached by name."""
+        """Return everything that has a name."""
         found: Tree = {}
 
         def visit(directory: int, prefix: str) -> None:
@@ -106,7 +106,7 @@ class Content:
 
 
 def read_tree(root: Path) -> Tree:
-    """The tree below a real directory."""
+    """Return the tree below a real directory."""
     found: Tree = {}
 
     def visit(directory: str, prefix: str) -> None:
@@ -124,18 +124,18 @@ def read_tree(root: Path) -> Tree:
 
 
 class Recorder:
-    """Everything that happens below a directory within a ``with`` block; what is there at its
-    beginning counts as durable."""
+    """Records the changes below a directory within a ``with`` block. What is there when the block
+    begins counts as durable."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.operations: list[Operation] = []
         self.notes: list[tuple[int, str, object]] = []
-        """(number of operations before it, kind, value): what somebody was told."""
+        """(number of operations before it, kind, value): what somebody has learned."""
         self.begin = Content()
         self._live = Content()
         self.inodes: dict[int, int] = {}
-        """File -> the inode that it had here."""
+        """File -> its inode during the recording."""
         self._descriptors: dict[int, int] = {}
         self._mappings: list[tuple[mmap.mmap, int]] = []
         self._next = ROOT + 1
@@ -143,17 +143,17 @@ class Recorder:
         self._undo: list[Callable[[], None]] = []
 
     def note(self, kind: str, value: object) -> None:
-        """Somebody is told something now."""
+        """Note that somebody learns something now."""
         with self._lock:
             self._find_stores()
             self.notes.append((len(self.operations), kind, value))
 
     def directories(self) -> Collection[int]:
-        """The numbers of all directories that there were."""
+        """Return the numbers of all directories that have existed."""
         return self._live.directories.keys()
 
     def check(self) -> None:
-        """All that stands in the real directory was recorded."""
+        """Assert that the real directory has what the recorded operations make."""
         assert self._live.tree() == read_tree(self.root)
 
     def __enter__(self) -> Recorder:
@@ -222,7 +222,7 @@ class Recorder:
             data.extend(bytes(operation.size - len(data)))
 
     def _find_stores(self) -> None:
-        """Record as writes what was stored in mapped files."""
+        """Record changes of mapped files as writes."""
         for mapping, file in self._mappings:
             now = np.frombuffer(mapping[:], np.uint8)
             live = self._live.files[file]
@@ -236,7 +236,7 @@ class Recorder:
                 live[first:last] = now[first:last].tobytes()
 
     def _place(self, path: Any, dir_fd: int | None = None) -> tuple[int, str] | None:
-        """(directory, name) of a path below the root; None elsewhere."""
+        """Return (directory, name) of a path below the root; None for any other path."""
         if isinstance(path, int):
             return None
         text = os.fsdecode(path)
@@ -347,7 +347,7 @@ class Recorder:
                 self._add(Names(((*place, number),), frozenset({place[0]})))
 
     def exchanged(self, first: bytes, second: bytes) -> None:
-        """renameat2 has exchanged two names."""
+        """Record that renameat2 has exchanged two names."""
         with self._lock:
             one, other = self._place(first), self._place(second)
             if one is None or other is None:
@@ -357,26 +357,26 @@ class Recorder:
             self._add(Names(changes, frozenset({one[0], other[0]})))
 
     def synced_all(self, fd: int) -> None:
-        """syncfs has returned."""
+        """Record that syncfs has returned."""
         with self._lock:
             if fd in self._descriptors:
                 self._add(SyncAll())
 
     def mapped(self, mapping: mmap.mmap, fd: int) -> None:
-        """A file is mapped for writing."""
+        """Watch a file that is mapped for writing."""
         with self._lock:
             if fd in self._descriptors:
                 self._mappings.append((mapping, self._descriptors[fd]))
 
     def synced_range(self, mapping: mmap.mmap, start: int, end: int) -> None:
-        """msync has returned."""
+        """Record that msync has returned."""
         with self._lock:
             for known, file in self._mappings:
                 if known is mapping:
                     self._add(SyncRange(file, start, end))
 
     def unmapped(self, mapping: mmap.mmap) -> None:
-        """A mapping is about to end."""
+        """Record the last changes of a mapping that is about to end."""
         with self._lock:
             self._find_stores()
             self._mappings = [pair for pair in self._mappings if pair[0] is not mapping]
@@ -388,7 +388,7 @@ def _with_real(function: Any, real: Any) -> Callable[..., object]:
 
 def _mapping_class(recorder: Recorder, real: Any) -> Any:
     class Mapping(real):  # type: ignore[misc]
-        """A mapping that tells of its end and its syncs."""
+        """A mapping that reports its syncs and its end to the recorder."""
 
         def __new__(cls, fd: int, length: int, *args: Any, **options: Any) -> Any:
             mapping = super().__new__(cls, fd, length, *args, **options)

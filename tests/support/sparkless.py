@@ -1,5 +1,5 @@
-"""``run_dispatcher`` without Spark: the product's own start and commits, and the files that Spark
-would write between them. Spark syncs none of these (``checkpoints.spark_checkpoint``)."""
+"""``run_dispatcher`` without Spark: the product's own start and commits, and between them the files
+of Spark's checkpoint, which Spark does not sync (``checkpoints.spark_checkpoint``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streaming.startup import Start, plan_start, take_over
 
 
 class SparkFiles:
-    """Spark's side of a query's checkpoint, written as Spark does: never synced."""
+    """The files of a query's checkpoint, written as by Spark: never synced."""
 
     def __init__(self, config: DispatcherConfig, start: Start) -> None:
         self._directory = config.spark_directory
@@ -29,7 +29,7 @@ class SparkFiles:
         position = start.plan.spark
         self._batch_id = -1 if position is None else position.batch_id
         self.planned_end: int | None = None
-        """The end of the batch that Spark repeats."""
+        """The end of the planned batch that Spark repeats first; None if there is none."""
         if position is not None and not position.committed:
             self._batch_id -= 1
             self.planned_end = position.planned_end
@@ -37,7 +37,7 @@ class SparkFiles:
             self._write("metadata", json.dumps({"id": self._store_id}))
 
     def plan(self, end: int) -> None:
-        """The next batch is planned; that of the batch before is committed first."""
+        """Write the commit of the last batch, and the plan of the next one."""
         self._batch_id += 1
         if self._batch_id and self.planned_end is None:
             self._write(f"commits/{self._batch_id - 1}", 'v1\n{"nextBatchWatermarkMs":0}')
@@ -64,8 +64,11 @@ def dispatch(
     open_followers: type[Followers] = Followers,
     with_spark_files: bool = False,
 ) -> Sequence[str]:
-    """Dispatch all that is there, in batches that end at ``cuts`` of the log; the notes of the
-    start. ``part`` is given the first batch and chooses where it ends instead."""
+    """Dispatch the whole log, in batches that end at ``cuts``, and return the notes of the start.
+
+    ``part`` is called with the first batch; if it returns a physical offset within that batch, only
+    the messages up to there are committed, and nothing after them.
+    """
     settings, log = config.open_store()
     with closing(log):
         finish_swap(config.output)

@@ -1,8 +1,6 @@
 package reput.interop;
 
-import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
-import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
@@ -28,9 +26,7 @@ record AdminCommand(Protocol protocol) implements Callable<Void> {
     @Override
     public Void call() throws Exception {
         MQAdminStartup.initCommand();
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+        for (String line : Protocol.requests()) {
             String[] words = line.split("\t", -1);
             System.setProperty("rocketmq.namesrv.addr", words[0]);
             protocol.json(Map.of("output", output(Arrays.copyOfRange(words, 1, words.length))));

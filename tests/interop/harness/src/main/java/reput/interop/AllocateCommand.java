@@ -1,8 +1,5 @@
 package reput.interop;
 
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -32,9 +29,7 @@ record AllocateCommand(Protocol protocol) implements Callable<Void> {
 
     @Override
     public Void call() throws Exception {
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+        for (String line : Protocol.requests()) {
             protocol.line(answer(line.split("\t", -1)));
         }
         return null;

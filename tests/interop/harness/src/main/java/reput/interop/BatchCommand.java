@@ -1,8 +1,5 @@
 package reput.interop;
 
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
@@ -45,9 +42,7 @@ record BatchCommand(Protocol protocol, BatchConsumeQueue queue) implements Calla
             throw new IllegalStateException("the files could not be loaded");
         }
         queue.recover();
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+        for (String line : Protocol.requests()) {
             protocol.line(String.valueOf(answer(line.strip().split(" "))));
         }
         queue.flush(0);

@@ -1,9 +1,6 @@
 package reput.interop;
 
-import java.io.BufferedReader;
 import java.io.IOException;
-import java.io.InputStreamReader;
-import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.concurrent.Callable;
 
@@ -61,9 +58,7 @@ record BrokerCommand(StoreSettings settings, List<TopicSpec> topics, Protocol pr
     }
 
     private void takeOrders(LocalBroker broker) throws IOException {
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+        for (String line : Protocol.requests()) {
             if (line.strip().equals("stop")) {
                 return;
             }

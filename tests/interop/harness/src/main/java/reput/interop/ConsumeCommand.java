@@ -1,8 +1,5 @@
 package reput.interop;
 
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.nio.charset.StandardCharsets;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
@@ -173,11 +170,7 @@ record ConsumeCommand(
     }
 
     private static void awaitStop() throws Exception {
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        while (lines.readLine() != null) {
-            continue;
-        }
+        Protocol.requests().forEach(line -> {});
     }
 
     private void tell(MessageExt message) {

@@ -1,8 +1,5 @@
 package reput.interop;
 
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.nio.charset.StandardCharsets;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.concurrent.Callable;
@@ -27,9 +24,7 @@ record ExtCommand(Protocol protocol, ConsumeQueueExt ext) implements Callable<Vo
         if (!ext.load()) {
             throw new IllegalStateException("the files could not be loaded");
         }
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+        for (String line : Protocol.requests()) {
             protocol.line(answer(line.strip().split(" ")));
         }
         ext.flush(0);

@@ -1,7 +1,5 @@
 package reput.interop;
 
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -36,9 +34,7 @@ record FilterCommand(Protocol protocol) implements Callable<Void> {
     @Override
     public Void call() throws Exception {
         ConsumerFilterManager manager = new ConsumerFilterManager();
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+        for (String line : Protocol.requests()) {
             protocol.line(answer(manager, line.strip().split(" ")));
         }
         return null;

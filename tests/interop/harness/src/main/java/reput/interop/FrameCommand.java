@@ -1,7 +1,5 @@
 package reput.interop;
 
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
@@ -27,9 +25,7 @@ record FrameCommand(Protocol protocol) implements Callable<Void> {
 
     @Override
     public Void call() throws Exception {
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+        for (String line : Protocol.requests()) {
             String[] words = line.split("\t", -1);
             protocol.line(words[0].equals("encode") ? encode(words) : decode(words[1]));
         }

@@ -1,8 +1,5 @@
 package reput.interop;
 
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.nio.charset.StandardCharsets;
 import java.util.concurrent.Callable;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.common.MixAll;
@@ -19,9 +16,7 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 record PathsCommand(Protocol protocol, int fileSize) implements Callable<Void> {
     @Override
     public Void call() throws Exception {
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+        for (String line : Protocol.requests()) {
             String[] parts = line.split("\\|", -1);
             MessageStoreConfig config = new MessageStoreConfig();
             config.setStorePathCommitLog(parts[0]);

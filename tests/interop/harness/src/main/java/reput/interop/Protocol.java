@@ -1,9 +1,11 @@
 package reput.interop;
 
 import com.alibaba.fastjson2.JSON;
+import java.io.BufferedReader;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.IOException;
+import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -11,7 +13,8 @@ import java.nio.file.Path;
 import java.util.Map;
 
 /**
- * The only writer of stdout: one line per message, flushed at once, because a test waits for it.
+ * The only reader of stdin and writer of stdout: a line per message, flushed at once, because a
+ * test waits for it.
  *
  * <p>RocketMQ itself prints here and there to stdout and stderr. That goes to a file in the log
  * directory, so stdout stays parseable and stderr holds nothing but this process's own failure.
@@ -37,6 +40,13 @@ final class Protocol {
         System.setOut(console);
         System.setErr(console);
         return new Protocol(out);
+    }
+
+    /** The lines of stdin, each of them a request, until its end. */
+    static Iterable<String> requests() {
+        BufferedReader lines =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        return () -> lines.lines().iterator();
     }
 
     /** Writes one line. A vanished reader is not an error: it has no one left to tell. */

@@ -1,10 +1,7 @@
 package reput.interop;
 
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
 import java.io.PrintWriter;
 import java.io.StringWriter;
-import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.concurrent.Callable;
 
@@ -18,9 +15,7 @@ import java.util.concurrent.Callable;
 record SessionCommand(Protocol protocol) implements Callable<Void> {
     @Override
     public Void call() throws Exception {
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+        for (String line : Protocol.requests()) {
             try {
                 Harness.parse(line.split("\t", -1), protocol).call();
             } catch (Exception e) {

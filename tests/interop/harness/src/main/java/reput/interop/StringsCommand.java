@@ -1,7 +1,5 @@
 package reput.interop;
 
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.HexFormat;
 import java.util.concurrent.Callable;
@@ -15,9 +13,7 @@ import java.util.concurrent.Callable;
 record StringsCommand(Protocol protocol) implements Callable<Void> {
     @Override
     public Void call() throws Exception {
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+        for (String line : Protocol.requests()) {
             String text =
                 new String(HexFormat.of().parseHex(line.strip()), StandardCharsets.UTF_8);
             protocol.line(text.length() + " " + text.hashCode());
