@@ -196,7 +196,7 @@ def _measure_latency(context: Context, name: str) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was observed of a live log while it was written without a pause."""
+    """Observations of a live log while it was written without a pause."""
 
     appends: NDArray[np.int64]
     watermarks: NDArray[np.int64]

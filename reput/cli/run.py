@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class OnCorrupt(StrEnum):
-    """What a run does at damaged bytes: list them in the quarantine and go on, or fail."""
+    """The reaction to damaged bytes: list them in the quarantine and go on, or fail."""
 
     QUARANTINE = "quarantine"
     FAIL = "fail"
