@@ -33,7 +33,7 @@ SHOWN = 20
 
 
 def main() -> int:
-    """Try images until there are enough; the exit code is 1 where one of them went wrong."""
+    """Try images until there are enough; the exit code is 1 if any had a problem."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("images", type=int)
     parser.add_argument("--seed", type=int, default=None)

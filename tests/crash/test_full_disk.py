@@ -42,7 +42,7 @@ WAITING = re.compile(r"(\S+) error +waiting for space: ")
 
 
 class Runs:
-    """A live log, and one run after the other of a dispatcher whose output is on the small disk."""
+    """A live log, and the runs of a dispatcher whose output is on the small disk."""
 
     def __init__(self, directory: Path, disk: SmallDisk) -> None:
         self.disk = disk
@@ -60,7 +60,7 @@ class Runs:
         self.resumed = 0
 
     def produce(self) -> subprocess.Popen[bytes]:
-        """The broker's side: a log that grows by 500 messages a second."""
+        """Grow the log by 500 messages a second, as a broker would."""
         self.store.mkdir()
         (self.store / "broker.conf").write_text(BROKER_CONF)
         command = [
@@ -73,7 +73,7 @@ class Runs:
         return process  # type: ignore[no-any-return]
 
     def wait_until(self, is_true: object) -> None:
-        """Polls what other processes do; the run must go on meanwhile."""
+        """Poll until a condition of other processes holds, while the run goes on."""
         assert callable(is_true)
         deadline = time.monotonic() + LONGEST_SECONDS
         while not is_true():
@@ -83,12 +83,12 @@ class Runs:
             time.sleep(POLL_SECONDS)
 
     def position(self) -> int:
-        """The watermark."""
+        """The watermark's physical offset."""
         found = read_watermark(self.inside / STATE_DIRECTORY)
         return found.end_offset if found else 0
 
     def start(self) -> None:
-        """Begin a run, and see it dispatch or wait for space."""
+        """Begin a run, and wait until it dispatches or waits for space."""
         before = self.position()
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -101,13 +101,14 @@ class Runs:
         return [datetime.fromisoformat(moment) for moment in found]
 
     def catch_up(self) -> None:
-        """There is space: the run, still the same process, comes to where the log is now."""
+        """After there is space again, wait until the same process has caught up with the log."""
         end = log_end(self.store)
         self.wait_until(lambda: self.position() >= end)
         self.resumed += 1
 
     def stop(self) -> None:
-        """SIGTERM: done, or 1 where the run was waiting; one line of error at the most."""
+        """Send SIGTERM, and check that the run ends with 0, or with 1 if it was waiting, and with
+        one error line at most."""
         process = self.process
         assert process is not None
         began = time.monotonic()
@@ -133,7 +134,7 @@ def _index(root: Path) -> list[Content]:
 
 
 def _round(runs: Runs, rng: random.Random, *, stopping: bool) -> None:
-    """One time that the disk is full."""
+    """Fill the disk and empty it once."""
     disk = runs.disk
     if runs.process is not None:
         time.sleep(rng.random())  # the moment is random, not an event
@@ -197,12 +198,13 @@ def _fill_and_empty(tmp_path: Path, rounds: int, seed: int) -> None:
 
 
 def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
-    """Filled and emptied once while a run goes on, once with a SIGTERM meanwhile."""
+    """The disk is filled and emptied once during a run, and once with a SIGTERM while it is
+    full."""
     _fill_and_empty(tmp_path, 2, int(os.environ.get("REPUT_TEST_SEED", "20261101")))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_a_disk_that_fills_a_hundred_times(tmp_path: Path) -> None:
-    """The same, a hundred times, a quarter of them with a SIGTERM."""
+    """A hundred rounds, a quarter of them with a SIGTERM."""
     _fill_and_empty(tmp_path, 100, int(os.environ.get("REPUT_TEST_SEED", "20261102")))

@@ -45,7 +45,7 @@ def _wait_for_batches(
 
 
 def _kill_catch_ups(tmp_path: Path, messages: int, rounds: int, seed: int) -> None:
-    """Batches large enough to be written while the next is scanned, killed among them."""
+    """Kill catch-ups whose batches are large enough to be written while the next one is scanned."""
     print(f"seed={seed}")
     rng = random.Random(seed)
     store, output, plain = tmp_path / "store", tmp_path / "output", tmp_path / "plain"
@@ -110,17 +110,18 @@ def _kill_rounds(tmp_path: Path, rounds: int, seed: int) -> None:
 
 
 def test_killed_catch_ups_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
-    """Two rounds over a backlog of five batches; no spool file stays."""
+    """Two rounds over a backlog of five batches; no spool file is left."""
     _kill_catch_ups(tmp_path, 600_000, 2, int(os.environ.get("REPUT_TEST_SEED", "20260103")))
 
 
 @pytest.mark.slow
 def test_thirty_killed_catch_ups_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
-    """The same over ten batches, thirty times; the output is begun anew whenever it is complete."""
+    """Thirty rounds over ten batches; a complete output is removed and built again."""
     _kill_catch_ups(tmp_path, 1_200_000, 30, int(os.environ.get("REPUT_TEST_SEED", "20260104")))
 
 
 @pytest.mark.slow
 def test_hundred_killed_runs_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
-    """Batches of milliseconds; test_kill_followers.py has a few rounds of it, with a table."""
+    """Runs with batches of milliseconds; test_kill_followers.py has a few such rounds, with a
+    table."""
     _kill_rounds(tmp_path, 100, int(os.environ.get("REPUT_TEST_SEED", "20260102")))

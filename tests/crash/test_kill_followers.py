@@ -1,4 +1,5 @@
-"""kill -9 around the commits of a Delta table: every message once, whatever was cut short."""
+"""kill -9 around the commits of a Delta table: every message is there once, wherever a commit was
+cut."""
 
 from __future__ import annotations
 
@@ -54,14 +55,15 @@ followers.close()
 
 
 def commits(table: Path | str) -> int:
-    """Versions of the table."""
+    """The number of the table's versions."""
     if isinstance(table, Path):
         return len(list((table / "_delta_log").glob("*.json")))
     return DeltaTable(table).version() + 1 if DeltaTable.is_deltatable(table) else 0
 
 
 def wait_for_commits(process: subprocess.Popen[bytes], table: Path | str, wanted: int) -> bool:
-    """Wait until so many more are there; return False if the process has ended by itself."""
+    """Wait until there are ``wanted`` further versions; return False if the process ends by
+    itself."""
     before, deadline = commits(table), time.monotonic() + COMMIT_TIMEOUT
     while commits(table) < before + wanted:
         if process.poll() is not None:
@@ -73,7 +75,7 @@ def wait_for_commits(process: subprocess.Popen[bytes], table: Path | str, wanted
 
 @pytest.fixture
 def object_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a table in it, of which the environment tells."""
+    """The URL of a table in object storage, to which the environment gives access."""
     with running_server() as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -81,20 +83,20 @@ def object_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_killed_followers_leave_every_row_once(tmp_path: Path) -> None:
-    """Without Spark: a commit for every few messages, killed among them."""
+    """Followers without Spark commit every few messages, and are killed during commits."""
     _kill_followers(tmp_path, tmp_path / "table", 75, 3)
 
 
 def test_killed_followers_leave_every_row_once_in_object_storage(
     tmp_path: Path, object_storage: str
 ) -> None:
-    """The same, over the protocol of S3."""
+    """The same, with a table that is reached by the protocol of S3."""
     _kill_followers(tmp_path, object_storage, 20, 3)
 
 
 @pytest.mark.slow
 def test_followers_killed_more_often_leave_every_row_once(tmp_path: Path) -> None:
-    """Twice as many rounds."""
+    """The same, with twice as many rounds."""
     _kill_followers(tmp_path, tmp_path / "table", 150, 6)
 
 
@@ -102,12 +104,13 @@ def test_followers_killed_more_often_leave_every_row_once(tmp_path: Path) -> Non
 def test_followers_killed_more_often_leave_every_row_once_in_object_storage(
     tmp_path: Path, object_storage: str
 ) -> None:
-    """The same, over the protocol of S3."""
+    """The same, with twice as many rounds and the protocol of S3."""
     _kill_followers(tmp_path, object_storage, 40, 6)
 
 
 def _kill_followers(tmp_path: Path, table: Path | str, parts: int, share: int) -> None:
-    """No round may commit more than one of ``share`` parts of the log."""
+    """Kill followers in rounds, none of which commits more than one of ``share`` parts of the
+    log."""
     seed = int(os.environ.get("REPUT_TEST_SEED", "20260105"))
     print(f"seed={seed}")
     rng = random.Random(seed)
@@ -145,7 +148,7 @@ def _kill_followers(tmp_path: Path, table: Path | str, parts: int, share: int) -
 
 
 def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
-    """Whole runs beside a producer, killed at random moments, now and then without positions."""
+    """Kill whole runs at random moments while a log grows, and sometimes remove their positions."""
     print(f"seed={seed}")
     rng = random.Random(seed)
     store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
@@ -195,7 +198,7 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
 
 @pytest.mark.usefixtures("spark")
 def test_killed_runs_leave_every_row_once(tmp_path: Path) -> None:
-    """Three rounds of the command itself; the queues are those of an undisturbed one, too."""
+    """Three rounds of the whole command; the queues too are those of an undisturbed run."""
     _kill_runs(tmp_path, 3, int(os.environ.get("REPUT_TEST_SEED", "20260106")))
 
 
@@ -203,5 +206,5 @@ def test_killed_runs_leave_every_row_once(tmp_path: Path) -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.usefixtures("spark")
 def test_hundred_killed_runs_leave_every_row_once(tmp_path: Path) -> None:
-    """The same, a hundred times."""
+    """The same, with a hundred rounds."""
     _kill_runs(tmp_path, 100, int(os.environ.get("REPUT_TEST_SEED", "20260107")))

@@ -1,4 +1,4 @@
-"""Spark's JVM dies below a run, as the kernel kills it where memory runs out."""
+"""The kernel kills Spark's JVM under a run, as it does when memory runs out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_SECONDS = 120.0
 
 @pytest.mark.usefixtures("spark")
 def test_a_lost_jvm_is_one_line_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    """The queues are RocketMQ's own afterwards."""
+    """After the next run, the queues are RocketMQ's own."""
     store, output = unpack_golden("plain", tmp_path), tmp_path / "output"
     end = log_end(store)
     process = subprocess.Popen(

@@ -1,6 +1,6 @@
-"""Power cuts at every moment of small runs: what was told is on the disk, the end is the same.
+"""Power cuts at every moment of small runs: all promises hold, and the outcome is the same.
 
-Images are a sample here; ``make crash-images`` tries as many as one likes (``tests.crash.images``).
+Images are a sample here; ``make crash-images`` tries any number (``tests.crash.images``).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def workloads(ram_path: Path) -> Iterator[Workloads]:
 def test_a_power_cut_changes_nothing(
     workloads: Workloads, seed: int, name: str, share: float | None, images: int
 ) -> None:
-    """After every operation nothing and all of what is pending and a share of single losses, and
-    random images with torn writes."""
+    """After every operation, none and all of the pending operations survive, and a share of the
+    images with one alone or without one is tried; then random images with torn writes."""
     tally = Tally()
     for case in getattr(workloads, name)():
         if share is not None:
@@ -50,7 +50,7 @@ def test_a_power_cut_changes_nothing(
 
 
 def test_a_power_cut_during_the_start_after_a_power_cut(workloads: Workloads, seed: int) -> None:
-    """Again and again is no different from once."""
+    """A second power cut hits the start, with the same outcome."""
     tally = Tally()
     for case in workloads.interrupted_starts(seed, 4):
         try_random(case, tally, seed, 40)

@@ -1,4 +1,4 @@
-"""Administrators ask and change: resets, clones, a member's state, messages by key and id."""
+"""Requests of administrators: resets, clones, a member's state, messages by key and id."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def place(queue_id: int = 0, **more: object) -> dict[str, object]:
 
 
 def pull(offset: int, **more: object) -> dict[str, object]:
-    """As a push consumer's."""
+    """Ext fields of a push consumer's pull."""
     fields = {"maxMsgNums": 32, "sysFlag": 2, "suspendTimeoutMillis": 15000, "subVersion": 1}
     return place(queueOffset=offset, **{**fields, **more})
 
 
 def reset(time_ms: int, **more: object) -> dict[str, object]:
-    """The group's offsets, by time."""
+    """Ext fields of a reset of the group by time."""
     return {"topic": "Topic", "group": "group", "timestamp": time_ms, "isForce": True, **more}
 
 
@@ -57,7 +57,7 @@ def port(store: Path) -> Iterator[int]:
 
 
 def committed(client: Client, queue_id: int = 0, group: str = "group") -> int | None:
-    """As somebody sees it who is no member."""
+    """The committed offset, as a client that is no member gets it."""
     answer = client.ask(QUERY, place(queue_id, consumerGroup=group))
     return int(answer.ext["offset"]) if answer.code == 0 else None
 
@@ -70,7 +70,8 @@ def offsets(answer: Answer) -> dict[int, int]:
 
 
 def test_a_reset_holds_against_late_commits(port: int) -> None:
-    """The waiting pull ends; what the member commits before it begins anew is of no value."""
+    """The waiting pull ends, and the member's commits are ignored until it begins at the new
+    offset."""
     with Client(port) as member, Client(port) as admin:
         assert member.ask(HEART_BEAT, {}, heartbeat("c", "group", "Topic")).code == 0
         assert member.ask(UPDATE, place(commitOffset=8)).code == 0
@@ -90,7 +91,8 @@ def test_a_reset_holds_against_late_commits(port: int) -> None:
 
 
 def test_a_member_follows_a_reset_at_its_next_pull(port: int) -> None:
-    """Each member once, and each queue by itself; who asks where to begin knows it already."""
+    """Each member is sent to the new offset once, for each queue; one that has asked for the
+    committed offset knows it already."""
     with Client(port) as first, Client(port) as second, Client(port) as admin:
         for client, name in ((first, "a"), (second, "b")):
             assert client.ask(HEART_BEAT, {}, heartbeat(name, "group", "Topic")).code == 0
@@ -108,7 +110,7 @@ def test_a_member_follows_a_reset_at_its_next_pull(port: int) -> None:
 
 
 def test_where_a_reset_leads(port: int) -> None:
-    """By time, past everything, and to one queue's offset; nothing is moved that cannot be."""
+    """By time, to the end, and to one queue's offset. An impossible reset moves nothing."""
     with Client(port) as client:
         assert client.ask(RESET, reset(1003)).code == 26
         assert client.ask(UPDATE, place(commitOffset=8)).code == 0
@@ -123,14 +125,15 @@ def test_where_a_reset_leads(port: int) -> None:
 
 
 def table(store: Path) -> dict[str, dict[str, int]]:
-    """The file's."""
+    """The offsets in the file."""
     document = configjson.read(store / CONSUMER_OFFSET_FILE)
     assert isinstance(document, dict)
     return dict(document["offsetTable"])
 
 
 def test_a_clone_replaces_offsets(store: Path) -> None:
-    """Where the source has none the target loses its own, and does so over a restart."""
+    """The target also loses its offsets in queues where the source has none, and does not have them
+    back after a restart."""
     names = {"srcGroup": "group", "destGroup": "copy", "topic": "", "offline": "true"}
     with served(store) as port, Client(port) as client:
         assert client.ask(CLONE, {**names}).code == 1
@@ -169,7 +172,7 @@ def test_a_members_state_is_asked_for(port: int) -> None:
 
 
 def test_a_member_consumes_one_message(store: Path, port: int) -> None:
-    """It gets the record; a message that is not there is nobody's."""
+    """The member gets the record; a message that does not exist is refused."""
     ((position, record), *_) = read_log(store / "commitlog")
     question: dict[str, object] = {"consumerGroup": "group", "clientId": "c", "brokerName": "x"}
     with Client(port) as admin, Client(port) as member:
@@ -190,7 +193,7 @@ def test_a_member_consumes_one_message(store: Path, port: int) -> None:
 
 
 def test_the_least_offset_of_all_groups(port: int) -> None:
-    """Queues that are left out keep their offsets; RocketMQ would remove them."""
+    """Groups in filterGroups are left out and keep their offsets, which RocketMQ would remove."""
     with Client(port) as client:
         for group, offsets in (("a", {0: 3, 1: 5}), ("b", {0: 2}), ("c", {1: 4})):
             for queue_id, offset in offsets.items():
@@ -211,7 +214,7 @@ def test_the_least_offset_of_all_groups(port: int) -> None:
 
 
 def test_messages_by_key_and_by_position(tmp_path: Path) -> None:
-    """The log's bytes: a plain look at the properties says which."""
+    """The answers are the log's bytes; the expected ones are found by the properties."""
     store = unpack_golden("mixed", tmp_path)
     stored = dict(read_log(store / "commitlog"))
     by_key = defaultdict[tuple[str, str], list[int]](list)

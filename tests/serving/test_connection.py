@@ -1,4 +1,4 @@
-"""Connections: bad bytes, clients that do not read, TLS, and who waits for whom."""
+"""Connections: malformed bytes, slow clients, limits and TLS."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOBODY = {"topic": "Topic_1", "consumerGroup": "group", "queueId": 0, "queueOffs
 def test_bytes_that_are_no_frame_close_their_connection_only(
     port: int, data: bytes, request: pytest.FixtureRequest
 ) -> None:
-    """With one line in the log, but for TLS where there is no certificate."""
+    """One line is logged, except for TLS where there is no certificate."""
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -48,7 +48,8 @@ def test_bytes_that_are_no_frame_close_their_connection_only(
 
 
 def test_requests_that_are_not_answered(port: int) -> None:
-    """Unknown ones get 3; one-way ones nothing, even where they fail; answers are passed over."""
+    """Unknown requests are answered with 3, one-way requests never, even if they fail, and
+    responses are ignored."""
     with Client(port) as client:
         answer = client.ask(310, {"a": "group"})
         assert (answer.code, answer.header["remark"]) == (3, " request type 310 not supported")
@@ -61,7 +62,7 @@ def test_requests_that_are_not_answered(port: int) -> None:
 
 
 def test_frames_in_pieces_and_many_at_once(port: int) -> None:
-    """A frame may come byte by byte; answers come in the order of the requests."""
+    """A frame may arrive byte by byte, and answers come in the order of the requests."""
     with Client(port) as client:
         left, right = socket.socketpair()
         plain, client.socket = client.socket, left
@@ -80,7 +81,7 @@ def test_frames_in_pieces_and_many_at_once(port: int) -> None:
 
 
 def test_a_client_that_does_not_read_is_not_read_from(store: Path) -> None:
-    """Its requests wait, others are served; when it reads it gets every answer."""
+    """Its requests wait while others are served. When it reads, it gets every answer."""
     with served(store) as port, Client(port) as slow, Client(port) as other:
         slow.socket.setblocking(False)
         sent = 0
@@ -100,7 +101,7 @@ def test_a_client_that_does_not_read_is_not_read_from(store: Path) -> None:
 def test_memory_for_unfinished_requests_is_bounded(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever holds much of it without end loses its connection; small ones go on."""
+    """A connection that holds too much of it is closed; small ones are served."""
     monkeypatch.setattr(connection.Budget.__init__, "__defaults__", (1 << 20,))
     with served(store) as port, Client(port) as small, Client(port) as large:
         large.socket.sendall(struct.pack(">II", 8 << 20, 10))
@@ -113,7 +114,7 @@ def test_memory_for_unfinished_requests_is_bounded(
 
 @pytest.mark.parametrize("is_required", [False, True])
 def test_tls_is_told_by_the_first_byte(store: Path, is_required: bool, tmp_path: Path) -> None:
-    """Both kinds of client on one port, unless TLS is required."""
+    """One port serves clients with and without TLS, unless TLS is required."""
     cert, key = make_certificate(tmp_path)
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
@@ -130,7 +131,7 @@ def test_tls_is_told_by_the_first_byte(store: Path, is_required: bool, tmp_path:
 
 
 def test_idle_connections_end(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As RocketMQ's do, after two minutes."""
+    """Connections without traffic are closed, as RocketMQ's are after two minutes."""
     monkeypatch.setattr(connection, "IDLE_SECONDS", 0.3)
     with served(store) as port, Client(port) as silent, Client(port) as unborn:
         assert silent.ask(206).code == 0

@@ -1,4 +1,5 @@
-"""A server in the dispatcher's process: woken by commits, and nothing to the dispatcher's harm."""
+"""A server in the dispatcher's process: commits wake it, and its failures do not harm the
+dispatcher."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ PLACE: dict[str, object] = {"consumerGroup": "group", "topic": "Topic_1", "queue
 
 
 class Served:
-    """A dispatcher's output, and the server beside it."""
+    """A dispatcher's output, and the server in the same process."""
 
     def __init__(self, settings: StoreSettings, output: Path) -> None:
         self.settings = settings
@@ -66,7 +67,7 @@ def half_of(output: DerivedOutput) -> int:
 def test_a_commit_wakes_a_waiting_pull(
     output: DerivedOutput, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody looks at files meanwhile, and the pull's deadline is far away."""
+    """No file is polled, and the pull's deadline is far away."""
     monkeypatch.setattr(pulling, "MAX_SUSPEND_MS", 1 << 40)
     with served.server:
         output.start(part=lambda _: half_of(output), on_watermark=served.told)
@@ -92,7 +93,7 @@ def test_a_failure_does_not_stop_dispatch(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A journal that cannot be synced ends the server, with one line; the output is complete."""
+    """A failed sync of the journal ends the server with one log line; the output is complete."""
     with served.server:
         output.start(part=lambda _: half_of(output), on_watermark=served.told)
         with Client(served.port()) as client, monkeypatch.context() as patch:
@@ -115,7 +116,7 @@ def test_a_server_that_cannot_start_does_not_stop_dispatch(
 
 
 def check_complete(output: DerivedOutput, caplog: pytest.LogCaptureFixture) -> None:
-    """Everything was dispatched, and one line tells of the server."""
+    """Check that everything was dispatched, and that one line reports the server's end."""
     found = read_watermark(output.state)
     last = log_records(output.store)[-1]
     assert found is not None
@@ -127,7 +128,8 @@ def check_complete(output: DerivedOutput, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_the_dispatchers_lock_is_kept(tmp_path: Path) -> None:
-    """A look at the lock's file would release it: it belongs to the process."""
+    """The server must not open the lock's file, since closing it would release this process's
+    lock."""
     store = unpack_golden("plain", tmp_path)
     served = Served(read_store_settings(store), store)
     program = (

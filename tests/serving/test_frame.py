@@ -1,7 +1,4 @@
-"""Frames: both codecs, and whatever else may come over a connection.
-
-That RocketMQ reads what we write, and we what it writes, is in tests/interop/test_frames.py.
-"""
+"""Frames: both codecs, and any other bytes that a connection may carry."""
 
 from __future__ import annotations
 
@@ -72,7 +69,7 @@ def hostile(rng: random.Random, count: int) -> Iterator[bytes]:
 
 
 def test_a_frame_survives_both_codecs(seed: int) -> None:
-    """Every field of it."""
+    """Every field is decoded as it was encoded."""
     rng = random.Random(seed)
     for _ in range(2000):
         frame = any_frame(rng)
@@ -108,8 +105,8 @@ NUMBERS = (
 
 
 def test_repeated_headers_are_what_they_say(seed: int) -> None:
-    """A header that is like the one before is decoded as any other, as the plain codec in json
-    says; whatever else stands in it."""
+    """A header like the one before is decoded like any other, as json decodes it, whatever else it
+    contains."""
     rng, likenesses = random.Random(seed), set[object]()
     for _ in range(4000):
         header = rng.choice(PULLS)
@@ -133,7 +130,7 @@ def plainly(frame: Frame) -> tuple[object, ...]:
 
 
 def expected(header: bytes) -> tuple[object, ...] | None:
-    """The same by json alone; None for a header that is none."""
+    """The same fields, decoded by json alone; None for a header that is not valid."""
     try:
         fields = json.loads(header)
     except ValueError:
@@ -149,7 +146,7 @@ def expected(header: bytes) -> tuple[object, ...] | None:
 
 
 def check_hostile(seed: int, count: int) -> None:
-    """Each gives a frame that can be written again, or an error in one line."""
+    """Check that every input gives a frame that can be encoded again, or an error in one line."""
     rng, frames, errors = random.Random(seed), 0, 0
     for data in hostile(rng, count):
         try:
@@ -165,13 +162,13 @@ def check_hostile(seed: int, count: int) -> None:
 
 
 def test_any_bytes_give_a_frame_or_an_error(seed: int) -> None:
-    """Some thousand of them; make test-slow takes many more."""
+    """Some thousand inputs; make test-slow tries many more."""
     check_hostile(seed, FEW)
 
 
 @pytest.mark.slow
 def test_any_bytes_give_a_frame_or_an_error_many(seed: int) -> None:
-    """A hundred thousand."""
+    """A hundred thousand inputs."""
     check_hostile(seed, MANY)
 
 
@@ -204,13 +201,13 @@ def json_frame(header: bytes) -> bytes:
     ],
 )
 def test_errors_say_what_is_wrong(data: bytes, words: str) -> None:
-    """Nothing of a wrong length is allocated."""
+    """The error names the fault, and no memory is allocated for a wrong length."""
     with pytest.raises(FrameError, match=words):
         decode(data)
 
 
 def test_what_clients_send_besides_texts() -> None:
-    """Numbers among the ext fields, nulls, unknown keys and languages, as fastjson takes them."""
+    """Ext fields may be numbers or nulls; keys and languages may be unknown, as for fastjson."""
     header = {
         "code": 11, "opaque": 7, "flag": 2, "language": "KLINGON", "version": 479, "more": [1],
         "remark": None, "extFields": {"queueId": 3, "block": True, "absent": None, "ns": "x"},
@@ -221,6 +218,6 @@ def test_what_clients_send_besides_texts() -> None:
 
 
 def test_a_frame_that_no_client_takes_is_not_made() -> None:
-    """Its decoder would close the connection."""
+    """A client's decoder would close the connection."""
     with pytest.raises(FrameError, match="exceeds"):
         encode(Frame(0, body=bytes(MAX_FRAME_BYTES)))

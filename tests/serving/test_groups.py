@@ -1,4 +1,4 @@
-"""Members, notices, locks and the name server, as clients see them."""
+"""Members, notices, locks and routes, as clients see them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def members(client: Client, group: str) -> list[str]:
 
 
 def test_members_come_and_go(port: int) -> None:
-    """Everybody is told once things are quiet; a lost connection counts, a good-bye too."""
+    """Members are notified once the group has been quiet. A lost connection counts as leaving, as
+    an unregistration does."""
     with Client(port) as first, Client(port) as second:
         answer = first.ask(HEART_BEAT, {}, heartbeat("a", "g1", "Topic_1"))
         assert answer.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
@@ -47,7 +48,7 @@ def test_members_come_and_go(port: int) -> None:
 
 
 def test_one_id_is_one_member(port: int) -> None:
-    """However many connections use it: others' shares would shift."""
+    """This holds for any number of connections; otherwise the shares of others would shift."""
     with Client(port) as first, Client(port) as second:
         for client in (first, second):
             assert client.ask(HEART_BEAT, {}, heartbeat("same", "g2", "Topic_1")).code == 0
@@ -57,7 +58,7 @@ def test_one_id_is_one_member(port: int) -> None:
 
 
 def test_broadcasting_members_are_not_notified(port: int) -> None:
-    """They take every queue anyway."""
+    """Each of them reads every queue, so they need no notice."""
     with Client(port) as first, Client(port) as second:
         for client, name in ((first, "a"), (second, "b")):
             body = heartbeat(name, "g3", "Topic_1", model="BROADCASTING")
@@ -67,7 +68,8 @@ def test_broadcasting_members_are_not_notified(port: int) -> None:
 
 
 def test_a_heartbeat_without_subscriptions_is_asked_for_them(port: int) -> None:
-    """This is the second version: after a restart of the server it must send them again."""
+    """A heartbeat of the second version has none; after a restart of the server the client must
+    send them again."""
     body = heartbeat("a", "g4", without_sub=True)
     with Client(port) as client:
         assert client.ask(HEART_BEAT, {}, body).ext["IS_SUB_CHANGE"] == "true"
@@ -80,7 +82,7 @@ def test_a_heartbeat_without_subscriptions_is_asked_for_them(port: int) -> None:
 
 
 def test_bodies_that_are_no_heartbeat(port: int) -> None:
-    """An error, and nothing of it is kept."""
+    """They are answered with an error, and nothing of them is kept."""
     with Client(port) as client:
         for body in (
             b"", b"\xff", b"[", b"[]", b'{"clientID":1}', b"[" * 100_000,
@@ -104,7 +106,7 @@ def test_bodies_that_are_no_heartbeat(port: int) -> None:
 
 
 def test_what_members_may_take_is_bounded(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one is refused until one leaves; those that are there go on."""
+    """A further member is refused until one leaves; existing ones are served."""
     monkeypatch.setattr(groups, "MAX_BYTES", 100_000)
     large = [f"Topic_{n}:{'x' * 300}" for n in range(2)]
     with served(store) as port, Client(port) as first, Client(port) as second:
@@ -117,7 +119,7 @@ def test_what_members_may_take_is_bounded(store: Path, monkeypatch: pytest.Monke
 
 
 def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While there are too many nobody gets another one; ended ones are forgotten."""
+    """Beyond the limit no lock is granted; locks that have ended do not count."""
     monkeypatch.setattr(locks, "MAX_LOCKS", 3)
     now = [0.0]
     held = Locks(lambda: now[0])
@@ -136,7 +138,7 @@ def lock_body(client_id: str, *queue_ids: int) -> dict[str, object]:
 
 
 def test_locks_over_the_wire(port: int) -> None:
-    """A queue has one owner; 42 of another changes nothing."""
+    """A queue has one owner, and another client's unlock changes nothing."""
     with Client(port) as client:
         found = client.ask(LOCK, {}, lock_body("a", 0, 1)).json["lockOKMQSet"]
         assert sorted(queue["queueId"] for queue in found) == [0, 1]
@@ -149,8 +151,8 @@ def test_locks_over_the_wire(port: int) -> None:
 
 
 def test_locks_end() -> None:
-    """60 s after the last renewal; soon after the owner's connection was lost, unless it comes
-    back; at once after its good-bye."""
+    """A lock ends 60 s after its last renewal, soon after its owner's connection was lost unless
+    the owner renews it, and at once when the owner unregisters."""
     now = [0.0]
     locks = Locks(lambda: now[0])
     queues = [("T", 0)]
@@ -173,8 +175,8 @@ def test_locks_end() -> None:
 
 
 def test_routes(store: Path) -> None:
-    """The address is the one at which the client came, or the advertised one; queues are those of
-    the store, and read-only."""
+    """Routes name the address at which the client came, or the advertised one, and the store's
+    queues, read-only."""
     for options in ({}, {"advertised_host": "broker.example"}):
         with served(store, **options) as port, Client(port) as client:
             host = options.get("advertised_host", "127.0.0.1")

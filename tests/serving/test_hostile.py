@@ -1,8 +1,4 @@
-"""The server lives, answers others and keeps its memory, whatever clients send.
-
-Requests are frames with plausible codes, fields and bodies, mostly wrong ones, and bytes that are
-no frame (tests/serving/test_frame.py).
-"""
+"""The server stays alive, serves others and bounds its memory, whatever clients send."""
 
 from __future__ import annotations
 
@@ -50,7 +46,7 @@ FIELDS = {
 
 
 def fields(rng: random.Random) -> dict[str, str]:
-    """Most of the ext fields that there are, with values that a client might send, or not."""
+    """Most of the ext fields that exist, each absent, sensible or odd."""
     found = {
         name: rng.choice((values[0], rng.choice(values)))
         for name, values in FIELDS.items()
@@ -62,7 +58,7 @@ def fields(rng: random.Random) -> dict[str, str]:
 
 
 def body(rng: random.Random) -> bytes:
-    """A body that some request has, whole or mutated."""
+    """The body of some request, whole or mutated."""
     client_id = rng.choice(("a", "b", "c"))
     beat = heartbeat(
         client_id, rng.choice(GROUPS), *rng.choices(NAMES[:6], k=rng.randrange(3)),
@@ -85,7 +81,7 @@ def body(rng: random.Random) -> bytes:
 
 
 def frames(rng: random.Random) -> Iterator[bytes]:
-    """Frames without end, mostly whole ones."""
+    """Frames without end, most of them whole."""
     codes = [*RequestCode, 10, 310, 36, 200050]
     while True:
         codec = rng.choice(list(Codec))
@@ -99,7 +95,8 @@ def frames(rng: random.Random) -> Iterator[bytes]:
 
 
 def attack(port: int, rng: random.Random, count: int) -> None:
-    """Send so many frames over ever new connections; an honest client is answered in between."""
+    """Send this many frames over new connections again and again, while an honest client is
+    answered."""
     hostile = frames(rng)
     with Client(port) as honest:
         for _ in range(-(-count // AT_ONCE)):
@@ -118,13 +115,13 @@ def attack(port: int, rng: random.Random, count: int) -> None:
 
 
 def resident_bytes(pid: int) -> int:
-    """RSS of a process."""
+    """The resident memory of a process, in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmRSS")))
 
 
 def check_attack(store: Path, seed: int, count: int) -> int:
-    """Attack a server, and end it in order; how many bytes it grew by after a warm-up."""
+    """Attack a server and end it cleanly; return by how many bytes it grew after a warm-up."""
     rng = random.Random(seed)
     with serving(store) as server:
         port = int(server.namesrv.rpartition(":")[2])
@@ -140,8 +137,8 @@ HALF_OPEN, HELD = 200, 100
 
 
 def test_slow_clients_cost_others_nothing(store: Path) -> None:
-    """Half of a frame and then nothing, a byte at a time, answers that nobody reads, large bodies
-    of pulls that wait: others are answered, and memory is bounded."""
+    """Clients send half a frame, or single bytes; they leave answers unread, or have large pulls
+    wait. Others are answered meanwhile, and memory is bounded."""
     whole = encode(Frame(TOPICS, 1))
     pull = {
         "topic": "Topic_1", "consumerGroup": "g", "queueId": "0", "maxMsgNums": "32",
@@ -179,14 +176,14 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_hostile_requests(store: Path, seed: int) -> None:
-    """Some thousand; make test-slow sends many more."""
+    """Some thousand requests; make test-slow sends many more."""
     check_attack(store, seed, FEW)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_hostile_requests_many(store: Path, seed: int) -> None:
-    """A hundred thousand, after which the server has grown by little."""
+    """A hundred thousand requests, after which the server has hardly grown."""
     grown = check_attack(store, seed, MANY)
     print(f"grown by {grown:,} bytes")
     assert grown < GROWTH_BYTES

@@ -90,7 +90,7 @@ def table(output: Path) -> object:
 
 @pytest.mark.parametrize("first", list(FirstPosition))
 def test_where_a_group_begins(store: Path, first: FirstPosition) -> None:
-    """A broker would send it to 0; as asked, the client decides."""
+    """A broker would answer 0; with as-asked there is no offset, and the client decides."""
     with served(store, first_position=first) as port, Client(port) as client:
         answer = client.ask(QUERY, place())
         assert answer.code == (0 if first is FirstPosition.ROCKETMQ else NOT_FOUND)
@@ -100,7 +100,7 @@ def test_where_a_group_begins(store: Path, first: FirstPosition) -> None:
 
 
 def test_the_first_end_that_was_answered_stands(tmp_path: Path) -> None:
-    """It holds until the group commits: an orderly client asks twice, while messages arrive."""
+    """It stands until the group commits: an orderly client asks twice while messages arrive."""
     small = SmallStore(tmp_path / "store")
     small.append()
     with served(small.write()) as port, Client(port) as client:
@@ -119,7 +119,7 @@ def test_the_first_end_that_was_answered_stands(tmp_path: Path) -> None:
 
 
 def test_questions_about_queues(store: Path) -> None:
-    """Bounds, times and tables, as mqadmin and consumers ask for them."""
+    """Bounds, times and tables, as mqadmin and consumers request them."""
     with served(store) as port, Client(port) as client:
         assert client.ask(MAX, place()).ext == {"offset": "5"}
         assert client.ask(MIN, place()).ext == {"offset": "0"}
@@ -153,7 +153,8 @@ def test_questions_about_queues(store: Path) -> None:
 
 
 def test_offsets_are_taken_over_and_kept(store: Path, output: Path) -> None:
-    """From the store's file, once; then in the output's, which a broker reads."""
+    """They are read from the store's file once, and then kept in the output's, which a broker can
+    read."""
     (store / "config").mkdir()
     (store / CONSUMER_OFFSET_FILE).write_text(BROKERS_FILE)
     expected = {"Orders@group": {"0": 10, "1": 20}, "%RETRY%group@group": {"0": 0}}
@@ -169,7 +170,7 @@ def test_offsets_are_taken_over_and_kept(store: Path, output: Path) -> None:
 
 
 def test_rocketmqs_own_file_is_read(tmp_path: Path) -> None:
-    """Golden store broker's: it is written again with the same offsets."""
+    """The file of golden store broker is written again with the same offsets."""
     store = unpack_golden("broker", tmp_path)
     before = table(store)
     with served(store):
@@ -178,7 +179,7 @@ def test_rocketmqs_own_file_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_none_stops_the_start(store: Path) -> None:
-    """Offsets are never forgotten in silence; nor is a store served whose broker runs."""
+    """Offsets are never dropped in silence. A store whose broker runs is not served either."""
     (store / "config").mkdir()
     for text in ("{", "[]", '{"offsetTable":{"a@b":{"0":"x"}}}', '{"offsetTable":{"a@b":[]}}'):
         (store / CONSUMER_OFFSET_FILE).write_text(text)
@@ -203,7 +204,7 @@ def test_a_file_that_is_none_stops_the_start(store: Path) -> None:
 def test_a_slow_sync_keeps_no_commit_from_the_journal(
     store: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill leaves it there, though the disk has synced none of it yet."""
+    """A kill would leave the commit in the journal, although the disk has not synced it yet."""
     is_slow, may_end = threading.Event(), threading.Event()
     sync = ConsumerOffsetFile.sync
 
@@ -226,7 +227,7 @@ def test_a_slow_sync_keeps_no_commit_from_the_journal(
 def test_commits_do_not_wait_while_the_file_is_replaced(
     store: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill then finds them in a journal, though the disk takes its time with the file."""
+    """A kill would leave them in a journal, although the file is still being written."""
     is_slow, may_end = threading.Event(), threading.Event()
     finish = ConsumerOffsetFile.finish_replacing
 
@@ -258,7 +259,7 @@ def test_commits_do_not_wait_while_the_file_is_replaced(
 def test_commits_that_could_not_be_written_are_written_later(
     store: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though nobody commits them again; a newer one of the same queue counts."""
+    """No client has to commit them again, and a newer commit of the same queue counts."""
     tries, write = list[Offsets](), ConsumerOffsetFile.write
     committed, may_fail = threading.Event(), threading.Event()
 
@@ -285,7 +286,7 @@ def test_commits_that_could_not_be_written_are_written_later(
 def test_a_flood_of_groups_is_refused(
     store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The file does not grow without end; groups that are there go on, and one line is logged."""
+    """The file stays bounded, existing groups can commit, and one line is logged."""
     monkeypatch.setattr(offsets, "MAX_TOPIC_GROUPS", 2)
     with served(store) as port, Client(port) as client:
         for name, code in (("a", 0), ("b", 0), ("c", 2), ("d", 2), ("a", 0)):
@@ -331,13 +332,14 @@ def check_kills(
 
 
 def test_commits_survive_a_kill(store: Path, output: Path, seed: int) -> None:
-    """A few kills; the machine may be busy, so only commits older than two seconds must be kept."""
+    """After a few kills, all commits older than two seconds are there, however busy the machine
+    is."""
     check_kills(store, output, seed, KILLS, 2.0)
 
 
 @pytest.mark.slow
 def test_commits_survive_many_kills(store: Path, output: Path, seed: int) -> None:
-    """Two hundred; those older than 200 ms are kept."""
+    """After each of two hundred kills, all commits older than 200 ms are there."""
     check_kills(store, output, seed, MANY_KILLS, 0.2)
 
 

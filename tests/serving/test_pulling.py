@@ -1,4 +1,4 @@
-"""Pulls over a socket: checks, codes, what is sent, and waiting for messages."""
+"""Pulls over a socket: checks, codes, the bytes of answers, and long polling."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pull(offset: int = 0, **more: object) -> dict[str, object]:
 
 
 class Live:
-    """A store that a dispatcher follows: the watermark says what may be seen."""
+    """A store that a dispatcher follows: readers see messages up to its watermark."""
 
     def __init__(self, root: Path) -> None:
         self.small = SmallStore(root)
@@ -43,7 +43,7 @@ class Live:
         self._file = WatermarkFile(root / "reput")
 
     def append(self, **fields: object) -> None:
-        """A message, dispatched at once."""
+        """Append a message, and dispatch it at once."""
         self.small.append(**fields)  # type: ignore[arg-type]
         self.small.write()
         self._file.advance(Watermark("0" * 32, self.small.log.spans[-1][1]))
@@ -69,7 +69,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]
 
 
 def bodies(answer: Answer) -> list[bytes]:
-    """The records of an answer, taken apart by their sizes."""
+    """Split an answer into its records."""
     found, data = [], answer.body
     while data:
         size = int.from_bytes(data[:4], "big")
@@ -124,14 +124,15 @@ def test_a_drained_queue_holds_the_logs_bytes(plain: tuple[Path, int]) -> None:
     ],
 )
 def test_codes_of_pulls(plain: tuple[Path, int], fields: dict[str, object], code: int) -> None:
-    """As PullMessageProcessor gives them."""
+    """The codes are those of PullMessageProcessor."""
     _, port = plain
     with Client(port) as client:
         assert client.ask(PULL, pull(**{"topic": "Topic_1", **fields})).code == code
 
 
 def test_a_client_is_served_its_own_subscription(live: Live) -> None:
-    """Another member's differs; a newer one is waited for; only a member may leave it out."""
+    """Another member has a different one; a newer one is not known yet; only a member may leave it
+    out."""
     live.append(tags_code=66, properties=b"TAGS\x01B\x02")
     with served(live.small.root) as port, Client(port) as first, Client(port) as second:
         assert first.ask(HEART_BEAT, {}, heartbeat("c1", "group", "Topic:A", version=5)).code == 0
@@ -146,7 +147,7 @@ def test_a_client_is_served_its_own_subscription(live: Live) -> None:
 
 
 def test_a_pull_waits_for_what_its_filter_takes(live: Live) -> None:
-    """A message of another tag arrives first, and wakes nobody."""
+    """A message of another tag arrives first and does not end the pull."""
     with served(live.small.root) as port, Client(port) as client, Client(port) as other:
         opaque = client.send(PULL, pull(1, sysFlag=6, subscription="B"))
         assert other.ask(PULL, pull(0)).code == FOUND
@@ -166,7 +167,8 @@ def test_a_pull_waits_for_what_its_filter_takes(live: Live) -> None:
 def test_a_waiting_pull_learns_of_messages(
     live: Live, is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel tells of the watermark, without a look; where it cannot, the server looks."""
+    """The kernel reports the watermark's writes, so that nothing is polled; where it cannot, the
+    server polls."""
     if is_told:
         monkeypatch.setattr(arrivals, "POLL_SECONDS", NEVER_SECONDS)
         monkeypatch.setattr(arrivals, "WATCHED_POLL_SECONDS", NEVER_SECONDS)
@@ -183,7 +185,7 @@ def test_a_waiting_pull_learns_of_messages(
 def test_only_a_queue_that_has_grown_is_looked_at(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another queue's waiting pull is not asked, though the watermark has moved."""
+    """The waiting pull of another queue is not looked at, although the watermark has moved."""
     live.append(queue_id=1)
     looked: list[int] = []
     get_ranges = MessageStore.get_ranges
@@ -207,7 +209,7 @@ def test_only_a_queue_that_has_grown_is_looked_at(
 
 
 def test_a_pull_ends_at_its_deadline(live: Live) -> None:
-    """With what RocketMQ would say then: nothing there, or nothing that matches."""
+    """It gets RocketMQ's answer for that moment: nothing new, or nothing that matches."""
     with served(live.small.root) as port, Client(port) as client:
         began = time.monotonic()
         answer = client.ask(PULL, pull(1, sysFlag=6, suspendTimeoutMillis=200))
@@ -221,7 +223,7 @@ def test_a_pull_ends_at_its_deadline(live: Live) -> None:
 
 
 def test_an_offset_is_not_corrected_while_the_log_is_not_dispatched(live: Live) -> None:
-    """The queue ends where the dispatcher stands; a group that was further must not go back."""
+    """The queue ends at the watermark, and a group that was further must not be set back."""
     for _ in range(3):
         live.small.append()
     live.small.write()
@@ -237,7 +239,7 @@ def test_an_offset_is_not_corrected_while_the_log_is_not_dispatched(live: Live) 
 
 
 def test_a_damaged_record_is_skipped_and_listed(tmp_path: Path) -> None:
-    """Its neighbours are sent; a client loses the whole frame otherwise."""
+    """The records around it are sent; with it, a client would lose the rest of the answer."""
     small = SmallStore(tmp_path / "store")
     offsets = [small.append() for _ in range(10)]
     small.log.put(offsets[4] + 84, b"\x7f")  # the body's length
@@ -251,7 +253,7 @@ def test_a_damaged_record_is_skipped_and_listed(tmp_path: Path) -> None:
 
 
 def test_a_pull_commits(live: Live) -> None:
-    """With flag 1, and what is committed is answered by 14."""
+    """A pull with flag 1 commits its offset, which request 14 then answers."""
     for _ in range(5):
         live.append()
     with served(live.small.root) as port, Client(port) as client:
@@ -276,7 +278,8 @@ GROUPS_FILE = """{
 
 
 def test_what_the_broker_forbids_a_group(live: Live) -> None:
-    """As PullMessageProcessor checks it: everything, broadcasting, one topic; not to others."""
+    """A group may be forbidden to consume, to broadcast, or to read one topic, by the rules of
+    PullMessageProcessor."""
     config = live.small.root / "config"
     config.mkdir()
     (config / "subscriptionGroup.json").write_text(GROUPS_FILE)

@@ -30,7 +30,7 @@ def ports(stores: list[Path]) -> Iterator[tuple[int, ...]]:
 
 
 def addresses(client: Client, topic: str) -> dict[str, str]:
-    """Where the route of a topic leads, by broker."""
+    """The address of each broker in the route of a topic."""
     route = client.ask(ROUTE, {"topic": topic}).json
     assert {data["cluster"] for data in route["brokerDatas"]} == {"DefaultCluster"}
     assert {data["brokerName"] for data in route["queueDatas"]} == {
@@ -40,7 +40,7 @@ def addresses(client: Client, topic: str) -> dict[str, str]:
 
 
 def test_routes_name_the_brokers_that_have_a_topic(ports: tuple[int, ...]) -> None:
-    """Each by its folder's name, at a port of its own; every port is a name server."""
+    """A broker has its folder's name and a port of its own, and every port is a name server."""
     plain, lmq, broker = (f"127.0.0.1:{port}" for port in ports)
     for port in ports:
         with Client(port) as client:
@@ -58,7 +58,7 @@ def test_routes_name_the_brokers_that_have_a_topic(ports: tuple[int, ...]) -> No
 def test_each_broker_has_its_own_messages_members_locks_and_offsets(
     stores: list[Path], ports: tuple[int, ...]
 ) -> None:
-    """A client is a member at each broker, and what it commits at one stays there."""
+    """A client is a member at each broker, and its commits at one do not reach another."""
     place: dict[str, object] = {"consumerGroup": "group", "topic": SHARED, "queueId": 0}
     pull = {**place, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 0, "subVersion": 1}
     for number, (store, port) in enumerate(zip(stores[:2], ports[:2], strict=True)):
@@ -83,7 +83,7 @@ def test_each_broker_has_its_own_messages_members_locks_and_offsets(
 
 
 def test_offsets_are_kept_per_store(tmp_path: Path) -> None:
-    """Each in its own output's file."""
+    """Each store's offsets are in the file of its own output."""
     stores = [unpack_golden(name, tmp_path) for name in ("plain", "lmq")]
     with served_stores([(store, store) for store in stores]) as ports:
         for number, port in enumerate(ports):
