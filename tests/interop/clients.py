@@ -20,7 +20,7 @@ WAIT_SECONDS = 60.0
 
 
 class Consumed(NamedTuple):
-    """One message that a listener got."""
+    """One message as a listener received it."""
 
     queue_id: int
     queue_offset: int
@@ -59,7 +59,7 @@ class Consumer:
         reader.start()
 
     def __enter__(self) -> Self:
-        """Wait until it is ready."""
+        """Wait until the consumer is ready."""
         if self._line() != "READY":
             raise HarnessError(f"the consumer is not ready\n{harnessjvm.last_words(self._home)}")
         return self
@@ -72,11 +72,11 @@ class Consumer:
             self.kill()
 
     def take(self, count: int, timeout: float = WAIT_SECONDS) -> list[Consumed]:
-        """The next messages."""
+        """Return the next messages."""
         return [self._message(self._line(timeout)) for _ in range(count)]
 
     def stop(self) -> list[Consumed]:
-        """Stop it, so that it commits; the messages that had not been taken."""
+        """Stop the consumer, so that it commits; return the messages that were not taken."""
         self._is_stopped = True
         cast(IO[str], self._process.stdin).close()
         rest = []
@@ -85,7 +85,7 @@ class Consumer:
         return rest
 
     def kill(self) -> list[Consumed]:
-        """Kill it; the messages that had not been taken."""
+        """Kill the consumer; return the messages that were not taken."""
         self._is_stopped = True
         self._process.kill()
         self._process.wait()
@@ -145,7 +145,7 @@ class Admin:
 
 
 def ask_frames(lines: Sequence[str]) -> list[str]:
-    """RocketMQ's codec of frames (FrameCommand): an answer for each line."""
+    """Answers of RocketMQ's codec of frames (FrameCommand), one for each line."""
     process, _ = harnessjvm.spawn(["frame"], stdin=subprocess.PIPE)
     text = "".join(line + "\n" for line in lines)
     return harnessjvm.finish(process, WAIT_SECONDS, text).splitlines()
@@ -165,14 +165,14 @@ class Server:
 def serving(
     *arguments: object, listen: str = "127.0.0.1:0", exit_code: int = 0
 ) -> Iterator[Server]:
-    """Serve stores until the block ends; the exit code is then checked."""
+    """Serve stores during the block, and then check the exit code."""
     with served_by("serve", *arguments, "--listen", listen, exit_code=exit_code) as server:
         yield server
 
 
 @contextmanager
 def served_by(*arguments: object, exit_code: int = 0) -> Iterator[Server]:
-    """A command that serves, until the block ends; its exit code is then checked."""
+    """Run a command that serves during the block, and then check its exit code."""
     process = subprocess.Popen(
         [sys.executable, "-m", "reput", *map(str, arguments)],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8",
@@ -196,7 +196,7 @@ def served_by(*arguments: object, exit_code: int = 0) -> Iterator[Server]:
 
 
 def _address(stderr: IO[str], lines: list[str]) -> str:
-    """Read until the server says where it listens; lines are added to ``lines``."""
+    """Read lines, which are added to ``lines``, up to the one with the server's address."""
     for line in stderr:
         lines.append(line)
         found = re.search(r"serving .* at [0-9.]+:(\d+)$", line)

@@ -1,13 +1,13 @@
-"""Clients' short commands, one after the other in one JVM for each release.
+"""Short commands of clients, run one after another in one JVM for each release.
 
-Why: the start of a JVM, and the loading and compiling of what a client uses, are most of what such
-a command costs, and a test run has dozens of them.
+Why: starting a JVM, and loading and compiling what a client uses, is most of the cost of such a
+command, and a test run has dozens of them.
 
-Invariants: a JVM ends with the test run, at the end of its stdin; one whose command failed is not
+Invariants: a JVM ends with the test run, at the end of its stdin. A JVM whose command failed is not
 used again.
 
 Not done here: commands that a test kills or runs beside others (`rocketmq.start_send`), and those
-that open a store: RocketMQ's own threads would go on in its files.
+that open a store, since RocketMQ's threads would go on in its files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.interop.maven import HarnessError
 
 
 class Session:
-    """A JVM that carries out subcommands of `Harness`."""
+    """A JVM that runs subcommands of `Harness`."""
 
     def __init__(self) -> None:
         self._process, self._home = spawn(["session"], stdin=subprocess.PIPE)
@@ -33,7 +33,7 @@ class Session:
         ).start()
 
     def ask(self, arguments: list[str], timeout: float) -> dict[str, Any]:
-        """The one object that a subcommand prints. Raises HarnessError where it fails."""
+        """Return the one object that a subcommand prints. Raises HarnessError if it fails."""
         stdin = cast(IO[str], self._process.stdin)
         stdin.write("\t".join(arguments) + "\n")
         stdin.flush()
@@ -59,7 +59,7 @@ _lock = threading.Lock()
 
 
 def ask(arguments: list[str], timeout: float) -> dict[str, Any]:
-    """Have a subcommand carried out by the JVM of the current release, started if need be."""
+    """Have the JVM of the current release run a subcommand; it is started if need be."""
     release = current_release()
     with _lock:
         session = _sessions.pop(release, None) or Session()

@@ -59,7 +59,7 @@ class Asked:
 def commands(
     release: str, records: list[Record], address: str, member: str
 ) -> list[tuple[str, ...]]:
-    """In this order; the last ones move groups."""
+    """The commands in their order; the last ones move groups."""
     keyed = next(
         r for r in records if r.topic == TOPIC.encode() and properties.KEYS in r.property_map
     )
@@ -95,7 +95,7 @@ def commands(
 
 
 def message_id(record: Record) -> str:
-    """The id that its broker gave it: address and physical offset."""
+    """Return the message's id as its broker made it, of address and physical offset."""
     host, port = record.store_host
     address = bytes(map(int, host.split("."))) + port.to_bytes(4, "big")
     return (address + record.physical_offset.to_bytes(8, "big")).hex().upper()
@@ -103,7 +103,7 @@ def message_id(record: Record) -> str:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
-    """A broker is asked, and then a server of the same store at its address."""
+    """Ask a broker, and then a server of the same store at the same address."""
     require_maven()
     store, found = tmp_path_factory.mktemp("asked"), Asked()
     with ExitStack() as opened:
@@ -168,7 +168,7 @@ def answers(port: int) -> list[object]:
 
 
 def member_with_queue(namesrv: str, tool: Admin) -> str:
-    """The member's id, once it has its queue."""
+    """Wait until the member has its queue, and return its id."""
     deadline = time.monotonic() + WAIT_SECONDS
     shown = ""
     while time.monotonic() < deadline:
@@ -232,7 +232,7 @@ def normalised(command: str, output: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("release", CLIENTS)
 def test_mqadmin_prints_the_same(asked: Asked, release: str) -> None:
-    """Every command, without an error but where the tool fails at a broker as well."""
+    """Every command is tried, and none fails except where mqadmin fails at a broker too."""
 
     compared = 0
     for (of_release, command), output in asked.broker.items():
@@ -247,7 +247,7 @@ def test_mqadmin_prints_the_same(asked: Asked, release: str) -> None:
 
 
 def test_requests_without_a_command(asked: Asked) -> None:
-    """Times, least offsets, topics and subscriptions of groups."""
+    """Times, least offsets, and topics and subscriptions of groups are the same."""
     assert len(asked.broker_answers) == 6
     for ours, theirs in zip(asked.reput_answers, asked.broker_answers, strict=True):
         assert comparable(ours) == comparable(theirs)

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]]:
-    """All that consumers see: a transaction's commit, not its half message."""
+    """Return the messages that consumers see; of a transaction that is its commit, not its half
+    message."""
     place = tmp_path_factory.mktemp("messages")
     found = {name: log_records(unpack_golden(name, place)) for name in STORES}
     return {
@@ -41,7 +42,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Both stores, which share a topic."""
+    """A server of both stores, which share a topic."""
     require_maven()
     place = tmp_path_factory.mktemp("cluster")
     with serving(*(unpack_golden(name, place) for name in STORES)) as found:
@@ -52,8 +53,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_clients_see_two_stores_as_one_cluster(
     server: Server, messages: Messages, client: str
 ) -> None:
-    """Consumers of every kind lose no message of either and get none twice, an orderly one in each
-    queue's order; then mqadmin names both brokers, and what the groups committed at each."""
+    """Consumers of every kind get each message of both stores once, an orderly one in each queue's
+    order. Then mqadmin names both brokers, and the groups' offsets at each."""
     by_store = {name: as_consumed(found) for name, found in messages.items()}
     expected = sorted(m for found in by_store.values() for m in found)
     # the stores have none in common, so that a message tells its store
@@ -84,7 +85,7 @@ def test_clients_see_two_stores_as_one_cluster(
 
 
 def check_order(found: Sequence[Consumed], by_store: Mapping[str, Sequence[Consumed]]) -> None:
-    """Every queue of every store, as it came."""
+    """Check that each queue of each store was consumed in its order."""
     for theirs in by_store.values():
         for queue_id in {m.queue_id for m in theirs}:
             wanted = [m for m in theirs if m.queue_id == queue_id]
@@ -101,6 +102,6 @@ def committed(messages: Messages) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def progress(shown: str) -> dict[tuple[str, int], tuple[int, int]]:
-    """The same as mqadmin prints it: topic, broker, queue, broker's offset, consumer's offset."""
+    """The same as printed by mqadmin: topic, broker, queue, broker's offset, consumer's offset."""
     rows = [line.split() for line in shown.splitlines() if line.startswith(f"{SHARED} ")]
     return {(row[1], int(row[2])): (int(row[3]), int(row[4])) for row in rows}

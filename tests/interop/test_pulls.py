@@ -45,8 +45,8 @@ pytestmark = pytest.mark.timeout(3600)
 
 
 def queues_of(store: Path) -> dict[tuple[str, int], int]:
-    """The queues that clients pull; those that begin with blanks are left out, because RocketMQ
-    takes blanks for messages after a restart (formats.md §13 no. 6)."""
+    """Return the queues to pull, without those that begin with blanks, since RocketMQ takes blanks
+    for messages after a restart (formats.md §13 no. 6)."""
     found = {}
     for path in sorted(store.glob("*consumequeue/*/*")):
         topic, queue_id = path.parts[-2:]
@@ -59,7 +59,7 @@ def queues_of(store: Path) -> dict[tuple[str, int], int]:
 def pulls(
     rng: random.Random, queues: Queues, tags: Sequence[str], count: int
 ) -> Iterator[tuple[int, dict[str, object]]]:
-    """Request codes and ext fields, with every kind of offset, limit and filter."""
+    """Return request codes and ext fields with every kind of offset, limit and filter."""
     topics = sorted({topic for topic, _ in queues})
     for _ in range(count):
         topic, queue_id = rng.choice(list(queues))
@@ -92,7 +92,7 @@ def pulls(
 
 
 def asked(client: Client, requests: Sequence[tuple[int, dict[str, object]]]) -> list[Answer]:
-    """The answers to requests that are sent at once, in their order."""
+    """Send requests at once; return the answers in the order of the requests."""
     opaques = [client.send(code, ext) for code, ext in requests]
     found: dict[int, Answer] = {}
     while len(found) < len(opaques):
@@ -102,7 +102,7 @@ def asked(client: Client, requests: Sequence[tuple[int, dict[str, object]]]) -> 
 
 
 def words(answer: Answer) -> tuple[object, ...]:
-    """The parts of an answer that must be equal."""
+    """Return the parts of an answer that must be equal."""
     is_status = answer.code in TOLD_BY_STATUS
     return answer.code, answer.ext, answer.body, is_status and answer.header["remark"]
 
@@ -136,7 +136,8 @@ def ends(client: Client, queues: Queues) -> list[int]:
 
 
 def check(name: str, directory: Path, seed: int, count: int) -> None:
-    """Serve a store by a broker and, a copy of what it then is, by us; both are asked the same."""
+    """Serve a store by a broker and a copy of it by us, and compare the answers to the same
+    requests."""
     store = unpack_golden(name, directory)
     queues = queues_of(store)
     records = log_records(store)
@@ -157,7 +158,7 @@ def check(name: str, directory: Path, seed: int, count: int) -> None:
 
 
 def await_ends(client: Client, queues: Queues, wanted: list[int]) -> None:
-    """Wait until the broker has no more to append."""
+    """Wait until the broker appends nothing more."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while (found := ends(client, queues)) != wanted:
         assert time.monotonic() < deadline, f"queues end at {found} instead of {wanted}"
@@ -165,8 +166,8 @@ def await_ends(client: Client, queues: Queues, wanted: list[int]) -> None:
 
 
 def rewritten(directory: str, names: list[str]) -> set[str]:
-    """Files of a running broker's config that must not be copied: it replaces them at any moment,
-    and only these two say what is served."""
+    """Files of a running broker's config that are not copied, since it may replace them at any
+    moment and only two of them affect what is served."""
     if Path(directory).name != "config":
         return set()
     return set(names) - {"topics.json", "subscriptionGroup.json"}
@@ -175,7 +176,7 @@ def rewritten(directory: str, names: list[str]) -> set[str]:
 def compare(
     theirs: Client, ours: Client, requests: Sequence[tuple[int, dict[str, object]]]
 ) -> None:
-    """Ask both, some at a time."""
+    """Compare the answers of both servers, some requests at a time."""
     codes = set()
     for start in range(0, len(requests), AT_ONCE):
         part = requests[start : start + AT_ONCE]
@@ -189,7 +190,8 @@ def compare(
 @pytest.mark.parametrize(("release", "name"), FEW_STORES, indirect=["release"], scope="module")
 @pytest.mark.usefixtures("release")
 def test_pulls_are_answered_as_by_a_broker(name: str, tmp_path: Path, seed: int) -> None:
-    """A few hundred of the stores of 5.5 and of one of 5.3.3; make test-slow takes many of all."""
+    """A few hundred pulls of stores of 5.5 and of one of 5.3.3; make test-slow takes many of
+    all."""
     check(name, tmp_path, seed, FEW)
 
 

@@ -58,7 +58,7 @@ def orders(store: Path) -> list[Record]:
 
 @pytest.fixture(scope="module")
 def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The store, served; positions go elsewhere."""
+    """A server of the store, whose offsets go to another output."""
     output = tmp_path_factory.mktemp("served") / "store"
     shutil.copytree(store, output)
     with serving(output) as found:
@@ -66,18 +66,18 @@ def server(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 def as_consumed(messages: Sequence[Record]) -> list[Consumed]:
-    """A listener is given these of them, sorted."""
+    """Return these messages as a listener gets them, sorted."""
     return sorted(Consumed(m.queue_id, m.queue_offset, zlib.crc32(m.body), 0) for m in messages)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_consumer_drains_the_store(server: Server, orders: list[Record], kind: str) -> None:
-    """Everything once; an orderly one in each queue's order."""
+    """It gets every message once, an orderly one in each queue's order."""
     check_drain(server, orders, kind, "")
 
 
 def test_an_old_consumer_drains_the_store(server: Server, orders: list[Record], seed: int) -> None:
-    """Two kinds, which the seed chooses."""
+    """Consumers of 4.9 of two kinds, which the seed chooses."""
     for kind in random.Random(seed).sample(KINDS, 2):
         check_drain(server, orders, kind, OLD_CLIENT)
 
@@ -111,7 +111,7 @@ def check_drain(server: Server, orders: list[Record], kind: str, client: str) ->
 def test_what_a_client_may_be_set_to(
     server: Server, orders: list[Record], name: str, value: str
 ) -> None:
-    """The binary header, and heartbeats of the second version."""
+    """The header in binary form, and the second version of heartbeats."""
     group = name.replace(".", "_")
     properties = {name: value}
     with Consumer(server.namesrv, "concurrent", TOPIC, group, properties=properties) as consumer:
@@ -122,7 +122,7 @@ def test_what_a_client_may_be_set_to(
 
 @pytest.mark.parametrize("is_required", [False, True])
 def test_tls(store: Path, orders: list[Record], is_required: bool, tmp_path: Path) -> None:
-    """Clients of both releases over TLS; one without it too, unless TLS is required."""
+    """Clients of both releases use TLS; one without it is served too, unless TLS is required."""
     wanted = as_consumed([m for m in orders if m.property_map[b"KEYS"] == b"key1"])
     assert wanted
     cert, key = make_certificate(tmp_path)
@@ -146,8 +146,8 @@ ASKING = tuple(product(("concurrent", "subscribe"), ("", OLD_CLIENT)))
 
 @pytest.mark.parametrize("filter", FILTERS)
 def test_filters(server: Server, orders: list[Record], filter: str, seed: int) -> None:
-    """By tags and by SQL92: what a plain look at the properties takes. Each kind and each release
-    once, paired by the seed."""
+    """Filters by tags and SQL92 select the messages that a plain look at the properties selects.
+    Each kind of consumer and each release comes once, paired by the seed."""
     pairs = (ASKING[0], ASKING[3]) if seed % 2 else (ASKING[1], ASKING[2])
     for kind, client in pairs:
         check_filter(server, orders, filter, kind, client)
@@ -179,7 +179,8 @@ def check_filter(server: Server, orders: list[Record], filter: str, kind: str, c
 def test_failed_messages_are_offered_again_by_the_client(
     server: Server, orders: list[Record]
 ) -> None:
-    """36 is refused, so that the client keeps what failed."""
+    """The server refuses request 36, so that the client keeps a failed message and offers it
+    again."""
     count = sum(message.property_map[b"KEYS"] == b"key1" for message in orders)
     assert count
     wanted = "sql:KEYS='key1'"
@@ -220,9 +221,9 @@ def growing(store: Path, orders: list[Record], tmp_path: Path) -> Iterator[Growi
 
 
 def test_members_share_and_inherit(growing: Growing, orders: list[Record]) -> None:
-    """A second member takes over half of the queues; when it is killed the first gets them back.
+    """A second member takes over half of the queues; when it is killed, the first gets them back.
 
-    Nothing is lost. Twice comes only what the killed member had got and not committed.
+    Nothing is lost, and only the messages that the killed member had not committed come twice.
     """
     shown = 1000
     growing.show(shown)
@@ -264,7 +265,7 @@ def _next_of(first: Consumer, second: Consumer) -> tuple[Consumer, Consumed]:
 
 
 def test_a_server_killed_while_it_is_read(growing: Growing, orders: list[Record]) -> None:
-    """It comes back at the same address, and the consumer goes on; nothing is lost."""
+    """A new server at the same address serves the consumer, which loses nothing."""
     growing.show(2000)
     with serving(growing.root, exit_code=-signal.SIGKILL) as server:
         consumer = Consumer(server.namesrv, "concurrent", TOPIC, "survivor")
@@ -281,7 +282,7 @@ def test_a_server_killed_while_it_is_read(growing: Growing, orders: list[Record]
 
 
 def test_a_group_begins_at_the_end_if_it_asks_so(growing: Growing, orders: list[Record]) -> None:
-    """On a young topic RocketMQ would begin at 0; an orderly client asks twice."""
+    """On a young topic RocketMQ would begin at 0. An orderly client asks twice."""
     growing.show(3000)
     with (
         serving(growing.root) as server,
@@ -295,7 +296,7 @@ def test_a_group_begins_at_the_end_if_it_asks_so(growing: Growing, orders: list[
 
 
 def _next(consumer: Consumer) -> list[Consumed]:
-    """The next message, if it comes soon."""
+    """Return the next message, if it comes soon."""
     try:
         return consumer.take(1, timeout=0.05)
     except HarnessError:
@@ -303,7 +304,8 @@ def _next(consumer: Consumer) -> list[Consumed]:
 
 
 def test_late_commits_do_not_undo_a_reset(growing: Growing, orders: list[Record]) -> None:
-    """A client of 4.9 goes on committing its old offsets for ten seconds; then it begins anew."""
+    """A client of 4.9 goes on committing old offsets for ten seconds, and then begins at the new
+    one."""
     growing.show(1000)
     with (
         serving(growing.root) as server,
@@ -336,7 +338,7 @@ def test_late_commits_do_not_undo_a_reset(growing: Growing, orders: list[Record]
 
 
 class Live:
-    """A log that is written while it is dispatched."""
+    """A log that grows while it is dispatched."""
 
     def __init__(self, appender: Appender, seed: int) -> None:
         self._appender = appender
@@ -382,15 +384,16 @@ def test_a_run_serves_what_it_dispatches(tmp_path: Path, seed: int) -> None:
 
 
 def await_route(namesrv: str, topic: str) -> None:
-    """Wait until a topic is served: clients that ask before look again after 20 s."""
+    """Wait until a topic is served, since a client that asks before asks again only after 20 s."""
     with Client(int(namesrv.rpartition(":")[2])) as client:
         while client.ask(ROUTE, {"topic": topic}).code != 0:
             time.sleep(0.05)
 
 
 def consume_in_order(namesrv: str, live: Live) -> tuple[list[Consumed], list[Consumed]]:
-    """Two orderly members, of which the first is killed while messages arrive; what each of them
-    got, which is in the order of every queue, without a gap where a queue went over."""
+    """Run two orderly members, of which the first is killed while messages arrive. Return the
+    messages of each, after a check that each queue is in order and has no gap where it changed
+    hands."""
     killed: list[Consumed] = []
     kept: list[Consumed] = []
     with (
@@ -417,6 +420,6 @@ def consume_in_order(namesrv: str, live: Live) -> tuple[list[Consumed], list[Con
 
 
 def _wait_for_log(server: Server, text: str, count: int) -> None:
-    """Wait until the server has said something so often."""
+    """Wait until the server has logged this line as often."""
     while sum(text in line for line in server.log) < count:
         server.process.poll()

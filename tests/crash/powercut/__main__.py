@@ -1,6 +1,6 @@
-"""``make power-cut N=1000``: that many cases, and a table of them.
+"""``make power-cut N=1000``: runs that many cases, and prints a table of them.
 
-A run that was stopped resumes if it is given its seed: results are in build/power-cut/.
+The results are in build/power-cut/. A run that was stopped goes on if it is given its seed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CASES_PER_BOOT = 50
 
 
 def main() -> int:
-    """Return the exit code: 1 where a case showed a fault, 2 without a kernel."""
+    """Run the cases; return the exit code: 1 if any case has a fault, 2 without a kernel."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int)

@@ -1,7 +1,7 @@
 """The guest's disk: a file system on a device-mapper target that can stop writing.
 
-``ubdb`` is the disk; ``ubdc`` holds what dm-log-writes notes, ``ubdd`` the disk as of one write,
-and ``ubde`` the changes that a look at that one makes.
+``ubdb`` is the disk, ``ubdc`` the log of dm-log-writes, ``ubdd`` the disk as it was after one of
+these writes, and ``ubde`` takes the changes that a check of ``ubdd`` makes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _MAKE_FILE_SYSTEM = {
     "ext4": ("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"),
     "xfs": ("mkfs.xfs", "-q", "-f"),
 }
-FILE_SYSTEMS = tuple(_MAKE_FILE_SYSTEM)
 
 
 class Device:
@@ -40,8 +39,8 @@ class Device:
 
     @contextmanager
     def mounted(self, target: str = SOUND, writes: Iterable[Write] = ()) -> Iterator[Path]:
-        """Mount it on ``target``, a device-mapper target with its arguments, after ``writes`` have
-        reached the device; return the mount point."""
+        """Apply ``writes`` to the device, mount it on ``target``, a device-mapper target with its
+        arguments, and yield the mount point."""
         _dmsetup("create", "disk", "--table", _table(target))
         try:
             with open_disk(_DEVICE) as disk:
@@ -56,19 +55,19 @@ class Device:
             _dmsetup("remove", "--retry", "disk")
 
     def switch(self, target: str) -> None:
-        """Have the mounted device behave otherwise from the next write on."""
+        """Give the mounted device another target from the next write on."""
         _dmsetup("load", "disk", "--table", _table(target))
         _dmsetup("suspend", "--nolockfs", "--noflush", "disk")
         _dmsetup("resume", "disk")
 
     def mark(self, text: str) -> None:
-        """Note ``text`` in the log of writes."""
+        """Add the mark ``text`` to the log of writes."""
         _dmsetup("message", "disk", "0", "mark", text)
 
 
 @contextmanager
 def open_disk(path: Path) -> Iterator[int]:
-    """Open a disk for writing; what was written is on it at the end."""
+    """Open a disk for writing; at the end of the block, all writes are durable."""
     disk = os.open(path, os.O_RDWR)
     try:
         yield disk
@@ -78,7 +77,7 @@ def open_disk(path: Path) -> Iterator[int]:
 
 
 def copy_disk() -> None:
-    """Have REPLAY hold what DISK holds."""
+    """Copy DISK to REPLAY."""
     _run("cp", str(DISK), str(REPLAY))
 
 

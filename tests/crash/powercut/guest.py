@@ -1,5 +1,5 @@
-"""Runs in the guest: cuts the power in the middle of a workload, or has the disk fail, and checks
-what is there afterwards. Each case prints one line of JSON."""
+"""Runs in the guest: disturbs workloads by power cuts or failing writes, and checks what is on the
+disk afterwards. Each case prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ENDED, _REFUSED, _CRASHED = 0, 1, 2
 
 
 class Run:
-    """A workload in a process of its own, which tells what it acknowledges."""
+    """A workload in a process of its own, which reports its acknowledgements through a pipe."""
 
     def __init__(self, workload: Workload, root: Path, rng: random.Random) -> None:
         self._pipe, write_end = os.pipe()
@@ -50,14 +50,14 @@ class Run:
         self.status: int | None = None
 
     def wait(self, seconds: float) -> None:
-        """Wait until it ends, or ``seconds`` have passed."""
+        """Wait until the process ends, or until ``seconds`` have passed."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.status is None:
             time.sleep(0.001)
             self._reap(os.WNOHANG)
 
     def note(self) -> None:
-        """Read what it has acknowledged so far."""
+        """Read the acknowledgements so far."""
         try:
             while data := os.read(self._pipe, 8):
                 self.acknowledged = max(self.acknowledged, struct.unpack("<q", data)[0])
@@ -65,7 +65,7 @@ class Run:
             return
 
     def kill(self) -> None:
-        """End it, if it has not ended."""
+        """Kill the process unless it has ended."""
         if self.status is None:
             os.kill(self._pid, signal.SIGKILL)
             self._reap(0)
@@ -103,8 +103,8 @@ class Guest:
         self._seconds: dict[str, float] = {}
 
     def cut(self, number: int, kind: str) -> dict[str, object]:
-        """Cut the power one to three times; during the second run the recovery of the first may be
-        what is cut."""
+        """Cut the power one to three times; a later cut may hit the recovery from an earlier
+        one."""
         rng, store, workload = self._lay(number, kind)
         acknowledged = 0
         for _ in range(rng.choice((1, 1, 2, 3))):
@@ -121,8 +121,8 @@ class Guest:
         return self._result(number, kind, store, acknowledged, faults)
 
     def fail(self, number: int, kind: str) -> dict[str, object]:
-        """Have every write fail from some moment on: the run ends with an error of ours, and what
-        it acknowledged is there."""
+        """Let every write fail from some moment on. The run must end with an error of ours, and
+        what it has acknowledged must be on the disk."""
         rng, store, workload = self._lay(number, kind)
         with self._device.mounted() as mount_point:
             run = Run(workload, mount_point / "output", rng)
@@ -176,8 +176,8 @@ class Guest:
             return [traceback.format_exc()]
 
     def writes(self, number: int, kind: str) -> dict[str, object]:
-        """Note every write of one run; look at the disk as it was after some of them, also without
-        some of those that came after the last barrier."""
+        """Record every write of one run. Then check images of the disk after some of the writes,
+        also without some of those since the last barrier."""
         rng, store, workload = self._lay(number, kind)
         copy_disk()
         with self._device.mounted(LOGGED) as mount_point:
@@ -197,8 +197,8 @@ class Guest:
 
 
 def _images(writes: Sequence[Write], rng: random.Random) -> Iterator[tuple[list[Write], int]]:
-    """The writes since the last barrier that an image holds, with what was acknowledged; REPLAY
-    holds all before them."""
+    """Yield the writes since the last barrier that an image has, and the acknowledgement by then;
+    REPLAY has all writes before the barrier."""
     since: list[Write] = []
     acknowledged = 0
     for write in writes:

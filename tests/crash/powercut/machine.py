@@ -25,13 +25,13 @@ _DISK_BYTES = {"ext4": 64 << 20, "xfs": 320 << 20}
 
 
 def kernel_directory() -> Path:
-    """Where the kernel is, if it could be had."""
+    """Return the directory where deploy/install-uml.sh puts the kernel."""
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(home) / "reput" / "uml"
 
 
 def is_installed() -> bool:
-    """The kernel is there, and we may make devices in it."""
+    """Whether the kernel is there, and this process may create devices in the guest."""
     return (kernel_directory() / "linux").exists() and os.geteuid() == 0
 
 
@@ -47,7 +47,7 @@ class Case:
 
     @classmethod
     def of(cls, number: int) -> Case:
-        """By turns: file systems, workloads, and how they are disturbed."""
+        """Return the case of a number: file systems, workloads and disturbances take turns."""
         turn = number // len(FILE_SYSTEMS)
         mode = {8: "fail", 9: "writes"}.get(turn % 10, "cut")
         return cls(number, mode, KINDS[turn % len(KINDS)], FILE_SYSTEMS[number % 2])
@@ -56,10 +56,11 @@ class Case:
 def boot(
     cases: Sequence[Case], seed: int, directory: Path, images_per_run: int
 ) -> Iterator[dict[str, Any]]:
-    """Run cases of one file system in one boot; yield each one's result.
+    """Run cases of one file system in one boot, and yield the result of each.
 
-    ``directory`` holds the disks; ``images_per_run`` is how many images of a run whose writes are
-    noted are looked at, about. Raises RuntimeError with the console where the guest ends early.
+    ``directory`` holds the disks. ``images_per_run`` is the approximate number of images that are
+    checked of a run with recorded writes. Raises RuntimeError with the console if the guest ends
+    early.
     """
     file_system = cases[0].file_system
     path = directory / "job.json"

@@ -1,7 +1,7 @@
 """The work that a power cut interrupts, and the check of its result.
 
-It is the real code from the scan to the positions, without Spark, over a store that a real broker
-wrote.
+It is the product's own code from the scan to the watermark, without Spark, on a store that a real
+broker wrote.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ class Prepared:
         return cls(whole, tuple(starts[1:]))
 
     def output(self, root: Path) -> DerivedOutput:
-        """Another output of the same store."""
+        """Return another output of the same store, at ``root``."""
         return DerivedOutput(self.whole.store, root)
 
 
 class Dispatch:
-    """Several starts, each of which commits one batch; what it acknowledges are watermarks."""
+    """Several starts, each of which commits one batch and acknowledges its watermark."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
 
     def lay(self, root: Path, rng: random.Random) -> None:
-        """Begin with nothing, or with a part dispatched."""
+        """Prepare an empty output, or one with a part dispatched."""
         if rng.random() < 0.5:
             self._prepared.output(root).start(part=self._border(rng))
 
     def run(self, root: Path, rng: random.Random, acknowledge: Acknowledge) -> None:
-        """Dispatch everything; raises ReputError."""
+        """Dispatch everything. Raises ReputError."""
         output = self._prepared.output(root)
 
         def shown(_runs: object) -> None:
@@ -73,7 +73,7 @@ class Dispatch:
         output.start(on_watermark=shown)
 
     def check(self, root: Path, acknowledged: int) -> list[str]:
-        """Start again, to the end; the faults."""
+        """Dispatch the rest, and return the faults."""
         output = self._prepared.output(root)
         found = read_watermark(output.state)
         end = found.end_offset if found else 0
@@ -91,13 +91,13 @@ class Dispatch:
 
 
 class Repair:
-    """``reput verify --repair`` of a damaged output; it acknowledges its end."""
+    """``reput verify --repair`` of a damaged output, which acknowledges its end."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
 
     def lay(self, root: Path, rng: random.Random) -> None:
-        """A finished output with some damaged files."""
+        """Prepare a complete output with some damaged files."""
         shutil.copytree(self._prepared.whole.root, root)
         kinds = self._prepared.output(root).files()
         for _ in range(rng.choice((1, 3, 8))):
@@ -108,12 +108,13 @@ class Repair:
                     DAMAGES[rng.choice(_DAMAGES)](rng, path)
 
     def run(self, root: Path, _rng: random.Random, acknowledge: Acknowledge) -> None:
-        """Repair it; raises ReputError."""
+        """Repair the output. Raises ReputError."""
         self._prepared.output(root).verify(repair=True)
         acknowledge(1)
 
     def check(self, root: Path, acknowledged: int) -> list[str]:
-        """Look, where it had ended; otherwise repair again; the faults."""
+        """Repair again unless the end was acknowledged; dispatch the rest, and return the
+        faults."""
         output = self._prepared.output(root)
         if not acknowledged:
             output.verify(repair=True)
@@ -123,19 +124,19 @@ class Repair:
 
 
 class Swap:
-    """A rebuilt output takes the place of an older one; it acknowledges the end."""
+    """The swap of a rebuilt output, which acknowledges its end."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
 
     def lay(self, root: Path, rng: random.Random) -> None:
-        """A part dispatched, and everything aside."""
+        """Prepare an output with a part dispatched, and a complete one aside."""
         border = rng.choice(self._prepared.borders)
         self._prepared.output(root).start(part=lambda _: border)
         shutil.copytree(self._prepared.whole.root, build_root(root))
 
     def run(self, root: Path, _rng: random.Random, acknowledge: Acknowledge) -> None:
-        """Swap it in; raises ReputError."""
+        """Swap the complete output in. Raises ReputError."""
         if (root / ASIDE_DIRECTORY / JOURNAL_NAME).exists():
             finish_swap(root)
         elif self._position(root) < self._end:
@@ -146,7 +147,8 @@ class Swap:
         acknowledge(1)
 
     def check(self, root: Path, acknowledged: int) -> list[str]:
-        """Start again: the old output as a whole, or the new one; the faults."""
+        """Start, and return the faults: the output must be the old one or the new one as a
+        whole."""
         before = read_watermark(root / STATE_DIRECTORY)
         finish_swap(root)
         output, whole = self._prepared.output(root), self._prepared.whole

@@ -27,16 +27,16 @@ class Write:
 
     @property
     def is_barrier(self) -> bool:
-        """Everything before it was durable when it ended."""
+        """Whether all earlier writes were durable when this one had ended."""
         return bool(self.flags & (FLUSH | FUA))
 
     @property
     def is_mark(self) -> bool:
-        """It is a note, not a write."""
+        """Whether the entry is a mark and no write."""
         return bool(self.flags & MARK)
 
     def apply(self, disk: int) -> None:
-        """Write it to an open disk; a discard leaves what is there, as a disk may."""
+        """Apply the write to an open disk; a discard changes nothing, which a disk may do."""
         if self.data and not self.flags & (DISCARD | MARK):
             os.pwrite(disk, self.data, self.sector * SECTOR)
 
