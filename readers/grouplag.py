@@ -4,10 +4,10 @@ Offsets are read from RocketMQ's own file, so no broker is asked. Each lag is ex
 the queue's bounds, bytes from its units, and times from the record of the first unconsumed message.
 What cannot be known is None, and a sum with it is None as well, because a zero lag looks healthy.
 
-Not known is the lag in a queue with messages in which the group has committed nothing: where it
-begins is decided when it does. Neither is that of a group which has committed beyond the queue's
-end; it consumed from a broker whose messages are not in this queue. Filters are not applied:
-messages that a group's tags or expression leave out are counted until it commits beyond them.
+The lag is unknown in a queue with messages in which the group has committed nothing, since where it
+begins is decided only then. It is also unknown if the group has committed beyond the queue's end,
+as after it consumed from a broker whose messages are not in this queue. Filters are not applied:
+messages that a group's tags or expression leave out count until it commits beyond them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class CommittedOffsets:
 
     @classmethod
     def read(cls, store: Path, output: Path | None = None) -> Self:
-        """Read those below ``output`` if it has any, because then consumers have been served from
-        it, or else the store's.
+        """Read the offsets below ``output`` if there are any, since consumers have then been served
+        from it, otherwise the store's.
 
         Raises NotFoundError if there are none, UsageError if they are damaged.
         """
@@ -81,7 +81,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """A group's position in one queue."""
+    """A group's committed offset and lag in one queue."""
 
     group: str
     topic: str
@@ -131,7 +131,7 @@ def queue_lags(
 
 
 def total(lags: Iterable[Lag]) -> Lag:
-    """The lag of several queues together; what is unknown in one of them is unknown."""
+    """Return the sum of lags; a figure that is unknown in one of them is unknown."""
     found = list(lags)
     messages = [one.messages for one in found if one.messages is not None]
     sizes = [one.bytes for one in found if one.bytes is not None]
@@ -162,7 +162,7 @@ def _queue_lag(
 
 
 def _lag(store: MessageStore, topic: str, queue_id: int, start: int, end: int, now_ms: int) -> Lag:
-    """The lag of who consumes [start, end) of a queue next."""
+    """Return the lag of a group that consumes [start, end) of a queue next."""
     if start == end:
         return NO_LAG
     size, first, at = 0, None, start
@@ -175,7 +175,7 @@ def _lag(store: MessageStore, topic: str, queue_id: int, start: int, end: int, n
         if first is None and len(units):
             first = int(units.physical_offsets[0])
         size += int(units.sizes.sum(dtype="int64"))
-    # the whole record is looked at, because a damaged one may state any time
+    # the whole record is checked, because a damaged one may state any time
     oldest = None if first is None else store.message_at(first)
     if oldest is None:
         return Lag(end - start, size, None, None)

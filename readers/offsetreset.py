@@ -45,7 +45,7 @@ class OffsetChange:
     """None if the group will have committed nothing."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for names that the file of offsets could not give back."""
+        """Raises UsageError for a group or topic that the file of offsets cannot hold."""
         name = self.group.removesuffix(BROADCAST_SUFFIX)
         if not is_group(name) or TOPIC_GROUP_SEPARATOR in self.topic:
             raise UsageError(
@@ -55,16 +55,17 @@ class OffsetChange:
 
 
 Plan = Callable[[Offsets], list[OffsetChange]]
-"""Computes changes from what is committed."""
+"""Computes changes from the committed offsets."""
 
 
 def change_offsets(
     store: Path, output: Path | None, plan: Plan, *, apply: bool
 ) -> list[OffsetChange]:
-    """Return the changes of a plan; ``apply``: write them below ``output``, or in the store.
+    """Return the changes of a plan; with ``apply``, also write them below ``output``, or in the
+    store if there is none.
 
     An output without offsets takes over the store's. Raises OwnershipError if a broker, a
-    dispatcher or a server of consumers runs on what would be written.
+    dispatcher or a server runs on the directory that would be written.
     """
     if not apply:
         return plan(CommittedOffsets.read(store, output).table)
@@ -86,21 +87,23 @@ def change_offsets(
 def reset_to_time(
     store: MessageStore, offsets: Offsets, group: str, topic: str, time_ms: int
 ) -> list[OffsetChange]:
-    """To the first message stored at a time or later, in each queue; the max offset if none is."""
+    """Move a group to the first message stored at a time or later, in each queue of a topic; to the
+    max offset where there is none."""
     return _reset(store, offsets, group, topic, lambda q: store.offset_by_time(topic, q, time_ms))
 
 
 def reset_to_earliest(
     store: MessageStore, offsets: Offsets, group: str, topic: str
 ) -> list[OffsetChange]:
-    """To the first message that the log still has, in each queue."""
+    """Move a group to the first message that the log still has, in each queue of a topic."""
     return _reset(store, offsets, group, topic, lambda q: max(0, store.min_offset(topic, q)))
 
 
 def reset_to_offset(
     store: MessageStore, offsets: Offsets, group: str, topic: str, queue_id: int, offset: int
 ) -> list[OffsetChange]:
-    """To an offset of one queue. Raises UsageError for one outside of the queue's bounds."""
+    """Move a group to an offset of one queue. Raises UsageError for an offset outside the queue's
+    [min, max], and NotFoundError for a queue that does not exist."""
     if queue_id not in _queue_ids(store, topic):
         raise NotFoundError(
             f"topic {topic} has no queue {queue_id}; reput status --topic lists its queues"
@@ -111,8 +114,7 @@ def reset_to_offset(
 
 
 def check_offset(store: MessageStore, topic: str, queue_id: int, offset: int) -> None:
-    """Raises UsageError for an offset outside of the queue's bounds, of which the last is the max
-    offset."""
+    """Raise UsageError for an offset outside the queue's [min, max]; the max offset is allowed."""
     low, high = max(0, store.min_offset(topic, queue_id)), store.max_offset(topic, queue_id)
     if not low <= offset <= high:
         raise UsageError(
@@ -124,7 +126,8 @@ def check_offset(store: MessageStore, topic: str, queue_id: int, offset: int) ->
 def skip(
     store: MessageStore, offsets: Offsets, group: str, topics: Sequence[str] | None
 ) -> list[OffsetChange]:
-    """Past every message, in ``topics`` or in all in which the group has committed."""
+    """Move a group past every message, in ``topics``, or in all topics in which it has
+    committed."""
     chosen = topics or _topics(offsets, group)
     found = [
         _reset(store, offsets, group, topic, partial(store.max_offset, topic)) for topic in chosen
@@ -135,10 +138,11 @@ def skip(
 def clone(
     offsets: Offsets, source: str, target: str, topics: Sequence[str] | None
 ) -> list[OffsetChange]:
-    """Give ``target`` the offsets of ``source``, in ``topics`` or in all but its retry topic.
+    """Give ``target`` the offsets of ``source``, in ``topics``, or in all topics but its retry
+    topic.
 
-    A topic's offsets are replaced as a whole: where ``source`` has committed nothing, ``target``
-    loses its offset.
+    A topic's offsets are replaced as a whole: in a queue where ``source`` has committed nothing,
+    ``target`` loses its offset.
     """
     if source == target:
         raise UsageError(
@@ -175,7 +179,8 @@ def _reset(
 
 
 def _queue_ids(store: MessageStore, topic: str) -> list[int]:
-    """Raises UsageError for an unknown topic, NotFoundError for one without queues."""
+    """Return the queues of a topic. Raises UsageError for an unknown topic, and NotFoundError for
+    one without queues."""
     queue_ids = store.queue_ids(topic)
     if not queue_ids:
         store.check_topic(topic)

@@ -1,7 +1,7 @@
-"""A consumer group as a query over queues has it: where it begins, and what it has consumed.
+"""The consumer group of a query over queues: where the query begins, and its committed offsets.
 
-A query reads all queues for its group, so it has the group for itself: no member of
-``readers.consumer`` and no other query consumes for it meanwhile. Its offsets follow Spark's
+A query reads all queues for its group, so it has the group to itself: no member of
+``readers.consumer`` and no other query may consume for it meanwhile. Its offsets follow Spark's
 checkpoint, which decides where a restarted query continues.
 """
 
@@ -29,8 +29,11 @@ PATIENCE_SECONDS = 5.0
 
 
 class QueryGroup:
-    """The group of one query, in its planner. Methods raise OutputError, UsageError where offsets
-    cannot be used, and OwnershipError where others consume for the group."""
+    """The group of one query, in its planner.
+
+    Methods raise OutputError, UsageError for offsets that cannot be used, and OwnershipError if
+    others consume for the group.
+    """
 
     def __init__(self, options: ConsumeQueueOptions) -> None:
         self._options = options
@@ -40,8 +43,8 @@ class QueryGroup:
         self._file: SharedConsumerOffsetFile | None = None
 
     def begin(self, queues: Queues, default: str) -> Offsets:
-        """Where a query without a checkpoint begins. What is decided here is committed at once: a
-        repeated batch 0 asks again, and must get the same answer."""
+        """Return where a query without a checkpoint begins, and commit it at once, since a repeated
+        batch 0 asks again and must get the same answer."""
 
         def plan(committed: Committed) -> Committed:
             starts = group_starts(self._options, committed, queues, default)
@@ -51,11 +54,11 @@ class QueryGroup:
         return group_starts(self._options, committed, queues, default)
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit where the query's next batch begins."""
+        """Commit the offsets at which the query's next batch begins."""
         self._opened().update(lambda committed: self._changes(committed, offsets, only_new=False))
 
     def close(self) -> None:
-        """Let others consume for the group."""
+        """Release the group, so that others may consume for it."""
         self._file = None
         self._held.close()
 
@@ -86,7 +89,8 @@ class QueryGroup:
 
 
 def committed_of(options: ConsumeQueueOptions) -> Committed:
-    """Return what groups have committed, for a batch read, which commits nothing itself.
+    """Return the offsets that groups have committed, for a batch read, which commits nothing
+    itself.
 
     Raises UsageError.
     """
@@ -98,8 +102,8 @@ def committed_of(options: ConsumeQueueOptions) -> Committed:
 def group_starts(
     options: ConsumeQueueOptions, committed: Committed, queues: Queues, default: str
 ) -> Offsets:
-    """Where the group continues in each queue; ``startingOffsets``, or the default, decides for
-    topics that are new to it."""
+    """Return where the group continues in each queue; ``startingOffsets``, or ``default``, decides
+    for topics that are new to it."""
     asked = resolve_starts(options, queues, default)
     starts: Offsets = {}
     for key, queue in queues.items():

@@ -1,5 +1,5 @@
-"""A plain consumer over the wire, as the demo needs one: a pull waits for each queue, and what
-comes is compared with what was appended."""
+"""A plain consumer over the wire, for the demo: it keeps a pull waiting for each queue, and
+compares the messages with those that were appended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SYS_FLAG = FLAG_COMMIT | FLAG_SUSPEND | FLAG_SUBSCRIPTION
 POLL_SECONDS = 0.1
 _BODY_POSITION = record.FIXED_LENGTH + 2 * record.HOST_V4_LENGTH
 LONGEST_SECONDS = 60.0
-"""Time without a message after which the rest is given up."""
+"""Time without a message after which the consumer gives up."""
 
 
 class DemoConsumer(threading.Thread):
@@ -51,7 +51,7 @@ class DemoConsumer(threading.Thread):
         self._is_ready.set()
 
     def finish(self, total: int) -> list[int]:
-        """Wait for so many messages; those of each topic. Raises StoreError."""
+        """Wait for ``total`` messages, and return the number of each topic's. Raises StoreError."""
         self._total = total
         if not self._is_ready.wait(LONGEST_SECONDS):
             raise StoreError("the demo's server was not ready, so nothing was consumed")
@@ -62,7 +62,7 @@ class DemoConsumer(threading.Thread):
         return [int(count) for count in counts.sum(axis=1)]
 
     def run(self) -> None:
-        """Consume until ``finish`` has what it waits for."""
+        """Consume until ``finish`` has its messages."""
         try:
             address = ("127.0.0.1", self._port)
             with socket.create_connection(address, LONGEST_SECONDS) as self._socket:
@@ -144,7 +144,7 @@ class DemoConsumer(threading.Thread):
         self._socket.sendall(encode(Frame(code, opaque, ext=fields)))
 
     def _received(self) -> Frame | None:
-        """The next frame; None if none comes soon."""
+        """Return the next frame; None if none comes soon."""
         self._socket.settimeout(POLL_SECONDS)
         while (length := frame_length(self._buffer)) is None or len(self._buffer) < length:
             try:

@@ -1,11 +1,11 @@
 """The kernel of a pull: which records it takes, their bytes, and whether they are whole.
 
 It applies the rules of ``readers.getmessage`` to units that are all plain; tests/readers compares
-the two. A queue's records lie scattered in the log, so that a read of each would take most of the
-time: they are copied out of the mapped files. A mapping whose file was cut, or cannot be read,
-would end the process. Therefore the system is first told to read the pages in
-(MADV_POPULATE_READ), which fails where a read does; then, and with systems that do not know it,
-each record is read.
+the two. A queue's records lie scattered in the log, and a system call for each would take most of
+the time, so they are copied out of the mapped files. Access to a mapping whose file was cut, or
+cannot be read, would end the process. The kernel therefore asks the system to read the pages first
+(MADV_POPULATE_READ), which fails where a read would. If it fails, or the system does not know it,
+each record is read by a system call.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from store.queue.consumequeue import (
 from store.queue.consumequeueext import MAX_ADDR
 
 UNUSUAL, NO_ROOM, NOT_OPEN = -1, -2, -3
-"""Results instead of a number of units: one for ``get_message``; more room is needed; a file of
-the log is not open."""
+"""Results in place of a number of units: a unit that ``get_message`` must handle; ``out`` is too
+small; a file of the log is not open."""
+_IN_MEMORY, _ON_DISK = 4, 6
+"""Indices in ``limits`` of (bytes, count) for messages in memory and on disk."""
 _NEAR_BYTES = 64 << 10
 """Records up to this far apart are read in together."""
 _MIN_BLANK = record.END_FILE_MIN_BLANK_LENGTH
@@ -36,12 +38,12 @@ _MAX_RECORD = record.MAX_RECORD_LENGTH
 
 @kernel
 def pull_records(units, first, count, codes, max_count, max_bytes, limits, files, out):
-    """Write the records of units as stored (``count`` from number ``first`` on) to ``out``;
+    """Write the records of the units [first, first + count) to ``out`` as they are stored; return
     (units looked at, records, bytes).
 
-    No ``codes`` take every unit. ``limits`` are those of ``readers.getranges``. ``files`` has
-    descriptor and address of each of the log's files: a descriptor of -1 is not open, and then the
-    second result says which one; an address of 0 is not mapped.
+    Without ``codes`` every unit is taken. ``limits`` are those of ``readers.getranges``. ``files``
+    has (descriptor, address) of each of the log's files. A descriptor of -1 is not open, and the
+    second result is then the file's number; an address of 0 is not mapped.
     """
     log_start, log_end, file_size, memory_start = limits[0], limits[1], limits[2], limits[3]
     taken, end, populated = 0, np.int64(0), np.int64(-1)
@@ -55,7 +57,7 @@ def pull_records(units, first, count, codes, max_count, max_bytes, limits, files
             total = end + size
             if taken + 1 > max_count or total > max_bytes:
                 return i, taken, end
-            at = 4 if offset >= memory_start else 6
+            at = _IN_MEMORY if offset >= memory_start else _ON_DISK
             if total > limits[at] or taken >= limits[at + 1]:
                 return i, taken, end
         if len(codes) > 0 and not _is_among(codes, np.int64(np.int32(code))):
@@ -102,8 +104,8 @@ def _is_among(codes, code):
 
 @njit(inline="always")
 def _end_of_near(units, index, end, room):
-    """Where the records end that follow the one of a unit, each close to the one before it, within
-    ``room`` bytes."""
+    """Return the physical offset up to which to read in at once: the end of the last record of a
+    series that begins with this unit's, each close to the one before, within ``room`` bytes."""
     start = i64(units, index * CQ_STORE_UNIT_SIZE)
     until = start + i32(units, index * CQ_STORE_UNIT_SIZE + SIZE_IN_UNIT)
     for j in range(index + 1, end):

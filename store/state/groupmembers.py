@@ -6,10 +6,10 @@
     OUTPUT/reput/groups/GROUP/members/CLIENT_ID    held by the member; its topics and its strategy
     OUTPUT/reput/groups/GROUP/queues/TOPIC/ID      held by the member that consumes the queue
 
-Everything is a lock that the kernel ends with its holder, so a member that is killed is gone at
-once, and no two members have one queue, whatever each believes about the others. A member consumes
-a queue only while it holds its lock, and commits before it lets it go; the next holder reads the
-committed offset after it got the lock.
+Each file is a lock that the kernel releases when its holder ends. So a member that is killed has
+left at once, and no two members have the same queue, even if they disagree about who the members
+are. A member consumes a queue only while it holds its lock, and commits before it releases it; the
+next holder reads the committed offset after it got the lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from store.state.watermark import STATE_DIRECTORY
 
 GROUPS_DIRECTORY = f"{STATE_DIRECTORY}/groups"
 PATIENCE_SECONDS = 1.0
-"""A lock is waited for so long: members that look whether another lives hold it for an instant."""
+"""Time to wait for a member's lock, since others hold it for an instant to see who lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Member:
 
 
 def lock_group_alone(output: Path, group: str, patience: float) -> HeldLock:
-    """Have a group for a process that consumes all queues. Raises OwnershipError if others consume
-    for longer than ``patience`` seconds."""
+    """Reserve a group for a process that consumes all queues. Raises OwnershipError if others still
+    consume for it after ``patience`` seconds."""
     directory = output / GROUPS_DIRECTORY / group
     fsops.make_directories(directory, output)
     return _entered(directory, group, shared=False, patience=patience)
@@ -88,7 +88,8 @@ class GroupMember:
         self._held.close()
 
     def _registered(self) -> ExitStack:
-        """Hold the member's own file, written; when it is let go, it is removed."""
+        """Write the member's own file and hold its lock; the result removes the file when it is
+        closed."""
         path = self._members / self._member.client_id
         while True:
             held = lock(path, patience=PATIENCE_SECONDS)
@@ -99,7 +100,7 @@ class GroupMember:
                 )
             if _is_at(held.fd, path):
                 break
-            # someone has taken the new file for that of a dead member
+            # another member has removed the new file, as if it were that of a dead member
             held.release()
         registered = ExitStack()
         registered.enter_context(held)
@@ -110,7 +111,7 @@ class GroupMember:
         return registered
 
     def members(self) -> list[Member]:
-        """The members that live, this one too, in no order."""
+        """Return the living members, this one included, in no order."""
         found = [self._member]
         for name in os.listdir(self._members):  # noqa: PTH208
             if name == self._member.client_id:
@@ -124,7 +125,8 @@ class GroupMember:
         return found
 
     def lock_queue(self, topic: str, queue_id: int) -> HeldLock | None:
-        """The right to consume a queue; None while another member has it."""
+        """Return the lock with which this member may consume a queue; None while another member has
+        it."""
         path = self._directory / "queues" / topic / str(queue_id)
         if not path.exists():
             fsops.make_directories(path.parent, self._output)
@@ -144,7 +146,7 @@ def _entered(directory: Path, group: str, *, shared: bool, patience: float) -> H
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """Whether an open file is still the one of its name."""
+    """Whether ``path`` still names the open file."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
