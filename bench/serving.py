@@ -109,7 +109,7 @@ class System:
     """Address of its broker."""
     pid: int
     cpu_seconds: list[float] = field(default_factory=list)
-    """For a million messages."""
+    """CPU seconds of the server for a million messages, one value a pass."""
     memory_bytes: int = 0
 
     @contextmanager
@@ -240,8 +240,8 @@ def _pulling(
 
 
 def check_pulled(answer: dict[str, Any], log: Log, count: int) -> dict[str, Any]:
-    """Check that a pass got every message, so many at a time: otherwise it is an error, never a
-    time."""
+    """Return the answer of a pass, or raise BenchError unless it has every message, in frames that
+    are nearly full."""
     if (answer["messages"], answer["bytes"]) != (log.message_count, log.end_offset):
         raise BenchError(
             f"the puller got {answer['messages']:,} of {log.message_count:,} messages, "
@@ -415,14 +415,14 @@ class Balanced:
     seconds: float
     requests: int
     pid: int
-    """The server's."""
+    """Process id of the server."""
     cpu_seconds: float
     memory_bytes: int
 
 
 @contextmanager
 def _group(context: Context, topics: int, queues: int, members: int) -> Iterator[Balanced]:
-    """Serve topics with so many queues each, which the members of a group have shared."""
+    """Serve topics with this many queues each, and yield once the members of a group share them."""
     with context.directory(f"group-{topics}-{queues}") as directory:
         with logs.log_writer(
             directory / "store", BODY_SIZE, topic_count=topics, queue_count=queues

@@ -184,7 +184,7 @@ class AllocateMachineRoomNearby:
 
 @dataclass(frozen=True, slots=True)
 class AllocateByConfig:
-    """The same given queues for everyone."""
+    """The configured queues for every member."""
 
     message_queues: Sequence[MessageQueue]
 

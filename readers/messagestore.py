@@ -111,7 +111,7 @@ class MessageStore:
         layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
         self._index = IndexFiles(self._output / INDEX_DIRECTORY, layout)
         self._queues: dict[tuple[str, int], tuple[QueueView, LogView]] = {}
-        """By topic and id; each with the part of the log up to which it was followed."""
+        """The open queues by topic and id, each with the part of the log that it has seen."""
         self._watermark = watermark_of_output(self._output, settings.root, log)
         self._watermark_reader = WatermarkReader(self._output / STATE_DIRECTORY)
         end = self._watermark.end_offset if self._watermark else self._tail.settled()
@@ -441,5 +441,5 @@ class MessageStore:
 
 
 def _lifetime(watermark: Watermark | None) -> tuple[str, int] | None:
-    """As long as this is the same, queues only grow."""
+    """Return a value that stays equal as long as queues only grow."""
     return (watermark.store_id, watermark.epoch) if watermark else None

@@ -25,7 +25,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 MAX_FRAME_BYTES = 16 << 20
-"""A whole frame has at most so many bytes: RocketMQ's decoders close the connection otherwise."""
+"""Limit of a whole frame; RocketMQ's decoders close a connection with a larger one."""
 MAX_HEADER_BYTES = 256 << 10
 """RocketMQ has no limit of its own here; headers have some hundred bytes."""
 LENGTH_SIZE = 4
@@ -50,7 +50,7 @@ _OPAQUE, _PULLED = "opaque", b'"queueOffset"'
 _NUMBERS = re.compile(rb'("opaque":|"queueOffset":"|"commitOffset":")([0-9]{1,19})(?=[",}])')
 _NAME = re.compile(rb"\w+")
 _MAX_REPEATED_BYTES = 1 << 10
-"""A longer header is decoded again and again."""
+"""A longer header is decoded anew each time."""
 _MAX_OPAQUE_DIGITS = 9
 _ZERO = ord("0")
 
@@ -85,8 +85,8 @@ class Frame:
     version: int = VERSION
     codec: Codec = Codec.JSON
     likeness: object = None
-    """The same object in requests whose headers differ only in opaque, queueOffset and
-    commitOffset; None where that is not known."""
+    """The same object in all requests whose headers differ only in opaque, queueOffset and
+    commitOffset; None if the header was not compared with others."""
 
     @property
     def is_response(self) -> bool:
@@ -162,8 +162,8 @@ def encode(frame: Frame) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Likeness:
-    """The header of pulls that differ in three numbers only, of which clients send one after
-    another."""
+    """The common header of requests that differ only in three numbers, as the pulls of one client
+    do."""
 
     first: Frame
     """One such request."""
@@ -172,7 +172,8 @@ class _Likeness:
 
 
 def _decode_repeated(header: bytes) -> Frame | None:
-    """Decode the header of a pull like those before it; None if it is none."""
+    """Decode the header of a pull with the parts of an earlier one like it; None for any other
+    header."""
     if len(header) > _MAX_REPEATED_BYTES or _PULLED not in header:
         return None
     parts = _NUMBERS.split(header)
@@ -198,9 +199,9 @@ def _decode_repeated(header: bytes) -> Frame | None:
 
 @lru_cache(4096)
 def _likeness(parts: tuple[bytes, ...]) -> _Likeness | None:
-    """The likeness of headers with these texts around their numbers; None without one. They are
-    decoded with two sets of numbers, which must come out as those fields and change nothing else.
-    """
+    """Return the likeness of headers with these texts around their numbers, None if they have none.
+    Two such headers, with different numbers, are decoded: the numbers must come out as those
+    fields, and all else must be equal."""
     fields = tuple(_NAME.findall(part)[0].decode() for part in parts[1::2])
     if _OPAQUE not in fields or len({*fields}) < len(fields):
         return None
@@ -249,7 +250,7 @@ def _decode_json(header: bytes) -> Frame:
 
 
 def require_characters(value: object) -> None:
-    """Raise FrameError for texts with half of a surrogate pair, which no text of ours can hold."""
+    """Raise FrameError for a text with half a surrogate pair, which cannot be encoded in UTF-8."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -264,7 +265,7 @@ def _number(fields: dict[str, object], name: str) -> int:
 
 
 def _text(value: object) -> str:
-    """A JSON value as fastjson puts it into a map of texts."""
+    """Return a JSON value as the text that fastjson puts into a map of texts."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict | list):

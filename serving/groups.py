@@ -27,13 +27,14 @@ from store.queue.consumequeue import MAX_TOPIC_BYTES
 logger = logging.getLogger("reput")
 
 EXPIRY_SECONDS = 120.0
-"""A member without a heartbeat for this time has left."""
+"""A member that sends no heartbeat for this time is removed."""
 QUIET_SECONDS = 0.2
-"""Members are notified when a group did not change for this time, so that a rolling start
+"""Members are notified when their group has not changed for this time, so that a rolling start
 notifies them once."""
 LONGEST_QUIET_SECONDS = 1.0
+"""Members are notified this long after a change even if the group goes on changing."""
 MAX_BYTES = 512 << 20
-"""All members' subscriptions take up to this much; another one is refused."""
+"""Limit of all members' subscriptions together; beyond it, further ones are refused."""
 MAX_EXPRESSION_LENGTH = 16 << 10
 BROADCASTING = "BROADCASTING"
 TAG = "TAG"
@@ -49,7 +50,7 @@ class Subscription:
     sub_version: int
     """ms; the member raises it when its share of the queues changes."""
     message_filter: MessageFilter | None
-    """None if the expression is none that RocketMQ understands."""
+    """None for an expression that RocketMQ does not understand."""
     data: Mapping[str, object]
     """SubscriptionData as the client sent it."""
 
@@ -225,7 +226,7 @@ class Groups:
         return member
 
     def _subscribe(self, group: Group, member: Member, data: object) -> None:
-        """Take over a member's whole set; an entry is replaced by a newer one only."""
+        """Replace a member's subscriptions; an older version does not replace a newer one."""
         found: dict[str, Subscription] = {}
         entries = data if isinstance(data, list) else []
         sents = [sent for entry in entries if (sent := _subscription(entry)) is not None]
@@ -242,7 +243,7 @@ class Groups:
         member.subscriptions = found
 
     def unregister(self, _connection: Connection, request: Frame) -> Frame:
-        """Remove a member that says good-bye; producers leave nothing to remove."""
+        """Remove a member that leaves; a producer that leaves is no member, and is ignored."""
         name = request.ext.get("consumerGroup")
         client_id = request.ext.get("clientID")
         group = self._groups.get(name) if name else None
@@ -350,8 +351,8 @@ class Groups:
 
 
 def _size(consumer: Mapping[str, object]) -> int:
-    """Bytes that a membership takes here, at most: an expression takes a hundred times its
-    length."""
+    """Return an upper bound of the bytes that a membership takes here: a parsed expression takes a
+    hundred times its length."""
     data = consumer.get("subscriptionDataSet")
     entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
     expressions = sum(len(str(entry.get("subString"))) for entry in entries)
@@ -359,7 +360,7 @@ def _size(consumer: Mapping[str, object]) -> int:
 
 
 def _subscription(data: object) -> Subscription | None:
-    """SubscriptionData as sent; None if it is none."""
+    """Return the subscription in SubscriptionData as sent; None if it is malformed."""
     if not isinstance(data, dict):
         return None
     topic, expression = data.get("topic"), data.get("subString")

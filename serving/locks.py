@@ -21,9 +21,9 @@ from store.queue.consumequeue import MAX_TOPIC_BYTES
 LOCK_SECONDS = 60.0
 """A lock that was not renewed ends after this time."""
 MAX_LOCKS = 1 << 18
-"""Locks of all groups; nobody gets another one while there are so many."""
+"""Limit of the locks of all groups; beyond it, no further lock is granted."""
 RELEASE_SECONDS = 3.0
-"""Time between the loss of an owner's connection and the end of its locks."""
+"""Time from the loss of an owner's connection to the end of its locks."""
 
 
 @dataclass(slots=True)

@@ -33,17 +33,18 @@ class HeldLock:
         self.release()
 
     def release(self) -> None:
-        """Let others have it; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         if self in _held:
             _held.remove(self)
             os.close(self.fd)
 
 
 def lock(path: Path, *, shared: bool = False, patience: float | None = 0.0) -> HeldLock | None:
-    """Lock the file ``path``, which is created, for this process alone, or for all that share it.
+    """Lock the file ``path``, which is created if it is missing: for this process alone, or shared
+    with all others that share it.
 
-    None if others keep it for longer than ``patience`` seconds; None waits for as long as it takes.
-    Raises OutputError.
+    Return None if others hold it for longer than ``patience`` seconds; a patience of None waits
+    without a limit. Raises OutputError.
     """
     fd = fsops.open_for_writing(path)
     try:
@@ -57,10 +58,10 @@ def lock(path: Path, *, shared: bool = False, patience: float | None = 0.0) -> H
 
 
 def read_held(path: Path) -> bytes | None:
-    """The content of a file that a process has locked for itself alone.
+    """Return the content of a file on which another process holds an exclusive lock.
 
-    None if there is none; then the file is removed, because its holder has died. Who locks such a
-    file must look whether it is still there.
+    If nobody holds it, its holder has died: the file is removed, and the result is None. A process
+    that locks such a file must therefore check that the file still exists.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -258,8 +258,8 @@ class IndexFiles:
         self.layout = layout
 
     def named_paths(self) -> list[Path]:
-        """All index files, the oldest first, whatever their sizes; nothing else with such a name is
-        opened, as a pipe would be waited for."""
+        """Return all index files, the oldest first, whatever their sizes. What has such a name and
+        is no regular file is left out, since opening a pipe would block."""
         return [path for path in self._entries() if self._is_index_file(path)]
 
     def paths(self) -> list[Path]:

@@ -35,7 +35,8 @@ def inner_sys_flag(sys_flag: int) -> int:
 
 
 def inner_messages(data: bytes) -> list[tuple[int, bytes, bytes]] | None:
-    """(flag, body, properties) of each message; None if there is none, or lengths do not add up."""
+    """Return (flag, body, properties) of each message; None if there are none or if lengths do not
+    add up."""
     found = []
     position = 0
     while position < len(data):

@@ -105,7 +105,7 @@ def _gaps(output: Path, queue_file_size: int) -> Iterator[OnQueueGap]:
 
 
 def _tags_indexed(output: Path, given: StoreSettings) -> Iterator[bool]:
-    """For messages with tags, the newest first: whether their tags are in the index."""
+    """Yield, for messages with tags, the newest first, whether the index has their tags."""
     layout = IndexLayout(given.max_hash_slot_num, given.max_index_num)
     files = _index_files(output, layout)
     if not files:

@@ -153,8 +153,9 @@ def _right_checkpoint(
 
 
 def _right_logics_physical_offset(found: int, log: CommitLog, bounds: StoreCheckpointBounds) -> int:
-    """``found`` where no message before it can lack a unit and a record starts there: RocketMQ goes
-    on at this very byte of the log, and cuts the log where none does. 0 is none yet."""
+    """Return ``found`` if a record starts there and every message before it has its unit, otherwise
+    the right value; 0 means none yet. RocketMQ resumes at this very byte of the log, and cuts the
+    log if no record starts there."""
     watermark = bounds.watermark
     last = watermark.last_record_offset
     if last < 0:
