@@ -14,9 +14,9 @@ SECONDS ?= 3600
 	canaries crash-images fuzz power-cut torture
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-install: $(STAMP) ## make .venv with the reput command; a JDK too where it is missing and may be
+install: $(STAMP) ## make .venv with the reput command; install a JDK if it is missing and you have the rights
 
 $(STAMP): pyproject.toml constraints.txt deploy/install-jdk.sh
 	sh deploy/install-jdk.sh
@@ -25,54 +25,54 @@ $(STAMP): pyproject.toml constraints.txt deploy/install-jdk.sh
 	-$(BIN)/reput prepare
 	touch $(STAMP)
 
-run: install ## the demo: a live log, followed by the dispatcher, every message checked
+run: install ## run the demo: dispatch a live log, serve it, and check every message
 	$(BIN)/reput demo
 
-test: install ## all tests that CI runs, three processes for two cores
+test: install ## run all tests that CI runs, in three processes for two cores
 	sh deploy/install-jdk.sh maven
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-test-slow: install ## exhaustive runs: hundreds of kill -9 rounds, 40,000 mutated logs; two hours
+test-slow: install ## run exhaustive tests for two hours: hundreds of kill -9 rounds, 40,000 mutated logs
 	sh deploy/install-jdk.sh maven
 	$(BIN)/python -m pytest -m slow --timeout=7200
 
-power-cut: install ## N power cuts (1000) on a real kernel in a process, ext4 and XFS; SEED=n resumes
+power-cut: install ## cut the power N times (1000) on a real kernel in a process, ext4 and XFS; SEED=n resumes
 	sh deploy/install-uml.sh
 	$(BIN)/python -m tests.crash.powercut $(or $(N),1000) $(if $(SEED),--seed $(SEED))
 
-fuzz: $(FUZZ_STAMP) ## fuzz what TARGET names (frame), guided by coverage, for SECONDS (3600)
+fuzz: $(FUZZ_STAMP) ## fuzz TARGET (frame), guided by coverage, for SECONDS (3600)
 	$(BIN)/python -m tests.fuzz $(TARGET) --seconds $(SECONDS)
 
 $(FUZZ_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]' $(EDITABLE)
 	touch $(FUZZ_STAMP)
 
-torture: install ## faults by the hundred thousand; KIND=log-rot N=1000 SEED=7 FIRST=0 for a part
+torture: install ## try faults by the hundred thousand; KIND=log-rot N=1000 SEED=7 FIRST=0 for a part
 	$(BIN)/python -m tests.torture $(KIND) $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FIRST),--first $(FIRST))
 
-canaries: install ## seeded faults against the tests that must notice them; N=20 of them, NAME=..., RESUME=1
+canaries: install ## seed faults that tests must notice; N=20 of them, NAME=..., RESUME=1
 	$(BIN)/python -m tests.canaries $(N) $(NAME) $(if $(RESUME),--resume)
 
-crash-images: install ## N power cuts (1000000) in memory; SEED=n ROUND=k go on with another run
+crash-images: install ## try N power cuts (1000000) in memory; SEED=n ROUND=k go on with an earlier run
 	$(BIN)/python -m tests.crash.images $(or $(N),1000000) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ROUND),--round $(ROUND))
 
-lint: install ## ruff, mypy
+lint: install ## run ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: install ## let ruff format
+format: install ## format with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(BENCH_STAMP) ## every figure, beside RocketMQ's; 45 to 55 minutes, 40 GiB of disk while it runs
+bench: $(BENCH_STAMP) ## measure every figure beside RocketMQ's; 45 to 55 minutes, 40 GiB of disk while it runs
 	sh deploy/install-jdk.sh maven
 	$(BIN)/python -m bench --json docs/bench.json --plot docs/bench.svg
 	$(BIN)/python -m docs.generate
 
-bench-quick: $(BENCH_STAMP) ## small logs: the ratios to RocketMQ and to the parse limit; two minutes
+bench-quick: $(BENCH_STAMP) ## measure the ratios to RocketMQ and to the parse limit on small logs; two minutes
 	sh deploy/install-jdk.sh maven
 	$(BIN)/python -m bench --quick
 
@@ -83,8 +83,8 @@ $(BENCH_STAMP): $(STAMP)
 docs: install ## write the generated tables into docs and README
 	$(BIN)/python -m docs.generate
 
-build: install ## the wheel
+build: install ## build the wheel
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
-clean: ## remove what was generated, but for .venv
+clean: ## remove all generated files except .venv
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache bench/data bench/harness/target
