@@ -71,12 +71,12 @@ def test_time_that_grows_faster_than_size_is_found() -> None:
 @pytest.mark.parametrize("entries", [999, 1001])
 def test_an_incomplete_rebuild_is_no_time(entries: int) -> None:
     """Neither RocketMQ's nor ours."""
-    told: dict[str, Any] = {"entries": entries, "dispatch_seconds": 1.0, "flush_seconds": 0.5}
+    answer: dict[str, Any] = {"entries": entries, "dispatch_seconds": 1.0, "flush_seconds": 0.5}
     with pytest.raises(BenchError, match=r"of 1,000 messages"):
-        rocketmq._checked(told, LOG)
+        rocketmq._checked(answer, LOG)
     with pytest.raises(BenchError, match=r"of 1,000 messages"):
         reput._checked({"messages": entries, "end_offset": LOG.end_offset}, LOG)
-    assert rocketmq._checked(told | {"entries": 1000}, LOG).flushed_seconds == 1.5
+    assert rocketmq._checked(answer | {"entries": 1000}, LOG).flushed_seconds == 1.5
 
 
 def test_goals_are_judged_at_their_size_only() -> None:
@@ -124,11 +124,11 @@ def test_the_result_file_holds_everything(tmp_path: Path, monkeypatch: pytest.Mo
     rows = [Row("first", "a row", ">= 2x", "1.00x", False, {"reput": Figures("s", (3.0, 1.0))})]
     report.write_json(tmp_path / "out.json", report.about(context()), rows)
     text = (tmp_path / "out.json").read_text()
-    (told,) = json.loads(text)
-    assert told["rows"][0]["figures"]["reput"]["values"] == [3.0, 1.0]
-    assert told["rows"][0]["met"] is False
-    assert told["about"]["cores"] >= 1
-    assert told["about"]["command"] == "python -m bench --quick"
+    (run,) = json.loads(text)
+    assert run["rows"][0]["figures"]["reput"]["values"] == [3.0, 1.0]
+    assert run["rows"][0]["met"] is False
+    assert run["about"]["cores"] >= 1
+    assert run["about"]["command"] == "python -m bench --quick"
     assert str(Path(report.__file__).parent.parent) not in text
 
 

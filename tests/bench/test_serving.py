@@ -38,12 +38,12 @@ def test_the_puller_counts_every_message(golden: Callable[[str], Path], count: i
         for number in range(QUEUES)
     ]
     with served(store) as port:
-        told = asyncio.run(pull_worker.drain(f"127.0.0.1:{port}", TOPIC, QUEUES, count))
-    assert told["messages"] == sum(map(len, queues)) > 0
-    assert told["bytes"] == sum(record.total_size for queue in queues for record in queue)
+        answer = asyncio.run(pull_worker.drain(f"127.0.0.1:{port}", TOPIC, QUEUES, count))
+    assert answer["messages"] == sum(map(len, queues)) > 0
+    assert answer["bytes"] == sum(record.total_size for queue in queues for record in queue)
     # the server gives up to 32 whatever is asked
-    assert told["frames"] >= sum(-(-len(queue) // min(count, FEW)) for queue in queues)
-    assert told["seconds"] > 0
+    assert answer["frames"] >= sum(-(-len(queue) // min(count, FEW)) for queue in queues)
+    assert answer["seconds"] > 0
 
 
 def test_the_puller_takes_no_other_answer(golden: Callable[[str], Path]) -> None:
@@ -64,10 +64,10 @@ def test_a_pass_that_lost_messages_or_has_small_frames_is_no_time(
     change: dict[str, int], words: str
 ) -> None:
     """Whichever server gave them."""
-    told: dict[str, Any] = {"messages": LOG.message_count, "bytes": LOG.end_offset, "frames": 101}
-    assert serving.check_pulled(told, LOG, FEW) == told
+    answer: dict[str, Any] = {"messages": LOG.message_count, "bytes": LOG.end_offset, "frames": 101}
+    assert serving.check_pulled(answer, LOG, FEW) == answer
     with pytest.raises(BenchError, match=words):
-        serving.check_pulled(told | change, LOG, FEW)
+        serving.check_pulled(answer | change, LOG, FEW)
 
 
 @pytest.mark.parametrize("name", [PULL_32, PULL_1000])
@@ -80,9 +80,9 @@ def test_large_frames_are_compared_with_a_broker_as_it_comes(name: str) -> None:
     count = FEW
     if name == PULL_1000:
         count, figures[AS_IT_COMES] = MANY, Figures("k messages/s", (2.0, 3.0))
-    told: dict[str, list[dict[str, Any]]] = {f"{key} {count}": [{}] for key in (OURS, THEIRS)}
+    answers: dict[str, list[dict[str, Any]]] = {f"{key} {count}": [{}] for key in (OURS, THEIRS)}
     context = Context(Path("data"), frozenset({name}))
-    row = serving._pull_row(context, LOG, systems, name, count, figures, told)
+    row = serving._pull_row(context, LOG, systems, name, count, figures, answers)
     expected = {PULL_32: "2.50x (2.00 to 3.00)", PULL_1000: "3.50x (3.00 to 4.00)"}
     assert row.result == expected[name]
     assert row.met is True
@@ -131,12 +131,12 @@ def test_the_members_share_the_queues_of_a_server(golden: Callable[[str], Path])
         command = python_command("-m", "bench.group_worker")
         with line_process(command, "the members") as worker, Client(port) as client:
             worker.answer(60)
-            told = worker.ask(json.dumps({**request, "address": f"127.0.0.1:{port}"}), 60)
+            balanced = worker.ask(json.dumps({**request, "address": f"127.0.0.1:{port}"}), 60)
             answer = client.ask(
                 RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group_worker.GROUP}
             )
-    # each asks for routes, members, positions and a first pull
-    assert told["requests"] >= 3 * (1 + 2 + 2) + 2 * 2 * QUEUES
+    # each asks for routes, members, offsets and a first pull
+    assert balanced["requests"] >= 3 * (1 + 2 + 2) + 2 * 2 * QUEUES
     assert len(answer.json["consumerIdList"]) == 3
 
 

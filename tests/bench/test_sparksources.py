@@ -26,9 +26,9 @@ def test_a_pass_counts_every_row(
     options = {"path": str(store), "startingOffsets": "earliest"}
     request = {"format": "rocketmq-consumequeue", "options": options, "stream": stream}
     spark.dataSource.register(ConsumeQueueDataSource)
-    told = table_worker.one_pass(spark, request)
-    assert told["rows"] == expected > 0
-    assert sparksources.checked(told, Source("plain", options, expected)) == told["seconds"]
+    answer = table_worker.one_pass(spark, request)
+    assert answer["rows"] == expected > 0
+    assert sparksources.checked(answer, Source("plain", options, expected)) == answer["seconds"]
 
 
 def test_a_pass_that_lost_or_doubled_rows_is_no_time() -> None:

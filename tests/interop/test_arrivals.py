@@ -54,15 +54,15 @@ def expected_notices(store: Path, theirs: Path) -> dict[str, list[dict[str, obje
             light = [(name, 0, int(at)) for name, at in zip(*lists, strict=True) if name]
             for topic, queue_id, at in [(item.topic, item.queue_id, item.queue_offset), *light]:
                 in_no_queue.append((java.decode(topic), queue_id, at + 1, item.store_timestamp))
-    told: dict[str, list[dict[str, object]]] = {}
+    found: dict[str, list[dict[str, object]]] = {}
     for notice in json.loads(answer):
         names = ("topic", "queueId", "maxOffset", "storeTimestamp")
         place = tuple(notice[name] for name in names)
         if place in in_no_queue:
             in_no_queue.remove(place)
         elif not is_system_topic(notice["topic"]):
-            told.setdefault(f"{notice['topic']}-{notice['queueId']}", []).append(notice)
-    return told
+            found.setdefault(f"{notice['topic']}-{notice['queueId']}", []).append(notice)
+    return found
 
 
 @pytest.mark.usefixtures("spark", "release")
@@ -75,7 +75,7 @@ def expected_notices(store: Path, theirs: Path) -> dict[str, list[dict[str, obje
 def test_arrivals_and_a_mirror_follow_the_dispatcher(
     kafka: Kafka, golden: Callable[[str], Path], tmp_path: Path, identity: str, name: str
 ) -> None:
-    """One run feeds both; the notices say what RocketMQ's listener is told, in each queue's order;
+    """One run feeds both; the notices say what RocketMQ's listener gets, in each queue's order;
     a second run adds nothing. Messages of ``lmq`` are in light queues as well."""
     store, topic = golden(name), f"{identity}.arrivals"
     settings = KafkaSettings(kafka.bootstrap, identity)

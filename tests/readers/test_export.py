@@ -81,14 +81,14 @@ def odd_store(root: Path) -> Path:
 def test_files_hold_what_a_loop_over_records_finds(
     golden: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
-    """Every column of RocketMQ's stores, in the log's order; the numbers told are right."""
+    """Every column of RocketMQ's stores, in the log's order; the counts are right."""
     store, out = golden(name), tmp_path / "made" / "out"
-    told = exported(store, out)
+    summary = exported(store, out)
     expected = as_table(expected_rows(store), ROWS_SCHEMA)
     assert pq.read_table(out).equals(expected)
     files = list(out.iterdir())
     assert [file.name for file in files] == ["part-0.parquet"]
-    assert told == Exported(expected.num_rows, 1, files[0].stat().st_size)
+    assert summary == Exported(expected.num_rows, 1, files[0].stat().st_size)
     assert list(out.parent.iterdir()) == [out]
 
 
@@ -103,12 +103,12 @@ def test_partitions_hold_all_rows(
     monkeypatch.setattr(exporting, "ROW_GROUP_BYTES", 1)
     monkeypatch.setattr("store.rows.rows.ROWS_PER_BATCH", 8)
     store, out = odd_store(tmp_path / "store"), tmp_path / "out"
-    told = exported(store, out, partition_by=("topic", "date"))
-    assert told.files == len(list(out.rglob("*.parquet")))
+    summary = exported(store, out, partition_by=("topic", "date"))
+    assert summary.files == len(list(out.rglob("*.parquet")))
     assert all("topic" not in pq.read_schema(file).names for file in out.rglob("*.parquet"))
     found = dataset.dataset(out, partitioning=PARTITIONS).to_table().sort_by("physicalOffset")
     rows = expected_rows(store)
-    assert told.rows == len(rows) == 60
+    assert summary.rows == len(rows) == 60
     assert found.select([name for name in ROWS_SCHEMA.names if name != "topic"]).equals(
         as_table(rows, ROWS_SCHEMA).drop_columns(["topic"])
     )
@@ -154,11 +154,11 @@ def test_selections_are_those_of_a_loop(tmp_path: Path) -> None:
             )
     for number, (selection, rule) in enumerate(cases):
         out = tmp_path / str(number)
-        told = exported(store, out, selection, columns=("body", "queueId"))
+        summary = exported(store, out, selection, columns=("body", "queueId"))
         assert pq.read_schema(out / "part-0.parquet").names == ["body", "queueId"]
         bodies = [row["body"] for row in rows if rule(row)]
         assert pq.read_table(out).column("body").to_pylist() == bodies, selection
-        assert told.rows == len(bodies)
+        assert summary.rows == len(bodies)
 
 
 def test_damaged_ranges_are_rows_without_topic_and_time(tmp_path: Path) -> None:
@@ -177,18 +177,18 @@ def test_damaged_ranges_are_rows_without_topic_and_time(tmp_path: Path) -> None:
 def test_files_that_no_condition_allows_are_not_read(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """The display is told of no more bytes to go through than those of the last file."""
+    """The display is given no more bytes to go through than those of the last file."""
     store = golden("plain")
     files = sorted((store / "commitlog").iterdir())
     size = files[0].stat().st_size
     seen: list[tuple[int, int, int]] = []
-    told = export(
+    summary = export(
         read_store_settings(store), tmp_path / "out", RowSelection(from_offset=int(files[-1].name)),
         ROWS_SCHEMA.names, (), threading.Event(), lambda *numbers: seen.append(numbers),
     )  # fmt: skip
-    assert told.rows > 0
+    assert summary.rows > 0
     rows, done, total = seen[-1]
-    assert rows == told.rows
+    assert rows == summary.rows
     assert 0 < done == total <= size
 
 
@@ -231,11 +231,11 @@ def test_killed_export_leaves_nothing_that_looks_finished(tmp_path: Path, seed: 
         assert done.returncode == -9, operation
         assert not out.exists()
         assert (tmp_path / "out.incomplete").is_dir()
-    told = reput_json(*command[len(REPUT) :])
+    summary = reput_json(*command[len(REPUT) :])
     assert {path.name for path in tmp_path.iterdir()} == {"store", "out"}
     files = list(out.rglob("*.parquet"))
-    assert (told["rows"], told["files"]) == (60, len(files))
-    assert told["bytes"] == sum(file.stat().st_size for file in files)
+    assert (summary["rows"], summary["files"]) == (60, len(files))
+    assert summary["bytes"] == sum(file.stat().st_size for file in files)
     assert dataset.dataset(out, partitioning=PARTITIONS).count_rows() == 60
 
 
@@ -287,5 +287,5 @@ def test_export_command(tmp_path: Path, call: Call) -> None:
         assert len(done.stderr.splitlines()) == 1
         assert text in done.stderr
         assert not new.exists()
-    told = json.loads(call("export", store, new, "--json").stdout)
-    assert told.keys() == {"rows", "files", "bytes", "seconds"}
+    summary = json.loads(call("export", store, new, "--json").stdout)
+    assert summary.keys() == {"rows", "files", "bytes", "seconds"}
