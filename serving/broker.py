@@ -23,6 +23,7 @@ from serving.grouppolicy import GroupPolicies
 from serving.groups import Groups
 from serving.locks import Locks
 from serving.offsets import ConsumerOffsets
+from serving.offsetwriter import OffsetWriter
 from serving.pulling import Pulling
 from serving.queries import Queries
 from serving.queues import ServedQueues
@@ -56,7 +57,8 @@ class Broker:
         self._groups = groups = Groups(self._member_left)
         queues = ServedQueues(self.store, self.topics)
         policies = GroupPolicies(root)
-        self.offsets = ConsumerOffsets(output, root, queues, groups, first_position)
+        self._writer = OffsetWriter(output, root)
+        self.offsets = ConsumerOffsets(self._writer, queues, groups, first_position)
         name = served.identity.name
         self._pulling = Pulling(
             self.store, self.topics, groups, self.offsets, policies, self._list_damaged,
@@ -115,9 +117,9 @@ class Broker:
         """Wake pulls, write offsets and expire members, until cancelled. Raises SyncError."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pulling.watch())
-            tasks.create_task(self.offsets.append())
-            tasks.create_task(self.offsets.sync())
-            tasks.create_task(self.offsets.replace())
+            tasks.create_task(self._writer.append())
+            tasks.create_task(self._writer.sync())
+            tasks.create_task(self._writer.replace())
             tasks.create_task(self._expire())
 
     async def _expire(self) -> None:
@@ -128,7 +130,7 @@ class Broker:
     async def close(self) -> None:
         """Write the offsets and close the store."""
         try:
-            await self.offsets.close()
+            await self._writer.close()
         finally:
             self._opened.close()
             self.store.close()

@@ -5,20 +5,12 @@ memory, so that CONSUME_FROM_LAST_OFFSET and CONSUME_FROM_TIMESTAMP begin at 0 o
 topics. With ``as-asked`` the answer is that there is no offset, and the client begins where it is
 configured to; ``rocketmq`` keeps the broker's rule. Source: RocketMQ 5.3.3
 ``ConsumerManageProcessor``, ``ConsumerOffsetManager``.
-
-A commit is in a journal up to 100 ms after it was received, so a kill repeats the messages of that
-time, and it is durable as soon as the disk has synced the journal. Commits do not wait while the
-file is replaced.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from pathlib import Path
 
 from readers.offsetreset import OffsetChange
 from serving import requests
@@ -27,25 +19,14 @@ from serving.config import FirstPosition
 from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
 from serving.groups import Groups
+from serving.offsetwriter import OffsetWriter
 from serving.queues import ServedQueues
 from serving.resets import Resets
-from store.errors import OutputError, SyncError
 from store.names import is_topic
-from store.state.consumeroffset import (
-    BROADCAST_SUFFIX,
-    ConsumerOffsetFile,
-    Offsets,
-    TopicGroup,
-    topics_of,
-)
+from store.state.consumeroffset import BROADCAST_SUFFIX, Offsets, TopicGroup, topics_of
 
 logger = logging.getLogger("reput")
 
-JOURNAL_SECONDS = 0.05
-"""Time between the beginnings of two writes to the journal."""
-REPLACE_SECONDS = 5.0
-"""The file is replaced this long after a commit, as RocketMQ does (flushConsumerOffsetInterval)."""
-RETRY_SECONDS = 5.0
 NO_OFFSET = -1
 MAX_TOPIC_GROUPS = 1 << 17
 """Limit of the pairs of a topic and a group with offsets, since every replacement writes all."""
@@ -59,42 +40,24 @@ class ConsumerOffsets:
 
     def __init__(
         self,
-        output: Path,
-        seed: Path,
+        writer: OffsetWriter,
         queues: ServedQueues,
         groups: Groups,
         first_position: FirstPosition,
     ) -> None:
-        """Read the committed offsets below ``output``, or else below ``seed``, a store's root.
-
-        Raises UsageError, OwnershipError where another process writes these offsets, OutputError.
-        """
+        self._writer = writer
+        self._offsets = writer.offsets
         self._queues = queues
         self._groups = groups
         self._first_position = first_position
-        with ExitStack() as opened:
-            self._file = opened.enter_context(ConsumerOffsetFile(output))
-            self._offsets = self._file.load(seed)
-            self._file.replace(self._offsets, 0)
-            self._opened = opened.pop_all()
-        self._unsynced: Offsets = {}
         self._is_full = False
         """Whether the log says already that there are too many pairs of topics and groups."""
-        self._unwritten = 0
-        """Commits since the file was replaced."""
-        self._shrunk = asyncio.Event()
-        """Set when an offset was removed, which a journal cannot express."""
         self._resets = Resets()
         self._pull_offsets: Offsets = {}
         self._first: Offsets = {}
         """The queue end that was answered to a group without an offset, until it commits."""
         self._asked: dict[Connection, set[tuple[str, str, int]]] = {}
         """(topic, group, queue id) of queues for which a client found no offset."""
-        self._thread = ThreadPoolExecutor(1, "reput-offsets")
-        self._sync_thread = ThreadPoolExecutor(1, "reput-sync")
-        self._replace_thread = ThreadPoolExecutor(1, "reput-replace")
-        self._wakened = asyncio.Event()
-        self._appended = asyncio.Event()
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -158,13 +121,7 @@ class ConsumerOffsets:
         for change in changes:
             topic, name, queue_id = change.topic, change.group, change.queue_id
             if change.after is None:
-                key = TopicGroup(topic, name)
-                for table in (self._offsets, self._unsynced):
-                    queues = table.get(key, {})
-                    queues.pop(queue_id, None)
-                    if not queues:
-                        table.pop(key, None)
-                self._shrunk.set()
+                self._writer.remove(TopicGroup(topic, name), queue_id)
                 continue
             self._store(topic, name, queue_id, change.after)
             group = self._groups.get(name)
@@ -195,14 +152,8 @@ class ConsumerOffsets:
 
     def _store(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         key = TopicGroup(topic, group)
-        queues = self._offsets.setdefault(key, {})
-        before = queues.get(queue_id)
         self._first.get(key, {}).pop(queue_id, None)
-        self._unwritten += 1
-        if offset != before:
-            queues[queue_id] = offset
-            self._unsynced.setdefault(key, {})[queue_id] = offset
-            self._wakened.set()
+        self._writer.store(key, queue_id, offset)
 
     def note_pull(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
         """Remember where a group's next pull begins."""
@@ -271,104 +222,6 @@ class ConsumerOffsets:
     def connection_closed(self, connection: Connection) -> None:
         """Forget what a lost connection asked."""
         self._asked.pop(connection, None)
-
-    async def append(self) -> None:
-        """Write commits to the journal until cancelled. Raises SyncError."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._wakened.wait()
-            began = loop.time()
-            try:
-                await self._append()
-            except SyncError:
-                raise
-            except OutputError as error:
-                await _failed(error)
-            await asyncio.sleep(max(began + JOURNAL_SECONDS - loop.time(), 0))
-
-    async def _append(self) -> None:
-        taken, self._unsynced = self._unsynced, {}
-        self._wakened.clear()
-        if not taken:
-            return
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.run_in_executor(self._thread, self._file.write, taken)
-            self._appended.set()
-        except OutputError:
-            for key, queues in taken.items():
-                # an offset that was removed meanwhile must not come back
-                kept = queues.keys() & self._offsets.get(key, {}).keys()
-                newer = self._unsynced.get(key, {})
-                if kept:
-                    self._unsynced[key] = {**{n: queues[n] for n in kept}, **newer}
-            self._wakened.set()
-            raise
-
-    async def sync(self) -> None:
-        """Sync what was written until cancelled; writes do not wait for a slow disk. Raises
-        SyncError: what is durable is then unknown."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._appended.wait()
-            self._appended.clear()
-            await loop.run_in_executor(self._sync_thread, self._file.sync)
-
-    async def replace(self) -> None:
-        """Replace the file when it is due, until cancelled. Raises SyncError."""
-        loop = asyncio.get_running_loop()
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(REPLACE_SECONDS):
-                    await self._shrunk.wait()
-            if not self._unwritten and not self._shrunk.is_set():
-                continue
-            self._shrunk.clear()
-            taken = self._taken()
-            try:
-                # no await between the copy and this call: the copy has all that is in the journal
-                begin = self._file.begin_replacing
-                data = await loop.run_in_executor(self._thread, begin, *taken)
-            except OutputError as error:
-                self._shrunk.set()
-                await _failed(error)
-                continue
-            self._unwritten -= taken[1]
-            await self._finish_replacing(data)
-
-    async def _finish_replacing(self, data: bytes) -> None:
-        """Try until the file is replaced: only then can the other journal be begun anew."""
-        loop = asyncio.get_running_loop()
-        finish = self._file.finish_replacing
-        while True:
-            try:
-                await loop.run_in_executor(self._replace_thread, finish, data)
-                return
-            except SyncError:
-                raise
-            except OutputError as error:
-                await _failed(error)
-
-    def _taken(self) -> tuple[Offsets, int]:
-        """Return a copy of all offsets, and the number of commits since the file was replaced."""
-        return {key: dict(queues) for key, queues in self._offsets.items()}, self._unwritten
-
-    async def close(self) -> None:
-        """Write everything and close the files."""
-        try:
-            loop = asyncio.get_running_loop()
-            # an empty task ends after all that were begun
-            await loop.run_in_executor(self._thread, lambda: None)
-            await loop.run_in_executor(self._replace_thread, self._file.replace, *self._taken())
-        finally:
-            for thread in (self._thread, self._sync_thread, self._replace_thread):
-                thread.shutdown()
-            self._opened.close()
-
-
-async def _failed(error: OutputError) -> None:
-    logger.error("commits are not durable now: %s", error)
-    await asyncio.sleep(RETRY_SECONDS)
 
 
 def _remembered(table: Offsets, key: TopicGroup) -> dict[int, int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serving import offsets
+from serving import offsets, offsetwriter
 from serving.config import FirstPosition
 from store import configjson
 from store.errors import NoSpaceError, OwnershipError, UsageError
@@ -238,7 +238,7 @@ def test_commits_do_not_wait_while_the_file_is_replaced(
         finish(file, data)
 
     monkeypatch.setattr(ConsumerOffsetFile, "finish_replacing", slow)
-    monkeypatch.setattr(offsets, "REPLACE_SECONDS", 0.1)
+    monkeypatch.setattr(offsetwriter, "REPLACE_SECONDS", 0.1)
     with served(store, output) as port, Client(port) as client:
         assert client.ask(UPDATE, place(commitOffset=1)).code == 0
         assert is_slow.wait(60)
@@ -272,8 +272,8 @@ def test_commits_that_could_not_be_written_are_written_later(
         write(file, commits)
 
     monkeypatch.setattr(ConsumerOffsetFile, "write", failing)
-    monkeypatch.setattr(offsets, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(offsets, "REPLACE_SECONDS", 3600.0)
+    monkeypatch.setattr(offsetwriter, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(offsetwriter, "REPLACE_SECONDS", 3600.0)
     with served(store, output) as port, Client(port) as client:
         for queue_id in (0, 1):
             assert client.ask(UPDATE, place(queue_id, commitOffset=1)).code == 0
