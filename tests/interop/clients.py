@@ -1,15 +1,14 @@
-"""RocketMQ's own consumers and mqadmin, run against a server of ours, and that server."""
+"""RocketMQ's own consumers, run against a server of ours, and that server."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, NamedTuple, Self, cast
 
@@ -113,42 +112,6 @@ class Consumer:
     @staticmethod
     def _message(line: str | None) -> Consumed:
         return Consumed(*map(int, (line or "").split()))
-
-
-class Admin:
-    """RocketMQ's administration commands, all in one JVM; a context manager."""
-
-    def __init__(self, client: str = "") -> None:
-        """`client`: another release of them, OLD_CLIENT."""
-        self._process, self._home = harnessjvm.spawn(
-            ["admin"], stdin=subprocess.PIPE, client=client
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            cast(IO[str], self._process.stdin).close()
-        self._process.wait(WAIT_SECONDS)
-        cast(IO[str], self._process.stdout).close()
-
-    def run(self, namesrv: str, *words: object) -> str:
-        """Return the output of a command, its errors included."""
-        stdin, stdout = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
-        stdin.write("\t".join(map(str, (namesrv, *words))) + "\n")
-        stdin.flush()
-        line = stdout.readline()
-        if not line:
-            raise HarnessError(f"mqadmin ended\n{harnessjvm.last_words(self._home)}")
-        return str(json.loads(line)["output"])
-
-
-def ask_frames(lines: Sequence[str]) -> list[str]:
-    """Answers of RocketMQ's codec of frames (FrameCommand), one for each line."""
-    process, _ = harnessjvm.spawn(["frame"], stdin=subprocess.PIPE)
-    text = "".join(line + "\n" for line in lines)
-    return harnessjvm.finish(process, WAIT_SECONDS, text).splitlines()
 
 
 class Server:

@@ -1,7 +1,7 @@
 """The JVMs of the Maven project in `harness/`: how they are built, started and waited for.
 
-Why: hundreds of them start in a test run and live for a second or two, so that their start is most
-of what they cost.
+Why: hundreds of them start in a test run and many live for a second or two, so that their start is
+most of what they cost.
 
 Not done here: what they are asked to do, which is in `rocketmq.py` and `clients.py`.
 """
@@ -102,7 +102,6 @@ def spawn(
     heap: str = "256m",
     jvm_options: Sequence[str] = (),
     stdin: int = subprocess.DEVNULL,
-    main_class: str = MAIN_CLASS,
     client: str = "",
     properties: Mapping[str, str] | None = None,
 ) -> tuple[subprocess.Popen[str], Path]:
@@ -119,7 +118,7 @@ def spawn(
     # nor other options of the JVM
     options += [] if client or jvm_options else [f"-XX:SharedArchiveFile={target / ARCHIVE}"]
     java = _java(target, home, *options, libraries=libraries, jvm_options=jvm_options)
-    command = [*java, main_class, *arguments]
+    command = [*java, MAIN_CLASS, *arguments]
     try:
         with (home / "stderr.log").open("wb") as errors:
             process = subprocess.Popen(

@@ -41,7 +41,6 @@ from tests.interop.maven import HarnessError
 
 __all__ = ["NEWEST", "PARITY", "HarnessError", "of_release"]
 
-ADMIN_CLASS = "reput.interop.Admin"
 OLD_CLIENT = "4.9.7"
 READY_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 90.0
@@ -263,7 +262,7 @@ def send(
     and delayed ones become visible a little later: give `drain` the count to wait for.
     """
     arguments = _send_arguments(namesrv, topic, count, seed, 0, light_queues)
-    return cast(SendResult, sessions.ask(arguments, CALL_TIMEOUT_SECONDS))
+    return cast(SendResult, sessions.ask(arguments))
 
 
 def start_send(
@@ -312,58 +311,52 @@ def commit(
     of a group; what the broker then says of the group, by ``topic:queue``."""
     wanted = [f"{queue_id}:{count}" for queue_id, count in counts.items()]
     arguments = ["commit", namesrv, topic, group, *wanted]
-    return cast(dict[str, GroupOffsets], sessions.ask(arguments, CALL_TIMEOUT_SECONDS))
+    return cast(dict[str, GroupOffsets], sessions.ask(arguments))
 
 
-def mqadmin(namesrv: str, *arguments: str, client: str = "") -> str:
-    """The output of RocketMQ's own administration command."""
-    process, _ = spawn([*arguments, "-n", namesrv], main_class=ADMIN_CLASS, client=client)
-    return finish(process, CALL_TIMEOUT_SECONDS)
+def mqadmin(namesrv: str, *words: object, client: str = "") -> str:
+    """The output of RocketMQ's own administration command, its errors included.
+
+    `client`: another release of it, OLD_CLIENT.
+    """
+    return str(sessions.ask(["admin", namesrv, *map(str, words)], client=client)["output"])
 
 
 def java_strings(values: Sequence[bytes]) -> list[tuple[int, int]]:
     """Length and hash of `new String(value, UTF_8)` for each value."""
-    process, _ = spawn(["strings"], stdin=subprocess.PIPE)
-    lines = "".join(value.hex() + "\n" for value in values)
-    answers = finish(process, CALL_TIMEOUT_SECONDS, lines).splitlines()
-    pairs = [answer.split() for answer in answers]
+    pairs = [answer.split() for answer in _answers("strings", *(value.hex() for value in values))]
     return [(int(length), int(code)) for length, code in pairs]
 
 
-def ask_filters(lines: Sequence[str]) -> list[str]:
-    """RocketMQ's filters (FilterCommand): one answer for each line."""
-    process, _ = spawn(["filter"], stdin=subprocess.PIPE)
-    text = "".join(line + "\n" for line in lines)
-    return finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+def ask_filters(questions: Sequence[str]) -> list[str]:
+    """The answers of RocketMQ's filters (FilterCommand)."""
+    return _answers("filter", *questions)
 
 
-def ask_allocation(lines: Sequence[str]) -> list[str]:
-    """RocketMQ's allocation strategies (AllocateCommand): an answer for each line."""
-    process, _ = spawn(["allocate"], stdin=subprocess.PIPE)
-    text = "".join(line + "\n" for line in lines)
-    return finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+def ask_allocation(questions: Sequence[str]) -> list[str]:
+    """The answers of RocketMQ's allocation strategies (AllocateCommand)."""
+    return _answers("allocate", *questions)
 
 
-def ask_ext(directory: Path, file_size: int, lines: Sequence[str]) -> list[str]:
-    """RocketMQ's ConsumeQueueExt on ``directory/topic/0`` (ExtCommand): an answer for each line."""
-    process, _ = spawn(["ext", str(directory), str(file_size)], stdin=subprocess.PIPE)
-    text = "".join(line + "\n" for line in lines)
-    return finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+def ask_frames(questions: Sequence[str]) -> list[str]:
+    """The answers of RocketMQ's codec of frames (FrameCommand)."""
+    return _answers("frame", *questions)
 
 
-def ask_batch(store: Path, file_size: int, lines: Sequence[str]) -> list[int]:
-    """RocketMQ's BatchConsumeQueue topic/0 of a store (BatchCommand): an answer for each line."""
-    process, _ = spawn(["batch", str(store), str(file_size)], stdin=subprocess.PIPE)
-    text = "".join(line + "\n" for line in lines)
-    return [int(line) for line in finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()]
+def ask_ext(directory: Path, file_size: int, questions: Sequence[str]) -> list[str]:
+    """The answers of RocketMQ's ConsumeQueueExt on ``directory/topic/0`` (ExtCommand)."""
+    return _answers("ext", directory, file_size, *questions)
+
+
+def ask_batch(store: Path, file_size: int, questions: Sequence[str]) -> list[int]:
+    """The answers of RocketMQ's BatchConsumeQueue topic/0 of a store (BatchCommand)."""
+    return [int(answer) for answer in _answers("batch", store, file_size, *questions)]
 
 
 def ask_paths(file_size: int, settings: Sequence[tuple[str, str]]) -> list[list[Path]]:
     """The files that RocketMQ takes for the log's (PathsCommand), for each pair of
     storePathCommitLog and readOnlyCommitLogStorePaths."""
-    process, _ = spawn(["paths", str(file_size)], stdin=subprocess.PIPE)
-    text = "".join(f"{paths}|{read_only}\n" for paths, read_only in settings)
-    answers = finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+    answers = _answers("paths", file_size, *map("|".join, settings))
     return [[Path(name) for name in answer.split("|") if name] for answer in answers]
 
 
@@ -373,19 +366,20 @@ def boot(store: Path, **settings: Setting) -> BootResult:
     The store's `broker.conf` is obeyed, `settings` go above it. Recovery changes the store, so give
     it a copy.
     """
-    arguments = ["boot", str(store), *_pairs(settings)]
-    process, _ = spawn(arguments, heap="512m")
-    return cast(BootResult, json.loads(finish(process, CALL_TIMEOUT_SECONDS)))
+    return cast(BootResult, sessions.ask(["boot", str(store), *_pairs(settings)]))
 
 
-def ask_store(store: Path, lines: Sequence[str], **settings: Setting) -> tuple[list[str], int]:
-    """RocketMQ's store asked as clients ask (AskCommand): an answer for each line, and how many
-    messages it dispatched. Opens the store as `boot` does: give it a copy.
+def ask_store(store: Path, questions: Sequence[str], **settings: Setting) -> tuple[list[str], int]:
+    """RocketMQ's store asked as clients ask (AskCommand): the answers, and how many messages it
+    dispatched. Opens the store as `boot` does: give it a copy.
     """
-    process, _ = spawn(["ask", str(store), *_pairs(settings)], heap="512m", stdin=subprocess.PIPE)
-    text = "".join(line + "\n" for line in lines)
-    *answers, last = finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
-    return answers, int(last.removeprefix("dispatched "))
+    found = sessions.ask(["ask", str(store), *_pairs(settings), "--", *questions])
+    return found["answers"], found["dispatched"]
+
+
+def _answers(*arguments: object) -> list[str]:
+    """An answer for each of the questions with which a subcommand's arguments end."""
+    return cast(list[str], sessions.ask([*map(str, arguments)])["answers"])
 
 
 def _pairs(settings: Mapping[str, Setting]) -> list[str]:

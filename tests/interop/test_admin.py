@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import pytest
@@ -20,13 +19,14 @@ from store import configjson
 from store.log import properties
 from store.log.record import Record
 from store.state.consumeroffset import CONSUMER_OFFSET_FILE
-from tests.interop.clients import WAIT_SECONDS, Admin, Consumer, serving
+from tests.interop.clients import WAIT_SECONDS, Consumer, serving
 from tests.interop.rocketmq import (
     OLD_CLIENT,
     Broker,
     HarnessError,
     commit,
     drain,
+    mqadmin,
     require_maven,
     send,
 )
@@ -106,44 +106,40 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     """Ask a broker, and then a server of the same store at the same address."""
     require_maven()
     store, found = tmp_path_factory.mktemp("asked"), Asked()
-    with ExitStack() as opened:
-        tools = {name: opened.enter_context(Admin(client)) for name, client in CLIENTS.items()}
-        with Broker(store, {TOPIC: QUEUES, IDLE: 1}, {"brokerName": "interop"}) as broker:
-            sent = send(broker.namesrv, TOPIC, MESSAGES, 15)
-            drain(broker.namesrv, TOPIC, at_least=sent["visible"])
-            records = log_records(store)
-            host, port = records[0].store_host
-            address = f"{host}:{port}"
-            found.broker = printed(broker.namesrv, tools, records, address)
-            found.broker_answers = answers(port)
-        (store / CONSUMER_OFFSET_FILE).unlink()
-        (store / f"{CONSUMER_OFFSET_FILE}.bak").unlink(missing_ok=True)
-        with serving(store, listen=address) as server:
-            found.reput = printed(server.namesrv, tools, records, address)
-            found.reput_answers = answers(port)
+    with Broker(store, {TOPIC: QUEUES, IDLE: 1}, {"brokerName": "interop"}) as broker:
+        sent = send(broker.namesrv, TOPIC, MESSAGES, 15)
+        drain(broker.namesrv, TOPIC, at_least=sent["visible"])
+        records = log_records(store)
+        host, port = records[0].store_host
+        address = f"{host}:{port}"
+        found.broker = printed(broker.namesrv, records, address)
+        found.broker_answers = answers(port)
+    (store / CONSUMER_OFFSET_FILE).unlink()
+    (store / f"{CONSUMER_OFFSET_FILE}.bak").unlink(missing_ok=True)
+    with serving(store, listen=address) as server:
+        found.reput = printed(server.namesrv, records, address)
+        found.reput_answers = answers(port)
     return found
 
 
-def printed(
-    namesrv: str, tools: dict[str, Admin], records: list[Record], address: str
-) -> dict[tuple[str, str], str]:
+def printed(namesrv: str, records: list[Record], address: str) -> dict[tuple[str, str], str]:
     """The output of the commands, after groups have committed and while one has a member."""
     for group, counts in COMMITTED.items():
         commit(namesrv, TOPIC, group, counts)
     found = {}
     with Consumer(namesrv, "concurrent", IDLE, "online"):
-        for release, tool in tools.items():
-            member = member_with_queue(namesrv, tool)
+        for release, client in CLIENTS.items():
+            member = member_with_queue(namesrv, client)
             for number, words in enumerate(commands(release, records, address, member)):
-                found[release, f"{number} {words[0]}"] = answered(namesrv, tool, words)
+                found[release, f"{number} {words[0]}"] = answered(namesrv, client, words)
     return found
 
 
-def answered(namesrv: str, tool: Admin, words: Sequence[str]) -> str:
+def answered(namesrv: str, client: str, words: Sequence[str]) -> str:
     """The output of a command; mqadmin says that there is no message, too, if it waited in vain."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
-        output = tool.run(namesrv, *words)
+        output = mqadmin(namesrv, *words, client=client)
         if "but no message" not in output or time.monotonic() > deadline:
             return output
 
@@ -167,14 +163,16 @@ def answers(port: int) -> list[object]:
     return found
 
 
-def member_with_queue(namesrv: str, tool: Admin) -> str:
+def member_with_queue(namesrv: str, client: str) -> str:
     """Wait until the member has its queue, and return its id."""
     deadline = time.monotonic() + WAIT_SECONDS
     shown = ""
     while time.monotonic() < deadline:
-        shown = tool.run(namesrv, "consumerConnection", "-g", "online")
+        shown = mqadmin(namesrv, "consumerConnection", "-g", "online", client=client)
         if member := CLIENT_ID.search(shown):
-            shown = tool.run(namesrv, "consumerStatus", "-g", "online", "-i", member[0])
+            shown = mqadmin(
+                namesrv, "consumerStatus", "-g", "online", "-i", member[0], client=client
+            )
             if re.search(rf"^{IDLE} +\S+ +0 +ProcessQueueInfo", shown, re.M):
                 return member[0]
     raise HarnessError(f"the member has no queue: {shown}")

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from store.log.record import Record
-from tests.interop.clients import Admin, Consumed, Consumer, Server, serving
-from tests.interop.rocketmq import OLD_CLIENT, require_maven
+from tests.interop.clients import Consumed, Consumer, Server, serving
+from tests.interop.rocketmq import OLD_CLIENT, mqadmin, require_maven
 from tests.interop.test_serving import as_consumed
 from tests.support.golden import log_records, unpack_golden
 
@@ -73,15 +73,14 @@ def test_clients_see_two_stores_as_one_cluster(
             assert sorted(found) == expected, kind
             if kind == "orderly":
                 check_order(found, by_store)
-    with Admin(client) as tool:
-        cluster = tool.run(server.namesrv, "clusterList")
-        rows = [line.split() for line in cluster.splitlines()]
-        assert {row[1] for row in rows if row[:1] == ["DefaultCluster"]} == {*STORES}
-        route = tool.run(server.namesrv, "topicRoute", "-t", SHARED)
-        assert all(f'"brokerName":"{name}"' in route.replace(" ", "") for name in STORES), route
-        for group in groups.values():
-            shown = tool.run(server.namesrv, "consumerProgress", "-g", group)
-            assert progress(shown) == committed(messages), shown
+    cluster = mqadmin(server.namesrv, "clusterList", client=client)
+    rows = [line.split() for line in cluster.splitlines()]
+    assert {row[1] for row in rows if row[:1] == ["DefaultCluster"]} == {*STORES}
+    route = mqadmin(server.namesrv, "topicRoute", "-t", SHARED, client=client)
+    assert all(f'"brokerName":"{name}"' in route.replace(" ", "") for name in STORES), route
+    for group in groups.values():
+        shown = mqadmin(server.namesrv, "consumerProgress", "-g", group, client=client)
+        assert progress(shown) == committed(messages), shown
 
 
 def check_order(found: Sequence[Consumed], by_store: Mapping[str, Sequence[Consumed]]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 
 from serving.frame import Codec, Frame, decode, encode
-from tests.interop.clients import ask_frames
-from tests.interop.rocketmq import require_maven
+from tests.interop.rocketmq import ask_frames, require_maven
 from tests.serving.test_frame import any_frame
 
 COUNT = 500

@@ -16,20 +16,30 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
- * mqadmin's commands in one process: for each line, a name server and the command's words with tabs
- * between them, one JSON object with what the command prints, to stdout or stderr.
+ * One of mqadmin's commands: one JSON object with what it prints, to stdout or stderr.
  *
  * <p>This is {@code MQAdminStartup.main0} without its logging, for which 4.9 wants a library and a
  * file of its own. Only classes that 4.9 has too are used.
  */
-record AdminCommand(Protocol protocol) implements Callable<Void> {
+record AdminCommand(String namesrv, String[] words, Protocol protocol) implements Callable<Void> {
+    private static final String NAMESRV = "rocketmq.namesrv.addr";
+
+    static {
+        MQAdminStartup.initCommand();
+    }
+
+    static AdminCommand parse(List<String> arguments, Protocol protocol) {
+        String[] words = arguments.subList(1, arguments.size()).toArray(new String[0]);
+        return new AdminCommand(arguments.get(0), words, protocol);
+    }
+
     @Override
     public Void call() throws Exception {
-        MQAdminStartup.initCommand();
-        for (String line : Protocol.requests()) {
-            String[] words = line.split("\t", -1);
-            System.setProperty("rocketmq.namesrv.addr", words[0]);
-            protocol.json(Map.of("output", output(Arrays.copyOfRange(words, 1, words.length))));
+        System.setProperty(NAMESRV, namesrv);
+        try {
+            protocol.json(Map.of("output", output(words)));
+        } finally {
+            System.clearProperty(NAMESRV);
         }
         return null;
     }

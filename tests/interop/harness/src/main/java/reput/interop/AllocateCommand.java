@@ -4,7 +4,6 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Set;
-import java.util.concurrent.Callable;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMachineRoomNearby;
@@ -16,7 +15,7 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsist
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * RocketMQ's allocation strategies, asked line by line: strategy, whether to sort first, client id,
+ * RocketMQ's allocation strategies, asked with: strategy, whether to sort first, client id,
  * client ids, queues, with tabs between them.
  *
  * <p>Strategies have their argument after a bar: {@code CONSISTENT_HASH|10},
@@ -24,18 +23,14 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * {@code topic:broker:id}. "Nearby" takes what stands before the first hyphen of a broker or client
  * for its room. The answer is the queues, or REFUSED where RocketMQ throws.
  */
-record AllocateCommand(Protocol protocol) implements Callable<Void> {
+final class AllocateCommand {
     private static final String GROUP = "group";
 
-    @Override
-    public Void call() throws Exception {
-        for (String line : Protocol.requests()) {
-            protocol.line(answer(line.split("\t", -1)));
-        }
-        return null;
+    private AllocateCommand() {
     }
 
-    private static String answer(String[] words) {
+    static String answer(String question) {
+        String[] words = question.split("\t", -1);
         List<String> clients = items(words[3]);
         List<MessageQueue> queues = queues(words[4]);
         if (Boolean.parseBoolean(words[1])) {

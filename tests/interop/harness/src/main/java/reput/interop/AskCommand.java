@@ -5,6 +5,7 @@ import com.alibaba.fastjson2.JSONWriter;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.Callable;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -28,7 +29,7 @@ import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
 
 /**
- * Asks a store what clients ask: one line each, words separated by tabs, one answer per line.
+ * Asks a store what clients ask: words separated by tabs.
  *
  * <ul>
  * <li>{@code bounds TOPIC QUEUE}: the least and the greatest offset.
@@ -47,27 +48,32 @@ import org.apache.rocketmq.store.SelectMappedBufferResult;
  * </ul>
  *
  * A message is its physical offset, size and the CRC of its bytes; a pulled one has its place in
- * the queue before. The last line is {@code dispatched} and how many messages the store dispatched.
+ * the queue before. Beside the answers stands how many messages the store dispatched.
  */
-record AskCommand(OpenStore open, Protocol protocol) implements Callable<Void> {
+record AskCommand(StoreSettings settings, List<String> questions, Protocol protocol)
+    implements Callable<Void> {
+    /** Reads {@code STORE_DIR [key=value...] -- QUESTION...}. */
     static Callable<Void> parse(List<String> arguments, Protocol protocol) {
-        return () -> new AskCommand(
-            OpenStore.open(StoreSettings.parse(arguments)), protocol).call();
+        int split = arguments.indexOf("--");
+        return split < 1 ? null : () -> new AskCommand(
+            StoreSettings.parse(arguments.subList(0, split)),
+            arguments.subList(split + 1, arguments.size()),
+            protocol).call();
     }
 
     @Override
     public Void call() throws Exception {
-        for (String line : Protocol.requests()) {
-            protocol.line(answer(line.split("\t")));
-        }
+        OpenStore open = OpenStore.open(settings);
+        List<String> answers =
+            QuestionsCommand.answers(questions, question -> answer(open, question.split("\t")));
         if (!open.close()) {
             throw new IllegalStateException("unclean stop: the abort file is still there");
         }
-        protocol.line("dispatched " + open.dispatched());
+        protocol.json(Map.of("answers", answers, "dispatched", open.dispatched()));
         return null;
     }
 
-    private String answer(String[] words) throws Exception {
+    private static String answer(OpenStore open, String[] words) throws Exception {
         DefaultMessageStore store = open.store();
         return switch (words[0]) {
             case "bounds" -> store.getMinOffsetInQueue(words[1], Integer.parseInt(words[2])) + " "
@@ -79,10 +85,11 @@ record AskCommand(OpenStore open, Protocol protocol) implements Callable<Void> {
                 words[1], Integer.parseInt(words[2]), Long.parseLong(words[3])));
             case "earliest" -> String.valueOf(words.length == 1 ? store.getEarliestMessageTime()
                 : store.getEarliestMessageTime(words[1], Integer.parseInt(words[2])));
-            case "key" -> query(words[1], words[2], Integer.parseInt(words[3]),
+            case "key" -> query(
+                store, words[1], words[2], Integer.parseInt(words[3]),
                 Long.parseLong(words[4]), Long.parseLong(words[5]));
-            case "get" -> get(words);
-            case "message" -> message(Long.parseLong(words[1]));
+            case "get" -> get(open, words);
+            case "message" -> message(store, Long.parseLong(words[1]));
             case "arrivals" -> JSON.toJSONString(
                 open.dispatchAgain(), JSONWriter.Feature.FieldBased);
             case "memory" -> {
@@ -94,8 +101,9 @@ record AskCommand(OpenStore open, Protocol protocol) implements Callable<Void> {
         };
     }
 
-    private String query(String topic, String key, int max, long begin, long end) {
-        QueryMessageResult found = open.store().queryMessage(topic, key, max, begin, end);
+    private static String query(
+        DefaultMessageStore store, String topic, String key, int max, long begin, long end) {
+        QueryMessageResult found = store.queryMessage(topic, key, max, begin, end);
         String answer = found.getIndexLastUpdateTimestamp() + " "
             + found.getIndexLastUpdatePhyoffset() + " "
             + found.getMessageMapedList().stream()
@@ -104,12 +112,12 @@ record AskCommand(OpenStore open, Protocol protocol) implements Callable<Void> {
         return answer;
     }
 
-    private String get(String[] words) throws Exception {
+    private static String get(OpenStore open, String[] words) throws Exception {
         AtomicInteger ruledOut = new AtomicInteger();
         GetMessageResult found = open.store().getMessage(
             "group", words[1], Integer.parseInt(words[2]), Long.parseLong(words[3]),
             Integer.parseInt(words[4]), Integer.parseInt(words[5]),
-            filter(words[1], words[6], ruledOut));
+            filter(open, words[1], words[6], ruledOut));
         List<SelectMappedBufferResult> messages = found.getMessageMapedList();
         String answer = found.getStatus() + " " + found.getNextBeginOffset() + " "
             + found.getMinOffset() + " " + found.getMaxOffset() + " " + ruledOut + " "
@@ -122,8 +130,8 @@ record AskCommand(OpenStore open, Protocol protocol) implements Callable<Void> {
     }
 
     /** A broker's filter, which counts what it rules out before it reads a message. */
-    private MessageFilter filter(String topic, String words, AtomicInteger ruledOut)
-        throws Exception {
+    private static MessageFilter filter(
+        OpenStore open, String topic, String words, AtomicInteger ruledOut) throws Exception {
         if (words.equals("-")) {
             return null;
         }
@@ -152,8 +160,8 @@ record AskCommand(OpenStore open, Protocol protocol) implements Callable<Void> {
         };
     }
 
-    private String message(long offset) {
-        SelectMappedBufferResult found = open.store().selectOneMessageByOffset(offset);
+    private static String message(DefaultMessageStore store, long offset) {
+        SelectMappedBufferResult found = store.selectOneMessageByOffset(offset);
         MessageExt message = MessageDecoder.decode(found.getByteBuffer(), true, true);
         found.release();
         String properties = new TreeMap<>(message.getProperties()).entrySet().stream()

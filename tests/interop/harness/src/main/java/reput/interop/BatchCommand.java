@@ -1,6 +1,7 @@
 package reput.interop;
 
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Stream;
@@ -16,12 +17,13 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 /**
  * RocketMQ's BatchConsumeQueue by itself: queue topic/0 of the store in DIRECTORY.
  *
- * <p>Lines: {@code put OFFSET SIZE TAGS_CODE STORE_TIME BASE BATCH_SIZE}; {@code unit QUEUE_OFFSET}
+ * <p>Questions: {@code put OFFSET SIZE TAGS_CODE STORE_TIME BASE BATCH_SIZE}; {@code unit QUEUE_OFFSET}
  * answers the physical offset found or -1, {@code lower TIME} and {@code upper TIME} a queue offset,
  * {@code min LOG_MIN_OFFSET} and {@code max} the queue's; {@code recover} and {@code truncate OFFSET}
- * answer the last message's physical offset. Files are flushed at the end of the input.
+ * answer the last message's physical offset. Files are flushed before the answer.
  */
-record BatchCommand(Protocol protocol, BatchConsumeQueue queue) implements Callable<Void> {
+record BatchCommand(BatchConsumeQueue queue, List<String> questions, Protocol protocol)
+    implements Callable<Void> {
     static Callable<Void> parse(List<String> arguments, Protocol protocol) {
         return () -> {
             MessageStoreConfig config = new MessageStoreConfig();
@@ -30,9 +32,11 @@ record BatchCommand(Protocol protocol, BatchConsumeQueue queue) implements Calla
             DefaultMessageStore store = new DefaultMessageStore(
                 config, new BrokerStatsManager("harness", false), null, new BrokerConfig(),
                 new ConcurrentHashMap<>());
-            return new BatchCommand(protocol, new BatchConsumeQueue(
+            BatchConsumeQueue queue = new BatchConsumeQueue(
                 "topic", 0, StorePathConfigHelper.getStorePathBatchConsumeQueue(arguments.get(0)),
-                Integer.parseInt(arguments.get(1)), store)).call();
+                Integer.parseInt(arguments.get(1)), store);
+            return new BatchCommand(
+                queue, arguments.subList(2, arguments.size()), protocol).call();
         };
     }
 
@@ -42,10 +46,10 @@ record BatchCommand(Protocol protocol, BatchConsumeQueue queue) implements Calla
             throw new IllegalStateException("the files could not be loaded");
         }
         queue.recover();
-        for (String line : Protocol.requests()) {
-            protocol.line(String.valueOf(answer(line.strip().split(" "))));
-        }
+        List<String> answers = QuestionsCommand.answers(
+            questions, question -> String.valueOf(answer(question.split(" "))));
         queue.flush(0);
+        protocol.json(Map.of("answers", answers));
         return null;
     }
 

@@ -2,21 +2,23 @@ package reput.interop;
 
 import java.util.HexFormat;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.Callable;
 import org.apache.rocketmq.store.ConsumeQueueExt;
 
 /**
  * RocketMQ's ConsumeQueueExt by itself: DIRECTORY is consumequeue_ext, the queue is topic/0.
  *
- * <p>Lines: {@code put TAGS_CODE TIME BITMAP} (hex or "-") answers the address, {@code get ADDRESS}
+ * <p>Questions: {@code put TAGS_CODE TIME BITMAP} (hex or "-") answers the address, {@code get ADDRESS}
  * the unit or "-", {@code recover}, {@code min ADDRESS} and {@code max ADDRESS} truncate, and like
- * {@code end} answer the greatest address. Files are flushed at the end of the input.
+ * {@code end} answer the greatest address. Files are flushed before the answer.
  */
-record ExtCommand(Protocol protocol, ConsumeQueueExt ext) implements Callable<Void> {
+record ExtCommand(ConsumeQueueExt ext, List<String> questions, Protocol protocol)
+    implements Callable<Void> {
     static ExtCommand parse(List<String> arguments, Protocol protocol) {
         ConsumeQueueExt ext = new ConsumeQueueExt(
             "topic", 0, arguments.get(0), Integer.parseInt(arguments.get(1)), 0);
-        return new ExtCommand(protocol, ext);
+        return new ExtCommand(ext, arguments.subList(2, arguments.size()), protocol);
     }
 
     @Override
@@ -24,10 +26,10 @@ record ExtCommand(Protocol protocol, ConsumeQueueExt ext) implements Callable<Vo
         if (!ext.load()) {
             throw new IllegalStateException("the files could not be loaded");
         }
-        for (String line : Protocol.requests()) {
-            protocol.line(answer(line.strip().split(" ")));
-        }
+        List<String> answers =
+            QuestionsCommand.answers(questions, question -> answer(question.split(" ")));
         ext.flush(0);
+        protocol.json(Map.of("answers", answers));
         return null;
     }
 

@@ -6,7 +6,6 @@ import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.Map;
 import java.util.TreeSet;
-import java.util.concurrent.Callable;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.broker.filter.CommitLogDispatcherCalcBitMap;
 import org.apache.rocketmq.broker.filter.ConsumerFilterManager;
@@ -24,23 +23,18 @@ import org.apache.rocketmq.store.ConsumeQueueExt;
 import org.apache.rocketmq.store.DispatchRequest;
 
 /**
- * RocketMQ's own filters, asked line by line: a word and its arguments, texts in hex, "." for an empty
- * one, "-" for null.
+ * RocketMQ's own filters, asked with a word and its arguments: texts in hex, "." for an empty one, "-"
+ * for null.
  *
- * <p>One manager of consumer filters lives as long as the process, with RocketMQ's test shape of 20
- * percent and 64 consumers; what was registered stays. Each line gets one line back.
+ * <p>One manager of consumer filters answers all of a command's questions, with RocketMQ's test shape
+ * of 20 percent and 64 consumers; what was registered stays.
  */
-record FilterCommand(Protocol protocol) implements Callable<Void> {
-    @Override
-    public Void call() throws Exception {
-        ConsumerFilterManager manager = new ConsumerFilterManager();
-        for (String line : Protocol.requests()) {
-            protocol.line(answer(manager, line.strip().split(" ")));
-        }
-        return null;
-    }
+final class FilterCommand implements QuestionsCommand.Answering {
+    private final ConsumerFilterManager manager = new ConsumerFilterManager();
 
-    private static String answer(ConsumerFilterManager manager, String[] words) throws Exception {
+    @Override
+    public String answer(String question) throws Exception {
+        String[] words = question.split(" ");
         return switch (words[0]) {
             case "evaluate" -> evaluate(text(words[1]), properties(words[2]));
             case "tags" -> tags(text(words[1]));

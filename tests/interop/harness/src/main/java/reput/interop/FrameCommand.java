@@ -6,13 +6,12 @@ import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.concurrent.Callable;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.protocol.SerializeType;
 
 /**
- * RocketMQ's codec of frames, a line each, words separated by tabs, texts and bytes as hex digits.
+ * RocketMQ's codec of frames, asked with words that tabs separate, texts and bytes as hex digits.
  *
  * <ul>
  * <li>{@code encode TYPE CODE OPAQUE FLAG REMARK EXT BODY}: the frame; EXT is {@code key=value}
@@ -20,16 +19,15 @@ import org.apache.rocketmq.remoting.protocol.SerializeType;
  * <li>{@code decode FRAME}: the words of {@code encode}, the pairs sorted.
  * </ul>
  */
-record FrameCommand(Protocol protocol) implements Callable<Void> {
+final class FrameCommand {
     private static final HexFormat HEX = HexFormat.of();
 
-    @Override
-    public Void call() throws Exception {
-        for (String line : Protocol.requests()) {
-            String[] words = line.split("\t", -1);
-            protocol.line(words[0].equals("encode") ? encode(words) : decode(words[1]));
-        }
-        return null;
+    private FrameCommand() {
+    }
+
+    static String answer(String question) throws Exception {
+        String[] words = question.split("\t", -1);
+        return words[0].equals("encode") ? encode(words) : decode(words[1]);
     }
 
     private static String encode(String[] words) {

@@ -5,7 +5,8 @@ import java.util.List;
 import java.util.concurrent.Callable;
 
 /**
- * Entry point: one subcommand per process, so that a test can kill exactly the part it means to.
+ * Entry point: one subcommand per process, so that a test can kill exactly the part it means to, or
+ * a session of those that end by themselves.
  *
  * <p>Exit codes: 0 done, 1 failed (the stack trace is on stderr), 2 wrong arguments.
  */
@@ -17,18 +18,18 @@ public final class Harness {
                Harness drain NAMESRV TOPIC [AT_LEAST TIMEOUT_SECONDS]
                Harness commit NAMESRV TOPIC GROUP [QUEUE:COUNT...]
                Harness consume NAMESRV KIND TOPIC GROUP FILTER FROM
-               Harness admin
+               Harness admin NAMESRV WORD...
                Harness session
                Harness push NAMESRV TOPIC GROUP COUNT
                Harness boot STORE_DIR [key=value...]
-               Harness ask STORE_DIR [key=value...]
-               Harness strings
-               Harness filter
-               Harness frame
-               Harness allocate
-               Harness ext DIRECTORY FILE_SIZE
-               Harness batch DIRECTORY FILE_SIZE
-               Harness paths FILE_SIZE
+               Harness ask STORE_DIR [key=value...] -- QUESTION...
+               Harness strings QUESTION...
+               Harness filter QUESTION...
+               Harness frame QUESTION...
+               Harness allocate QUESTION...
+               Harness ext DIRECTORY FILE_SIZE QUESTION...
+               Harness batch DIRECTORY FILE_SIZE QUESTION...
+               Harness paths FILE_SIZE QUESTION...
                Harness warm STORE_DIR""";
 
     private Harness() {
@@ -69,19 +70,19 @@ public final class Harness {
             case "drain" -> count != 2 && count != 4 ? null : DrainCommand.parse(rest, protocol);
             case "commit" -> count < 3 ? null : CommitCommand.parse(rest, protocol);
             case "consume" -> count != 6 ? null : ConsumeCommand.parse(rest, protocol);
-            case "admin" -> count != 0 ? null : new AdminCommand(protocol);
+            case "admin" -> count < 2 ? null : AdminCommand.parse(rest, protocol);
             case "session" -> count != 0 ? null : new SessionCommand(protocol);
             case "push" -> count != 4 ? null : PushCommand.parse(rest, protocol);
             case "boot" -> count < 1 ? null : BootCommand.parse(rest, protocol);
             case "ask" -> count < 1 ? null : AskCommand.parse(rest, protocol);
-            case "strings" -> count != 0 ? null : new StringsCommand(protocol);
-            case "filter" -> count != 0 ? null : new FilterCommand(protocol);
-            case "allocate" -> count != 0 ? null : new AllocateCommand(protocol);
-            case "frame" -> count != 0 ? null : new FrameCommand(protocol);
-            case "ext" -> count != 2 ? null : ExtCommand.parse(rest, protocol);
-            case "batch" -> count != 2 ? null : BatchCommand.parse(rest, protocol);
-            case "paths" ->
-                count != 1 ? null : new PathsCommand(protocol, Integer.parseInt(rest.get(0)));
+            case "strings" -> new QuestionsCommand(rest, StringsCommand::answer, protocol);
+            case "filter" -> new QuestionsCommand(rest, new FilterCommand(), protocol);
+            case "allocate" -> new QuestionsCommand(rest, AllocateCommand::answer, protocol);
+            case "frame" -> new QuestionsCommand(rest, FrameCommand::answer, protocol);
+            case "ext" -> count < 2 ? null : ExtCommand.parse(rest, protocol);
+            case "batch" -> count < 2 ? null : BatchCommand.parse(rest, protocol);
+            case "paths" -> count < 1 ? null : new QuestionsCommand(
+                rest.subList(1, count), new PathsCommand(Integer.parseInt(rest.get(0))), protocol);
             case "warm" -> count != 1 ? null : new WarmCommand(rest.get(0), protocol);
             default -> null;
         };
