@@ -176,7 +176,7 @@ def test_uneven_queue_offsets(
     assert boot(theirs)["dispatched"] == MESSAGES
     assert (theirs / "consumequeue_ext").is_dir() == ("enableConsumeQueueExt" in settings)
     missing = left_out(members, theirs)
-    assert len(missing) == len(members)
+    assert len(missing) > len(members) / 2
     for name, max_bytes, replay_from in (
         ("whole", 1 << 30, None),
         ("pieces", 100_000, None),
