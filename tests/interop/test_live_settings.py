@@ -26,7 +26,7 @@ from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress
 from tests.interop.maven import HarnessError
 from tests.interop.rocketmq import Broker, boot, drain, send
-from tests.support.cli import reput
+from tests.support.cli import Call
 from tests.support.golden import difference, tree
 
 SETTINGS = {
@@ -112,7 +112,7 @@ def send_all(broker: Broker, topic: str, seed: int) -> None:
 
 
 @pytest.mark.usefixtures("spark", "release")
-def test_settings_that_change_under_a_dispatcher(tmp_path: Path) -> None:
+def test_settings_that_change_under_a_dispatcher(tmp_path: Path, call: Call) -> None:
     """A batch topic that is created, a consumer's filter, other delay levels with a restart of the
     broker; then a topic that comes back as a batch topic, on which the dispatcher stops and names
     the command that mends its output."""
@@ -149,7 +149,7 @@ def test_settings_that_change_under_a_dispatcher(tmp_path: Path) -> None:
     ):
         follower.run(script)
     _, *arguments = shlex.split(str(told.value).partition("rebuild them: ")[2])
-    healed = reput(*arguments)
+    healed = call(*arguments)
     assert healed.returncode == 0, healed.stderr
     replaced = output / "consumequeue.replaced-1"
     assert [path.name for path in replaced.iterdir()] == ["Again"]
