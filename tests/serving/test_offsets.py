@@ -100,12 +100,14 @@ def test_where_a_group_begins(store: Path, first: FirstPosition) -> None:
 
 
 def test_the_first_end_that_was_answered_stands(tmp_path: Path) -> None:
-    """It stands until the group commits: an orderly client asks twice while messages arrive."""
+    """It stands until the group commits: an orderly client asks twice while messages arrive, and
+    so does the member that has the queue after it."""
     small = SmallStore(tmp_path / "store")
     small.append()
-    with served(small.write()) as port, Client(port) as client:
-        assert client.ask(34, {}, heartbeat("c", "group", "Topic")).code == 0
-        assert client.ask(QUERY, place()).code == NOT_FOUND
+    with served(small.write()) as port, Client(port) as client, Client(port) as other:
+        for member, client_id in ((client, "c"), (other, "d")):
+            assert member.ask(34, {}, heartbeat(client_id, "group", "Topic")).code == 0
+            assert member.ask(QUERY, place()).code == NOT_FOUND
         assert client.ask(MAX, place()).ext == {"offset": "1"}
         small.append()
         small.append()
@@ -113,6 +115,7 @@ def test_the_first_end_that_was_answered_stands(tmp_path: Path) -> None:
         while client.ask(MAX, place()).ext == {"offset": "1"}:
             pass
         assert client.ask(QUERY, place()).ext == {"offset": "1"}
+        assert other.ask(MAX, place()).ext == {"offset": "1"}
         assert client.ask(QUERY, place(consumerGroup="other")).code == NOT_FOUND
         assert client.ask(UPDATE, place(commitOffset=2)).code == 0
         assert client.ask(QUERY, place()).ext == {"offset": "2"}
