@@ -305,7 +305,7 @@ class Workloads:
         begun.grow(2 * RECORDS)
         outcomes = [(log, self._undisturbed(log)) for log in (self.log.root, self.shorter)]
         self._clear()
-        dispatch(self._config(begun.root))
+        dispatch(self._config(begun.root), with_spark_files=True)
         recorder, ended = self._recorded(self._config()), self.outcome()
         for log, wanted in outcomes:
             name = f"second run, {log.name}"

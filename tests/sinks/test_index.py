@@ -28,8 +28,9 @@ from store.state.storecheckpoint import StoreCheckpoint
 from tests.support.golden import tree
 from tests.support.index_model import Content, Message, read_content
 from tests.support.index_outputs import IndexLog, IndexOutput, batch_of, random_log, write_log
-from tests.support.power_cuts import Power
+from tests.support.power_cuts import Disk, Power
 from tests.support.processes import is_killed_at
+from tests.support.recorder import Recorder
 from tests.support.wire import file_name, read_log
 
 GOLDEN_WITH_INDEX = ("plain", "mixed", "wide", "killed", "lmq", "batch", "ext")
@@ -207,6 +208,27 @@ def test_a_torn_entry_that_the_log_confirms_is_none(tmp_path: Path) -> None:
     writer.write(batch_of(log.messages[2:]))
     writer.close()
     assert output.contents() == output.model()
+
+
+def test_what_a_start_restores_survives_a_power_cut(tmp_path: Path) -> None:
+    """No later start looks at the slots of a full file again once the next one has entries."""
+    log = write_log(tmp_path / "log", [(1, (5, 7)), (1, ()), (1, (9,))])
+    output = IndexOutput(tmp_path / "output", IndexLayout(3, 3), log)
+    writer = output.writer(0)
+    writer.write(batch_of(log.messages[:2]))
+    writer.close()
+    full, _ = output.paths()
+    with full.open("r+b") as out:
+        out.seek(40)
+        out.write(bytes(4 * 3))
+    with Recorder(output.root) as recorder:
+        writer = output.writer(log.messages[2].offset)
+        writer.write(batch_of(log.messages[2:]))
+        writer.sync()
+        survives = Disk.after(recorder).durable()
+        writer.close()
+    assert output.contents() == output.model()
+    assert survives[f"index/{full.name}"] == full.read_bytes()
 
 
 def test_zeros_of_the_last_entry_may_be_a_hole(tmp_path: Path) -> None:

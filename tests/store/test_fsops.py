@@ -11,6 +11,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -19,9 +20,42 @@ import pytest
 
 from store import fsops
 from store.errors import NoSpaceError, OutputError, SyncError
+from tests.support.power_cuts import Disk
 from tests.support.processes import is_killed_at, wait_status_of
+from tests.support.recorder import Recorder, read_tree
 
 FULL = Path("/dev/full")
+
+
+def write_and_sync(root: Path, sync: Callable[[int, Path], None]) -> None:
+    path = root / "file"
+    fd = fsops.open_for_writing(path)
+    fsops.pwrite(fd, b"data", 0, path)
+    sync(fd, path)
+    os.close(fd)
+
+
+def store_and_sync(root: Path) -> None:
+    path = root / "file"
+    fd = fsops.open_for_writing(path)
+    mapping = fsops.map_for_writing(fd, 10_000, path)
+    mapping[5000:5003] = b"abc"
+    fsops.sync_mapping(mapping, 5000, 5003, path)
+    mapping.close()
+    os.close(fd)
+
+
+DURABLE: dict[str, Callable[[Path], object]] = {
+    "sync": lambda root: write_and_sync(root, fsops.sync),
+    "sync_mapping": store_and_sync,
+    "sync_file_system": lambda root: write_and_sync(root, fsops.sync_file_system),
+    "make_directories": lambda root: fsops.make_directories(root / "a" / "new" / "er", root),
+    "rename": lambda root: fsops.rename(root / "file", root / "b" / "renamed"),
+    "exchange": lambda root: fsops.exchange(root / "a" / "one", root / "b" / "other"),
+    "remove_directory": lambda root: fsops.remove_directory(root / "a" / "empty"),
+    "replace_file": lambda root: fsops.replace_file(root / "a" / "one", b"new"),
+}
+"""Operations that promise it, below a directory with a few files."""
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, points: str) -> None:
@@ -105,6 +139,22 @@ def test_a_mapping_is_the_file(tmp_path: Path) -> None:
         fsops.sync_mapping(mapping, start, end, path)
     mapping.close()
     os.close(fd)
+
+
+@pytest.mark.parametrize("operation", DURABLE)
+def test_what_has_returned_survives_a_power_cut(tmp_path: Path, operation: str) -> None:
+    """A disk keeps what was synced, data and names alike, and nothing else for sure."""
+    for name in ("a/empty", "b"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("file", "a/one", "b/other"):
+        (tmp_path / name).write_bytes(name.encode().ljust(10_000, b"\0"))
+    before = read_tree(tmp_path)
+    with Recorder(tmp_path) as recorder:
+        DURABLE[operation](tmp_path)
+    recorder.check()
+    after = read_tree(tmp_path)
+    assert after != before
+    assert Disk.after(recorder).durable() == after
 
 
 @pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EFBIG"])

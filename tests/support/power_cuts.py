@@ -74,6 +74,18 @@ class Disk:
         self._files = {key: bytes(data) for key, data in begin.files.items()}
         self.pending: list[_Pending] = []
 
+    @classmethod
+    def after(cls, recorder: Recorder) -> Disk:
+        """The disk after all that was recorded."""
+        disk = cls(recorder.begin, recorder.directories())
+        for operation in recorder.operations:
+            disk.apply(operation)
+        return disk
+
+    def durable(self) -> Tree:
+        """What survives in every case."""
+        return self.image([]).tree
+
     def apply(self, operation: Operation) -> None:
         """Take the next operation, which has returned to the process."""
         if isinstance(operation, SyncAll):
@@ -265,10 +277,7 @@ class Power:
     def fail(self, rng: random.Random, let_go: Callable[[], object]) -> None:
         """Cut the power now: leave a random image of the disk. ``let_go`` closes the files that the
         process has open."""
-        disk = Disk(self._recorder.begin, self._recorder.directories())
-        for operation in self._recorder.operations:
-            disk.apply(operation)
-        self._begin_with(disk.random_image(rng).tree, let_go)
+        self._begin_with(Disk.after(self._recorder).random_image(rng).tree, let_go)
 
     def kill(self, _rng: random.Random, let_go: Callable[[], object]) -> None:
         """Kill the process now: everything that it wrote stays. ``let_go`` is as above."""
