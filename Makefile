@@ -7,11 +7,12 @@ STAMP := $(VENV)/.installed
 EDITABLE := --config-settings editable_mode=compat
 BENCH_STAMP := $(VENV)/.installed-bench
 FUZZ_STAMP := $(VENV)/.installed-fuzz
+MUTATION_STAMP := $(VENV)/.installed-mutation
 TARGET ?= frame
 SECONDS ?= 3600
 
 .PHONY: help install run demo test test-slow lint format bench bench-quick docs build clean \
-	canaries crash-images fuzz power-cut torture
+	canaries crash-images fuzz mutants power-cut torture
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +54,14 @@ torture: install ## try faults by the hundred thousand; KIND=log-rot N=1000 SEED
 
 canaries: install ## seed faults that tests must notice; N=20 of them, NAME=..., RESUME=1
 	$(BIN)/python -m tests.canaries $(N) $(NAME) $(if $(RESUME),--resume)
+
+mutants: $(MUTATION_STAMP) ## try N random faults (150) where no Spark is needed; SEED=n RESUME=1 go on with an earlier run
+	$(BIN)/python -m tests.canaries.mutants $(or $(N),150) $(if $(SEED),--seed $(SEED)) \
+		$(if $(RESUME),--resume)
+
+$(MUTATION_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]' $(EDITABLE)
+	touch $(MUTATION_STAMP)
 
 crash-images: install ## try N power cuts (1000000) in memory; SEED=n ROUND=k go on with an earlier run
 	$(BIN)/python -m tests.crash.images $(or $(N),1000000) $(if $(SEED),--seed $(SEED)) \

@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from functools import cache
 
-from tests.canaries import ROOT, read_canaries
+from tests.canaries import MUTATED, ROOT, read_canaries
 
 CANARIES = read_canaries()
 
@@ -53,3 +53,10 @@ def test_every_canary_names_tests_that_exist() -> None:
 def test_names_are_unique() -> None:
     """``make canaries`` takes them."""
     assert [name for name, count in Counter(c.name for c in CANARIES).items() if count > 1] == []
+
+
+def test_mutated_modules_and_their_tests_exist() -> None:
+    """By file; ``make mutants`` shows what they notice."""
+    assert [name for name in MUTATED if not (ROOT / f"{name}.py").is_file()] == []
+    tests = {test.partition("::")[0] for tests in MUTATED.values() for test in tests}
+    assert [test for test in sorted(tests) if not (ROOT / "tests" / test).is_file()] == []

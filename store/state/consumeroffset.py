@@ -177,13 +177,12 @@ class ConsumerOffsetFile:
         """Replace the file and begin the journals anew; ``commits`` is the number of commits since
         the last replacement."""
         data = self._next(offsets, commits)
-        self.finish_replacing(data)
+        fsops.replace_file(self._path, data)
         self._crc = zlib.crc32(data)
         # after a kill here, the journals belong to another file, and their commits are in this one
-        # already; if both files are equal, so is their CRC, and a journal still belongs
-        self._current, other = self._journals
-        other.clear()
-        other.sync()
+        for journal in self._journals:
+            journal.clear()
+        self._current, _ = self._journals
         self._current.begin(self._crc)
         self._current.sync()
 
@@ -196,7 +195,7 @@ class ConsumerOffsetFile:
         """
         data = self._next(offsets, commits)
         crc = zlib.crc32(data)
-        (other,) = (journal for journal in self._journals if journal is not self._current)
+        other = self._other
         other.begin(crc, self._crc)
         self._current, self._crc = other, crc
         return data
@@ -204,9 +203,17 @@ class ConsumerOffsetFile:
     def finish_replacing(self, data: bytes) -> None:
         """Replace the file durably; after an error it may be called again."""
         fsops.replace_file(self._path, data)
+        # now, because the next file is begun on the thread of those who commit
+        self._other.clear()
+
+    @property
+    def _other(self) -> Journal:
+        (other,) = (journal for journal in self._journals if journal is not self._current)
+        return other
 
     def _next(self, offsets: Offsets, commits: int) -> bytes:
-        self._counter += commits
+        # two files of the same bytes could not be told apart by their journals
+        self._counter += max(commits, 1)
         return _document(offsets, self._counter)
 
 

@@ -38,7 +38,7 @@ class Journal:
         """Bytes of the whole lines."""
 
     def clear(self) -> None:
-        """Remove all lines."""
+        """Durably remove all lines."""
         self.size = 0
         self._cut()
 
@@ -53,15 +53,16 @@ class Journal:
         """Append a line, which then survives a kill, and after ``sync`` a power cut."""
         data = _line(entry)
         self._is_synced = False
-        # a killed process may have left part of a line
         self._cut()
         fsops.pwrite(self._fd, data, self.size, self._path)
         self.size += len(data)
 
     def _cut(self) -> None:
+        """Durably remove what stands after the lines, as a killed process leaves it: a power cut
+        must not bring it back after the line that is written next."""
         if os.fstat(self._fd).st_size > self.size:
-            self._is_synced = False
             fsops.truncate(self._fd, self.size, self._path)
+            fsops.sync(self._fd, self._path)
 
     def sync(self) -> None:
         """Make all lines durable; another thread may write meanwhile."""

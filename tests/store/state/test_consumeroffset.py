@@ -23,7 +23,9 @@ from store.state.consumeroffset import (
     first_position,
     read_committed,
 )
+from tests.support.power_cuts import Disk, mount
 from tests.support.processes import holder, is_killed_at
+from tests.support.recorder import Recorder
 
 KEYS = (TopicGroup("T", "g"), TopicGroup("%RETRY%g", "g"), TopicGroup("中", "g@broadcast"))
 APPEND, REPLACE, BEGIN = range(3)
@@ -108,6 +110,38 @@ def test_a_kill_at_any_operation_loses_nothing_that_was_committed(
             file.append({KEYS[0]: {9: 9}})
         assert (read_committed(root) or {})[KEYS[0]][9] == 9
     assert found == expected[-1]
+
+
+def test_a_power_cut_at_any_operation_loses_nothing_that_was_committed(
+    ram_path: Path, seed: int
+) -> None:
+    """Servers start and end, with the next file begun or not; offsets may go back."""
+    rng = random.Random(seed)
+    root = ram_path / "disk"
+    root.mkdir()
+    found: list[Offsets] = [{}]
+    with Recorder(root) as recorder:
+        for _ in range(9):
+            with ConsumerOffsetFile(root) as file:
+                assert file.load(root) == found[-1]
+                file.replace(found[-1], 0)
+                for number in range(3):
+                    begun = file.begin_replacing(found[-1], 1) if rng.random() < number / 2 else b""
+                    commits = {KEYS[0]: {0: rng.choice((len(found), rng.randrange(3)))}}
+                    file.append(commits)
+                    found.append(commits)
+                    recorder.note("done", len(found) - 1)
+                    if begun:
+                        file.finish_replacing(begun)
+    recorder.check()
+    told = [(at, number) for at, _, number in recorder.notes if isinstance(number, int)]
+    disk = Disk(recorder.begin, recorder.directories())
+    for count, operation in enumerate(recorder.operations, 1):
+        disk.apply(operation)
+        done = max((number for at, number in told if at <= count), default=0)
+        for image in (*disk.chosen_images(), disk.random_image(rng)):
+            mount(image.tree, root)
+            assert (read_committed(root) or {}) in found[done : done + 2], f"{count=}"
 
 
 def note(path: Path, number: int) -> None:

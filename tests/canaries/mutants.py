@@ -1,0 +1,149 @@
+"""``make mutants``: random faults in the parts that need no Spark, applied as canaries are.
+
+The changes are those of cosmic-ray's operators, and a statement that is gone. A seed chooses
+places, each with one of the changes that are possible there. ``--resume`` leaves out what was
+caught before; ``--list`` shows the mutants and runs nothing. It ends with 1 where fewer than
+``--score`` percent are caught.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import os
+import random
+import resource
+import sys
+from pathlib import Path
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+from filelock import FileLock
+
+from tests.canaries import MUTATED, ROOT, Canary
+from tests.canaries.__main__ import PLACE, run
+from tests.support.seeds import choose_seed
+
+NOTHING = ("core/VariableReplacer", "core/VariableInserter")
+"""Operators that need arguments."""
+TIMEOUT = "--timeout=60"
+MAX_FILE_BYTES = 4 << 30
+MAX_CPU_SECONDS = 300
+
+
+def places(text: str) -> dict[tuple[int, int], list[tuple[str, int]]]:
+    """Line and column -> the operators that change something there, each with its ordinal."""
+    found: dict[tuple[int, int], list[tuple[str, int]]] = {}
+    tree = get_ast(text)
+    for name in operator_names():
+        if name in NOTHING:
+            continue
+        operator = get_operator(name)()
+        positions = (at for node in ast_nodes(tree) for at in operator.mutation_positions(node))
+        for ordinal, (start, _) in enumerate(positions):
+            found.setdefault(start, []).append((name, ordinal))
+    return found
+
+
+def statements(text: str) -> dict[tuple[int, int], ast.stmt]:
+    """Line and column -> a statement in a function that may go; not one that only logs."""
+    kinds = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Return)
+    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+    return {
+        (one.lineno, one.col_offset): one
+        for one in itertools.chain.from_iterable(map(ast.walk, functions))
+        if isinstance(one, kinds)
+        and not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+        and not ast.unparse(one).startswith("logger.")
+    }
+
+
+def without(text: str, gone: ast.stmt) -> str:
+    """The text with ``pass`` in the place of a statement."""
+    lines = text.encode().splitlines(keepends=True)
+    assert gone.end_lineno is not None
+    before, after = lines[: gone.lineno - 1], lines[gone.end_lineno :]
+    start, end = lines[gone.lineno - 1][: gone.col_offset], lines[gone.end_lineno - 1]
+    return b"".join([*before, start, b"pass", end[gone.end_col_offset :], *after]).decode()
+
+
+def is_mutant(text: str, other: str) -> bool:
+    """Whether it is a program that differs in more than annotations, which nobody evaluates."""
+    dumps = []
+    for source in (text, other):
+        try:
+            tree = ast.parse(source)
+        except SyntaxError:
+            return False
+        for node in ast.walk(tree):
+            if isinstance(node, ast.arg | ast.AnnAssign):
+                node.annotation = ast.Constant(None)
+            elif isinstance(node, ast.FunctionDef):
+                node.returns = None
+        dumps.append(ast.dump(tree))
+    return dumps[0] != dumps[1]
+
+
+def mutants(count: int, seed: int) -> list[Canary]:
+    """So many, the same for the same seed and tree; the first ones are those of a lower count."""
+    rng = random.Random(seed)
+    texts = {name: (ROOT / f"{name}.py").read_text("utf-8") for name in MUTATED}
+    changes = {name: places(text) for name, text in texts.items()}
+    removals = {name: statements(text) for name, text in texts.items()}
+    sites = [
+        *((name, at, True) for name in MUTATED for at in sorted(removals[name])),
+        *((name, at, False) for name in MUTATED for at in sorted(changes[name])),
+    ]
+    rng.shuffle(sites)
+    found: list[Canary] = []
+    for name, at, removed in sites:
+        if len(found) == count:
+            break
+        text = texts[name]
+        if removed:
+            what, other = "gone", without(text, removals[name][at])
+        else:
+            what, ordinal = rng.choice(changes[name][at])
+            other = mutate_code(text, get_operator(what)(), ordinal)
+        if other is not None and is_mutant(text, other):
+            line = text.splitlines()[at[0] - 1].strip()
+            title = f"{name}.py:{at[0]}:{at[1]} {what.removeprefix('core/')}: {line}"
+            tests = (f"tests/{test}" for test in MUTATED[name])
+            found.append(Canary(title, "", f"{name}.py", text, other, (TIMEOUT, *tests)))
+    return found
+
+
+def main() -> int:
+    """Run them and print the score."""
+    parser = argparse.ArgumentParser(prog="python -m tests.canaries.mutants", description=__doc__)
+    parser.add_argument("count", nargs="?", type=int, default=150)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--only", default="", help="files whose path begins so")
+    parser.add_argument("--score", type=int, default=85)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    arguments = parser.parse_args()
+    seed = choose_seed() if arguments.seed is None else arguments.seed
+    chosen = mutants(arguments.count, seed)
+    chosen = [mutant for mutant in chosen if mutant.file.startswith(arguments.only)]
+    print(f"seed={seed}", flush=True)
+    if arguments.list:
+        print(*(mutant.name for mutant in chosen), sep="\n")
+        return 0
+    # a wrong number may mean a huge file, or a loop that no signal ends
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
+    # the tests of a mutant make the same choices as those of a resumed run
+    os.environ.setdefault("REPUT_TEST_SEED", str(seed))
+    PLACE.mkdir(parents=True, exist_ok=True)
+    with FileLock(PLACE / "lock", timeout=0):
+        survivors = run(chosen, Path(PLACE / "mutants.json"), resume=arguments.resume)
+    score = 100 * (len(chosen) - survivors) / max(len(chosen), 1)
+    print(f"seed={seed} mutants={len(chosen)} survived={survivors} score={score:.0f} %")
+    return 1 if score < arguments.score else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
