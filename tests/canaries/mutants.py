@@ -28,6 +28,8 @@ from tests.support.seeds import choose_seed
 
 NOTHING = ("core/VariableReplacer", "core/VariableInserter")
 """Operators that need arguments."""
+DECLARATION = "@dataclass("
+"""A class whose objects may be changed, or have a dictionary, does the same."""
 TIMEOUT = "--timeout=60"
 MAX_FILE_BYTES = 4 << 30
 MAX_CPU_SECONDS = 300
@@ -48,15 +50,18 @@ def places(text: str) -> dict[tuple[int, int], list[tuple[str, int]]]:
 
 
 def statements(text: str) -> dict[tuple[int, int], ast.stmt]:
-    """Line and column -> a statement in a function that may go; not one that only logs."""
+    """Line and column -> a statement in a function that may go; none that only logs, or returns
+    what its end would."""
     kinds = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Return)
-    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    ends = [function.body[-1] for function in functions]
     return {
         (one.lineno, one.col_offset): one
         for one in itertools.chain.from_iterable(map(ast.walk, functions))
         if isinstance(one, kinds)
         and not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
         and not ast.unparse(one).startswith("logger.")
+        and not (one in ends and ast.unparse(one) in ("return", "return None"))
     }
 
 
@@ -102,13 +107,15 @@ def mutants(count: int, seed: int) -> list[Canary]:
         if len(found) == count:
             break
         text = texts[name]
+        line = text.splitlines()[at[0] - 1].strip()
+        if line.startswith(DECLARATION):
+            continue
         if removed:
             what, other = "gone", without(text, removals[name][at])
         else:
             what, ordinal = rng.choice(changes[name][at])
             other = mutate_code(text, get_operator(what)(), ordinal)
         if other is not None and is_mutant(text, other):
-            line = text.splitlines()[at[0] - 1].strip()
             title = f"{name}.py:{at[0]}:{at[1]} {what.removeprefix('core/')}: {line}"
             tests = (f"tests/{test}" for test in MUTATED[name])
             found.append(Canary(title, "", f"{name}.py", text, other, (TIMEOUT, *tests)))

@@ -32,6 +32,13 @@ from tests.support.index_outputs import IndexOutput, batch_of, entries_of, rando
 NAME = "20261121073730214"
 
 
+def test_a_file_without_a_number_begins_with_entry_1() -> None:
+    """RocketMQ's IndexHeader.load does so where indexCount is not positive."""
+    for index_count in (0, -1, 1, 2):
+        data = bytes(36) + index_count.to_bytes(4, "big", signed=True)
+        assert IndexHeader.decode(data).index_count == max(index_count, 1)
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
