@@ -30,8 +30,8 @@ MUTATED: Mapping[str, Sequence[str]] = {
         "store/queue/test_batchconsumequeue.py", "sinks/test_batchconsumequeue.py",
     ),
     "store/queue/consumequeue": (
-        "store/queue/test_consumequeue.py", "sinks/test_consumequeue_rules.py",
-        "store/queue/test_view.py",
+        "store/queue/test_consumequeue.py", "store/queue/test_batchconsumequeue.py",
+        "store/queue/test_view.py", "sinks/test_consumequeue_rules.py",
     ),
     "store/queue/consumequeueext": (
         "store/queue/test_consumequeueext.py", "sinks/test_consumequeueext.py",
