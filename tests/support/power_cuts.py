@@ -83,7 +83,7 @@ class Disk:
         return disk
 
     def durable(self) -> Tree:
-        """What survives in every case."""
+        """Return the tree that survives in every case."""
         return self.image([]).tree
 
     def apply(self, operation: Operation) -> None:
