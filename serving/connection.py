@@ -17,14 +17,14 @@ from typing import cast
 
 from serving.codes import RequestCode, ResponseCode
 from serving.frame import (
-    LENGTH_SIZE,
     ONE_WAY,
     Codec,
+    Encoded,
     Frame,
     FrameError,
-    decode,
+    Likeness,
     encode_head,
-    frame_length,
+    take,
 )
 from store.errors import error_text
 
@@ -70,7 +70,7 @@ class Budget:
         return self.used > self.limit
 
 
-Handler = Callable[["Connection", Frame], Frame | None]
+Handler = Callable[["Connection", Frame], Frame | Encoded | None]
 """Answers a request; None if the answer comes later, or never. It may raise Refused."""
 
 
@@ -99,6 +99,8 @@ class Connection(asyncio.Protocol):
         self._calls: dict[int, tuple[OnAnswer, asyncio.TimerHandle]] = {}
         """By the opaque of each request of ours that is not answered yet."""
         self._codec = Codec.JSON
+        self._likely: Likeness | None = None
+        """That of the last pull."""
         self._loop = asyncio.get_running_loop()
         self.last_active = self._loop.time()
         self.peer = ""
@@ -147,7 +149,7 @@ class Connection(asyncio.Protocol):
         else:
             # mostly this is one whole request
             self._serve(data)
-        if self._budget.is_spent and len(self._buffer) > SMALL_BUFFER_BYTES:
+        if len(self._buffer) > SMALL_BUFFER_BYTES and self._budget.is_spent:
             self._drop("no memory is left for its unfinished request")
 
     def pause_writing(self) -> None:
@@ -165,24 +167,27 @@ class Connection(asyncio.Protocol):
         if self.on_writable is not None:
             self.on_writable()
 
-    def send(self, frame: Frame) -> None:
+    def send(self, frame: Frame | Encoded) -> None:
         """Send a frame, or nothing if the connection is lost."""
         if self._transport is None or self._transport.is_closing():
             return
+        encoded = self._encoded(frame) if isinstance(frame, Frame) else frame
+        if len(encoded.body) < JOINED_BODY_BYTES:
+            self._transport.write(b"".join((encoded.head, encoded.body)))
+        else:
+            self._transport.write(encoded.head)
+            self._transport.write(encoded.body)
+        self._account()
+
+    def _encoded(self, frame: Frame) -> Encoded:
         try:
-            head = encode_head(frame)
+            return Encoded(encode_head(frame), frame.body)
         except FrameError as error:
             logger.warning("an answer to %s cannot be sent: %s", self.peer, error)
             remark = f"the answer cannot be sent: {error}"
             codec = frame.codec
             frame = Frame(ResponseCode.SYSTEM_ERROR, frame.opaque, frame.flag, remark, codec=codec)
-            head = encode_head(frame)
-        if len(frame.body) < JOINED_BODY_BYTES:
-            self._transport.write(b"".join((head, frame.body)))
-        else:
-            self._transport.write(head)
-            self._transport.write(frame.body)
-        self._account()
+            return Encoded(encode_head(frame), frame.body)
 
     def notify(self, code: RequestCode, ext: dict[str, str]) -> None:
         """Send a request of ours that needs no answer."""
@@ -224,12 +229,17 @@ class Connection(asyncio.Protocol):
         """Answer whole requests in ``data`` and keep the rest; go on later if there are many."""
         position, served = 0, 0
         try:
-            while self._is_writable and self.is_open and served < REQUESTS_AT_ONCE:
-                length = frame_length(data[position : position + LENGTH_SIZE])
-                if length is None or position + length > len(data):
+            while (
+                position < len(data)
+                and served < REQUESTS_AT_ONCE
+                and self._is_writable
+                and self.is_open
+            ):
+                found = take(data, position, self._likely)
+                if found is None:
                     break
-                request = decode(data[position : position + length])
-                position += length
+                request, position = found
+                self._likely = request.likeness or self._likely
                 served += 1
                 self._answer(request)
         except FrameError as error:
@@ -237,9 +247,10 @@ class Connection(asyncio.Protocol):
             return
         if data is self._buffer:
             del self._buffer[:position]
+            self._account()
         elif position < len(data):
             self._buffer += data[position:]
-        self._account()
+            self._account()
         if served == REQUESTS_AT_ONCE:
             self._schedule()
         elif self._is_writable and self._transport is not None:
@@ -262,7 +273,7 @@ class Connection(asyncio.Protocol):
             self._end_call(request.opaque, request)
             return
         self._codec = request.codec
-        answer: Frame | None
+        answer: Frame | Encoded | None
         try:
             handler = self._handlers.get(request.code)
             if handler is None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 
@@ -46,13 +46,13 @@ _HEAD = struct.Struct(">hbhii")
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 
-_OPAQUE, _PULLED = "opaque", b'"queueOffset"'
-_NUMBERS = re.compile(rb'("opaque":|"queueOffset":"|"commitOffset":")([0-9]{1,19})(?=[",}])')
-_NAME = re.compile(rb"\w+")
-_MAX_REPEATED_BYTES = 1 << 10
+_OPAQUE, _PULLED = "opaque", '"queueOffset"'
+_NUMBERS = re.compile(
+    '("opaque":|"queueId":"|"queueOffset":"|"commitOffset":")([0-9]{1,19})(?=[",}])'
+)
+_NAME = re.compile(r"\w+")
+_MAX_REPEATED_LENGTH = 1 << 10
 """A longer header is decoded anew each time."""
-_MAX_OPAQUE_DIGITS = 9
-_ZERO = ord("0")
 
 RESPONSE = 1
 ONE_WAY = 2
@@ -84,8 +84,8 @@ class Frame:
     language: str = LANGUAGE
     version: int = VERSION
     codec: Codec = Codec.JSON
-    likeness: object = None
-    """The same object in all requests whose headers differ only in opaque, queueOffset and
+    likeness: Likeness | None = None
+    """The same object in all requests whose headers differ only in opaque, queueId, queueOffset and
     commitOffset; None if the header was not compared with others."""
 
     @property
@@ -109,14 +109,22 @@ class Frame:
         return Frame(code, self.opaque, RESPONSE, remark, ext or {}, body, codec=self.codec)
 
 
-def frame_length(data: bytes | bytearray | memoryview) -> int | None:
-    """Length of the whole frame at the start of ``data``; None if that is not known yet.
+@dataclass(slots=True)
+class Encoded:
+    """A frame whose head is encoded already."""
+
+    head: bytes
+    body: bytes | memoryview
+
+
+def frame_length(data: bytes | bytearray | memoryview, start: int = 0) -> int | None:
+    """Length of the whole frame at ``start``; None if that is not known yet.
 
     Raises FrameError for a length that no frame has.
     """
-    if len(data) < LENGTH_SIZE:
+    if len(data) < start + LENGTH_SIZE:
         return None
-    length = LENGTH_SIZE + int.from_bytes(data[:LENGTH_SIZE], "big")
+    length = LENGTH_SIZE + int.from_bytes(data[start : start + LENGTH_SIZE], "big")
     if length > MAX_FRAME_BYTES:
         raise FrameError(f"a frame of {length} bytes exceeds {MAX_FRAME_BYTES}")
     if length < _PREFIX.size:
@@ -126,23 +134,42 @@ def frame_length(data: bytes | bytearray | memoryview) -> int | None:
 
 def decode(data: bytes | bytearray | memoryview) -> Frame:
     """Decode one whole frame. Raises FrameError for anything else."""
-    if frame_length(data) != len(data):
+    found = take(data)
+    if found is None or found[1] < len(data):
         raise FrameError(f"{len(data)} bytes are not one frame")
-    _, mark = _PREFIX.unpack_from(data)
+    return found[0]
+
+
+def take(
+    data: bytes | bytearray | memoryview, start: int = 0, likely: Likeness | None = None
+) -> tuple[Frame, int] | None:
+    """Decode the frame at ``start``; return it and the position after it, None if it is not whole.
+
+    A frame of the likeness ``likely`` takes less time. Raises FrameError.
+    """
+    length = frame_length(data, start)
+    if length is None or start + length > len(data):
+        return None
+    body_at, end = start + _PREFIX.size, start + length
+    mark = int.from_bytes(data[start + LENGTH_SIZE : body_at], "big")
     codec, header_length = mark >> 24, mark & 0xFFFFFF
-    if header_length > min(len(data) - _PREFIX.size, MAX_HEADER_BYTES):
-        raise FrameError(f"a header of {header_length} bytes in a frame of {len(data)}")
-    body_start = _PREFIX.size + header_length
-    header = bytes(data[_PREFIX.size : body_start])
+    if header_length > min(end - body_at, MAX_HEADER_BYTES):
+        raise FrameError(f"a header of {header_length} bytes in a frame of {length}")
+    header = data[body_at : body_at + header_length]
     if codec == Codec.JSON:
-        found = _decode_repeated(header) or _decode_json(header)
+        try:
+            text = str(header, "utf-8")
+        except UnicodeDecodeError as error:
+            raise FrameError(f"the header is no JSON: {error}") from error
+        found = _decode_repeated(text, likely) or _decode_json(text)
     elif codec == Codec.ROCKETMQ:
-        found = _decode_binary(header)
+        found = _decode_binary(bytes(header))
     else:
         raise FrameError(f"the header's codec is {codec}, which is neither JSON nor ROCKETMQ")
-    if body_start < len(data):
-        found.body = bytes(data[body_start:])
-    return found
+    body_at += header_length
+    if body_at < end:
+        found.body = bytes(data[body_at:end])
+    return found, end
 
 
 def encode_head(frame: Frame) -> bytes:
@@ -160,77 +187,97 @@ def encode(frame: Frame) -> bytes:
     return b"".join((encode_head(frame), frame.body))
 
 
+class HeadTemplate:
+    """Encodes answers in JSON that differ in opaque, some numbers and body only."""
+
+    def __init__(self, answer: Frame) -> None:
+        """``answer`` has ``%d`` as value of each ext field that differs, and no other ``%``."""
+        text = _encode_json(replace(answer, opaque=0))
+        self._text = text.replace(b'"opaque":0', b'"opaque":%d', 1)
+
+    def encode(self, body: bytes | memoryview, *numbers: int) -> Encoded:
+        """Return the answer with this body and these numbers, of which the first is its opaque."""
+        header = self._text % numbers
+        length = _PREFIX.size - LENGTH_SIZE + len(header) + len(body)
+        return Encoded(_PREFIX.pack(length, len(header)) + header, body)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class _Likeness:
-    """The common header of requests that differ only in three numbers, as the pulls of one client
+class Likeness:
+    """The common header of requests that differ only in some numbers, as the pulls of one client
     do."""
 
     first: Frame
     """One such request."""
     fields: tuple[str, ...]
     """The numbers' names, in their order in the header."""
+    pattern: re.Pattern[str]
+    """Such a header, with a group for each of the numbers."""
 
 
-def _decode_repeated(header: bytes) -> Frame | None:
+def _decode_repeated(header: str, likely: Likeness | None) -> Frame | None:
     """Decode the header of a pull with the parts of an earlier one like it; None for any other
     header."""
-    if len(header) > _MAX_REPEATED_BYTES or _PULLED not in header:
-        return None
-    parts = _NUMBERS.split(header)
-    numbers = parts[2::3]
-    del parts[2::3]
-    likeness = _likeness(tuple(parts))
-    if likeness is None:
-        return None
-    first = likeness.first
-    ext, opaque = first.ext.copy(), 0
-    for name, number in zip(likeness.fields, numbers, strict=True):
-        if name != _OPAQUE:
-            ext[name] = number.decode()
-        elif len(number) > _MAX_OPAQUE_DIGITS or number[0] == _ZERO:
+    found = likely.pattern.fullmatch(header) if likely else None
+    if found is None:
+        if len(header) > _MAX_REPEATED_LENGTH or _PULLED not in header:
             return None
-        else:
-            opaque = int(number)
+        parts = _NUMBERS.split(header)
+        del parts[2::3]
+        likely = _likeness(tuple(parts))
+        found = likely.pattern.fullmatch(header) if likely else None
+    if likely is None or found is None:
+        return None
+    first = likely.first
+    ext = {**first.ext, **dict(zip(likely.fields, found.groups(), strict=True))}
+    opaque = int(ext.pop(_OPAQUE))
     return Frame(
         first.code, opaque, first.flag, first.remark, ext, b"", first.language, first.version,
-        Codec.JSON, likeness,
+        Codec.JSON, likely,
     )  # fmt: skip
 
 
 @lru_cache(4096)
-def _likeness(parts: tuple[bytes, ...]) -> _Likeness | None:
+def _likeness(parts: tuple[str, ...]) -> Likeness | None:
     """Return the likeness of headers with these texts around their numbers, None if they have none.
     Two such headers, with different numbers, are decoded: the numbers must come out as those
     fields, and all else must be equal."""
-    fields = tuple(_NAME.findall(part)[0].decode() for part in parts[1::2])
+    fields = tuple(_NAME.findall(part)[0] for part in parts[1::2])
     if _OPAQUE not in fields or len({*fields}) < len(fields):
         return None
+    texts = ["".join(pair) for pair in zip(parts[::2], [*parts[1::2], ""], strict=True)]
     frames = []
     for start in (1, 5):
         numbers = {name: str(start + at) for at, name in enumerate(fields)}
-        values = [*(number.encode() for number in numbers.values()), b""]
-        pieces = zip(parts[::2], [*parts[1::2], b""], values, strict=True)
+        pieces = zip(texts, [*numbers.values(), ""], strict=True)
         try:
-            frame = _decode_json(b"".join(b"".join(piece) for piece in pieces))
+            frame = _decode_json("".join("".join(piece) for piece in pieces))
         except FrameError:
             return None
-        if str(frame.opaque) != numbers.pop(_OPAQUE) or not numbers.items() <= frame.ext.items():
+        if _OPAQUE in frame.ext or str(frame.opaque) != numbers.pop(_OPAQUE):
+            return None
+        if not numbers.items() <= frame.ext.items():
             return None
         frame.opaque = 0
         frame.ext.update(dict.fromkeys(numbers, ""))
         frames.append(frame)
-    return _Likeness(frames[0], fields) if frames[0] == frames[1] else None
+    if frames[0] != frames[1]:
+        return None
+    # a number of JSON has no zeros before it, and an opaque of nine digits is a 32-bit number
+    groups = ["([1-9][0-9]{0,8})" if name == _OPAQUE else "([0-9]{1,19})" for name in fields]
+    pieces = zip(map(re.escape, texts), [*groups, ""], strict=True)
+    return Likeness(frames[0], fields, re.compile("".join("".join(piece) for piece in pieces)))
 
 
-def _decode_json(header: bytes) -> Frame:
+def _decode_json(header: str) -> Frame:
     try:
         # json would take other encodings too, and halves of surrogate pairs
-        fields = json.loads(header.decode())
+        fields = json.loads(header)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"the header is no JSON: {error}") from error
     if not isinstance(fields, dict):
         raise FrameError("the header is no JSON object")
-    if b"\\u" in header:
+    if "\\u" in header:
         require_characters(fields)
     remark, ext = fields.get("remark"), fields.get("extFields")
     if remark is not None and not isinstance(remark, str):

@@ -112,6 +112,8 @@ class Groups:
         """Client id by group."""
         self._size = 0
         """Bytes that all members take."""
+        self.changes = 0
+        """It grows whenever a member, or what it takes, may have changed."""
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -199,6 +201,7 @@ class Groups:
         size = _size(consumer) if is_whole or not member else held
         if size > held and self._size + size - held > MAX_BYTES:
             raise Refused(ResponseCode.SYSTEM_BUSY, "there are too many members and subscriptions")
+        self.changes += 1
         self._groups[name] = group
         group.consume_type = str(consumer.get("consumeType", ""))
         group.message_model = str(consumer.get("messageModel", ""))
@@ -266,6 +269,7 @@ class Groups:
                 self._remove(group, member, said=False)
 
     def _remove(self, group: Group, member: Member, *, said: bool) -> None:
+        self.changes += 1
         del group.members[member.client_id]
         self._size -= member.size
         self._by_connection.get(member.connection, {}).pop(group.name, None)

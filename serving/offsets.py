@@ -97,67 +97,61 @@ class ConsumerOffsets:
         """All committed offsets, to be read only."""
         return self._offsets
 
-    def commit(
-        self, connection: Connection, topic: str, group: str, queue_id: int, offset: int
-    ) -> None:
+    def commit(self, connection: Connection, key: TopicGroup, queue_id: int, offset: int) -> None:
         """Store a client's offset, unless the client has still to follow a reset."""
-        member = self._groups.member(connection, group)
-        if member and self._resets.is_awaited((topic, group, queue_id), member.client_id):
-            return
-        self._check_room(topic, group)
-        before = self.committed(topic, group, queue_id)
+        if self._resets:
+            member = self._groups.member(connection, key.group)
+            if member and self._resets.is_awaited((*key, queue_id), member.client_id):
+                return
+        self._check_room(key)
+        before = self._offsets.get(key, {}).get(queue_id, NO_OFFSET)
         if offset < before:
             logger.warning(
                 "%s sets group %s back from %d to %d in queue %d of topic %s",
-                connection.peer, group, before, offset, queue_id, topic,
+                connection.peer, key.group, before, offset, queue_id, key.topic,
             )  # fmt: skip
-        self._store(topic, group, queue_id, offset)
+        self._store(key, queue_id, offset)
 
     def change(self, changes: Sequence[OffsetChange]) -> None:
         """Store offsets that an administrator sets, and have the members follow. Raises
         Refused."""
         for change in changes:
-            self._check_room(change.topic, change.group)
+            self._check_room(TopicGroup(change.topic, change.group))
         for change in changes:
-            topic, name, queue_id = change.topic, change.group, change.queue_id
+            key, queue_id = TopicGroup(change.topic, change.group), change.queue_id
             if change.after is None:
-                self._writer.remove(TopicGroup(topic, name), queue_id)
+                self._writer.remove(key, queue_id)
                 continue
-            self._store(topic, name, queue_id, change.after)
-            group = self._groups.get(name)
-            self._resets.begin(
-                (topic, name, queue_id), change.after, group.members if group else ()
-            )
+            self._store(key, queue_id, change.after)
+            group = self._groups.get(key.group)
+            self._resets.begin((*key, queue_id), change.after, group.members if group else ())
 
-    def _check_room(self, topic: str, group: str) -> None:
+    def _check_room(self, key: TopicGroup) -> None:
         """Raise Refused for a new pair if there are too many already."""
-        if TopicGroup(topic, group) in self._offsets or len(self._offsets) < MAX_TOPIC_GROUPS:
+        if key in self._offsets or len(self._offsets) < MAX_TOPIC_GROUPS:
             return
         if not self._is_full:
             self._is_full = True
             logger.error(
                 "there are offsets of %d pairs of a topic and a group: those of new pairs are not "
                 "kept, and group %s in topic %s is the first; see who uses so many groups",
-                len(self._offsets), group, topic,
+                len(self._offsets), key.group, key.topic,
             )  # fmt: skip
         raise Refused(ResponseCode.SYSTEM_BUSY, "there are too many groups with offsets")
 
-    def reset_at_pull(
-        self, connection: Connection, topic: str, group: str, queue_id: int
-    ) -> int | None:
+    def reset_at_pull(self, connection: Connection, key: TopicGroup, queue_id: int) -> int | None:
         """Return the offset to which a client's queue was reset if its pull must be answered with
         it, otherwise None."""
-        member = self._groups.member(connection, group)
-        return self._resets.pulled((topic, group, queue_id), member.client_id) if member else None
+        member = self._groups.member(connection, key.group) if self._resets else None
+        return self._resets.pulled((*key, queue_id), member.client_id) if member else None
 
-    def _store(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        key = TopicGroup(topic, group)
+    def _store(self, key: TopicGroup, queue_id: int, offset: int) -> None:
         self._first.get(key, {}).pop(queue_id, None)
         self._writer.store(key, queue_id, offset)
 
-    def note_pull(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
+    def note_pull(self, key: TopicGroup, queue_id: int, next_offset: int) -> None:
         """Remember where a group's next pull begins."""
-        _remembered(self._pull_offsets, TopicGroup(topic, group))[queue_id] = next_offset
+        _remembered(self._pull_offsets, key)[queue_id] = next_offset
 
     def query_offset(self, connection: Connection, request: Frame) -> Frame:
         """Answer with the committed offset, or that there is none."""
@@ -197,7 +191,7 @@ class ConsumerOffsets:
         if not is_topic(topic):
             text = f"offsets of topic {topic!r} cannot be kept"
             raise Refused(ResponseCode.SYSTEM_ERROR, text)
-        self.commit(connection, topic, group, queue_id, offset)
+        self.commit(connection, TopicGroup(topic, group), queue_id, offset)
         return request.answer(ResponseCode.SUCCESS)
 
     def max_offset(self, connection: Connection, request: Frame) -> Frame:
@@ -226,6 +220,9 @@ class ConsumerOffsets:
 
 def _remembered(table: Offsets, key: TopicGroup) -> dict[int, int]:
     """Return the entry of ``key``, made if it is missing, in a table of bounded size."""
-    if key not in table and len(table) >= MAX_REMEMBERED:
-        del table[next(iter(table))]
-    return table.setdefault(key, {})
+    found = table.get(key)
+    if found is None:
+        if len(table) >= MAX_REMEMBERED:
+            del table[next(iter(table))]
+        found = table[key] = {}
+    return found

@@ -1,4 +1,4 @@
-"""Pulls: checks in RocketMQ's order, records as they are in the log, and long polling.
+"""Pulls: records as they are in the log, and long polling.
 
 A pull that finds nothing new may wait. It is registered first and then looks once more, so that it
 misses no message that arrives in between. It ends when a message arrives that its filter takes, at
@@ -14,23 +14,24 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from functools import lru_cache
+from typing import TypeVar
 
 from readers.getmessage import GetMessageStatus
 from readers.getranges import GetRangesResult
-from readers.messagefilter import MessageFilter
 from readers.messagestore import MessageStore
 from readers.offsetreset import OffsetChange
 from serving import requests
+from serving.admission import Admission, Admitted
 from serving.arrivals import Arrivals
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
-from serving.frame import Frame
+from serving.frame import RESPONSE, Codec, Encoded, Frame, HeadTemplate
 from serving.grouppolicy import GroupPolicies
-from serving.groups import BROADCASTING, TAG, Groups, parse_filter
+from serving.groups import Groups
 from serving.offsets import ConsumerOffsets
 from serving.queues import QueueName
-from serving.topics import PERM_READ, TopicConfig, Topics
+from serving.topics import Topics
 from store.errors import ReputError
 
 logger = logging.getLogger("reput")
@@ -38,10 +39,6 @@ logger = logging.getLogger("reput")
 MAX_BODY_BYTES = 8 << 20
 """Limit of the records in one answer, unless the first one is larger; clients refuse frames of
 16 MiB."""
-MAX_MSG_NUMS = 1 << 14
-MAX_SUSPEND_MS = 60_000
-MAX_HEADERS = 4096
-"""Decoded headers that are remembered."""
 MAX_HOLDS_PER_CONNECTION = 1 << 16
 MAX_HOLDS = 1 << 18
 """Waiting pulls of all connections together."""
@@ -51,8 +48,6 @@ WOKEN_AT_ONCE = 64
 """Pulls to wake before other connections have their turn."""
 LOOKS_AT_ONCE = 8
 """Windows of units that a waiting pull's filter looks through before it is answered."""
-
-FLAG_COMMIT, FLAG_SUSPEND, FLAG_SUBSCRIPTION = 1, 2, 4
 
 _CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -76,50 +71,14 @@ def response_code(status: GetMessageStatus, offset: int) -> ResponseCode:
     return _CODES[status]
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    """A pull's fields but for its offset (``PullMessageRequestHeader``)."""
-
-    group: str
-    topic: str
-    queue_id: int
-    max_count: int
-    sys_flag: int
-    suspend_ms: int
-    sub_version: int
-    expression: str
-    expression_type: str
-
-    @classmethod
-    def of(cls, request: Frame) -> Self:
-        """Decode a request's header; like a broker, ignore maxMsgBytes. Raises Refused."""
-        return cls(
-            requests.group(request),
-            requests.text(request, "topic"),
-            requests.number(request, "queueId"),
-            min(requests.number(request, "maxMsgNums"), MAX_MSG_NUMS),
-            requests.number(request, "sysFlag", 0),
-            min(requests.number(request, "suspendTimeoutMillis", 0), MAX_SUSPEND_MS),
-            requests.number(request, "subVersion", 0),
-            request.ext.get("subscription") or "*",
-            request.ext.get("expressionType") or TAG,
-        )
-
-
 @dataclass(slots=True, eq=False)
 class _Pull:
     """One pull, which may wait."""
 
     connection: Connection
     request: Frame
-    """The request without fields and body, which an answer does not need."""
-    topic: TopicConfig
-    group: str
-    queue_id: int
+    asked: Admitted
     offset: int
-    group_sys_flag: int
-    max_count: int
-    message_filter: MessageFilter | None
     look_at: int
     """Queue offset of the next unit to look at while it waits."""
     deadline: asyncio.TimerHandle | None = None
@@ -129,7 +88,7 @@ class _Pull:
     @property
     def queue(self) -> QueueName:
         """The queue that it reads."""
-        return self.topic.name, self.queue_id
+        return self.asked.key.topic, self.asked.queue_id
 
 
 class Pulling:
@@ -148,14 +107,10 @@ class Pulling:
         """``on_damage`` is called with the physical offset of each damaged record, and its
         topic."""
         self._store = store
-        self._topics = topics
-        self._groups = groups
+        self._admission = Admission(topics, groups, policies)
         self._offsets = offsets
-        self._policies = policies
         self._on_damage = on_damage
         self._arrivals = arrivals
-        self._headers: dict[object, _Header] = {}
-        """Decoded headers, by the requests' ``Frame.likeness``."""
         self._held: dict[QueueName, set[_Pull]] = {}
         self._held_by: dict[Connection, set[_Pull]] = {}
         self._held_count = 0
@@ -170,160 +125,59 @@ class Pulling:
         """The requests that are answered here."""
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def pull(self, connection: Connection, request: Frame) -> Frame | None:
+    def pull(self, connection: Connection, request: Frame) -> Frame | Encoded | None:
         """Answer a pull, or hold it."""
         if connection.is_memory_spent:
             raise Refused(ResponseCode.FLOW_CONTROL, "too many answers wait for slow clients")
-        header = self._header(request)
-        pull = self._checked(connection, request, header)
-        place = pull.topic.name, pull.group, pull.queue_id
-        reset_offset = self._offsets.reset_at_pull(connection, *place)
+        asked = self._admission.admit(connection, request)
+        offset = requests.number(request, "queueOffset")
+        pull = _Pull(connection, request, asked, offset, offset)
+        reset_offset = self._offsets.reset_at_pull(connection, asked.key, asked.queue_id)
         if reset_offset is not None:
             return self._moved(pull, reset_offset)
-        if header.sys_flag & FLAG_COMMIT:
+        if asked.is_commit:
             commit = requests.number(request, "commitOffset")
-            self._offsets.commit(connection, *place, commit)
-        found = self._look(pull, pull.offset)
-        code = response_code(found.status, pull.offset)
-        if code is ResponseCode.SUCCESS or code is ResponseCode.PULL_RETRY_IMMEDIATELY:
+            self._offsets.commit(connection, asked.key, asked.queue_id, commit)
+        found = self._look(pull, offset)
+        if found.status is GetMessageStatus.FOUND:
             return self._answer(pull, found)
-        if header.sys_flag & FLAG_SUSPEND and header.suspend_ms > 0:
-            self._hold(pull, header.suspend_ms / 1000)
+        if response_code(found.status, offset) is ResponseCode.PULL_RETRY_IMMEDIATELY:
+            return self._answer(pull, found)
+        if asked.suspend_seconds > 0:
+            self._hold(pull)
             self._store.refresh()
             return self._woken(pull)
         self._store.refresh()
-        return self._answer(pull, self._look(pull, pull.offset))
-
-    def _header(self, request: Frame) -> _Header:
-        """Return the decoded header of a request, from memory if an earlier one was like it."""
-        found = self._headers.get(request.likeness)
-        if found is None:
-            found = _Header.of(request)
-            if request.likeness is not None:
-                if len(self._headers) >= MAX_HEADERS:
-                    self._headers.clear()
-                self._headers[request.likeness] = found
-        return found
-
-    def _checked(self, connection: Connection, request: Frame, header: _Header) -> _Pull:
-        """Return the pull that a request asks for, after a broker's checks. Raises Refused."""
-        group = header.group
-        policy = self._policies.find(group)
-        if not policy.is_consume_enabled:
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                f"subscription group no permission, {group}",
-                {"forbiddenType": "2"},
-            )
-        name = header.topic
-        config = self._topics.find(name)
-        if config is None:
-            raise Refused(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{name}] not exist, apply first please! "
-                "reput serves the topics that the store has",
-            )
-        if not config.perm & PERM_READ:
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                f"the topic[{name}] pulling message is forbidden",
-                {"forbiddenType": "3"},
-            )
-        queue_id = header.queue_id
-        if not 0 <= queue_id < config.read_queue_nums:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{queue_id}] is illegal, topic:[{name}] "
-                f"topicConfig.readQueueNums:[{config.read_queue_nums}] "
-                f"consumer:[{connection.peer}]",
-            )
-        offset = requests.number(request, "queueOffset")
-        return _Pull(
-            connection,
-            Frame(request.code, request.opaque, codec=request.codec),
-            config,
-            group,
-            queue_id,
-            offset,
-            policy.sys_flag,
-            header.max_count,
-            self._filter(connection, header),
-            offset,
-        )
-
-    def _filter(self, connection: Connection, header: _Header) -> MessageFilter | None:
-        """Return the filter in the request, or that of the client's own subscription. Raises
-        Refused."""
-        group, topic = header.group, header.topic
-        if header.sys_flag & FLAG_SUBSCRIPTION:
-            try:
-                return parse_filter(header.expression, header.expression_type)
-            except ValueError as error:
-                raise Refused(
-                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                    f"parse the consumer's subscription failed: {error}",
-                ) from error
-        member = self._groups.member(connection, group)
-        if member is None:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
-            )
-        self._check_allowed(group, topic)
-        subscription = member.subscriptions.get(topic)
-        if subscription is None:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist, group: {group}, topic: {topic}",
-            )
-        if subscription.sub_version < header.sub_version:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
-            )
-        if subscription.message_filter is None:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"the subscription {subscription.expression!r} cannot be parsed",
-            )
-        return subscription.message_filter
-
-    def _check_allowed(self, name: str, topic: str) -> None:
-        """Raise Refused if the group must not broadcast, or not read this topic."""
-        policy, group = self._policies.find(name), self._groups.get(name)
-        if group and group.message_model == BROADCASTING and not policy.is_broadcast_enabled:
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{name}] can not consume by broadcast way",
-                {"forbiddenType": "4"},
-            )
-        if topic in policy.forbidden_topics:
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{name}] is forbidden for topic[{topic}]",
-                {"forbiddenType": "5"},
-            )
+        return self._answer(pull, self._look(pull, offset))
 
     def _look(self, pull: _Pull, offset: int) -> GetRangesResult:
+        asked = pull.asked
         found = self._store.get_ranges(
-            pull.topic.name, pull.queue_id, offset, pull.max_count, max_bytes=MAX_BODY_BYTES,
-            message_filter=pull.message_filter,
+            asked.key.topic, asked.queue_id, offset, asked.max_count, max_bytes=MAX_BODY_BYTES,
+            message_filter=asked.message_filter,
         )  # fmt: skip
         for damaged in found.damaged:
-            self._on_damage(damaged, pull.topic.name)
+            self._on_damage(damaged, asked.key.topic)
         return found
 
-    def _answer(self, pull: _Pull, found: GetRangesResult) -> Frame:
-        next_offset = found.next_begin_offset
+    def _answer(self, pull: _Pull, found: GetRangesResult) -> Frame | Encoded:
+        asked, request = pull.asked, pull.request
+        next_offset, low, high = found.next_begin_offset, found.min_offset, found.max_offset
+        if found.status is GetMessageStatus.FOUND and request.codec is Codec.JSON:
+            self._offsets.note_pull(asked.key, asked.queue_id, next_offset)
+            template = _found_template(asked.sys_flags)
+            return template.encode(found.data, request.opaque, next_offset, low, high)
         code = response_code(found.status, pull.offset)
         if code is ResponseCode.PULL_OFFSET_MOVED and not self._is_certain(found):
             code, next_offset = ResponseCode.PULL_NOT_FOUND, pull.offset
-        self._offsets.note_pull(pull.topic.name, pull.group, pull.queue_id, next_offset)
-        ext = _ext(pull, next_offset, found.min_offset, found.max_offset)
-        return pull.request.answer(code, found.status.value, ext, found.data)
+        self._offsets.note_pull(asked.key, asked.queue_id, next_offset)
+        ext = _ext(asked.sys_flags, next_offset, low, high)
+        return request.answer(code, found.status.value, ext, found.data)
 
     def _moved(self, pull: _Pull, offset: int) -> Frame:
         """Return the answer that sends a client to the offset to which its group was reset."""
         low = max(self._store.min_offset(*pull.queue), 0)
-        ext = _ext(pull, offset, low, self._store.max_offset(*pull.queue))
+        ext = _ext(pull.asked.sys_flags, offset, low, self._store.max_offset(*pull.queue))
         return pull.request.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
 
     def end_reset(self, changes: Iterable[OffsetChange]) -> None:
@@ -332,11 +186,10 @@ class Pulling:
             if change.after is None:
                 continue
             for pull in list(self._held.get((change.topic, change.queue_id), ())):
-                if pull.group == change.group:
+                key = pull.asked.key
+                if key.group == change.group:
                     self._release(pull)
-                    place = pull.topic.name, pull.group, pull.queue_id
-                    # from now on this client knows the new offset
-                    self._offsets.reset_at_pull(pull.connection, *place)
+                    self._offsets.reset_at_pull(pull.connection, key, change.queue_id)
                     pull.connection.send(self._moved(pull, change.after))
 
     def _is_certain(self, found: GetRangesResult) -> bool:
@@ -344,13 +197,16 @@ class Pulling:
         is_small = found.status is GetMessageStatus.OFFSET_TOO_SMALL
         return is_small or self._store.is_dispatched_whole()
 
-    def _hold(self, pull: _Pull, seconds: float) -> None:
+    def _hold(self, pull: _Pull) -> None:
         held = self._held_by.get(pull.connection, set())
         if len(held) >= MAX_HOLDS_PER_CONNECTION or self._held_count >= MAX_HOLDS:
             raise Refused(ResponseCode.FLOW_CONTROL, "too many pulls wait")
         pull.connection.on_writable = lambda: self._wake_connection(pull.connection)
+        # fields and body are not kept while it waits
+        request = pull.request
+        pull.request = Frame(request.code, request.opaque, codec=request.codec)
         loop = asyncio.get_running_loop()
-        pull.deadline = loop.call_later(seconds, self._expired, pull)
+        pull.deadline = loop.call_later(pull.asked.suspend_seconds, self._expired, pull)
         self._held_count += 1
         self._held_by.setdefault(pull.connection, set()).add(pull)
         self._held.setdefault(pull.queue, set()).add(pull)
@@ -367,8 +223,8 @@ class Pulling:
         if not self._held:
             self._is_holding.clear()
 
-    def _woken(self, pull: _Pull) -> Frame | None:
-        """Return the answer to a waiting pull and release it; None while there is nothing new."""
+    def _woken(self, pull: _Pull) -> Frame | Encoded | None:
+        """The answer of a waiting pull, which then waits no longer; None while nothing is new."""
         for _ in range(LOOKS_AT_ONCE):
             found = self._look(pull, pull.look_at)
             code = response_code(found.status, pull.look_at)
@@ -443,6 +299,7 @@ class Pulling:
 
     def connection_closed(self, connection: Connection) -> None:
         """Drop the waiting pulls of a lost connection."""
+        self._admission.forget()
         for pull in list(self._held_by.get(connection, ())):
             self._release(pull)
 
@@ -468,16 +325,26 @@ class Pulling:
                 await self._wake_grown(queues)
 
 
-def _ext(pull: _Pull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
-    """Return the ext fields of every answer to a pull."""
+def _ext(
+    sys_flags: tuple[int, int], next_offset: object, min_offset: object, max_offset: object
+) -> dict[str, str]:
+    """Fields of every answer to a pull; ``sys_flags`` are those of topic and group."""
     return {
         "nextBeginOffset": str(next_offset),
         "minOffset": str(min_offset),
         "maxOffset": str(max_offset),
         "suggestWhichBrokerId": "0",
-        "topicSysFlag": str(pull.topic.sys_flag),
-        "groupSysFlag": str(pull.group_sys_flag),
+        "topicSysFlag": str(sys_flags[0]),
+        "groupSysFlag": str(sys_flags[1]),
     }
+
+
+@lru_cache(256)
+def _found_template(sys_flags: tuple[int, int]) -> HeadTemplate:
+    """Answers with messages."""
+    ext = _ext(sys_flags, "%d", "%d", "%d")
+    status = GetMessageStatus.FOUND
+    return HeadTemplate(Frame(_CODES[status], 0, RESPONSE, status.value, ext))
 
 
 def _discard(held: dict[_Key, set[_Pull]], key: _Key, pull: _Pull) -> None:

@@ -33,6 +33,9 @@ class Resets:
     def __init__(self) -> None:
         self._resets: dict[QueueOfGroup, _Reset] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._resets)
+
     def begin(self, queue: QueueOfGroup, offset: int, client_ids: Iterable[str]) -> None:
         """Await these members of the group, whose queue was reset to ``offset``."""
         unaware = set(client_ids)

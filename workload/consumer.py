@@ -10,9 +10,9 @@ import time
 
 import numpy as np
 
+from serving.admission import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from serving.codes import RequestCode, ResponseCode
 from serving.frame import Frame, FrameError, decode, encode, frame_length
-from serving.pulling import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from store.errors import StoreError
 from store.log import record
 from workload.messages import Workload

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serving import pulling
+from serving import admission
 from serving.config import ServerConfig
 from serving.embedded import EmbeddedServer
 from serving.stores import BrokerIdentity
@@ -68,7 +68,7 @@ def test_a_commit_wakes_a_waiting_pull(
     output: DerivedOutput, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No file is polled, and the pull's deadline is far away."""
-    monkeypatch.setattr(pulling, "MAX_SUSPEND_MS", 1 << 40)
+    monkeypatch.setattr(admission, "MAX_SUSPEND_MS", 1 << 40)
     with served.server:
         output.start(part=lambda _: half_of(output), on_watermark=served.told)
         with Client(served.port()) as client:

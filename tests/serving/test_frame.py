@@ -10,7 +10,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving.frame import MAX_FRAME_BYTES, Codec, Frame, FrameError, decode, encode, frame_length
+from serving.frame import (
+    MAX_FRAME_BYTES,
+    Codec,
+    Frame,
+    FrameError,
+    HeadTemplate,
+    decode,
+    encode,
+    frame_length,
+    take,
+)
 
 FEW, MANY = 5_000, 100_000
 
@@ -107,21 +117,40 @@ NUMBERS = (
 def test_repeated_headers_are_what_they_say(seed: int) -> None:
     """A header like the one before is decoded like any other, as json decodes it, whatever else it
     contains."""
-    rng, likenesses = random.Random(seed), set[object]()
+    rng, likenesses, likely = random.Random(seed), set[object](), None
     for _ in range(4000):
         header = rng.choice(PULLS)
         if rng.randrange(2):
             at = rng.choice([found.start() for found in re.finditer(rb'(?<=[{,])"', header)])
             header = header[:at] + rng.choice(TRICKS) + header[at:]
         header = re.sub(rb"(?<=[:\"])[0-9]+(?=[,}\"])", lambda _: rng.choice(NUMBERS), header)
+        data = json_frame(header)
         try:
-            found = decode(json_frame(header))
+            taken = take(b"\0" + data + b"\0", 1, likely)
         except FrameError:
-            found = None
+            taken = None
+        found = taken[0] if taken else None
         assert (found and plainly(found)) == expected(header), header
         if found is not None and found.likeness is not None:
-            likenesses.add(found.likeness)
+            likely = found.likeness
+            likenesses.add(likely)
+            assert take(data, 0, likely) == (found, len(data))
     assert len(likenesses) > 1
+
+
+def test_a_template_writes_what_json_reads(seed: int) -> None:
+    """The numbers of each answer, its body, and all else as in the answer it was made of."""
+    rng = random.Random(seed)
+    ext = {"constant": "0", "first": "%d", "second": "%d"}
+    template = HeadTemplate(Frame(0, 7, 1, "FOUND", ext))
+    for _ in range(100):
+        opaque, *numbers = (rng.randrange(1 << 31) for _ in range(3))
+        body = rng.randbytes(rng.randrange(100))
+        answer = template.encode(body, opaque, *numbers)
+        found = decode(answer.head + answer.body)
+        first, second = map(str, numbers)
+        ext = {"constant": "0", "first": first, "second": second}
+        assert found == Frame(0, opaque, 1, "FOUND", ext, body)
 
 
 def plainly(frame: Frame) -> tuple[object, ...]:

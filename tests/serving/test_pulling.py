@@ -20,7 +20,7 @@ from tests.support.golden import log_records, unpack_golden
 from tests.support.remoting import Answer, Client, heartbeat, served
 from tests.support.wire import read_log
 
-PULL, HEART_BEAT = 11, 34
+PULL, HEART_BEAT, UNREGISTER = 11, 34, 35
 FOUND, NOT_FOUND, RETRY, MOVED = 0, 19, 20, 21
 NEVER_SECONDS = 1e6
 
@@ -144,6 +144,39 @@ def test_a_client_is_served_its_own_subscription(live: Live) -> None:
             assert answer.ext["nextBeginOffset"] == "2"
         assert first.ask(PULL, pull(sysFlag=0, subVersion=6)).code == 25
         assert first.ask(PULL, pull(sysFlag=0, topic="%RETRY%group")).code == 24
+
+
+def test_a_repeated_pull_is_checked_anew(live: Live) -> None:
+    """The same request gives what the member subscribes to at that time, and nothing to others."""
+    live.append(tags_code=66, properties=b"TAGS\x01B\x02")
+    with served(live.small.root) as port, Client(port) as client, Client(port) as other:
+        for version, tag in enumerate("ABAB"):
+            sent = heartbeat("c", "group", f"Topic:{tag}", version=version)
+            assert client.ask(HEART_BEAT, {}, sent).code == 0
+            for _ in range(3):
+                (found,) = bodies(client.ask(PULL, pull(sysFlag=0)))
+                assert int.from_bytes(found[20:28], "big") == "AB".index(tag)
+            assert other.ask(PULL, pull(sysFlag=0)).code == 24
+        left = {"clientID": "c", "consumerGroup": "group"}
+        assert client.ask(UNREGISTER, left).code == 0
+        assert client.ask(PULL, pull(sysFlag=0)).code == 24
+
+
+def test_pulls_that_come_together_are_answered_like_single_ones(plain: tuple[Path, int]) -> None:
+    """In their order, of several queues, with small and with large answers, with errors between."""
+    _, port = plain
+    wanted = [
+        pull(offset, topic=f"Topic_{number % 3}", queueId=number % 5, maxMsgNums=1 << number % 11)
+        for number, offset in enumerate([0, 1, 0, 7, 0, 2, 0] * 20)
+    ]
+    with Client(port) as client, Client(port) as single:
+        opaques = [client.send(PULL, ext) for ext in wanted]
+        for opaque, ext in zip(opaques, wanted, strict=True):
+            found, expected = client.receive(), single.ask(PULL, ext)
+            assert found.opaque == opaque
+            assert (found.code, found.ext, found.body) == (
+                expected.code, expected.ext, expected.body,
+            )  # fmt: skip
 
 
 def test_a_pull_waits_for_what_its_filter_takes(live: Live) -> None:

@@ -88,7 +88,8 @@ class Client:
             "extFields": {key: str(value) for key, value in (ext or {}).items()},
             "serializeTypeCurrentRPC": "JSON",
         }  # fmt: skip
-        data = json.dumps(header).encode()
+        # without blanks, as RocketMQ's clients write it
+        data = json.dumps(header, separators=(",", ":")).encode()
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         prefix = struct.pack(">II", 4 + len(data) + len(payload), len(data))
         self.socket.sendall(prefix + data + payload)
