@@ -41,6 +41,8 @@ SMALL_BUFFER_BYTES = 64 << 10
 MAX_CONNECTIONS = 20_000
 JOINED_BODY_BYTES = 64 << 10
 """A larger body is not copied to be written in one piece with its header."""
+GATHERED_BYTES = 128 << 10
+"""Answers to requests that came together are written in pieces of about this size."""
 REQUESTS_AT_ONCE = 16
 """Requests of one connection that are answered before others get their turn."""
 MAX_CALLS = 64
@@ -93,6 +95,10 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._held_bytes = 0
+        self._gathered: list[bytes | memoryview] = []
+        """What is not written yet, while requests that came together are answered."""
+        self._gathered_bytes = 0
+        self._is_gathering = False
         self._is_writable = True
         self._is_scheduled = False
         self._opaque = 0
@@ -172,12 +178,24 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         encoded = self._encoded(frame) if isinstance(frame, Frame) else frame
+        self._gathered.append(encoded.head)
         if len(encoded.body) < JOINED_BODY_BYTES:
-            self._transport.write(b"".join((encoded.head, encoded.body)))
+            self._gathered.append(encoded.body)
+            self._gathered_bytes += len(encoded.body)
+            if not self._is_gathering or self._gathered_bytes >= GATHERED_BYTES:
+                self._write_gathered()
         else:
-            self._transport.write(encoded.head)
+            self._write_gathered()
             self._transport.write(encoded.body)
-        self._account()
+            self._account()
+
+    def _write_gathered(self) -> None:
+        """Every write wakes the client, which then takes the processor from us."""
+        if self._transport is not None and self._gathered:
+            self._transport.write(b"".join(self._gathered))
+            self._account()
+        self._gathered.clear()
+        self._gathered_bytes = 0
 
     def _encoded(self, frame: Frame) -> Encoded:
         try:
@@ -228,6 +246,7 @@ class Connection(asyncio.Protocol):
     def _serve(self, data: bytes | bytearray) -> None:
         """Answer whole requests in ``data`` and keep the rest; go on later if there are many."""
         position, served = 0, 0
+        self._is_gathering = True
         try:
             while (
                 position < len(data)
@@ -243,8 +262,12 @@ class Connection(asyncio.Protocol):
                 served += 1
                 self._answer(request)
         except FrameError as error:
+            self._write_gathered()
             self._drop(f"malformed frame: {error}")
             return
+        finally:
+            self._is_gathering = False
+        self._write_gathered()
         if data is self._buffer:
             del self._buffer[:position]
             self._account()
