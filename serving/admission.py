@@ -1,7 +1,7 @@
-"""Which pulls are allowed: checks in RocketMQ's order.
+"""The checks that a pull must pass, in RocketMQ's order.
 
-Clients ask for the same queue again and again, so that what was found is kept for a second, as
-long as no group changes. Source: RocketMQ 5.3.3 ``PullMessageProcessor``.
+Clients ask for the same queue again and again, so what a check found stands for a second, unless a
+group changes. Source: RocketMQ 5.3.3 ``PullMessageProcessor``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FLAG_COMMIT, FLAG_SUSPEND, FLAG_SUBSCRIPTION = 1, 2, 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Admitted:
-    """What a pull may ask for, but for its offsets."""
+    """A pull that has passed the checks, without its offsets."""
 
     key: TopicGroup
     queue_id: int
@@ -39,7 +39,7 @@ class Admitted:
     suspend_seconds: float
     """How long it may wait."""
     sys_flags: tuple[int, int]
-    """Of topic and group."""
+    """The topic's and the group's."""
 
 
 class Admission:
@@ -50,12 +50,12 @@ class Admission:
         self._groups = groups
         self._policies = policies
         self._known: dict[tuple[Connection, Likeness, str], Admitted] = {}
-        """By queue id, too, as the request states it."""
+        """Passed pulls; the text is the queue id, as the request states it."""
         self._timer = LookTimer()
         self._changes = -1
 
     def admit(self, connection: Connection, request: Frame) -> Admitted:
-        """Check a pull (``PullMessageRequestHeader``). Raises Refused."""
+        """Return what a pull may ask for (``PullMessageRequestHeader``). Raises Refused."""
         likeness = request.likeness
         if likeness is None:
             return self._check(connection, request)
@@ -72,7 +72,7 @@ class Admission:
         return found
 
     def forget(self) -> None:
-        """Check every pull anew; it may be that a connection was lost."""
+        """Check every pull anew, and let go of lost connections."""
         self._known.clear()
 
     def _check(self, connection: Connection, request: Frame) -> Admitted:

@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._held_bytes = 0
         self._gathered: list[bytes | memoryview] = []
-        """What is not written yet, while requests that came together are answered."""
+        """Answers to requests that came together, until they are written."""
         self._gathered_bytes = 0
         self._is_gathering = False
         self._is_writable = True
@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
         """By the opaque of each request of ours that is not answered yet."""
         self._codec = Codec.JSON
         self._likely: Likeness | None = None
-        """That of the last pull."""
+        """The last pull's likeness."""
         self._loop = asyncio.get_running_loop()
         self.last_active = self._loop.time()
         self.peer = ""
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
             self._account()
 
     def _write_gathered(self) -> None:
-        """Every write wakes the client, which then takes the processor from us."""
+        """Write them in one piece: every write wakes the client, which then takes the processor."""
         if self._transport is not None and self._gathered:
             self._transport.write(b"".join(self._gathered))
             self._account()
