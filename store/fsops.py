@@ -234,11 +234,31 @@ def sync_file_system(fd: int, path: str | Path) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make new names in ``path`` durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = _open_directory(path)
     try:
         sync(fd, path)
     finally:
         os.close(fd)
+
+
+def sync_file_system_of(path: Path) -> None:
+    """Make durable what any process has written on the file system of a directory, and named there.
+
+    A process that is killed leaves writes and names that only the kernel knows.
+    """
+    fd = _open_directory(path)
+    try:
+        sync_file_system(fd, path)
+    finally:
+        os.close(fd)
+
+
+def _open_directory(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        # a name whose directory cannot be synced is as lost as one whose sync has failed
+        raise _sync_error(error, path) from error
 
 
 def rename(source: Path, target: Path) -> None:

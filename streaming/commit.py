@@ -105,6 +105,9 @@ class Committer:
         OutputError, QueueFileError, IndexFileError."""
         is_ours = self._watermark.current is not None
         empty_spool(self._config.spool_directory, self._config.output)
+        if not is_ours or self._config.abort_file.exists():
+            # what a killed run wrote and named is there, but a power cut may still undo it
+            fsops.sync_file_system_of(self._config.output)
         self._store_checkpoint.take_over(plan, self._log, is_ours)
         clear_from = self._advance_to(plan)
         durable_end = plan.watermark.end_offset if is_ours else None

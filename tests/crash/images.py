@@ -67,7 +67,7 @@ def main() -> int:
 def _rounds(
     workloads: Workloads, seed: int, first: int, wanted: int
 ) -> tuple[dict[str, Tally], int]:
-    cases = {name: list(getattr(workloads, name)()) for name in NAMES}
+    cases = {name: list(workloads.cases(name)) for name in NAMES}
     tallies = {name: Tally() for name in (*NAMES, "interrupted_starts")}
     number = first
     with suppress(KeyboardInterrupt):

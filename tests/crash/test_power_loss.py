@@ -41,7 +41,7 @@ def test_a_power_cut_changes_nothing(
     """After every operation, none and all of the pending operations survive, and a share of the
     images with one alone or without one is tried; then random images with torn writes."""
     tally = Tally()
-    for case in getattr(workloads, name)():
+    for case in workloads.cases(name):
         if share is not None:
             try_chosen(case, tally, share=share, seed=seed)
         try_random(case, tally, seed, images)

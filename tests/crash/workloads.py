@@ -1,4 +1,4 @@
-"""The runs whose power cuts are tried: each does its work once, recorded, on small logs.
+"""The runs whose power cuts, kills and failing writes are tried, on small logs.
 
 The logs hold messages for every kind of index, gaps of queue offsets and a damaged record for the
 ledger. Some starts find another log: the broker lost power too, and with it the end of its log.
@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,16 @@ from tests.support.crash_images import DELIVERED, DONE, WATERMARK, Case, Outcome
 from tests.support.grown_log import SETTINGS, GrownLog
 from tests.support.recorder import Recorder
 from tests.support.sparkless import dispatch
-from upkeep.verify.run import verify
+from upkeep.verify.run import Verification, verify
 
 SIZES = (SETTINGS["maxHashSlotNum"], SETTINGS["maxIndexNum"])
 RECORDS = 5
 """Records of one batch."""
 BATCHES = 3
+
+
+SEEDS = {"main": 5, "alike": 3, "retained": 7}
+"""Of the logs."""
 
 
 class InTurn:
@@ -56,12 +61,12 @@ class InTurn:
 
 
 @contextmanager
-def quick(directory: Path) -> Iterator[Workloads]:
-    """The workloads, with syncs one after another and no wait for the log's seal."""
+def quick(directory: Path, seed: int | None = None) -> Iterator[Workloads]:
+    """The workloads, where syncs are made in turn."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unsynced, "ThreadPoolExecutor", InTurn)
         patch.setattr(LogTail, "SEAL_SECONDS", 0.0)
-        yield Workloads(directory, patch)
+        yield Workloads(directory, patch, seed)
 
 
 class Remote:
@@ -109,33 +114,69 @@ class Remote:
         """Nothing is open."""
 
 
+Note = Callable[[str, object], None]
+"""Somebody is told something: ``Recorder.note``."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run, what was there before it, and how the next process goes on."""
+
+    name: str
+    log: Path
+    """The store whose log the last process reads."""
+    lay: Callable[[], None]
+    """Have the disk as it is before the run."""
+    run: Callable[[Note], None]
+    resume: Callable[[Told], object]
+    """Start on what is on the disk, and go on to the end."""
+    outcome: Callable[[], Outcome]
+    accepted: list[Outcome]
+    """The outcomes of undisturbed runs; once the run is done, only the last one is."""
+
+
 class Workloads:
     """The logs, and a disk below ``directory``, which should be in a file system in memory."""
 
-    def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, directory: Path, patch: pytest.MonkeyPatch, seed: int | None = None) -> None:
+        """``seed`` is of the logs; None for those of which the sample tests' shares are known."""
         self._patch = patch
-        self._disk = directory / "disk"
-        self._disk.mkdir()
-        self._output = self._disk / "output"
+        self.disk = directory / "disk"
+        self.disk.mkdir()
+        self.output = self.disk / "output"
         self._stores = directory
-        self.log = GrownLog(directory / "store", random.Random(5), ext=True)
-        self.log.grow(BATCHES * RECORDS)
+        shift = 0 if seed is None else 1000 * (seed + 1)
+        self._seeds = {name: shift + base for name, base in SEEDS.items()}
+        self.log = self._grown("store", "main", BATCHES * RECORDS)
         self.cuts = [self.log.plain.spans[at * RECORDS - 1][1] for at in range(1, BATCHES)]
-        self.shorter = directory / "shorter"
-        other = GrownLog(self.shorter, random.Random(5), ext=True)
-        other.grow(BATCHES * RECORDS)
+        other = self._grown("shorter", "main", BATCHES * RECORDS)
         other.cut(BATCHES * RECORDS - 3)
         other.grow(4, alike=True)
-        self._alike = GrownLog(directory / "alike", random.Random(3), ext=True)
-        self._alike.grow(18, alike=True)
+        self.shorter = other.root
+        self._alike = self._grown("alike", "alike", 18, alike=True)
         self._outcomes: dict[tuple[object, ...], Outcome] = {}
 
+    def _grown(self, name: str, seed: str, messages: int, *, alike: bool = False) -> GrownLog:
+        log = GrownLog(self._stores / name, random.Random(self._seeds[seed]), ext=True)
+        log.grow(messages, alike=alike)
+        return log
+
+    def cases(self, name: str) -> Iterator[Case]:
+        """The works of one name, each recorded."""
+        for work in getattr(self, name)():
+            work.lay()
+            with Recorder(self.disk) as recorder:
+                work.run(recorder.note)
+            recorder.check()
+            outcome = work.outcome()
+            yield Case(work.name, recorder, work.resume, work.outcome, outcome, work.accepted)
+
     def _config(self, store: Path | None = None, **options: Any) -> DispatcherConfig:
-        return DispatcherConfig(store or self.log.root, self._output, once=True, **options)
+        return DispatcherConfig(store or self.log.root, self.output, once=True, **options)
 
     def outcome(self) -> Outcome:
         """The outcome of what is on the disk."""
-        return outcome(self._output, SIZES)
+        return outcome(self.output, SIZES)
 
     def _undisturbed(self, store: Path, **options: Any) -> Outcome:
         key = (store, *options.items())
@@ -147,101 +188,105 @@ class Workloads:
         return self._outcomes[key]
 
     def _clear(self) -> None:
-        shutil.rmtree(self._output, ignore_errors=True)
+        shutil.rmtree(self.output, ignore_errors=True)
 
-    def _dispatch(self, recorder: Recorder, config: DispatcherConfig) -> None:
-        """One run, with a note of each watermark that followers and readers learn of."""
+    def _begin_with(self, store: Path, **options: Any) -> Callable[[], None]:
+        """Have the disk hold the output of another log."""
+
+        def lay() -> None:
+            self._clear()
+            dispatch(self._config(store, **options))
+
+        return lay
+
+    def _dispatch(self, note: Note, config: DispatcherConfig) -> None:
+        """One run, and what it tells others."""
 
         class Told(Followers):
             def start(self, watermark: int, log_end: int) -> None:
-                recorder.note(WATERMARK, watermark)
+                note(WATERMARK, watermark)
                 super().start(watermark, log_end)
 
             def truncate(self, end: int) -> None:
-                recorder.note(WATERMARK, end)
+                note(WATERMARK, end)
                 super().truncate(end)
 
             def advance(self, watermark: int) -> None:
-                recorder.note(WATERMARK, watermark)
+                note(WATERMARK, watermark)
                 super().advance(watermark)
 
         def on_watermark(_runs: object) -> None:
             found = read_watermark(config.state_directory)
-            recorder.note(WATERMARK, found and found.end_offset)
+            note(WATERMARK, found and found.end_offset)
 
         cuts = [] if config.store.name == "alike" else self.cuts
         dispatch(
             config, cuts, on_watermark=on_watermark, open_followers=Told,
             with_spark_files=True,
         )  # fmt: skip
-        recorder.note(DONE, True)
+        note(DONE, True)
 
-    def _recorded(self, config: DispatcherConfig) -> Recorder:
-        """The recording of one run."""
-        with Recorder(self._disk) as recorder:
-            self._dispatch(recorder, config)
-        recorder.check()
-        return recorder
+    def _work(
+        self, name: str, lay: Callable[[], None], before: Path, after: Path, wanted: Outcome
+    ) -> Work:
+        """A run over one log, and the next over that one or another."""
+        return Work(
+            name, after, lay, lambda note: self._dispatch(note, self._config(before)),
+            lambda _told: dispatch(self._config(after)), self.outcome, [wanted],
+        )  # fmt: skip
 
-    def _case(
-        self,
-        name: str,
-        recorder: Recorder,
-        config: DispatcherConfig,
-        ended: Outcome,
-        wanted: Outcome,
-    ) -> Case:
-        """A case in which each further start is a run with this configuration."""
-        return Case(name, recorder, lambda _: dispatch(config), self.outcome, ended, [wanted])
+    def dispatch(self) -> Iterator[Work]:
+        """The first start, three batches and the end, with a flag that only the first start is
+        given; the log is the same afterwards, or has lost its end."""
+        yield from self._first_run("dispatch", self._dispatch)
 
-    def dispatch(self) -> Iterator[Case]:
-        """A whole run: the first start, three batches and the end. Only the first start is given a
-        flag; at the next one the log is the same, or has lost its end."""
-        yield from self._first_run("dispatch")
+    def many_queues(self) -> Iterator[Work]:
+        """The same where a batch has more files than are synced one by one."""
 
-    def many_queues(self) -> Iterator[Case]:
-        """The same with more files in a batch than are synced one by one."""
-        with self._patch.context() as patch:
-            patch.setattr(unsynced, "MAX_OPEN_FILES", 4)
-            cases = list(self._first_run("many queues"))
-        yield from cases
+        def run(note: Note, config: DispatcherConfig) -> None:
+            with self._patch.context() as patch:
+                patch.setattr(unsynced, "MAX_OPEN_FILES", 4)
+                self._dispatch(note, config)
 
-    def _first_run(self, name: str) -> Iterator[Case]:
-        self._clear()
+        yield from self._first_run("many queues", run)
+
+    def _first_run(
+        self, name: str, run: Callable[[Note, DispatcherConfig], None]
+    ) -> Iterator[Work]:
         flags = {"on_queue_gap": OnQueueGap.BLANK}
-        recorder = self._recorded(self._config(**flags))
-        ended = self.outcome()
         for log in (self.log.root, self.shorter):
-            wanted = self._undisturbed(log, **flags)
 
             def resume(told: Told, log: Path = log) -> None:
                 # an output keeps its settings, so the flags are not needed again
                 again = {} if WATERMARK in told else flags
                 dispatch(self._config(log, **again))
 
-            yield Case(f"{name}, {log.name}", recorder, resume, self.outcome, ended, [wanted])
+            yield Work(
+                f"{name}, {log.name}", log, self._clear,
+                lambda note: run(note, self._config(**flags)), resume, self.outcome,
+                [self._undisturbed(log, **flags)],
+            )  # fmt: skip
 
-    def followers(self) -> Iterator[Case]:
-        """A target on another machine follows the queues, and has no power cut."""
+    def followers(self) -> Iterator[Work]:
+        """A target elsewhere follows the queues and keeps what it has received."""
         wanted = {}
         for log in (self.log.root, self.shorter):
             self._clear()
             remote = Remote()
             dispatch(self._config(log, followers=(remote,)))
             wanted[log] = {**self.outcome(), DELIVERED: (remote.end, remote.rows)}
-        self._clear()
         remote = Remote()
-        with Recorder(self._disk) as recorder:
-            remote.note = lambda end: recorder.note(DELIVERED, end)
-            self._dispatch(recorder, self._config(followers=(remote,)))
-        recorder.check()
-        remote.note = lambda _: None
-        rows = remote.rows
+
+        def run(note: Note) -> None:
+            remote.end, remote.rows = None, []
+            remote.note = lambda end: note(DELIVERED, end)
+            self._dispatch(note, self._config(followers=(remote,)))
+            remote.note = lambda _: None
 
         def result() -> Outcome:
             return {**self.outcome(), DELIVERED: (remote.end, remote.rows)}
 
-        ended = result()
+        rows = wanted[self.log.root][DELIVERED][1]
         for log in (self.log.root, self.shorter):
 
             def resume(told: Told, log: Path = log) -> None:
@@ -250,19 +295,19 @@ class Workloads:
                 remote.end, remote.rows = end, [row for row in rows if row[0] < (end or 0)]
                 dispatch(self._config(log, followers=(remote,)))
 
-            yield Case(f"followers, {log.name}", recorder, resume, result, ended, [wanted[log]])
+            yield Work(
+                f"followers, {log.name}", log, self._clear, run, resume, result, [wanted[log]]
+            )
 
-    def long_batch(self) -> Iterator[Case]:
+    def long_batch(self) -> Iterator[Work]:
         """One batch begins several files of one queue."""
-        wanted = self._undisturbed(self._alike.root)
-        self._clear()
-        config = self._config(self._alike.root)
-        yield self._case("long batch", self._recorded(config), config, self.outcome(), wanted)
+        log = self._alike.root
+        yield self._work("long batch", self._clear, log, log, self._undisturbed(log))
 
     def interrupted_starts(self, seed: int, number: int) -> Iterator[Case]:
         """A run that starts after a power cut is ended by another one."""
         rng = random.Random(seed)
-        for case in (*self.dispatch(), *self.long_batch()):
+        for case in (*self.cases("dispatch"), *self.cases("long_batch")):
             disks = len(case.recorder.operations) + 1
             chosen = {*rng.choices(range(disks), k=number)}
             images = [
@@ -274,102 +319,96 @@ class Workloads:
                     # the start lowers the watermark to where the log was cut
                     told[WATERMARK] = 0
                 case.mount(image)
-                with Recorder(self._disk) as recorder:
+                with Recorder(self.disk) as recorder:
                     case.resume(told)
                 ended = self.outcome()
                 name = f"{case.name}, start after {count} operations"
                 yield Case(name, recorder, case.resume, self.outcome, ended, case.accepted, told)
 
-    def cut_log(self) -> Iterator[Case]:
+    def cut_log(self) -> Iterator[Work]:
         """The log has lost its end, and a start cuts what was built from it."""
-        wanted = self._undisturbed(self.shorter)
-        self._clear()
-        dispatch(self._config())
-        config = self._config(self.shorter)
-        yield self._case("cut log", self._recorded(config), config, self.outcome(), wanted)
+        log, wanted = self.shorter, self._undisturbed(self.shorter)
+        yield self._work("cut log", self._begin_with(self.log.root), log, log, wanted)
 
-    def long_cut(self) -> Iterator[Case]:
-        """The same with a cut that removes whole files of a queue and of the index."""
-        half = GrownLog(self._stores / "half", random.Random(3), ext=True)
-        half.grow(18, alike=True)
+    def long_cut(self) -> Iterator[Work]:
+        """The same where whole files of a queue and of the index go."""
+        half = self._grown("half", "alike", 18, alike=True)
         half.cut(9)
-        wanted = self._undisturbed(half.root)
-        self._clear()
-        dispatch(self._config(self._alike.root))
-        config = self._config(half.root)
-        yield self._case("long cut", self._recorded(config), config, self.outcome(), wanted)
+        log, wanted = half.root, self._undisturbed(half.root)
+        yield self._work("long cut", self._begin_with(self._alike.root), log, log, wanted)
 
-    def second_run(self) -> Iterator[Case]:
+    def second_run(self) -> Iterator[Work]:
         """A run that goes on after one that has ended; the log may lose its end."""
-        begun = GrownLog(self._stores / "begun", random.Random(5), ext=True)
-        begun.grow(2 * RECORDS)
-        outcomes = [(log, self._undisturbed(log)) for log in (self.log.root, self.shorter)]
-        self._clear()
-        dispatch(self._config(begun.root), with_spark_files=True)
-        recorder, ended = self._recorded(self._config()), self.outcome()
-        for log, wanted in outcomes:
-            name = f"second run, {log.name}"
-            yield self._case(name, recorder, self._config(log), ended, wanted)
+        begun = self._grown("begun", "main", 2 * RECORDS)
+        for log in (self.log.root, self.shorter):
+            lay, wanted = self._begin_with(begun.root), self._undisturbed(log)
+            yield self._work(f"second run, {log.name}", lay, self.log.root, log, wanted)
 
-    def retention(self) -> Iterator[Case]:
-        """The log has lost its first file, and the run removes the queue files of its messages."""
-        log = GrownLog(self._stores / "retained", random.Random(7), ext=True)
-        log.grow(60)
-        self._clear()
-        config = self._config(log.root, retention=True)
+    def retention(self) -> Iterator[Work]:
+        """The log has lost its first file, and the files of its messages go."""
+        whole = self._grown("retained", "retained", 60)
+        log = self._stores / "without front" / whole.root.name
+        shutil.copytree(whole.root, log)
+        min((log / "commitlog").iterdir()).unlink()
+        lay = self._begin_with(whole.root, retention=True)
+        config = self._config(log, retention=True)
+        lay()
         dispatch(config)
-        first, *_ = sorted((log.root / "commitlog").iterdir())
-        first.unlink()
-        recorder, ended = self._recorded(config), self.outcome()
-        yield self._case("retention", recorder, config, ended, ended)
+        yield Work(
+            "retention", log, lay, lambda note: self._dispatch(note, config),
+            lambda _told: dispatch(config), self.outcome, [self.outcome()],
+        )  # fmt: skip
 
-    def repair(self) -> Iterator[Case]:
-        """A repair cuts damaged units and entries, and the next run writes them again."""
+    def repair(self) -> Iterator[Work]:
+        """Units and entries were damaged; a repair finds them, and the next run completes it."""
         wanted = self._undisturbed(self.log.root)
-        self._clear()
-        dispatch(self._config(), self.cuts)
-        queue = self._output / "consumequeue" / "A" / "1" / ("0" * 20)
-        index = min((self._output / "index").iterdir())
-        for path, at in ((queue, 24), (index, 200)):
-            data = bytearray(path.read_bytes())
-            data[at : at + 8] = b"damaged!"
-            path.write_bytes(data)
-        with Recorder(self._disk) as recorder:
-            self._repair()
-            recorder.note(DONE, True)
-        recorder.check()
+
+        def lay() -> None:
+            self._clear()
+            dispatch(self._config(), self.cuts)
+            queue = min((self.output / "consumequeue").glob("*/*/*"))
+            index = min((self.output / "index").iterdir())
+            for path, at in ((queue, 4), (index, 200)):
+                data = bytearray(path.read_bytes())
+                data[at : at + 8] = b"damaged!"
+                path.write_bytes(data)
+
+        def run(note: Note) -> None:
+            self.verify(self.log.root, repair=True)
+            note(DONE, True)
 
         def resume(told: Told) -> None:
             if DONE not in told:
-                self._repair()
+                self.verify(self.log.root, repair=True)
             dispatch(self._config())
 
-        yield Case("repair", recorder, resume, self.outcome, self.outcome(), [wanted])
+        yield Work("repair", self.log.root, lay, run, resume, self.outcome, [wanted])
 
-    def _repair(self) -> None:
-        settings = settings_of(self._output, read_store_settings(self.log.root))
-        verify(settings, self._output, repair=True)
+    def verify(self, store: Path, *, repair: bool = False) -> Verification:
+        """The output against a log."""
+        settings = settings_of(self.output, read_store_settings(store))
+        return verify(settings, self.output, repair=repair)
 
-    def rebuild(self) -> Iterator[Case]:
-        """Everything is built again with another setting and swapped in: a start finds either the
-        old output or the new one, never a mixture."""
+    def rebuild(self) -> Iterator[Work]:
+        """Everything is built anew with another setting and swapped in; old or new, never both."""
         flags = {"on_queue_gap": OnQueueGap.BLANK}
         old, new = self._undisturbed(self.log.root), self._undisturbed(self.log.root, **flags)
-        assert old != new
-        self._clear()
-        dispatch(self._config(), self.cuts)
 
-        def run(config: DispatcherConfig, *_rest: object) -> Progress:
+        def lay() -> None:
+            self._clear()
+            dispatch(self._config(), self.cuts)
+
+        def build(config: DispatcherConfig, *_rest: object) -> Progress:
             dispatch(config)
             return Progress(0, 0)
 
-        with self._patch.context() as patch, Recorder(self._disk) as recorder:
-            patch.setattr(upkeep.rebuild, "run_dispatcher", run)
-            upkeep.rebuild.rebuild(self._config(**flags), threading.Event())
-            recorder.note(DONE, True)
-        recorder.check()
+        def run(note: Note) -> None:
+            with self._patch.context() as patch:
+                patch.setattr(upkeep.rebuild, "run_dispatcher", build)
+                upkeep.rebuild.rebuild(self._config(**flags), threading.Event())
+            note(DONE, True)
 
         def resume(_told: Told) -> None:
             dispatch(self._config())
 
-        yield Case("rebuild", recorder, resume, self.outcome, self.outcome(), [old, new])
+        yield Work("rebuild", self.log.root, lay, run, resume, self.outcome, [old, new])

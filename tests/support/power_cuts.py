@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.support.recorder import (
     ROOT,
     Content,
+    FailedSync,
     Names,
     Operation,
     Recorder,
@@ -87,17 +88,31 @@ class Disk:
         return self.image([]).tree
 
     def apply(self, operation: Operation) -> None:
-        """Take the next operation, which has returned to the process."""
-        if isinstance(operation, SyncAll):
-            self._make_durable(self.pending)
-        elif isinstance(operation, Sync):
-            self._sync(operation.file)
-        elif isinstance(operation, SyncRange):
-            self._sync_range(operation)
+        """One more operation has returned."""
+        if isinstance(operation, FailedSync):
+            self._lose(operation.of)
+        elif isinstance(operation, Sync | SyncRange | SyncAll):
+            self._make_durable(self._settle(operation))
         else:
             self.pending.append(operation)
 
-    def _sync(self, number: int) -> None:
+    def _lose(self, sync: Sync | SyncRange | SyncAll) -> None:
+        """The writes are lost; names and lengths are in a journal, and stay to be written."""
+        if isinstance(sync, Sync):
+            settled = {id(one) for one in self.pending if getattr(one, "file", None) == sync.file}
+        else:
+            settled = set(map(id, self._settle(sync)))
+        self.pending = [
+            one for one in self.pending if not isinstance(one, Write) or id(one) not in settled
+        ]
+
+    def _settle(self, sync: Sync | SyncRange | SyncAll) -> Sequence[_Pending]:
+        """The pending operations that a sync is for."""
+        if isinstance(sync, Sync):
+            return self._of_file(sync.file)
+        return self._of_range(sync) if isinstance(sync, SyncRange) else self.pending
+
+    def _of_file(self, number: int) -> Sequence[_Pending]:
         done: list[_Pending] = []
         for index, pending in enumerate(self.pending):
             if not isinstance(pending, Names):
@@ -108,10 +123,10 @@ class Disk:
                 self.pending[index] = rest
                 if not rest.synced_by:
                     done.append(rest)
-        self._make_durable(done)
+        return done
 
-    def _sync_range(self, synced: SyncRange) -> None:
-        """Make whole pages durable, and the file's length, without which they cannot be read."""
+    def _of_range(self, synced: SyncRange) -> Sequence[_Pending]:
+        """Whole pages, and whatever is needed to find them: the length of the file."""
         start, end = synced.start - synced.start % PAGE, synced.end + -synced.end % PAGE
         done: list[_Pending] = []
         rest: list[_Pending] = []
@@ -126,8 +141,8 @@ class Disk:
                     if data := pending.data[low:high]:
                         part = replace(pending, at=pending.at + low, data=data)
                         (done if start <= part.at < end else rest).append(part)
-        self.pending = rest
-        self._make_durable(done)
+        self.pending = [*done, *rest]
+        return done
 
     def _make_durable(self, done: Sequence[_Pending]) -> None:
         for operation in done:

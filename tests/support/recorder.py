@@ -11,8 +11,8 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,14 @@ class SyncAll:
     """syncfs."""
 
 
-Operation = Write | Resize | Names | Sync | SyncRange | SyncAll
+@dataclass(frozen=True, slots=True)
+class FailedSync:
+    """A sync that failed: the kernel counts the pages as clean, and the disk may not have them."""
+
+    of: Sync | SyncRange | SyncAll
+
+
+Operation = Write | Resize | Names | Sync | SyncRange | SyncAll | FailedSync
 
 
 @dataclass
@@ -156,10 +163,20 @@ class Recorder:
         """Assert that the real directory has what the recorded operations make."""
         assert self._live.tree() == read_tree(self.root)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs to go on recording once this one has been killed."""
+        with self._lock:
+            self._find_stores()
+            names = ("root", "operations", "notes", "begin", "_live", "inodes", "_next")
+            return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["root"])  # type: ignore[misc]
+        self.__dict__ |= state
+
     def __enter__(self) -> Recorder:
-        self._load(self.root, ROOT)
-        self.begin.directories = {key: dict(names) for key, names in self._live.directories.items()}
-        self.begin.files = {key: bytearray(data) for key, data in self._live.files.items()}
+        if self._next == ROOT + 1:
+            self._begin()
         for name in (
             "open", "pwrite", "write", "ftruncate", "posix_fallocate", "fsync", "fdatasync",
             "rename", "replace", "unlink", "remove", "mkdir", "rmdir",
@@ -170,6 +187,11 @@ class Recorder:
         self._patch(mmap, "mmap", _mapping_class(self, mmap.mmap))
         self._patch(fsops, "_libc", _Libc(self, fsops._libc))
         return self
+
+    def _begin(self) -> None:
+        self._load(self.root, ROOT)
+        self.begin.directories = {key: dict(names) for key, names in self._live.directories.items()}
+        self.begin.files = {key: bytearray(data) for key, data in self._live.files.items()}
 
     def __exit__(self, *_error: object) -> None:
         self._find_stores()
@@ -307,9 +329,21 @@ class Recorder:
 
     def _fdatasync(self, real: Any, fd: int) -> None:
         with self._lock:
-            real(fd)
-            if fd in self._descriptors:
-                self._add(Sync(self._descriptors[fd]))
+            number = self._descriptors.get(fd)
+            if number is None:
+                real(fd)
+                return
+            with self._noting(Sync(number)):
+                real(fd)
+
+    @contextmanager
+    def _noting(self, sync: Sync | SyncRange) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._add(FailedSync(sync))
+            raise
+        self._add(sync)
 
     _fsync = _fdatasync
 
@@ -356,11 +390,11 @@ class Recorder:
             changes = ((*one, names[other[0]][other[1]]), (*other, names[one[0]][one[1]]))
             self._add(Names(changes, frozenset({one[0], other[0]})))
 
-    def synced_all(self, fd: int) -> None:
-        """Record that syncfs has returned."""
+    def synced_all(self, fd: int, failed: int) -> None:
+        """syncfs has returned."""
         with self._lock:
             if fd in self._descriptors:
-                self._add(SyncAll())
+                self._add(FailedSync(SyncAll()) if failed else SyncAll())
 
     def mapped(self, mapping: mmap.mmap, fd: int) -> None:
         """Watch a file that is mapped for writing."""
@@ -368,12 +402,14 @@ class Recorder:
             if fd in self._descriptors:
                 self._mappings.append((mapping, self._descriptors[fd]))
 
-    def synced_range(self, mapping: mmap.mmap, start: int, end: int) -> None:
-        """Record that msync has returned."""
-        with self._lock:
+    @contextmanager
+    def syncing_range(self, mapping: mmap.mmap, start: int, end: int) -> Iterator[None]:
+        """msync is called within."""
+        with self._lock, ExitStack() as noting:
             for known, file in self._mappings:
                 if known is mapping:
-                    self._add(SyncRange(file, start, end))
+                    noting.enter_context(self._noting(SyncRange(file, start, end)))
+            yield
 
     def unmapped(self, mapping: mmap.mmap) -> None:
         """Record the last changes of a mapping that is about to end."""
@@ -398,8 +434,8 @@ def _mapping_class(recorder: Recorder, real: Any) -> Any:
 
         def flush(self, offset: int = 0, size: int | None = None) -> None:
             size = len(self) - offset if size is None else size
-            super().flush(offset, size)
-            recorder.synced_range(self, offset, offset + size)
+            with recorder.syncing_range(self, offset, offset + size):
+                super().flush(offset, size)
 
         def close(self) -> None:
             recorder.unmapped(self)
@@ -418,8 +454,7 @@ class _Libc:
     def syncfs(self, fd: int) -> int:
         """syncfs, recorded."""
         failed: int = self._real.syncfs(fd)
-        if not failed:
-            self._recorder.synced_all(fd)
+        self._recorder.synced_all(fd, failed)
         return failed
 
     def renameat2(

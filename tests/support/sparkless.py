@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 
 from checkpoints.ownership import Ownership
 from checkpoints.swap import finish_swap
+from store import fsops
 from store.runs.dispatch import BatchSettings, DispatchBatch, Run
 from store.state.built import settings_of
 from store.state.logoffset import offset_json
@@ -47,12 +48,18 @@ class SparkFiles:
         self.planned_end = None
 
     def _write(self, name: str, text: str) -> None:
-        path = self._directory / name
-        if not path.parent.is_dir():
-            path.parent.mkdir()
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        os.pwrite(fd, text.encode(), 0)
-        os.close(fd)
+        path, fd = self._directory / name, -1
+        try:
+            if not path.parent.is_dir():
+                path.parent.mkdir()
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.pwrite(fd, text.encode(), 0)
+        except OSError as error:
+            # as the dispatcher tells of Spark's failure
+            raise fsops.output_error(error, "write", path) from error
+        finally:
+            if fd >= 0:
+                os.close(fd)
 
 
 def dispatch(

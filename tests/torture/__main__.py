@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import random
 import signal
 import sys
 import tempfile
@@ -18,11 +17,18 @@ from pathlib import Path
 from types import ModuleType
 
 from tests.support.seeds import choose_seed
-from tests.torture import derivedrot, logrot, sparkcheckpoint, torntail
+from tests.torture import (
+    derivedrot,
+    failingwrites,
+    kills,
+    logrot,
+    sparkcheckpoint,
+    torntail,
+)
 
 KINDS: dict[str, ModuleType] = {
     module.NAME.replace(" ", "-").lower(): module
-    for module in (torntail, logrot, derivedrot, sparkcheckpoint)
+    for module in (torntail, logrot, derivedrot, sparkcheckpoint, failingwrites, kills)
 }
 SHOWN_FAILURES = 20
 SAYING_SECONDS = 60.0
@@ -43,8 +49,7 @@ class Tally:
         """All cases; a failure is printed, and the next case follows."""
         for case in range(self.first, self.first + self.count):
             try:
-                rng = random.Random(f"{self.seed}:{case}")
-                self.outcomes[KINDS[self.kind].run(directory, rng)] += 1
+                self.outcomes[KINDS[self.kind].run(directory, self.seed, case)] += 1
             except Exception:
                 self.failed.append(case)
                 if len(self.failed) <= SHOWN_FAILURES:

@@ -93,8 +93,9 @@ class Bench:
 _benches: dict[tuple[Path, str], Bench] = {}
 
 
-def run(directory: Path, rng: random.Random) -> str:
+def run(directory: Path, seed: int, case: int) -> str:
     """One case; the golden store and how its damage was found."""
+    rng = random.Random(f"{seed}:{case}")
     name = rng.choice(NAMES)
     if (directory, name) not in _benches:
         (directory / name).mkdir(parents=True)

@@ -76,8 +76,9 @@ def random_log(rng: random.Random) -> PlainLog:
     return log
 
 
-def run(directory: Path, rng: random.Random) -> str:
+def run(directory: Path, seed: int, case: int) -> str:
     """One case; how the log was damaged."""
+    rng = random.Random(f"{seed}:{case}")
     sound = random_log(rng)
     harmed = copy.deepcopy(sound)
     name = rng.choice(list(ROT))

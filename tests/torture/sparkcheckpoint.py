@@ -90,8 +90,9 @@ def _plan_ends(rng: random.Random, store: SmallStore, found: Watermark) -> tuple
     return ends, len(ends) - rng.randrange(2)
 
 
-def run(directory: Path, rng: random.Random) -> str:
+def run(directory: Path, seed: int, case: int) -> str:
     """One case; the damage and what the start decided."""
+    rng = random.Random(f"{seed}:{case}")
     if directory.exists():
         shutil.rmtree(directory)
     store = SmallStore(directory, random_log(rng))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from types import ModuleType
 
@@ -18,4 +17,4 @@ def test_every_case_holds(ram_path: Path, seed: int, kind: ModuleType) -> None:
     """Derived rot's sample is tests/upkeep/verify/test_kinds.py."""
     for case in range(SAMPLES[kind]):
         print(f"case={case}")
-        kind.run(ram_path / "case", random.Random(f"{seed}:{case}"))
+        kind.run(ram_path / "case", seed, case)

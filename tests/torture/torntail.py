@@ -31,8 +31,9 @@ def random_log(rng: random.Random) -> PlainLog:
     return log
 
 
-def run(directory: Path, rng: random.Random) -> str:
+def run(directory: Path, seed: int, case: int) -> str:
     """One log, every byte of its last records; how many starts that were."""
+    rng = random.Random(f"{seed}:{case}")
     whole = random_log(rng)
     first, last = whole.spans[-TORN][0], whole.end
     torn = PlainLog(whole.file_size, whole.start, bytearray(whole.image), whole.spans, whole.end)

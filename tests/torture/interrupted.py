@@ -1,0 +1,195 @@
+"""Runs that a system call ends: the faults of ``failing-writes`` and of ``kills``.
+
+A case is one call of one run: it fails, or the process is killed there. The run is in a forked
+child, whose recorder's notes outlive it. What the child told somebody must be on the disk; the next
+start, which finds what the process left in the kernel's memory, ends as an undisturbed run does;
+and then a power cut takes what nobody has synced, those bytes too whose sync had failed.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from store.errors import OutputError, ReputError, SyncError
+from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark
+from tests.crash.workloads import SIZES, Note, Work, Workloads, quick
+from tests.support.crash_images import DERIVED, DONE, WATERMARK, Told, outcome
+from tests.support.faults import KILL, SHORT, SYNCS, Faults
+from tests.support.power_cuts import Disk, mount
+from tests.support.processes import wait_status_of
+from tests.support.recorder import Recorder, Tree, read_tree
+
+NAMES = (
+    "dispatch", "long_batch", "second_run", "many_queues", "followers", "cut_log", "long_cut",
+    "retention", "repair", "rebuild",
+)  # fmt: skip
+VERIFIED = 4
+"""One of so many cases is verified."""
+
+
+@dataclass
+class Interrupted:
+    """What is left of one run."""
+
+    recorder: Recorder
+    calls: int
+    call: str
+    """The system call that met the fault; empty where it was not reached."""
+    error: str = ""
+    """The class of ours that ended it; empty where it ended by itself or was killed."""
+
+    @property
+    def told(self) -> Told:
+        """All that was told, the last of each kind."""
+        return {kind: value for _, kind, value in self.recorder.notes}
+
+
+class Bench:
+    """The workloads of one seed: each laid once, all system calls of each counted."""
+
+    def __init__(self, directory: Path, seed: int, actions: Sequence[str]) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        self._held = ExitStack()
+        self._workloads: Workloads = self._held.enter_context(quick(directory, seed))
+        self._report = directory / "report"
+        self._afterwards = directory / "afterwards"
+        self._afterwards.mkdir()
+        self._laid: list[tuple[Work, Tree]] = []
+        self.faults: list[tuple[int, int, str]] = []
+        """(number of the workload, ordinal, action)."""
+        for work in self._works():
+            work.lay()
+            self._laid.append((work, read_tree(self._workloads.disk)))
+            done = self._interrupt(work.run, 0, "")
+            assert done.told.get(DONE), work.name
+            number = len(self._laid) - 1
+            self.faults += [
+                (number, ordinal, action)
+                for ordinal in range(1, done.calls + 1)
+                for action in actions
+            ]
+        random.Random(seed).shuffle(self.faults)
+
+    def _works(self) -> Iterator[Work]:
+        for name in NAMES:
+            yield from getattr(self._workloads, name)()
+
+    def close(self) -> None:
+        """Let go of what is patched."""
+        self._held.close()
+
+    def _interrupt(
+        self,
+        run: Callable[[Note], object],
+        ordinal: int,
+        action: str,
+        recorder: Recorder | None = None,
+    ) -> Interrupted:
+        """One run in a child; it may go on with the recording of an earlier one."""
+        recorder = recorder or Recorder(self._workloads.disk)
+        self._report.unlink(missing_ok=True)
+
+        def work() -> None:
+            def report(error: str = "") -> None:
+                with self._report.open("wb") as file:
+                    pickle.dump(Interrupted(recorder, faults.count, faults.call, error), file)
+
+            error = ""
+            with Faults(self._workloads.disk, ordinal, action, report) as faults, recorder:
+                try:
+                    run(recorder.note)
+                except ReputError as raised:
+                    error = type(raised).__name__
+                    assert isinstance(raised, OutputError), raised
+            report(error)
+
+        status = wait_status_of(work)
+        assert status in (0, -signal.SIGKILL), f"the run crashed at {action} {ordinal}: {status}"
+        found: Interrupted = pickle.loads(self._report.read_bytes())
+        assert (status == 0) != bool(found.call and action == KILL)
+        return found
+
+    def check_case(self, number: int, rng: random.Random) -> str:
+        """One fault; what it met and how the run ended."""
+        number, ordinal, action = self.faults[number]
+        work, tree = self._laid[number]
+        place = f"{work.name}: {action} at call {ordinal}"
+        mount(tree, self._workloads.disk)
+        found = self._interrupt(work.run, ordinal, action)
+        place += f", {found.call} {found.error}"
+        assert found.call, place
+        if found.call in SYNCS and action not in (KILL, SHORT):
+            assert found.error == SyncError.__name__, f"{place}: a failed sync must end the run"
+        self._check_told(found, place)
+        while action == KILL and rng.random() < 0.3 and DONE not in found.told:
+            # so is the next start
+            told = found.told
+            found = self._interrupt(
+                lambda _, told=told: work.resume(told),  # type: ignore[misc]
+                rng.randrange(1, 80),
+                action,
+                found.recorder,
+            )
+            place += f", then at {found.call or 'the end'}"
+        with found.recorder:
+            work.resume(found.told)
+        self._check_end(work, found, place, rng)
+        return f"{work.name}: {found.error or ('killed' if action == KILL else 'went on')}"
+
+    def _disk(self, found: Interrupted) -> Tree:
+        """The disk if the power fails now, without anything that is not synced."""
+        disk = Disk(found.recorder.begin, found.recorder.directories())
+        for operation in found.recorder.operations:
+            disk.apply(operation)
+        return disk.image([]).tree
+
+    def _check_told(self, found: Interrupted, place: str) -> None:
+        end = found.told.get(WATERMARK)
+        data = self._disk(found).get(f"output/reput/{FILE_NAME}") or b""
+        slots = [Watermark.unpack(data[at:]) for at in (0, SLOT_SIZE)]
+        valid = [slot for slot in slots if slot is not None]
+        durable = max(valid, key=lambda slot: slot.sequence).end_offset if valid else None
+        if isinstance(end, int):
+            assert durable is not None, place
+            assert durable >= end, place
+
+    def _check_end(self, work: Work, found: Interrupted, place: str, rng: random.Random) -> None:
+        here = work.outcome()
+        accepted = work.accepted[-1:] if found.told.get(DONE) else work.accepted
+        wrong = [[name for name in one if here[name] != one[name]] for one in accepted]
+        assert here in accepted, f"{place}: {wrong} differ"
+        if rng.randrange(VERIFIED) == 0:
+            differences = self._workloads.verify(work.log).differences
+            assert differences == (), f"{place}: {differences}"
+        mount(self._disk(found), self._afterwards)
+        durable = outcome(self._afterwards / "output", SIZES)
+        names = [name for name in (*DERIVED, "ledger", "watermark") if durable[name] != here[name]]
+        assert names == [], f"{place}: {names} are not durable at the end"
+        found.recorder.check()
+
+
+_benches: dict[Path, tuple[int, Bench]] = {}
+
+
+def check_case(directory: Path, seed: int, case: int, actions: Sequence[str]) -> str:
+    """One case: all calls and actions come in random order, and then again; each seed has its own
+    logs."""
+    if directory in _benches and _benches[directory][0] != seed:
+        _benches.pop(directory)[1].close()
+    if directory not in _benches:
+        _benches[directory] = seed, Bench(directory, seed, actions)
+    bench = _benches[directory][1]
+    return bench.check_case(case % len(bench.faults), random.Random(f"{seed}:{case}"))
+
+
+def close(directory: Path) -> None:
+    """Let go of what is patched."""
+    _benches.pop(directory)[1].close()
