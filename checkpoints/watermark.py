@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from store import fsops
+from store.errors import OwnershipError
 from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermark
 
 
@@ -28,9 +29,24 @@ class WatermarkFile:
         self._fd = fsops.open_for_writing(self._path, 2 * SLOT_SIZE)
         self.current = read_watermark(directory)
 
+    def check_owned(self) -> None:
+        """Raises OwnershipError where the file is not as this process left it.
+
+        A process that stood still may have lost its lock: somebody removed the lock files, or the
+        file system let them go.
+        """
+        found = read_watermark(self._path.parent)
+        if found != self.current:
+            raise OwnershipError(
+                f"{self._path} has changed under this run, which left it at "
+                f"{_position(self.current)} and finds {_position(found)}: another dispatcher has "
+                "taken over, or the file is damaged; this run writes nothing more, start one again"
+            )
+
     def advance(self, watermark: Watermark) -> Watermark:
-        """Make a watermark durable. Raises OutputError or SyncError, after which the old one
-        counts."""
+        """Make a watermark durable. Raises OwnershipError as ``check_owned``, OutputError or
+        SyncError, after which the old one counts."""
+        self.check_owned()
         sequence = self.current.sequence + 1 if self.current else 1
         written = replace(watermark, sequence=sequence)
         fsops.pwrite(self._fd, written.pack(), sequence % 2 * SLOT_SIZE, self._path)
@@ -41,3 +57,9 @@ class WatermarkFile:
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
+
+
+def _position(watermark: Watermark | None) -> str:
+    if watermark is None:
+        return "nothing"
+    return f"epoch={watermark.epoch} end={watermark.end_offset}"

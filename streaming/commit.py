@@ -161,8 +161,9 @@ class Committer:
     def commit(self, batch: DispatchBatch) -> DispatchCounts:
         """Write a batch, make it durable and let the followers know.
 
-        Raises UsageError where a topic has queues of the other kind, and StoreError where the batch
-        does not follow from what was written; nothing is written then. After OutputError nothing
+        Raises UsageError where a topic has queues of the other kind, StoreError where the batch does
+        not follow from what was written, and OwnershipError where another dispatcher has taken
+        over; nothing is written then. After OutputError nothing
         has advanced, and the batch may come again.
         """
         if batch.batch_topics != self._indexes.batch_topics:
@@ -180,6 +181,7 @@ class Committer:
         for bad in batch.bad:
             self._note_bad(bad, counts)
         for writer in self._writers:
+            self._watermark.check_owned()
             counts.add(writer.write(batch))
             writer.sync()
         self._ledger.sync()
@@ -196,6 +198,7 @@ class Committer:
             self._watermark.advance(current)
             self._followers.advance(batch.end)
             self._on_watermark(batch.runs)
+        self._watermark.check_owned()
         self._store_checkpoint.write(current, self._writers, only_if_due=True)
         self._expire()
         logger.debug("batch: end=%d messages=%d", batch.end, counts.messages)
@@ -204,6 +207,7 @@ class Committer:
     def _check_log(self) -> None:
         """Raises CommitLogError where the last record below the watermark has changed: the units
         that this run would write next do not follow from those that it has written."""
+        self._watermark.check_owned()
         current = self._watermark.current
         self._log.refresh()
         if current and (noticed := what_differs(self._log, None, current)):
@@ -257,7 +261,8 @@ class Committer:
             )  # fmt: skip
 
     def end(self) -> None:
-        """End the run, after all its commits."""
+        """End the run, after all its commits. Raises OwnershipError."""
+        self._watermark.check_owned()
         self._store_checkpoint.write(self._watermark.current, self._writers)
         fsops.unlink(self._config.abort_file)
 

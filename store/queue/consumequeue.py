@@ -174,10 +174,11 @@ class QueueFiles(MappedFileQueue):
     def ends_by(self, end_offset: int) -> bool:
         """Whether the last nonzero bytes belong to a message that ends at or before ``end_offset``.
 
-        If so, no unit of a later message exists. False if such bytes are not found soon.
+        If so, no unit of a later message exists. False if such bytes are not found soon, and for a
+        queue of empty files alone.
         """
         if not self.starts:
-            return True
+            return not self.empty
         with self.path(self.starts[-1]).open("rb", buffering=0) as file:
             end = min(data_end(file.fileno()), self.file_size)
             first = max(end - _NEAR_BYTES, 0) // self.unit_size

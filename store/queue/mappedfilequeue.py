@@ -33,11 +33,13 @@ class MappedFileQueue:
         self.file_size = file_size
         self.starts: list[int] = []
         """Byte offsets at which files start, ascending."""
+        self.empty: list[Path] = []
+        """Files without a byte: what is left where a process ends while it creates one."""
         self.refresh()
 
     def refresh(self) -> None:
         """List the files again; empty and foreign ones are left out."""
-        self.starts = []
+        self.starts, self.empty = [], []
         try:
             entries = sorted(os.scandir(self._directory_name), key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError):
@@ -47,6 +49,7 @@ class MappedFileQueue:
                 continue
             size = entry.stat(follow_symlinks=False).st_size
             if size == 0:
+                self.empty.append(Path(entry.path))
                 continue
             if size != self.file_size:
                 raise QueueFileError(
@@ -95,12 +98,14 @@ class MappedFileQueue:
         return unsynced
 
     def clear_from(self, end: int) -> None:
-        """Cut durably at byte ``end``: later files are removed, later bytes zeroed."""
+        """Cut durably at byte ``end``: later files and empty ones are removed, later bytes
+        zeroed."""
         kept = [start for start in self.starts if start < end]
-        if len(kept) < len(self.starts):
-            for start in self.starts[len(kept) :]:
-                fsops.unlink(self.path(start))
-            self.starts = kept
+        gone = [*self.empty, *map(self.path, self.starts[len(kept) :])]
+        if gone:
+            for path in gone:
+                fsops.unlink(path)
+            self.starts, self.empty = kept, []
             fsops.sync_directory(self.directory)
         if not kept or end >= kept[-1] + self.file_size:
             return

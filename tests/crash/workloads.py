@@ -134,6 +134,11 @@ class Work:
     accepted: list[Outcome]
     """The outcomes of undisturbed runs; once the run is done, only the last one is."""
 
+    @property
+    def cuts(self) -> bool:
+        """Whether units are cut because the log has lost its end."""
+        return "cut" in self.name or self.log.name == "shorter"
+
 
 class Workloads:
     """The logs, and a disk below ``directory``, which should be in a file system in memory."""

@@ -195,6 +195,12 @@ def test_other_failures_are_output_errors_and_a_failed_sync_is_final(
         assert caught.value.__cause__.errno == errno.EIO
 
 
+def test_a_directory_that_cannot_be_opened_is_not_synced(tmp_path: Path) -> None:
+    """Its names may be lost, as after a failed fsync."""
+    with pytest.raises(SyncError, match=r"cannot sync .*gone: No such file"):
+        fsops.sync_directory(tmp_path / "gone")
+
+
 def test_a_new_file_gets_its_length_and_a_longer_one_keeps_it(tmp_path: Path) -> None:
     """Opening never cuts; a shorter file (a crash after its creation) is made whole."""
     path = tmp_path / "file"

@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,12 @@ class Faults:
         self._action = action
         self._last_words = last_words
         self.count = 0
-        self.call = ""
-        """The call that met the fault."""
+        self.made: list[tuple[str, str]] = []
+        """Every call and its path below the root."""
+        self.call = self.path = ""
+        """The call that met the fault, and its file."""
+        self.in_main_thread = True
+        """Whether it was the thread of the run itself, and not a follower's."""
         self._is_full = False
         self._undo: list[Callable[[], None]] = []
 
@@ -62,16 +67,22 @@ class Faults:
         setattr(module, name, value)
 
     def reach(
-        self, name: str, real: Callable[[], Any], half: Callable[[], Any] | None = None
+        self,
+        name: str,
+        path: str,
+        real: Callable[[], Any],
+        half: Callable[[], Any] | None = None,
     ) -> Any:
         """One more call; ``half`` does a part of it."""
         if half is not None and self._is_full:
             # what follows on a short write to a full disk
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.count += 1
+        self.made.append((name, path))
         if self.count != self._ordinal:
             return real()
-        self.call = name
+        self.call, self.path = name, path
+        self.in_main_thread = threading.current_thread() is threading.main_thread()
         if self._action == KILL:
             self._last_words()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -81,31 +92,35 @@ class Faults:
         number = getattr(errno, self._action)
         raise OSError(number, os.strerror(number))
 
-    def _is_here(self, path: Any, dir_fd: int | None = None) -> bool:
+    def _place(self, path: Any, dir_fd: int | None = None) -> str | None:
+        """The path below the root; None elsewhere."""
         if isinstance(path, int):
-            path = Path(f"/proc/self/fd/{path}").readlink()
+            path = os.readlink(f"/proc/self/fd/{path}")  # noqa: PTH115
         elif dir_fd is not None:
-            path = Path(f"/proc/self/fd/{dir_fd}").readlink() / os.fsdecode(path)
-        return os.fsdecode(path).startswith(self._root)
+            path = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), path)  # noqa: PTH115, PTH118
+        text = os.fsdecode(path)
+        return text[len(self._root) :] if text.startswith(self._root) else None
 
     def _of_path(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Any, *args: Any, **options: Any) -> Any:
             is_counted = name != "open" or args[0] & _CHANGES
             dir_fd = options.get("dir_fd", options.get("src_dir_fd"))
-            if not is_counted or not self._is_here(path, dir_fd):
+            place = self._place(path, dir_fd) if is_counted else None
+            if place is None:
                 return real(path, *args, **options)
-            return self.reach(name, lambda: real(path, *args, **options))
+            return self.reach(name, place, lambda: real(path, *args, **options))
 
         return call
 
     def _of_descriptor(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(fd: int, *args: Any) -> Any:
-            if not self._is_here(fd):
+            place = self._place(fd)
+            if place is None:
                 return real(fd, *args)
             half = None
             if name in ("pwrite", "write"):
                 half = lambda: real(fd, args[0][: len(args[0]) // 2], *args[1:])  # noqa: E731
-            return self.reach(name, lambda: real(fd, *args), half)
+            return self.reach(name, place, lambda: real(fd, *args), half)
 
         return call
 
@@ -115,7 +130,7 @@ def _mapping_class(faults: Faults, real: Any) -> Any:
         """A mapping whose syncs are counted."""
 
         def flush(self, *args: int) -> None:
-            faults.reach("msync", lambda: super(Mapping, self).flush(*args))
+            faults.reach("msync", "", lambda: super(Mapping, self).flush(*args))
 
     return Mapping
 
@@ -129,7 +144,7 @@ class _Libc:
 
     def _call(self, name: str, *args: Any) -> int:
         try:
-            done: int = self._faults.reach(name, lambda: getattr(self._real, name)(*args))
+            done: int = self._faults.reach(name, "", lambda: getattr(self._real, name)(*args))
         except OSError as error:
             ctypes.set_errno(error.errno or 0)
             return -1

@@ -22,14 +22,13 @@ from tests.torture import (
     failingwrites,
     kills,
     logrot,
+    races,
     sparkcheckpoint,
     torntail,
 )
 
-KINDS: dict[str, ModuleType] = {
-    module.NAME.replace(" ", "-").lower(): module
-    for module in (torntail, logrot, derivedrot, sparkcheckpoint, failingwrites, kills)
-}
+MODULES = (torntail, logrot, derivedrot, sparkcheckpoint, failingwrites, kills, races)
+KINDS: dict[str, ModuleType] = {module.NAME.replace(" ", "-").lower(): module for module in MODULES}
 SHOWN_FAILURES = 20
 SAYING_SECONDS = 60.0
 

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tests.torture import logrot, sparkcheckpoint, torntail
+from tests.torture import (
+    failingwrites,
+    interrupted,
+    kills,
+    logrot,
+    races,
+    sparkcheckpoint,
+    torntail,
+)
 
-SAMPLES = {logrot: 1000, torntail: 3, sparkcheckpoint: 20}
+SAMPLES = {logrot: 1000, torntail: 3, sparkcheckpoint: 20, failingwrites: 100, kills: 40, races: 30}
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_patched() -> Iterator[None]:
+    """As the kinds leave it."""
+    yield
+    interrupted.close()
+    races.close()
 
 
 @pytest.mark.parametrize("kind", SAMPLES, ids=lambda kind: kind.NAME)

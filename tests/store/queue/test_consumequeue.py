@@ -284,6 +284,21 @@ def test_a_cut_reaches_bytes_after_a_hole(tmp_path: Path) -> None:
         assert path.read_bytes() == before[:40].ljust(size, b"\0")
 
 
+def test_a_cut_removes_empty_files(tmp_path: Path) -> None:
+    """A process that ended while it created a file leaves one, alone or after others; a broker
+    starts on none but the last."""
+    for units in ([], [(0, 100, 0)]):
+        directory = tmp_path / str(len(units))
+        directory.mkdir()
+        if units:
+            write_queue(directory, 100, units)
+        (directory / file_name(100)).touch()
+        files = ConsumeQueueFiles(directory, 100)
+        assert files.ends_by(1000) is bool(units)
+        files.clear_from(20 * len(units))
+        assert len(list(directory.iterdir())) == len(units)
+
+
 def test_a_queue_of_blanks_alone_has_no_last_message(tmp_path: Path) -> None:
     """A kill between the pre-blank and the first unit leaves such a file."""
     write_queue(tmp_path / "q", 100, [BLANK] * 3, 5)
