@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,17 +85,24 @@ class SmallStore:
         root = self.output.root / "consumequeue"
         return sorted(path.name for path in root.iterdir()) if root.is_dir() else []
 
-    def check(self, *, verify: bool = True) -> Expected:
-        """Assert that the output is what the log's bytes stand for; return that."""
+    def check(
+        self, *, verify: bool = True, front: int = 0, gone: Sequence[tuple[int, int]] = ()
+    ) -> Expected:
+        """Assert that the output is what the log's bytes stand for; return that. ``front`` is where
+        the log begins now, ``gone`` was removed before it was dispatched."""
         end = self.end
-        expected = expected_of(self.plain, end)
+        expected = expected_of(self.plain, end, gone)
         assert tree(self.output.root / "consumequeue") == expected.queues.tree()
-        assert self.listed() == expected.listed
+        listed = self.listed()
+        if front > self.plain.start:
+            # a start that cannot read a queue's last message lists a jump again that still stands
+            listed -= {one for one in listed - expected.listed if one[2] == "queue_offset_gap"}
+        assert listed == expected.listed
         assert self.output.index() == expected.index.files
         assert later_boundary(self.plain, end) is None
         # where a log has lost its front, reput verify finds each first place by counting entries,
         # and errs in small queues with odd queue offsets
-        if verify and self.plain.start == 0:
+        if verify and max(front, self.plain.start) == 0:
             assert self.output.verify().differences == ()
         return expected
 
@@ -166,12 +173,15 @@ def _dispatched(expected: Expected, found: Record, levels: tuple[int, ...]) -> N
         )  # fmt: skip
 
 
-def expected_of(plain: wire.PlainLog, end: int) -> Expected:
-    """The output of the log's bytes before ``end``."""
+def expected_of(plain: wire.PlainLog, end: int, gone: Sequence[tuple[int, int]] = ()) -> Expected:
+    """The output of the log's bytes before ``end``, but for ranges that were ``gone``."""
     expected, walk = Expected(), PlainWalk(plain)
     items = walk.items(plain.start, end)
     sizes = {}
+    expected.listed |= {(*lost, "segment_deleted") for lost in gone}
     for start in items.records:
+        if any(low <= start < high for low, high in gone):
+            continue
         found = walk.at(start)
         assert isinstance(found, Record)
         sizes[start] = found.total_size

@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 
 from checkpoints.ownership import Ownership
 from checkpoints.swap import finish_swap
 from store import fsops
+from store.config import StoreSettings
+from store.log.commitlog import CommitLog
 from store.runs.dispatch import BatchSettings, DispatchBatch, Run
 from store.state.built import settings_of
 from store.state.logoffset import offset_json
@@ -62,20 +64,39 @@ class SparkFiles:
                 os.close(fd)
 
 
-def dispatch(
+class Running:
+    """A run that has taken its output over; batches are scanned and committed on demand."""
+
+    def __init__(
+        self, log: CommitLog, start: Start, committer: Committer, settings: StoreSettings
+    ) -> None:
+        self.log = log
+        self.start = start
+        self.committer = committer
+        self.position = start.plan.start
+        batch_topics = start.indexes.batch_topics
+        self._live = BatchSettings(batch_topics, settings.message_delay_levels_ms)
+
+    def scan(self, end: int) -> DispatchBatch:
+        """The batch from the position up to ``end``."""
+        batch = self.start.indexes.scan(self.log, self.position, end, self._live)
+        assert batch is not None
+        return batch
+
+    def commit(self, batch: DispatchBatch) -> None:
+        """Make a batch durable; the next one follows it."""
+        self.committer.commit(batch)
+        self.position = batch.end
+
+
+@contextmanager
+def running(
     config: DispatcherConfig,
-    cuts: Sequence[int] = (),
     *,
-    part: Callable[[DispatchBatch], int] | None = None,
     on_watermark: Callable[[Sequence[Run] | None], None] = lambda _: None,
     open_followers: type[Followers] = Followers,
-    with_spark_files: bool = False,
-) -> Sequence[str]:
-    """Dispatch the whole log, in batches that end at ``cuts``, and return the notes of the start.
-
-    ``part`` is called with the first batch; if it returns a physical offset within that batch, only
-    the messages up to there are committed, and nothing after them.
-    """
+) -> Iterator[Running]:
+    """Start as ``run_dispatcher`` does; within the block, batches; at its end the run ends."""
     settings, log = config.open_store()
     with closing(log):
         finish_swap(config.output)
@@ -89,26 +110,36 @@ def dispatch(
             opened.callback(committer.close)
             take_over(config, start, committer, followers)
             on_watermark(None)
-            spark = SparkFiles(config, start) if with_spark_files else None
-            live = BatchSettings(indexes.batch_topics, settings.message_delay_levels_ms)
-            position = plan.start
-            while position < start.log_end:
-                end = next((cut for cut in sorted(cuts) if cut > position), start.log_end)
-                end = min(end, start.log_end)
-                if spark is not None:
-                    end = spark.planned_end or end
-                    spark.plan(end)
-                batch = indexes.scan(log, position, end, live)
-                assert batch is not None
-                if part is not None and part(batch) > position:
-                    # the rest is left for another run
-                    batch = indexes.scan(log, position, part(batch), live)
-                    assert batch is not None
-                    committer.commit(batch)
-                    break
-                committer.commit(batch)
-                position = batch.end
+            yield Running(log, start, committer, settings)
             committer.tend()
             committer.end()
             followers.catch_up(threading.Event())
-    return plan.notes
+
+
+def dispatch(
+    config: DispatcherConfig,
+    cuts: Sequence[int] = (),
+    *,
+    part: Callable[[DispatchBatch], int] | None = None,
+    on_watermark: Callable[[Sequence[Run] | None], None] = lambda _: None,
+    open_followers: type[Followers] = Followers,
+    with_spark_files: bool = False,
+) -> Sequence[str]:
+    """Dispatch all that is there, in batches that end at ``cuts`` of the log; the notes of the
+    start. ``part`` is given the first batch and chooses where it ends instead."""
+    with running(config, on_watermark=on_watermark, open_followers=open_followers) as run:
+        log_end = run.start.log_end
+        spark = SparkFiles(config, run.start) if with_spark_files else None
+        while run.position < log_end:
+            end = next((cut for cut in sorted(cuts) if cut > run.position), log_end)
+            end = min(end, log_end)
+            if spark is not None:
+                end = spark.planned_end or end
+                spark.plan(end)
+            batch = run.scan(end)
+            if part is not None and part(batch) > run.position:
+                # the rest is left for another run
+                run.commit(run.scan(part(batch)))
+                break
+            run.commit(batch)
+        return run.start.plan.notes

@@ -18,16 +18,21 @@ from types import ModuleType
 
 from tests.support.seeds import choose_seed
 from tests.torture import (
+    clock,
     derivedrot,
     failingwrites,
     kills,
     logrot,
     races,
+    shuffledappend,
     sparkcheckpoint,
     torntail,
 )
 
-MODULES = (torntail, logrot, derivedrot, sparkcheckpoint, failingwrites, kills, races)
+MODULES = (
+    torntail, logrot, derivedrot, sparkcheckpoint, failingwrites, kills, races, shuffledappend,
+    clock,
+)  # fmt: skip
 KINDS: dict[str, ModuleType] = {module.NAME.replace(" ", "-").lower(): module for module in MODULES}
 SHOWN_FAILURES = 20
 SAYING_SECONDS = 60.0

@@ -9,16 +9,21 @@ from types import ModuleType
 import pytest
 
 from tests.torture import (
+    clock,
     failingwrites,
     interrupted,
     kills,
     logrot,
     races,
+    shuffledappend,
     sparkcheckpoint,
     torntail,
 )
 
-SAMPLES = {logrot: 1000, torntail: 3, sparkcheckpoint: 20, failingwrites: 100, kills: 40, races: 30}
+SAMPLES = {
+    logrot: 1000, torntail: 3, sparkcheckpoint: 20, failingwrites: 100, kills: 40, races: 30,
+    shuffledappend: 15, clock: 10,
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
