@@ -138,7 +138,10 @@ class Committer:
             logger.info("the last run was cut short: clearing what is beyond %d", clear_from)
         fsops.replace_file(self._config.abort_file, b"")
         index_begin, builds_index = position.index_begin, self._indexes.settings.builds_index
-        if clear_from is not None:
+        if plan.lost is not None:
+            # an interrupted start may have listed a part of this range
+            self._ledger.truncate(plan.lost[0])
+        elif clear_from is not None:
             self._ledger.truncate(clear_from)
         if plan.truncate_to is not None:
             epoch += 1
@@ -161,9 +164,9 @@ class Committer:
     def commit(self, batch: DispatchBatch) -> DispatchCounts:
         """Write a batch, make it durable and let the followers know.
 
-        Raises UsageError where a topic has queues of the other kind, StoreError where the batch does
-        not follow from what was written, and OwnershipError where another dispatcher has taken
-        over; nothing is written then. After OutputError nothing
+        Raises UsageError where a topic has queues of the other kind, StoreError where the batch
+        does not follow from what was written, and OwnershipError where another dispatcher has
+        taken over; nothing is written then. After OutputError nothing
         has advanced, and the batch may come again.
         """
         if batch.batch_topics != self._indexes.batch_topics:

@@ -187,6 +187,8 @@ def expected_of(plain: wire.PlainLog, end: int, gone: Sequence[tuple[int, int]] 
         sizes[start] = found.total_size
         _dispatched(expected, found, record.DEFAULT_DELAY_LEVELS_MS)
     for bad in items.bad:
+        if any(low <= bad.start < high for low, high in gone):
+            continue
         expected.listed.add((bad.start, bad.end, bad.status.name.lower()))
     for reason, offsets in (
         ("queue_offset_seen_before", expected.queues.dropped()),
