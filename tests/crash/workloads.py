@@ -40,7 +40,7 @@ BATCHES = 3
 
 
 SEEDS = {"main": 5, "alike": 3, "retained": 7}
-"""Of the logs."""
+"""The seeds of the logs."""
 
 
 class InTurn:
@@ -62,7 +62,7 @@ class InTurn:
 
 @contextmanager
 def quick(directory: Path, seed: int | None = None) -> Iterator[Workloads]:
-    """The workloads, where syncs are made in turn."""
+    """The workloads, with syncs one after another and no wait for the log's seal."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unsynced, "ThreadPoolExecutor", InTurn)
         patch.setattr(LogTail, "SEAL_SECONDS", 0.0)
@@ -205,7 +205,7 @@ class Workloads:
         return lay
 
     def _dispatch(self, note: Note, config: DispatcherConfig) -> None:
-        """One run, and what it tells others."""
+        """One run, with a note of each watermark that followers and readers learn of."""
 
         class Told(Followers):
             def start(self, watermark: int, log_end: int) -> None:
@@ -241,12 +241,12 @@ class Workloads:
         )  # fmt: skip
 
     def dispatch(self) -> Iterator[Work]:
-        """The first start, three batches and the end, with a flag that only the first start is
-        given; the log is the same afterwards, or has lost its end."""
+        """A whole run: the first start, three batches and the end. Only the first start is given a
+        flag; at the next one the log is the same, or has lost its end."""
         yield from self._first_run("dispatch", self._dispatch)
 
     def many_queues(self) -> Iterator[Work]:
-        """The same where a batch has more files than are synced one by one."""
+        """The same with more files in a batch than are synced one by one."""
 
         def run(note: Note, config: DispatcherConfig) -> None:
             with self._patch.context() as patch:
@@ -273,7 +273,7 @@ class Workloads:
             )  # fmt: skip
 
     def followers(self) -> Iterator[Work]:
-        """A target elsewhere follows the queues and keeps what it has received."""
+        """A target on another machine follows the queues, and has no power cut."""
         wanted = {}
         for log in (self.log.root, self.shorter):
             self._clear()
@@ -336,7 +336,7 @@ class Workloads:
         yield self._work("cut log", self._begin_with(self.log.root), log, log, wanted)
 
     def long_cut(self) -> Iterator[Work]:
-        """The same where whole files of a queue and of the index go."""
+        """The same with a cut that removes whole files of a queue and of the index."""
         half = self._grown("half", "alike", 18, alike=True)
         half.cut(9)
         log, wanted = half.root, self._undisturbed(half.root)
@@ -350,7 +350,7 @@ class Workloads:
             yield self._work(f"second run, {log.name}", lay, self.log.root, log, wanted)
 
     def retention(self) -> Iterator[Work]:
-        """The log has lost its first file, and the files of its messages go."""
+        """The log has lost its first file, and the run removes the queue files of its messages."""
         whole = self._grown("retained", "retained", 60)
         log = self._stores / "without front" / whole.root.name
         shutil.copytree(whole.root, log)
@@ -365,7 +365,7 @@ class Workloads:
         )  # fmt: skip
 
     def repair(self) -> Iterator[Work]:
-        """Units and entries were damaged; a repair finds them, and the next run completes it."""
+        """A repair cuts damaged units and entries, and the next run writes them again."""
         wanted = self._undisturbed(self.log.root)
 
         def lay() -> None:
@@ -395,7 +395,8 @@ class Workloads:
         return verify(settings, self.output, repair=repair)
 
     def rebuild(self) -> Iterator[Work]:
-        """Everything is built anew with another setting and swapped in; old or new, never both."""
+        """Everything is built again with another setting and swapped in: a start finds either the
+        old output or the new one, never a mixture."""
         flags = {"on_queue_gap": OnQueueGap.BLANK}
         old, new = self._undisturbed(self.log.root), self._undisturbed(self.log.root, **flags)
 

@@ -125,7 +125,7 @@ def has_negative_length(data: bytes) -> bool:
 
 @pytest.mark.parametrize("harm", [none, damage, randomize], ids=lambda harm: harm.__name__)
 def test_three_parsers_say_the_same(tmp_path: Path, seed: int, harm: Damage) -> None:
-    """Of sound, damaged and random bytes."""
+    """All three give the same answer to sound, damaged and random bytes."""
     require_maven()
     rng = random.Random(seed)
     asked: list[Question] = []

@@ -1,5 +1,5 @@
-"""What retention takes before it is dispatched is listed as a whole, also where a start that had
-begun to list it was cut short and more went meanwhile."""
+"""The ledger lists all that retention takes undispatched, also where a start that had begun to list
+it was cut short and more went meanwhile."""
 
 from __future__ import annotations
 

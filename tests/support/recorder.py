@@ -164,7 +164,7 @@ class Recorder:
         assert self._live.tree() == read_tree(self.root)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs to go on recording once this one has been killed."""
+        """The recording, with which another process goes on once this one has been killed."""
         with self._lock:
             self._find_stores()
             names = ("root", "operations", "notes", "begin", "_live", "inodes", "_next")

@@ -36,7 +36,7 @@ VERIFIED = 4
 
 @dataclass
 class Interrupted:
-    """What is left of one run."""
+    """One run that a fault has ended, as it told and recorded it."""
 
     recorder: Recorder
     calls: int

@@ -45,7 +45,7 @@ SPARK_MOVED = [
     ("open", f"output/{STATE_DIRECTORY}"),
     ("fdatasync", f"output/{STATE_DIRECTORY}"),
 ] * 2
-"""What making Spark's directory does beside it."""
+"""The calls beside Spark's directory while it is made."""
 
 
 @dataclass
