@@ -328,18 +328,14 @@ def java_strings(values: Sequence[bytes]) -> list[tuple[int, int]]:
     return [(int(length), int(code)) for length, code in pairs]
 
 
-def ask_records(directory: Path, lines: Sequence[str]) -> list[str]:
-    """RocketMQ's CommitLog.checkMessageAndReturnSize (RecordCommand): an answer for each line."""
-    process, _ = spawn(["record", str(directory)], heap="512m", stdin=subprocess.PIPE)
-    text = "".join(line + "\n" for line in lines)
-    return finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+def ask_records(directory: Path, questions: Sequence[str]) -> list[str]:
+    """The answers of RocketMQ's CommitLog.checkMessageAndReturnSize (RecordCommand)."""
+    return _answers("record", directory, *questions)
 
 
-def ask_filters(lines: Sequence[str]) -> list[str]:
-    """RocketMQ's filters (FilterCommand): one answer for each line."""
-    process, _ = spawn(["filter"], stdin=subprocess.PIPE)
-    text = "".join(line + "\n" for line in lines)
-    return finish(process, CALL_TIMEOUT_SECONDS, text).splitlines()
+def ask_filters(questions: Sequence[str]) -> list[str]:
+    """The answers of RocketMQ's filters (FilterCommand)."""
+    return _answers("filter", *questions)
 
 
 def ask_allocation(questions: Sequence[str]) -> list[str]:

@@ -22,15 +22,15 @@ public final class Harness {
                Harness session
                Harness push NAMESRV TOPIC GROUP COUNT
                Harness boot STORE_DIR [key=value...]
-               Harness ask STORE_DIR [key=value...]
-               Harness strings
-               Harness record STORE_DIR
-               Harness filter
-               Harness frame
-               Harness allocate
-               Harness ext DIRECTORY FILE_SIZE
-               Harness batch DIRECTORY FILE_SIZE
-               Harness paths FILE_SIZE
+               Harness ask STORE_DIR [key=value...] -- QUESTION...
+               Harness strings QUESTION...
+               Harness record STORE_DIR QUESTION...
+               Harness filter QUESTION...
+               Harness frame QUESTION...
+               Harness allocate QUESTION...
+               Harness ext DIRECTORY FILE_SIZE QUESTION...
+               Harness batch DIRECTORY FILE_SIZE QUESTION...
+               Harness paths FILE_SIZE QUESTION...
                Harness warm STORE_DIR""";
 
     private Harness() {
@@ -76,15 +76,15 @@ public final class Harness {
             case "push" -> count != 4 ? null : PushCommand.parse(rest, protocol);
             case "boot" -> count < 1 ? null : BootCommand.parse(rest, protocol);
             case "ask" -> count < 1 ? null : AskCommand.parse(rest, protocol);
-            case "strings" -> count != 0 ? null : new StringsCommand(protocol);
-            case "record" -> count != 1 ? null : RecordCommand.parse(rest.get(0), protocol);
-            case "filter" -> count != 0 ? null : new FilterCommand(protocol);
-            case "allocate" -> count != 0 ? null : new AllocateCommand(protocol);
-            case "frame" -> count != 0 ? null : new FrameCommand(protocol);
-            case "ext" -> count != 2 ? null : ExtCommand.parse(rest, protocol);
-            case "batch" -> count != 2 ? null : BatchCommand.parse(rest, protocol);
-            case "paths" ->
-                count != 1 ? null : new PathsCommand(protocol, Integer.parseInt(rest.get(0)));
+            case "strings" -> new QuestionsCommand(rest, StringsCommand::answer, protocol);
+            case "record" -> count < 1 ? null : RecordCommand.parse(rest, protocol);
+            case "filter" -> new QuestionsCommand(rest, new FilterCommand(), protocol);
+            case "allocate" -> new QuestionsCommand(rest, AllocateCommand::answer, protocol);
+            case "frame" -> new QuestionsCommand(rest, FrameCommand::answer, protocol);
+            case "ext" -> count < 2 ? null : ExtCommand.parse(rest, protocol);
+            case "batch" -> count < 2 ? null : BatchCommand.parse(rest, protocol);
+            case "paths" -> count < 1 ? null : new QuestionsCommand(
+                rest.subList(1, count), new PathsCommand(Integer.parseInt(rest.get(0))), protocol);
             case "warm" -> count != 1 ? null : new WarmCommand(rest.get(0), protocol);
             default -> null;
         };
