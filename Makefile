@@ -11,11 +11,11 @@ MUTATION_STAMP := $(VENV)/.installed-mutation
 TARGET ?= frame
 SECONDS ?= 3600
 
-.PHONY: help install run demo test test-slow lint format bench bench-quick docs build clean \
+.PHONY: help install run demo test test-durability test-slow lint format bench bench-quick docs build clean \
 	canaries crash-images fuzz mutants power-cut torture
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 install: $(STAMP) ## make .venv with the reput command; install a JDK if it is missing and you have the rights
 
@@ -29,9 +29,13 @@ $(STAMP): pyproject.toml constraints.txt deploy/install-jdk.sh
 run: install ## run the demo: dispatch a live log, serve it, and check every message
 	$(BIN)/reput demo
 
-test: install ## run all tests that CI runs, in three processes for two cores
+test: install ## run all tests that CI runs, in four processes for two cores
 	sh deploy/install-jdk.sh maven
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
+
+test-durability: install ## run the few tests that notice within seconds that a sync is missing
+	$(BIN)/python -m pytest -q tests/store/test_fsops.py tests/crash/test_power_loss.py \
+		-k "test_fsops or second_run"
 
 test-slow: install ## run exhaustive tests for two hours: hundreds of kill -9 rounds, 40,000 mutated logs
 	sh deploy/install-jdk.sh maven

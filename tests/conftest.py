@@ -41,8 +41,8 @@ def spark() -> Iterator[SparkSession]:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three processes for two cores: one of three waits, for a broker's second, a kill or a JVM."""
-    return (os.cpu_count() or 1) * 3 // 2
+    """Two processes for each core: most of them wait, for a broker's second, a kill or a JVM."""
+    return (os.cpu_count() or 1) * 2
 
 
 @pytest.hookimpl(trylast=True)

@@ -46,4 +46,4 @@ def test_the_ci_script_says_that_it_is_ci(tmp_path: Path) -> None:
     done = subprocess.run(
         [ROOT / ".ci" / "run"], capture_output=True, text=True, check=True, env=environment
     )
-    assert done.stdout == "lint CI=true\ntest CI=true\n"
+    assert done.stdout == "test-durability CI=true\nlint CI=true\ntest CI=true\n"
