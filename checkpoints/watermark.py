@@ -13,7 +13,7 @@ from pathlib import Path
 
 from store import fsops
 from store.errors import OwnershipError
-from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermark
+from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, WatermarkReader
 
 
 def new_store_id() -> str:
@@ -27,7 +27,8 @@ class WatermarkFile:
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
         self._fd = fsops.open_for_writing(self._path, 2 * SLOT_SIZE)
-        self.current = read_watermark(directory)
+        self._reader = WatermarkReader(directory)
+        self.current = self._reader.read()
 
     def check_owned(self) -> None:
         """Raises OwnershipError where the file is not as this process left it.
@@ -35,7 +36,7 @@ class WatermarkFile:
         A process that stood still may have lost its lock: somebody removed the lock files, or the
         file system let them go.
         """
-        found = read_watermark(self._path.parent)
+        found = self._reader.read()
         if found != self.current:
             raise OwnershipError(
                 f"{self._path} has changed under this run, which left it at "

@@ -21,7 +21,7 @@ from serving.frame import Frame
 from serving.groups import Groups
 from serving.offsetwriter import OffsetWriter
 from serving.queues import ServedQueues
-from serving.resets import Resets
+from serving.resets import QueueOfGroup, Resets
 from store.names import is_topic
 from store.state.consumeroffset import BROADCAST_SUFFIX, Offsets, TopicGroup, topics_of
 
@@ -56,8 +56,8 @@ class ConsumerOffsets:
         self._pull_offsets: Offsets = {}
         self._first: Offsets = {}
         """The queue end that was answered to a group without an offset, until it commits."""
-        self._asked: dict[Connection, set[tuple[str, str, int]]] = {}
-        """(topic, group, queue id) of queues for which a client found no offset."""
+        self._asked: dict[Connection, set[QueueOfGroup]] = {}
+        """Queues for which a client found no offset."""
 
     @property
     def handlers(self) -> dict[int, Handler]:

@@ -14,14 +14,17 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from store.errors import OutputError, SyncError
-from store.state.consumeroffset import ConsumerOffsetFile, Offsets, TopicGroup
+from store.state.consumeroffset import (
+    REPLACE_SECONDS,
+    ConsumerOffsetFile,
+    Offsets,
+    TopicGroup,
+)
 
 logger = logging.getLogger("reput")
 
 JOURNAL_SECONDS = 0.05
 """Time between the beginnings of two writes to the journal."""
-REPLACE_SECONDS = 5.0
-"""The file is replaced this long after a commit, as RocketMQ does (flushConsumerOffsetInterval)."""
 RETRY_SECONDS = 5.0
 """Time between attempts to write while the disk refuses."""
 

@@ -166,8 +166,8 @@ class Committer:
 
         Raises UsageError where a topic has queues of the other kind, StoreError where the batch
         does not follow from what was written, and OwnershipError where another dispatcher has
-        taken over; nothing is written then. After OutputError nothing
-        has advanced, and the batch may come again.
+        taken over; nothing is written then. After OutputError nothing has advanced, and the batch
+        may come again.
         """
         if batch.batch_topics != self._indexes.batch_topics:
             root = self._indexes.settings.root

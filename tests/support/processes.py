@@ -31,8 +31,8 @@ def open_files(below: Path) -> int:
     return found
 
 
-def wait_status_of(work: Callable[[], object]) -> int:
-    """Run ``work`` in a forked child; its exit code, or minus the signal that ended it.
+def fork(work: Callable[[], object]) -> int:
+    """Run ``work`` in a forked child; return its process id.
 
     A child that raises shows its traceback and ends with CHILD_FAILED.
     """
@@ -47,7 +47,12 @@ def wait_status_of(work: Callable[[], object]) -> int:
             sys.stderr.flush()
         finally:
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return pid
+
+
+def wait_status_of(work: Callable[[], object]) -> int:
+    """Run ``work`` in a forked child; return its exit code, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(fork(work), 0)[1])
 
 
 def is_killed_at(ordinal: int, work: Callable[[], object], failpoints: str = "") -> bool:

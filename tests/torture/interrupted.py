@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import pickle
 import random
-import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from store.errors import OutputError, ReputError, SyncError
 from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark
-from tests.crash.workloads import SIZES, Note, Work, Workloads, quick
+from tests.crash.workloads import SIZES, Note, Work
 from tests.support.crash_images import DERIVED, DONE, WATERMARK, Told, outcome
 from tests.support.faults import KILL, SHORT, SYNCS, Faults
 from tests.support.power_cuts import Disk, mount
 from tests.support.processes import wait_status_of
-from tests.support.recorder import Recorder, Tree, read_tree
+from tests.support.recorder import Recorder, Tree
+from tests.torture.benches import Bench, Benches
 
 NAMES = (
     "dispatch", "long_batch", "second_run", "many_queues", "followers", "cut_log", "long_cut",
@@ -55,38 +54,24 @@ class Interrupted:
         return {kind: value for _, kind, value in self.recorder.notes}
 
 
-class Bench:
-    """The workloads of one seed: each laid once, all system calls of each counted."""
+class FaultBench(Bench):
+    """The runs of one seed, all system calls of each counted."""
 
     def __init__(self, directory: Path, seed: int, actions: Sequence[str]) -> None:
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        self._held = ExitStack()
-        self._workloads: Workloads = self._held.enter_context(quick(directory, seed))
+        super().__init__(directory, seed, NAMES)
         self._report = directory / "report"
-        self._laid: list[tuple[Work, Tree]] = []
         self.faults: list[tuple[int, int, str]] = []
         """(number of the workload, ordinal, action)."""
-        for work in self._works():
-            work.lay()
-            self._laid.append((work, read_tree(self._workloads.disk)))
+        for number, (work, tree) in enumerate(self.laid):
+            mount(tree, self.workloads.disk)
             done = self._interrupt(work.run, 0, "")
             assert done.told.get(DONE), work.name
-            number = len(self._laid) - 1
             self.faults += [
                 (number, ordinal, action)
                 for ordinal in range(1, done.calls + 1)
                 for action in actions
             ]
         random.Random(seed).shuffle(self.faults)
-
-    def _works(self) -> Iterator[Work]:
-        for name in NAMES:
-            yield from getattr(self._workloads, name)()
-
-    def close(self) -> None:
-        """Let go of what is patched."""
-        self._held.close()
 
     def _interrupt(
         self,
@@ -96,7 +81,7 @@ class Bench:
         recorder: Recorder | None = None,
     ) -> Interrupted:
         """One run in a child; it may go on with the recording of an earlier one."""
-        recorder = recorder or Recorder(self._workloads.disk)
+        recorder = recorder or Recorder(self.workloads.disk)
         self._report.unlink(missing_ok=True)
 
         def work() -> None:
@@ -106,7 +91,7 @@ class Bench:
                     pickle.dump(Interrupted(recorder, faults.count, *place, error), file)
 
             error = ""
-            with Faults(self._workloads.disk, ordinal, action, report) as faults, recorder:
+            with Faults(self.workloads.disk, ordinal, action, report) as faults, recorder:
                 try:
                     run(recorder.note)
                 except ReputError as raised:
@@ -123,9 +108,9 @@ class Bench:
     def check_case(self, number: int, rng: random.Random) -> str:
         """One fault; what it met and how the run ended."""
         number, ordinal, action = self.faults[number]
-        work, tree = self._laid[number]
+        work, tree = self.laid[number]
         place = f"{work.name}: {action} at call {ordinal}"
-        mount(tree, self._workloads.disk)
+        mount(tree, self.workloads.disk)
         found = self._interrupt(work.run, ordinal, action)
         place += f", {found.call} {found.path} {found.error}"
         assert found.call, place
@@ -154,10 +139,7 @@ class Bench:
 
     def _disk(self, found: Interrupted) -> Tree:
         """The disk if the power fails now, without anything that is not synced."""
-        disk = Disk(found.recorder.begin, found.recorder.directories())
-        for operation in found.recorder.operations:
-            disk.apply(operation)
-        return disk.image([]).tree
+        return Disk.after(found.recorder).image([]).tree
 
     def _check_told(self, found: Interrupted, place: str) -> None:
         end = found.told.get(WATERMARK)
@@ -175,33 +157,28 @@ class Bench:
         wrong = [[name for name in one if here[name] != one[name]] for one in accepted]
         assert here in accepted, f"{place}: {wrong} differ"
         if rng.randrange(VERIFIED) == 0:
-            differences = self._workloads.verify(work.log).differences
+            differences = self.workloads.verify(work.log).differences
             assert differences == (), f"{place}: {differences}"
         found.recorder.check()
 
     def _check_durable(self, work: Work, found: Interrupted, place: str) -> None:
-        here, disk = work.outcome(), self._workloads.disk
+        here, disk = work.outcome(), self.workloads.disk
         mount(self._disk(found), disk)
         durable = outcome(disk / "output", SIZES)
         names = [name for name in (*DERIVED, "ledger", "watermark") if durable[name] != here[name]]
         assert names == [], f"{place}: {names} are not durable at the end"
 
 
-_benches: dict[Path, tuple[int, Bench]] = {}
+_benches: Benches[FaultBench] = Benches()
 
 
 def check_case(directory: Path, seed: int, case: int, actions: Sequence[str]) -> str:
     """One case: all calls and actions come in random order, and then again; each seed has its own
     logs."""
-    if directory in _benches and _benches[directory][0] != seed:
-        _benches.pop(directory)[1].close()
-    if directory not in _benches:
-        _benches[directory] = seed, Bench(directory, seed, actions)
-    bench = _benches[directory][1]
+    bench = _benches.find(directory, seed, lambda: FaultBench(directory, seed, actions))
     return bench.check_case(case % len(bench.faults), random.Random(f"{seed}:{case}"))
 
 
 def close() -> None:
     """Let go of what is patched."""
-    while _benches:
-        _benches.popitem()[1][1].close()
+    _benches.close()

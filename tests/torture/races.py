@@ -10,13 +10,9 @@ from __future__ import annotations
 import os
 import pickle
 import random
-import shutil
 import signal
-import sys
 import time
-import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +20,12 @@ from checkpoints.ownership import LOCK_NAME
 from store.errors import OwnershipError, ReputError
 from store.state.brokerlock import FILE_NAME as BROKER_LOCK
 from store.state.watermark import STATE_DIRECTORY, read_watermark
-from tests.crash.workloads import Note, Work, Workloads, quick
+from tests.crash.workloads import Note, Work
 from tests.support.crash_images import WATERMARK
 from tests.support.faults import Faults
 from tests.support.power_cuts import mount
-from tests.support.processes import CHILD_FAILED
-from tests.support.recorder import Tree, read_tree
+from tests.support.processes import fork
+from tests.torture.benches import Bench, Benches
 
 NAME = "races"
 CASES = 5_000
@@ -74,19 +70,13 @@ class Runner:
         the ``pause_at``-th time."""
         self._report = report
         report.unlink(missing_ok=True)
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = CHILD_FAILED
-            try:
-                time.sleep(wait)  # the moment is random, not an event
-                with report.open("wb") as file:
-                    pickle.dump(self._run(root, run, pause_at), file)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-                sys.stderr.flush()
-            finally:
-                os._exit(code)
+
+        def work() -> None:
+            time.sleep(wait)  # the moment is random, not an event
+            with report.open("wb") as file:
+                pickle.dump(self._run(root, run, pause_at), file)
+
+        self.pid = fork(work)
 
     def _run(self, root: Path, run: Callable[[Note], object], pause_at: int) -> Ended:
         told = woken_at = 0
@@ -122,50 +112,37 @@ class Runner:
         return found
 
 
-class Bench:
-    """The runs of one seed, each laid once."""
+class RaceBench(Bench):
+    """The runs of one seed that cut nothing."""
 
     def __init__(self, directory: Path, seed: int) -> None:
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        self._held = ExitStack()
-        self._workloads: Workloads = self._held.enter_context(quick(directory, seed))
-        self._directory = directory
-        self._laid: list[tuple[Work, Tree]] = []
-        for name in NAMES:
-            for work in getattr(self._workloads, name)():
-                if not work.cuts:
-                    work.lay()
-                    self._laid.append((work, read_tree(self._workloads.disk)))
-
-    def close(self) -> None:
-        """Let go of what is patched."""
-        self._held.close()
+        super().__init__(directory, seed, NAMES)
+        self.laid = [(work, tree) for work, tree in self.laid if not work.cuts]
 
     def _start(self, number: int, run: Callable[[Note], object], **options: float) -> Runner:
-        report = self._directory / f"report-{number}"
-        return Runner(report, self._workloads.disk, run, **options)  # type: ignore[arg-type]
+        report = self.directory / f"report-{number}"
+        return Runner(report, self.workloads.disk, run, **options)  # type: ignore[arg-type]
 
     def check_case(self, rng: random.Random) -> str:
         """One race, or one process that stands still; how it went."""
-        work, tree = rng.choice(self._laid)
-        mount(tree, self._workloads.disk)
-        found = read_watermark(self._workloads.output / STATE_DIRECTORY)
+        work, tree = rng.choice(self.laid)
+        mount(tree, self.workloads.disk)
+        found = read_watermark(self.workloads.output / STATE_DIRECTORY)
         epoch = found.epoch if found else 0
         case = self._paused if rng.random() < PAUSED else self._race
         outcome, starts = case(work, rng)
         self._resume(work)
         assert work.outcome() in work.accepted, (work.name, outcome)
-        found = read_watermark(self._workloads.output / STATE_DIRECTORY)
+        found = read_watermark(self.workloads.output / STATE_DIRECTORY)
         assert found is not None
         if starts is not None:
             assert found.epoch == epoch + starts + 1, (work.name, outcome)
         if rng.random() < 0.1:
-            assert self._workloads.verify(work.log).differences == (), (work.name, outcome)
+            assert self.workloads.verify(work.log).differences == (), (work.name, outcome)
         return outcome
 
     def _resume(self, work: Work) -> None:
-        found = read_watermark(self._workloads.output / STATE_DIRECTORY)
+        found = read_watermark(self.workloads.output / STATE_DIRECTORY)
         work.resume({WATERMARK: found.end_offset} if found else {})
 
     def _race(self, work: Work, rng: random.Random) -> tuple[str, int | None]:
@@ -198,8 +175,8 @@ class Bench:
         is_lock_lost = rng.random() < 0.7
         try:
             if is_lock_lost:
-                (self._workloads.output / STATE_DIRECTORY / LOCK_NAME).unlink()
-                (self._workloads.output / BROKER_LOCK).unlink()
+                (self.workloads.output / STATE_DIRECTORY / LOCK_NAME).unlink()
+                (self.workloads.output / BROKER_LOCK).unlink()
             second = self._start(1, lambda _: self._resume(work)).wait()
         finally:
             os.kill(first.pid, signal.SIGCONT)
@@ -223,19 +200,15 @@ def _check_harmless(calls: list[tuple[str, str]]) -> None:
     assert harmful == [], harmful
 
 
-_benches: dict[Path, tuple[int, Bench]] = {}
+_benches: Benches[RaceBench] = Benches()
 
 
 def run(directory: Path, seed: int, case: int) -> str:
     """One case."""
-    if directory in _benches and _benches[directory][0] != seed:
-        _benches.pop(directory)[1].close()
-    if directory not in _benches:
-        _benches[directory] = seed, Bench(directory, seed)
-    return _benches[directory][1].check_case(random.Random(f"{seed}:{case}"))
+    bench = _benches.find(directory, seed, lambda: RaceBench(directory, seed))
+    return bench.check_case(random.Random(f"{seed}:{case}"))
 
 
 def close() -> None:
     """Let go of what is patched."""
-    while _benches:
-        _benches.popitem()[1][1].close()
+    _benches.close()

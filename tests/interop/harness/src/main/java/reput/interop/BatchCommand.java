@@ -3,16 +3,12 @@ package reput.interop;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Stream;
 import org.apache.rocketmq.common.BoundaryType;
-import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.store.DefaultMessageStore;
-import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.config.StorePathConfigHelper;
 import org.apache.rocketmq.store.queue.BatchConsumeQueue;
 import org.apache.rocketmq.store.queue.CqUnit;
-import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
  * RocketMQ's BatchConsumeQueue by itself: queue topic/0 of the store in DIRECTORY.
@@ -26,12 +22,7 @@ record BatchCommand(BatchConsumeQueue queue, List<String> questions, Protocol pr
     implements Callable<Void> {
     static Callable<Void> parse(List<String> arguments, Protocol protocol) {
         return () -> {
-            MessageStoreConfig config = new MessageStoreConfig();
-            config.setStorePathRootDir(arguments.get(0));
-            // never started: the queue asks it for settings alone
-            DefaultMessageStore store = new DefaultMessageStore(
-                config, new BrokerStatsManager("harness", false), null, new BrokerConfig(),
-                new ConcurrentHashMap<>());
+            DefaultMessageStore store = OpenStore.unstarted(arguments.get(0));
             BatchConsumeQueue queue = new BatchConsumeQueue(
                 "topic", 0, StorePathConfigHelper.getStorePathBatchConsumeQueue(arguments.get(0)),
                 Integer.parseInt(arguments.get(1)), store);

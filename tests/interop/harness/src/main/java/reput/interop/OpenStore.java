@@ -60,6 +60,15 @@ record OpenStore(
     record Arrival(
         String topic, int queueId, long maxOffset, Long tagsCode, long storeTimestamp) { }
 
+    /** A store that is never started, for what asks it for settings alone. */
+    static DefaultMessageStore unstarted(String root) throws Exception {
+        MessageStoreConfig config = new MessageStoreConfig();
+        config.setStorePathRootDir(root);
+        return new DefaultMessageStore(
+            config, new BrokerStatsManager("harness", false), null, new BrokerConfig(),
+            new ConcurrentHashMap<>());
+    }
+
     static OpenStore open(StoreSettings settings) throws Exception {
         Set<Thread> others = Thread.getAllStackTraces().keySet();
         MessageStoreConfig storeConfig = settings.storeConfig();

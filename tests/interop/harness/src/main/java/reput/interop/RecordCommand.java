@@ -4,13 +4,9 @@ import java.nio.ByteBuffer;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.concurrent.Callable;
-import java.util.concurrent.ConcurrentHashMap;
-import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.store.CommitLog;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.DispatchRequest;
-import org.apache.rocketmq.store.config.MessageStoreConfig;
-import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
  * {@code CommitLog.checkMessageAndReturnSize}: how the broker's reput reads bytes of the log.
@@ -22,12 +18,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 record RecordCommand(CommitLog log) {
     static Callable<Void> parse(List<String> arguments, Protocol protocol) {
         return () -> {
-            MessageStoreConfig config = new MessageStoreConfig();
-            config.setStorePathRootDir(arguments.get(0));
-            // never started: the log asks it for settings alone
-            DefaultMessageStore store = new DefaultMessageStore(
-                config, new BrokerStatsManager("harness", false), null, new BrokerConfig(),
-                new ConcurrentHashMap<>());
+            DefaultMessageStore store = OpenStore.unstarted(arguments.get(0));
             RecordCommand command = new RecordCommand(store.getCommitLog());
             List<String> questions = arguments.subList(1, arguments.size());
             return new QuestionsCommand(questions, command::answer, protocol).call();
