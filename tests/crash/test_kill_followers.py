@@ -177,7 +177,8 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
                 kill_tree(process.pid)
                 process.wait()
             if rng.random() < 0.2:
-                subprocess.run(["rm", "-r", str(output / "reput" / "spark")], check=True)
+                # a run that was killed early has made none
+                subprocess.run(["rm", "-rf", str(output / "reput" / "spark")], check=True)
     finally:
         producer.terminate()
         producer.wait()

@@ -11,9 +11,9 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoints.watermark import read_watermark
 from store.errors import ReputError, UsageError
 from store.state.storecheckpoint import StoreCheckpoint
+from store.state.watermark import read_watermark
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
 from tests.support.golden import log_records

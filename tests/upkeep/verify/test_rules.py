@@ -19,11 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.watermark import WatermarkFile, read_watermark
+from checkpoints.watermark import WatermarkFile
 from store.config import StoreSettings, read_store_settings
 from store.errors import CommitLogError, IndexFileError, ReputError, StoreError, UsageError
 from store.runs.dispatch import DispatchBatch
 from store.state.built import record_build, settings_of
+from store.state.watermark import read_watermark
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
 from tests.support.golden import log_records
