@@ -16,6 +16,8 @@ from pyspark import SparkContext
 from store.errors import UsageError
 
 _IMPORT_TIMEOUT_SECONDS = 60.0
+KNOWN = {sys.executable}
+"""Interpreters that have the sources; a session adds the one that forks its workers."""
 
 
 def check_workers_interpreter() -> None:
@@ -26,7 +28,7 @@ def check_workers_interpreter() -> None:
     """
     context = SparkContext._active_spark_context
     python = shutil.which(context.pythonExec) if context is not None else None
-    if python is None or python == sys.executable:
+    if python is None or python in KNOWN:
         return
     done = subprocess.run(
         [python, "-c", "import sources.commitlog"],

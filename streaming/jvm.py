@@ -28,6 +28,8 @@ from pathlib import Path
 from store import fsops
 from store.errors import StoreError
 from store.privatecache import private_directory
+from streaming import workertemplate
+from streaming.workertemplate import WorkerTemplate
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -205,6 +207,8 @@ class Jvm:
     directory: tempfile.TemporaryDirectory[str]
     making: ClassArchive | None
     """The archive that it writes when it ends."""
+    workers: WorkerTemplate | None
+    """The process that forks its Python workers; none where the user names their interpreter."""
     connected: bool = False
 
     def address(self) -> tuple[int, str]:
@@ -227,6 +231,8 @@ class Jvm:
             # stdin
             self.process.kill()
         end_process(self.process, ARCHIVE_SECONDS if self.making else END_SECONDS)
+        if self.workers is not None:
+            self.workers.end()
         self.directory.cleanup()
 
 
@@ -290,7 +296,8 @@ def start(extra: Mapping[str, str], *, make_archive: bool = False) -> Jvm | None
     process = subprocess.Popen(
         [*command, "pyspark-shell"], stdin=subprocess.PIPE, env=environment, process_group=0
     )
-    return Jvm(process, directory, making)
+    ours = os.environ["PYSPARK_PYTHON"] == sys.executable
+    return Jvm(process, directory, making, workertemplate.start() if ours else None)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from sources import interpreter
 from store.errors import StoreError
 from streaming.jvm import SETTINGS, Jvm, end_process, find_java, local_settings, started
 from streaming.sparkerrors import first_line
@@ -85,6 +86,9 @@ def _open(settings: dict[str, str], jvm: Jvm | None) -> SparkSession:
         raise StoreError(f"Spark does not start: {first_line(error)}") from error
     # it polls a socket of the JVM: the socket's end deserves no traceback, whoever closes it first
     opened.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    if jvm is not None and jvm.workers is not None:
+        opened.sparkContext.pythonExec = jvm.workers.python
+        interpreter.KNOWN.add(jvm.workers.python)
     _skip_lookup(opened)
     return opened
 

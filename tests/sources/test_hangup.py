@@ -23,15 +23,16 @@ CLEANUP = "org$apache$spark$api$python$PythonWorkerFactory$$cleanupIdleWorkers"
 import os, select, sys
 from sources.commitlog import CommitLogDataSource
 from sources.consumequeue import ConsumeQueueDataSource
+from streaming.jvm import started
 from streaming.session import session
 
-with session({}) as spark:
+with started({}) as java, session({}, java) as spark:
     for source in (CommitLogDataSource, ConsumeQueueDataSource):
         spark.dataSource.register(source)
         assert spark.read.format(source.name()).option("path", sys.argv[1]).load().count()
-    jvm = spark._jvm.java.lang.ProcessHandle.current()
-    daemons = {child.pid() for child in jvm.children().toList()}
-    workers = {child.pid() for child in jvm.descendants().toList()} - daemons
+    template = spark._jvm.java.lang.ProcessHandle.of(java.workers.process.pid).get()
+    daemons = {child.pid() for child in template.children().toList()}
+    workers = {child.pid() for child in template.descendants().toList()} - daemons
     ends = [os.pidfd_open(pid) for pid in workers]
     def field(name, owner, of):
         # by name: to look for a method would load classes that our class path leaves out

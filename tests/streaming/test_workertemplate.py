@@ -1,0 +1,174 @@
+"""Spark's Python workers as forks of one process, beside interpreters that Spark would start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming import workertemplate
+from streaming.workertemplate import WorkerTemplate
+from tests.support.processes import fork
+
+Stub = subprocess.Popen[bytes]
+WORKER = """
+import json, os, sys
+
+# the stub's shell sets PWD
+variables = sorted(item for item in os.environ.items() if item[0] != "PWD")
+print(json.dumps([os.getcwd(), variables, sys.argv[1:], sys.stdin.read()]))
+print(__name__, __spec__.name)
+if sys.argv[1] == "raise":
+    raise ValueError("of the worker")
+print("to stderr", file=sys.stderr)
+sys.exit(int(sys.argv[1]))
+"""
+WAITING = """
+import signal
+
+print("runs", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[WorkerTemplate]:
+    """A template that all tests of this file fork workers from."""
+    started = workertemplate.start()
+    yield started
+    started.end()
+
+
+def _run(python: str, module: str, argument: str, below: Path) -> subprocess.CompletedProcess[str]:
+    """Run a worker's module as Spark does: from a directory of its own, with its own variables."""
+    return subprocess.run(
+        [python, "-m", module, argument], input="sent by Spark", cwd=below,
+        env={"PYTHONPATH": str(below), "PYTHONSAFEPATH": "1", "ONE": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def _seen(done: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:
+    """Return a worker's exit code, output, and last line on stderr, all that Spark sees of it."""
+    return done.returncode, done.stdout, done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("argument", ["0", "7", "raise"])
+def test_a_fork_is_what_an_interpreter_of_its_own_would_be(
+    template: WorkerTemplate, tmp_path: Path, argument: str
+) -> None:
+    """It has the same streams, directory, environment, arguments and exit code."""
+    (tmp_path / "worker_of_a_test.py").write_text(WORKER)
+    forked, own = (
+        _run(python, "worker_of_a_test", argument, tmp_path)
+        for python in (template.python, sys.executable)
+    )
+    assert _seen(forked) == _seen(own)
+    assert "sent by Spark" in forked.stdout
+
+
+def test_what_is_no_module_runs_in_an_interpreter(template: WorkerTemplate) -> None:
+    """Whoever is given this interpreter can ask it for its version, or to run a line."""
+    for arguments in (["--version"], ["-c", "import pyspark; print(pyspark.__version__)"]):
+        forked, own = (
+            subprocess.run([python, *arguments], capture_output=True, check=True).stdout
+            for python in (template.python, sys.executable)
+        )
+        assert forked == own != b""
+
+
+@contextmanager
+def _waiting(template: WorkerTemplate, below: Path) -> Iterator[tuple[Stub, psutil.Process]]:
+    """A stub and its worker, which runs until it is killed."""
+    (below / "waiting_of_a_test.py").write_text(WAITING)
+    with subprocess.Popen(
+        [template.python, "-m", "waiting_of_a_test"], stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(below)},
+    ) as stub:  # fmt: skip
+        assert stub.stdout is not None
+        assert stub.stdout.readline() == b"runs\n"
+        (worker,) = psutil.Process(template.process.pid).children()
+        try:
+            yield stub, worker
+        finally:
+            stub.kill()
+
+
+def test_a_worker_that_spark_kills_ends(template: WorkerTemplate, tmp_path: Path) -> None:
+    """Spark knows the stub's process only."""
+    with _waiting(template, tmp_path) as (stub, worker):
+        stub.kill()
+        assert psutil.wait_procs([worker], timeout=60)[1] == []
+
+
+def test_a_worker_that_ends_while_spark_kills_it_is_no_matter(
+    template: WorkerTemplate, tmp_path: Path
+) -> None:
+    """The template sees both ends at once here, and forks on."""
+    with _waiting(template, tmp_path) as (stub, worker):
+        template.process.send_signal(signal.SIGSTOP)
+        for process in (stub, worker):
+            process.kill()
+        template.process.send_signal(signal.SIGCONT)
+    with _waiting(template, tmp_path) as (stub, worker):
+        assert worker.is_running()
+        stub.kill()
+        assert psutil.wait_procs([worker], timeout=60)[1] == []
+
+
+def test_without_its_template_the_stub_is_the_interpreter(tmp_path: Path) -> None:
+    """A machine short of memory may kill the template: its workers go on, and new ones start."""
+    (tmp_path / "worker_of_a_test.py").write_text(WORKER)
+    template = workertemplate.start()
+    with _waiting(template, tmp_path) as (stub, worker):
+        template.process.kill()
+        template.process.wait()
+        own, stubs = (
+            _run(python, "worker_of_a_test", "7", tmp_path)
+            for python in (sys.executable, template.python)
+        )
+        assert _seen(stubs) == _seen(own)
+        assert stub.poll() is None
+        worker.terminate()
+        assert stub.wait(60) != 0
+    template.end()
+
+
+def test_nothing_outlives_a_driver_that_is_killed() -> None:
+    """The template ends and removes its directory."""
+    read, write = os.pipe()
+
+    def driver() -> None:
+        started = workertemplate.start()
+        os.write(write, f"{started.process.pid} {started.python}".encode())
+        signal.pause()
+
+    pid = fork(driver)
+    found, python = os.read(read, 4096).decode().split()
+    template = psutil.Process(int(found))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert psutil.wait_procs([template], timeout=60)[1] == []
+    assert not Path(python).parent.exists()
+    os.close(read)
+    os.close(write)
+
+
+def test_workers_of_a_session_are_forks(spark: SparkSession) -> None:
+    """They are below the template, which is a child of the driver."""
+
+    def ancestors(_: int) -> list[int]:
+        return [process.pid for process in psutil.Process().parents()]
+
+    (found,) = spark.sparkContext.parallelize([0], 1).map(ancestors).collect()
+    names = [psutil.Process(pid).cmdline() for pid in found]
+    above = names[found.index(os.getpid()) - 1]
+    assert workertemplate.__name__ in above
