@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import marshal
 import os
 import runpy
 import selectors
@@ -125,7 +124,7 @@ class _Server:
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
                 os.close(stream)
-            _become(*marshal.loads(request))
+            _become(*workerstub.decode(request))
         for stream in streams:
             os.close(stream)
         if pid == -1:
@@ -155,7 +154,7 @@ def _received(stub: socket.socket) -> tuple[list[int], bytes]:
     return streams, request if len(request) == length else b""
 
 
-def _become(directory: str, environment: dict[str, str], arguments: Sequence[str]) -> NoReturn:
+def _become(directory: str, arguments: Sequence[str], environment: dict[str, str]) -> NoReturn:
     """Be ``python -m MODULE ...`` in this process, and end with it."""
     code = 1
     try:

@@ -21,7 +21,8 @@ from readers.messagestore import MessageStore
 from readers.offsetreset import change_offsets, reset_to_earliest
 from sources.queueoptions import ConsumeQueueOptions
 from store.errors import OwnershipError, UsageError
-from store.state.consumeroffset import ConsumerOffsetFile, TopicGroup, read_committed
+from store.filelocks import lock
+from store.state.consumeroffset import JOURNALS, ConsumerOffsetFile, TopicGroup, read_committed
 from tests.sources.test_queue_contract import ends_of, stream_reader
 from tests.sources.test_queue_rows import batch_reader, rows_of
 from tests.sources.test_queue_stream import Growing, found, start
@@ -76,6 +77,10 @@ def test_a_query_begins_where_the_group_is_and_commits_what_it_did(
     # the last batch too, for which Spark never calls commit()
     assert committed(growing.output) == first
     growing.build(len(growing.records))
+    # Spark does not wait until the planner of a query that has ended is gone
+    ended = lock(growing.output / JOURNALS[0], patience=None)
+    assert ended is not None
+    ended.release()
     with MessageStore(growing.store, output=growing.output) as store:
         back = partial(reset_to_earliest, store, group=GROUP, topic="Topic_0")
         change_offsets(growing.store, growing.output, back, apply=True)
