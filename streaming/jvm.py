@@ -56,6 +56,8 @@ SETTINGS: dict[str, str] = {
     # this takes a tenth of the cost of an idle query; a busy one does not wait
     "spark.sql.streaming.pollingDelay": "40ms",
     "spark.sql.shuffle.partitions": "1",
+    # a batch has a few rows of packed runs: compiled code for them costs a tenth of its CPU
+    "spark.sql.codegen.wholeStage": "false",
     # packed runs are megabytes per task: they go straight to the driver, not through the block
     # manager
     "spark.task.maxDirectResultSize": "256m",
