@@ -120,9 +120,7 @@ def find_agreement(
         bounds.append(_first_index_offset_that_differs(log, log_end, watermark, built))
     bound = min((offset for offset in bounds if offset is not None), default=log_end)
     counts = [queue.count_before(bound) for queue in queues]
-    lasts = [queue.last_of(count) for queue, count in zip(queues, counts, strict=True)]
-    last = max(lasts, default=(-1, 0))
-    end, kept = sum(last), sum(counts)
+    kept = sum(counts)
     cut = sum(len(queue) for queue in queues) - kept
     if not kept and (cut or log_end >= watermark.end_offset):
         raise CommitLogError(
@@ -132,6 +130,8 @@ def find_agreement(
         )
     if not kept:
         return Agreement(log_end, -1, 0, watermark.last_store_timestamp, 0, 0)
+    last = max(queue.last_of(count) for queue, count in zip(queues, counts, strict=True))
+    end = sum(last)
     if kept < min(SUFFICIENT_UNITS, cut):
         raise CommitLogError(
             f"{noticed}, and only {kept} of the {kept + cut} units of the queues point to records "

@@ -283,6 +283,21 @@ def test_a_shorter_log_whose_records_stand_elsewhere_is_refused(scene: Scene) ->
         scene.plan(found, log_end=scene.border(10))
 
 
+@pytest.mark.parametrize("number", [16, 20])
+def test_of_the_units_that_seem_to_agree_samples_must_agree(scene: Scene, number: int) -> None:
+    """The search looks at the newest of twenty units alone. The 16th from the last and the oldest
+    one are samples, and a record of another queue stands there."""
+    scene.built(24)
+    found = scene.watermark(24)
+    scene.plain.put(scene.plain.spans[20 - number][0] + 12, b"\0\0\0\x07")
+    scene.plain.write(scene.directory / "commitlog")
+    offset = scene.plain.spans[20 - number][0]
+    end = scene.border(19)
+    with pytest.raises(CommitLogError, match=f"offset {offset} is not the one") as caught:
+        scene.plan(found, log_end=end)
+    assert f", 20 of 25 units agree up to {end}, but the record" in str(caught.value)
+
+
 def test_a_log_that_holds_nothing_of_what_was_built_is_refused(tmp_path: Path) -> None:
     """All files gone, as with a disk that is not there: the queues stay as they are."""
     scene = Scene(tmp_path, first_file=0)
@@ -303,8 +318,10 @@ def test_a_log_that_is_empty_again_starts_anew(tmp_path: Path) -> None:
         segment.path.unlink()
     scene.log.refresh()
     plan = scene.plan(found, log_end=0)
-    assert (plan.truncate_to, plan.watermark.end_offset, plan.start) == (0, 0, 0)
-    assert plan.lost is None
+    assert (plan.truncate_to, plan.start, plan.lost) == (0, 0, None)
+    nothing = {"end_offset": 0, "last_record_offset": -1, "last_record_crc": 0}
+    assert plan.watermark == replace(found, **nothing)
+    assert f"from 0 to {found.end_offset}, 0 units, 0 agree" in plan.notes[0]
 
 
 def remove_first_files(scene: Scene, count: int) -> int:
@@ -360,10 +377,11 @@ def test_a_log_of_which_nothing_was_built_is_refused(scene: Scene, at: int) -> N
     with path.path.open("r+b") as file:
         old = os.pread(file.fileno(), 1, position)
         os.pwrite(file.fileno(), bytes([old[0] ^ 1]), position)
-    with pytest.raises(CommitLogError) as caught:
-        scene.plan(found)
-    for part in (str(found.last_record_offset), str(found.end_offset), "--output"):
-        assert part in str(caught.value)
+    for log_end in (None, found.end_offset):
+        with pytest.raises(CommitLogError) as caught:
+            scene.plan(found, log_end=log_end)
+        for part in (str(found.last_record_offset), str(found.end_offset), "--output"):
+            assert part in str(caught.value)
 
 
 def test_an_unknown_last_record_is_not_checked(scene: Scene) -> None:

@@ -28,9 +28,10 @@ from streaming.dispatcher import run_dispatcher
 from streaming.progress import Progress
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.golden import difference, tree
-from tests.support.grown_log import GrownLog
+from tests.support.grown_log import FILE_SIZE, GrownLog
 from tests.support.seeds import seed
 from tests.support.tables import plain_columns, plain_rows
+from tests.support.wire import file_name
 from upkeep.status import read_status
 
 __all__ = ["seed"]
@@ -221,6 +222,32 @@ def test_a_log_that_differs_in_the_middle_is_refused(place: Place) -> None:
     with pytest.raises(CommitLogError, match="nothing was cut"):
         place.dispatch()
     assert relevant(tree(place.output.root)) == relevant(before)
+
+
+def test_index_entries_of_messages_before_the_log_tell_nothing(place_without_ext: Place) -> None:
+    """Retention has removed all but the last two messages, and the newer one is lost. The search in
+    the index goes back by more entries than both have; they neither agree nor differ. A message
+    with another key in the place of the log's first one differs all the same."""
+    place, log = place_without_ext, place_without_ext.log
+    with (log.root / "broker.conf").open("a") as conf:
+        conf.write("maxIndexNum=1000\n")
+    while log.plain.end <= FILE_SIZE:
+        log.grow(1, alike=True)
+    start, end = log.plain.spans[-1]
+    assert start == FILE_SIZE
+    log.grow(1, alike=True, keys=2)
+    place.dispatch()
+    before = log.plain.end
+    log.cut(len(log.plain.spans) - 1)
+    (log.root / "commitlog" / file_name(0)).unlink()
+    assert f"from {end} to {before}, 1 units, 1 agree" in place.dispatch()
+    log.cut(len(log.plain.spans) - 1)
+    log.back(1)
+    log.grow(1, alike=True)
+    (log.root / "commitlog" / file_name(0)).unlink()
+    assert log.plain.spans[-1] == (start, end)
+    with pytest.raises(CommitLogError, match="none of the 1 units"):
+        place.dispatch()
 
 
 def test_a_table_follows_the_cut(place: Place) -> None:

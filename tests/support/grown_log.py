@@ -43,19 +43,21 @@ class GrownLog:
         topics_json = {"topicConfigTable": {BATCH_TOPIC.decode(): attributes}}
         (root / "config" / "topics.json").write_text(json.dumps(topics_json))
 
-    def grow(self, messages: int, *, alike: bool = False) -> None:
-        """Append; ``alike``: of one queue and size, told apart by keys and bodies alone."""
+    def grow(self, messages: int, *, alike: bool = False, keys: int = 1) -> None:
+        """Append; ``alike``: of one queue and size, told apart by keys and bodies alone. ``keys``
+        are those of each message besides its unique key."""
         for _ in range(messages):
             self._now += 1000
             self._number += 1
-            self._append(b"%06d" % self._number, alike)
+            self._append(b"%06d" % self._number, alike, keys)
         self._write()
 
-    def _append(self, key: bytes, alike: bool) -> None:
+    def _append(self, key: bytes, alike: bool, keys: int) -> None:
         rng = self._rng
         queue = (rng.choice(TOPICS), rng.randrange(2))
         body, sys_flag = rng.randbytes(rng.randrange(30)), 0
-        properties = b"UNIQ_KEY\x01" + key + b"\x02KEYS\x01k" + key + b"\x02"
+        more = b"".join(b" k%d" % number for number in range(1, keys))
+        properties = b"UNIQ_KEY\x01" + key + b"\x02KEYS\x01k" + key + more + b"\x02"
         light, offset = None, 0
         if alike:
             queue, body = (TOPICS[0], 0), key
