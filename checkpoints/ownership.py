@@ -1,4 +1,8 @@
-"""One writer per output: a file lock that ends with its holder, and RocketMQ's own store lock."""
+"""One writer per output: locks that end with their holder, and RocketMQ's own store lock.
+
+The file lock works on every file system that has locks. People remove lock files, to start beside a
+process that stands still, so the state directory itself is locked too (decision 0004).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from checkpoints import STATE_DIRECTORY
 from store import fsops, jsontext
 from store.datadirectories import check_target
 from store.errors import OwnershipError
+from store.filelocks import lock_directory
 from store.state.brokerlock import BrokerLock
 
 LOCK_NAME = "owner.lock"
@@ -34,26 +39,30 @@ class Ownership:
         output, and UsageError for a directory in which a store has its data."""
         check_target(self.output)
         fsops.make_directories(self.directory, self.output)
-        try:
-            lock = self._held.enter_context(FileLock(self.directory / LOCK_NAME, timeout=0))
-        except Timeout as error:
-            raise OwnershipError(
-                f"{self.output} is written by another dispatcher ({self._owner()}); "
-                "stop it first, or write elsewhere with --output DIR"
-            ) from error
-        except OSError as error:
-            raise fsops.output_error(error, "lock", self.directory / LOCK_NAME) from error
-        try:
-            self._held.enter_context(BrokerLock(self.output))
+        with ExitStack() as held:
+            directory = lock_directory(self.directory)
+            if directory is None:
+                raise self._refusal()
+            held.enter_context(directory)
+            try:
+                held.enter_context(FileLock(self.directory / LOCK_NAME, timeout=0))
+            except Timeout as error:
+                raise self._refusal() from error
+            except OSError as error:
+                raise fsops.output_error(error, "lock", self.directory / LOCK_NAME) from error
+            held.enter_context(BrokerLock(self.output))
             fsops.replace_file(self.directory / OWNER_NAME, _about_us())
-        except BaseException:
-            lock.release()
-            self._held.close()
-            raise
+            self._held = held.pop_all()
         return self
 
     def __exit__(self, *_error: object) -> None:
         self._held.close()
+
+    def _refusal(self) -> OwnershipError:
+        return OwnershipError(
+            f"{self.output} is written by another dispatcher ({self._owner()}); "
+            "stop it first, or write elsewhere with --output DIR"
+        )
 
     def _owner(self) -> str:
         try:

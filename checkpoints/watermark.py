@@ -33,15 +33,16 @@ class WatermarkFile:
     def check_owned(self) -> None:
         """Raises OwnershipError where the file is not as this process left it.
 
-        A process that stood still may have lost its lock: somebody removed the lock files, or the
-        file system let them go.
+        A process that stood still may have lost its locks, because the file system let them go; and
+        another host may not have seen them (decision 0004).
         """
         found = self._reader.read()
         if found != self.current:
             raise OwnershipError(
                 f"{self._path} has changed under this run, which left it at "
                 f"{_position(self.current)} and finds {_position(found)}: another dispatcher has "
-                "taken over, or the file is damaged; this run writes nothing more, start one again"
+                "taken over, or the file is damaged; this run writes nothing more: start one "
+                "again, then run reput verify, which finds what both may have written"
             )
 
     def advance(self, watermark: Watermark) -> Watermark:
@@ -53,7 +54,15 @@ class WatermarkFile:
         fsops.pwrite(self._fd, written.pack(), sequence % 2 * SLOT_SIZE, self._path)
         fsops.sync(self._fd, self._path)
         self.current = written
+        # nobody may be told of a position that does not count
+        self.check_owned()
         return written
+
+    def take_over(self, watermark: Watermark) -> Watermark:
+        """Advance as a new owner, in both slots. An earlier owner that stood still between its
+        check and its write reaches one of them, with a sequence that then counts no more."""
+        self.advance(watermark)
+        return self.advance(watermark)
 
     def close(self) -> None:
         """Close the file."""

@@ -23,7 +23,7 @@ class HeldLock:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        """The locked file, open for writing."""
+        """The locked file, open for writing, or the locked directory."""
         _held.add(self)
 
     def __enter__(self) -> HeldLock:
@@ -55,6 +55,24 @@ def lock(path: Path, *, shared: bool = False, patience: float | None = 0.0) -> H
         raise fsops.output_error(error, "lock", path) from error
     os.close(fd)
     return None
+
+
+def lock_directory(path: Path) -> HeldLock | None:
+    """Lock a directory, which unlike a lock file nobody removes by mistake; None if another process
+    holds it. Raises OutputError.
+
+    On a network file system it is a lock within the host. Where the file system refuses to lock
+    directories, the result holds nothing but the open directory.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise fsops.output_error(error, "open", path) from error
+    with suppress(OSError):
+        if not _is_locked(fd, fcntl.LOCK_EX, 0.0):
+            os.close(fd)
+            return None
+    return HeldLock(fd)
 
 
 def read_held(path: Path) -> bytes | None:

@@ -158,7 +158,7 @@ class Committer:
             first = plan.start if first_indexed is None else first_indexed
             if index_begin < 0 or (first_indexed is None and first < index_begin):
                 index_begin = first
-        self._watermark.advance(replace(position, epoch=epoch, index_begin=index_begin))
+        self._watermark.take_over(replace(position, epoch=epoch, index_begin=index_begin))
         return clear_from
 
     def commit(self, batch: DispatchBatch) -> DispatchCounts:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,41 @@ def test_a_killed_owner_leaves_the_output_free(tmp_path: Path) -> None:
     with Ownership(tmp_path):
         owner = json.loads((tmp_path / "reput" / OWNER_NAME).read_text())
         assert owner["pid"] == os.getpid()
+
+
+def test_removed_lock_files_free_nothing(tmp_path: Path) -> None:
+    """A process that stands still would go on with its writes once it is woken."""
+    with holder(lambda: Ownership(tmp_path).__enter__()) as pid:
+        os.kill(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)
+        (tmp_path / "reput" / LOCK_NAME).unlink()
+        (tmp_path / "lock").unlink()
+        try:
+            with pytest.raises(OwnershipError, match=f"process {pid} on "):
+                own(tmp_path)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    own(tmp_path)
+
+
+def test_an_output_where_directories_cannot_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system may refuse that: the lock file then decides alone."""
+    flock = fcntl.flock
+
+    def of_files(fd: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", of_files)
+    with (
+        holder(lambda: Ownership(tmp_path).__enter__()) as pid,
+        pytest.raises(OwnershipError, match=f"process {pid} on "),
+    ):
+        own(tmp_path)
+    own(tmp_path)
 
 
 def test_a_store_whose_broker_runs_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ Held against the layout in its module's table (read here with struct), zlib, and
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
 import zlib
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +24,7 @@ from store.errors import NoSpaceError, OutputError, OwnershipError, SyncError
 from store.log.commitlog import CommitLog
 from store.state.output import fingerprint
 from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermark
-from tests.support.processes import is_killed_at
+from tests.support.processes import fork, is_killed_at
 from tests.support.wire import read_log
 
 USED = 80
@@ -168,6 +171,45 @@ def test_a_failed_write_keeps_the_old_watermark(
     assert written.sequence == 3
     assert read_watermark(tmp_path) == written
     file.close()
+
+
+@pytest.mark.parametrize("written", [1, 2, 3])
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_a_write_that_was_held_up_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int, more: int
+) -> None:
+    """A process stands still between its check and its write, and one that sees no lock of it takes
+    over. Woken, it is refused at once; what it wrote moves the watermark back by one at most, and
+    its position never counts."""
+    write(tmp_path, *(1000 * number for number in range(1, written + 1)))
+
+    def stand_still(*args: Any) -> None:
+        monkeypatch.undo()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        fsops.pwrite(*args)
+
+    def late() -> None:
+        file = WatermarkFile(tmp_path)
+        monkeypatch.setattr(fsops, "pwrite", stand_still)
+        with pytest.raises(OwnershipError, match=r"left it at epoch=3 end=9000 and finds epoch=4"):
+            file.advance(replace(FIRST, end_offset=9000))
+
+    pid = fork(late)
+    os.waitpid(pid, os.WUNTRACED)
+    try:
+        file = WatermarkFile(tmp_path)
+        ours = replace(FIRST, epoch=4, end_offset=1000 * written)
+        ends = [file.take_over(ours).end_offset]
+        for at in range(more):
+            ends.append(file.advance(replace(ours, end_offset=ours.end_offset + at)).end_offset)
+        file.close()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code == 0
+    found = read_watermark(tmp_path)
+    assert found is not None
+    assert (found.epoch, found.end_offset) in [(4, end) for end in ends[-2:]]
 
 
 def test_identities_are_fresh_uuids() -> None:

@@ -1,12 +1,14 @@
 """Dispatchers that race for one output, and one that stands still while another takes over.
 
-Real processes and real locks, without Spark. Whoever is refused changes nothing, and so does one
-that is woken after its locks had gone; every take over has an epoch of its own; the end is that of
-a single run.
+Real processes and real locks, without Spark. Whoever is refused changes nothing; every take over
+has an epoch of its own; the end is that of a single run. On one machine nobody takes over from a
+process that stands still, wherever it stands, even if its lock files are gone. A host that does not
+see its locks does; the woken process then writes nothing, if it stood before its check.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import random
@@ -15,8 +17,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from checkpoints.ownership import LOCK_NAME
+from checkpoints.watermark import WatermarkFile
 from store.errors import OwnershipError, ReputError
 from store.state.brokerlock import FILE_NAME as BROKER_LOCK
 from store.state.watermark import STATE_DIRECTORY, read_watermark
@@ -65,29 +69,48 @@ class Runner:
         *,
         wait: float = 0.0,
         pause_at: int = 0,
+        after_check: bool = False,
+        sees_locks: bool = True,
     ) -> None:
         """It begins after ``wait`` seconds, and stands still where it tells of the watermark for
-        the ``pause_at``-th time."""
+        the ``pause_at``-th time; ``after_check``: where it has found so often that it is still the
+        owner. One that sees no locks is on another host."""
         self._report = report
         report.unlink(missing_ok=True)
 
         def work() -> None:
             time.sleep(wait)  # the moment is random, not an event
+            if not sees_locks:
+                for name in ("flock", "lockf"):
+                    setattr(fcntl, name, lambda *_: None)
             with report.open("wb") as file:
-                pickle.dump(self._run(root, run, pause_at), file)
+                pickle.dump(self._run(root, run, pause_at, after_check), file)
 
         self.pid = fork(work)
 
-    def _run(self, root: Path, run: Callable[[Note], object], pause_at: int) -> Ended:
-        told = woken_at = 0
+    def _run(
+        self, root: Path, run: Callable[[Note], object], pause_at: int, after_check: bool
+    ) -> Ended:
+        reached = woken_at = 0
+        check = WatermarkFile.check_owned
 
-        def note(kind: str, _value: object) -> None:
-            nonlocal told, woken_at
-            told += kind == WATERMARK
-            if kind == WATERMARK and told == pause_at:
+        def reach() -> None:
+            nonlocal reached, woken_at
+            reached += 1
+            if reached == pause_at:
                 woken_at = faults.count
                 os.kill(os.getpid(), signal.SIGSTOP)
 
+        def note(kind: str, _value: object) -> None:
+            if kind == WATERMARK and not after_check:
+                reach()
+
+        def checked(file: WatermarkFile) -> None:
+            check(file)
+            if after_check:
+                reach()
+
+        WatermarkFile.check_owned = checked  # type: ignore[method-assign]
         with Faults(root, 0, "") as faults:
             try:
                 run(note)
@@ -119,9 +142,9 @@ class RaceBench(Bench):
         super().__init__(directory, seed, NAMES)
         self.laid = [(work, tree) for work, tree in self.laid if not work.cuts]
 
-    def _start(self, number: int, run: Callable[[Note], object], **options: float) -> Runner:
+    def _start(self, number: int, run: Callable[[Note], object], **options: Any) -> Runner:
         report = self.directory / f"report-{number}"
-        return Runner(report, self.workloads.disk, run, **options)  # type: ignore[arg-type]
+        return Runner(report, self.workloads.disk, run, **options)
 
     def check_case(self, rng: random.Random) -> str:
         """One race, or one process that stands still; how it went."""
@@ -168,31 +191,34 @@ class RaceBench(Bench):
         return name, None if killed >= 0 else starts
 
     def _paused(self, work: Work, rng: random.Random) -> tuple[str, int | None]:
-        """With its locks gone, one that is woken must see that it is no owner any more."""
-        first = self._start(0, work.run, pause_at=rng.randrange(1, 8))
+        """One stands still; the other must not take over, or the first must see that it did."""
+        is_elsewhere = rng.random() < 0.3
+        pause_at = rng.randrange(1, 8 if is_elsewhere else 18)
+        first = self._start(0, work.run, pause_at=pause_at, after_check=not is_elsewhere)
         if not first.stands_still():
             return "ended before it stood still", 1
-        is_lock_lost = rng.random() < 0.7
+        is_lock_removed = rng.random() < 0.7
         try:
-            if is_lock_lost:
+            if is_lock_removed:
                 (self.workloads.output / STATE_DIRECTORY / LOCK_NAME).unlink()
                 (self.workloads.output / BROKER_LOCK).unlink()
-            second = self._start(1, lambda _: self._resume(work)).wait()
+            resume = lambda _: self._resume(work)  # noqa: E731
+            second = self._start(1, resume, sees_locks=not is_elsewhere).wait()
         finally:
             os.kill(first.pid, signal.SIGCONT)
             woken = first.wait()
         assert woken is not None
         assert second is not None
-        if is_lock_lost:
+        if is_elsewhere:
             assert (second.error, woken.error) == ("", OwnershipError.__name__), work.name
             later = woken.calls[woken.woken_at :]
             # the end of a mapping is synced, nothing is stored in it; Spark's files are no truth
             written = [call for call in later if call[0] != "msync" and SPARK not in call[1]]
             assert written in ([], SPARK_MOVED), (work.name, later)
-            return "woken without its locks", 2
+            return "woken after another host took over", 2
         assert (second.error, woken.error) == (OwnershipError.__name__, ""), work.name
         _check_harmless(second.calls)
-        return "woken with its locks", 1
+        return f"woken, its lock files {'removed' if is_lock_removed else 'kept'}", 1
 
 
 def _check_harmless(calls: list[tuple[str, str]]) -> None:
