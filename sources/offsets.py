@@ -21,6 +21,7 @@ from store.config import COMMIT_LOG_DIRECTORY, StoreSettings
 from store.errors import CommitLogDataLossError, UsageError
 from store.log.commitlog import CommitLog
 from store.log.cursor import Window, walk
+from store.log.places import first_at_or_after
 from store.queue.consumequeue import open_queues
 from store.state.built import settings_of
 
@@ -35,21 +36,6 @@ def store_id_of(settings: StoreSettings) -> str:
     """
     place = str((settings.root / COMMIT_LOG_DIRECTORY).resolve())
     return hashlib.sha256(place.encode()).hexdigest()[:32]
-
-
-def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:
-    """Return the offset of the first record with storeTimestamp >= ``timestamp``; None if there is
-    none before ``end``. Files are assumed to be in time order; only the file in question is
-    walked."""
-    window = Window(log)
-    start = log.min_offset
-    for segment in log.segments:
-        first = walk(log, window, segment.start, end, max_records=1, max_timestamp=timestamp - 1)
-        if not first.record_count:
-            break
-        start = segment.start
-    found = walk(log, window, start, end, max_timestamp=timestamp - 1).offset
-    return found if found < end else None
 
 
 def resolve_start(options: SourceOptions, settings: StoreSettings, log: CommitLog, end: int) -> int:

@@ -1,0 +1,86 @@
+"""Places in the log: what a stretch of it holds, the record at an offset, the first one of a time.
+
+Everything here hops over headers and reads no bodies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from store.log.commitlog import CommitLog
+from store.log.cursor import BadRange, Window, bad_range, hop_file, missing_range, walk
+from store.log.record import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """The records and damaged ranges that a walk over a part of the log has passed."""
+
+    end: int
+    """Offset at which it ended: the bound, or the start of whatever contains the bound, be it a
+    record, a BLANK or a damaged range."""
+    messages: int
+    """Number of records passed, with those whose properties cannot be read."""
+    first_record_offset: int
+    """Start of the first one; -1 if there was none."""
+    last_record_offset: int
+    """Start of the last one; -1 if there was none."""
+    bad: tuple[BadRange, ...]
+    """Ranges without a record that were passed as a whole."""
+
+
+def pass_over(log: CommitLog, start: int, end: int) -> Passage:
+    """Walk from ``start``, a record or file start, up to ``end``."""
+    window = Window(log)
+    offset, messages, first, last = start, 0, -1, -1
+    bad: list[BadRange] = []
+    while offset < end:
+        segment = log.segment_at(offset)
+        if segment is None:
+            found = missing_range(log, offset, end, fail=False)
+        else:
+            file_end = segment.start + log.file_size
+            hop = hop_file(log, window, offset, stop=min(end, file_end))
+            if hop.record_count:
+                first = offset if first < 0 else first
+                last, messages = hop.last_record_offset, messages + hop.record_count
+            offset = hop.offset
+            if hop.status is Status.OK:
+                break
+            if hop.status is Status.BLANK:
+                if file_end > end:
+                    break
+                offset = file_end
+                continue
+            found = bad_range(log, window, offset, hop.status)
+        if found.end > end:
+            break
+        bad.append(found)
+        offset = found.end
+    return Passage(offset, messages, first, last, tuple(bad))
+
+
+def last_record_before(log: CommitLog, end: int) -> int:
+    """Return the start of the last record that ends at or before ``end``; -1 if the log has
+    none."""
+    for segment in reversed(log.segments):
+        if segment.start < end:
+            passed = pass_over(log, segment.start, min(end, segment.start + log.file_size))
+            if passed.last_record_offset >= 0:
+                return passed.last_record_offset
+    return -1
+
+
+def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:
+    """Return the offset of the first record with storeTimestamp >= ``timestamp``; None if there is
+    none before ``end``. Files are assumed to be in time order; only the file in question is
+    walked."""
+    window = Window(log)
+    start = log.min_offset
+    for segment in log.segments:
+        first = walk(log, window, segment.start, end, max_records=1, max_timestamp=timestamp - 1)
+        if not first.record_count:
+            break
+        start = segment.start
+    found = walk(log, window, start, end, max_timestamp=timestamp - 1).offset
+    return found if found < end else None
