@@ -120,7 +120,7 @@ class Committer:
             for writer in self._writers:
                 writer.truncate(clear_from)
         if plan.truncate_to is not None:
-            self._store_checkpoint.write(self._watermark.current, self._writers)
+            self._store_checkpoint.write(self._watermark.current, self._writers, is_cut=True)
 
     def _advance_to(self, plan: Plan) -> int | None:
         """Make the plan's position durable; return the offset from which no unit can be trusted.
@@ -141,8 +141,6 @@ class Committer:
         if plan.lost is not None:
             # an interrupted start may have listed a part of this range
             self._ledger.truncate(plan.lost[0])
-        elif clear_from is not None:
-            self._ledger.truncate(clear_from)
         if plan.truncate_to is not None:
             epoch += 1
             self._followers.truncate(plan.truncate_to)
@@ -159,6 +157,9 @@ class Committer:
             if index_begin < 0 or (first_indexed is None and first < index_begin):
                 index_begin = first
         self._watermark.take_over(replace(position, epoch=epoch, index_begin=index_begin))
+        # only now: a rewind that is killed before leaves the ledger of the old watermark whole
+        if plan.lost is None and clear_from is not None:
+            self._ledger.truncate(clear_from)
         return clear_from
 
     def commit(self, batch: DispatchBatch) -> DispatchCounts:
@@ -304,11 +305,19 @@ class _StoreCheckpointFile:
             lower_logics_physical_offset(self._output, end)
 
     def write(
-        self, durable: Watermark | None, writers: Sequence[IndexWriter], only_if_due: bool = False
+        self,
+        durable: Watermark | None,
+        writers: Sequence[IndexWriter],
+        *,
+        only_if_due: bool = False,
+        is_cut: bool = False,
     ) -> None:
-        """Write the positions of the watermark and of index files."""
+        """Write the positions of the watermark and of index files. Before the first message there
+        is no file, but after a cut to there an existing one must not claim what is gone."""
         now = time.monotonic()
-        if durable is None or not durable.last_store_timestamp or (only_if_due and now < self._due):
+        if durable is None or (only_if_due and now < self._due):
+            return
+        if not durable.last_store_timestamp and not (is_cut and StoreCheckpoint.read(self._output)):
             return
         self._due = now + STORE_CHECKPOINT_SECONDS
         before = StoreCheckpoint.read(self._output) or StoreCheckpoint()

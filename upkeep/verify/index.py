@@ -237,7 +237,9 @@ class IndexVerifier:
         it."""
         header = self._header()
         self.entry_count += header.index_count - 1
-        if not is_last:
+        # a cut may have left the file that followed, empty: its full predecessor's time counts
+        is_full = header.index_count == self._layout.max_index_num
+        if not is_last or (is_full and self._number + 1 < len(self._paths)):
             self.full_end_timestamps.append(header.end_timestamp)
         path = self._path
         if path is None:
