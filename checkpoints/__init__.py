@@ -11,6 +11,7 @@ This package holds code only and needs no JVM. The files live in the output's ``
     reput/quarantine.jsonl   ranges that got no entry (``store.state.ledger``)
     reput/followers/      positions of tables and other followers (``checkpoints.followers``)
     reput/spool/          units on their way from Spark's tasks (``store.runs.spool``)
+    reput/rewound-N/      the positions before a rewind (``checkpoints.keptstate``)
     reput/spark/          Spark's checkpoint, unless ``--checkpoint`` names another place
 """
 

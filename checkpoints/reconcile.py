@@ -91,7 +91,7 @@ def make_plan(
         start = replay_from
         notes.append(f"replaying from {replay_from}")
     else:
-        spark, note = _spark_position(spark_directory, watermark, log, log_end)
+        spark, note = spark_position(spark_directory, watermark, log, log_end)
         if spark is not None:
             start = spark.offset
         if note:
@@ -99,7 +99,7 @@ def make_plan(
     return Plan(watermark, start, spark, truncate_to, lost, tuple(notes))
 
 
-def _spark_position(
+def spark_position(
     directory: Path, watermark: Watermark, log: CommitLog, log_end: int
 ) -> tuple[SparkPosition | None, str]:
     """Return Spark's last usable position, and a note if it is not simply where Spark stands.

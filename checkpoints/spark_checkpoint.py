@@ -60,16 +60,16 @@ def read_positions(directory: Path, store_id: str) -> list[SparkPosition]:
 
     Raises DamagedCheckpointError for damage and for another store's checkpoint.
     """
-    offsets = _batches(directory / "offsets")
-    commits = _batches(directory / "commits")
+    offsets = batch_files(directory / "offsets")
+    commits = batch_files(directory / "commits")
     if not offsets and not commits and not (directory / "metadata").exists():
         return []
     metadata = _json((directory / "metadata"), "{}")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("id"), str):
         raise DamagedCheckpointError("metadata has no query id")
-    ends = {batch: _offset(path, store_id) for batch, path in offsets.items()}
+    ends = {batch: read_planned(path, store_id)[0] for batch, path in offsets.items()}
     for path in commits.values():
-        _version_and_json(path)
+        check_commit(path)
     if not ends:
         if commits:
             raise DamagedCheckpointError("commits without offsets")
@@ -99,7 +99,7 @@ def read_positions(directory: Path, store_id: str) -> list[SparkPosition]:
 def rewind(directory: Path, position: SparkPosition) -> None:
     """Remove the files of all batches after ``position``, the last files first."""
     first_commit = position.batch_id + position.committed
-    offsets, commits = _batches(directory / "offsets"), _batches(directory / "commits")
+    offsets, commits = batch_files(directory / "offsets"), batch_files(directory / "commits")
     for batch in range(max(offsets, default=-1), position.batch_id - 1, -1):
         if batch >= first_commit and batch in commits:
             fsops.unlink(commits[batch])
@@ -130,14 +130,16 @@ def move_aside(directory: Path) -> Path:
     return target
 
 
-def _batches(directory: Path) -> dict[int, Path]:
+def batch_files(directory: Path, *, skip_others: bool = False) -> dict[int, Path]:
+    """Return the files of ``offsets`` or ``commits`` by batch; hidden ones are no batches. Raises
+    DamagedCheckpointError for any other name, unless those are skipped."""
     if not directory.is_dir():
         return {}
     found = {}
     for path in directory.iterdir():
         if _BATCH_NAME.match(path.name):
             found[int(path.name)] = path
-        elif not path.name.startswith("."):
+        elif not path.name.startswith(".") and not skip_others:
             raise DamagedCheckpointError(f"{path.parent.name}/{path.name} is not a batch")
     return found
 
@@ -176,9 +178,17 @@ def _version_and_json(path: Path) -> list[str]:
     return lines[1:]
 
 
-def _offset(path: Path, store_id: str) -> int:
+def read_planned(path: Path, store_id: str) -> tuple[int, int | None]:
+    """Return where a file of ``offsets`` says that its batch ends, and when Spark planned it, in
+    ms. Raises DamagedCheckpointError."""
     lines = _version_and_json(path)
     offset = parse_offset(lines[1], store_id) if len(lines) == 2 else None
     if offset is None:
         raise DamagedCheckpointError(f"offsets/{path.name} is damaged or another store's")
-    return offset
+    planned = jsontext.parse(lines[0]).get("batchTimestampMs")
+    return offset, planned if type(planned) is int else None
+
+
+def check_commit(path: Path) -> None:
+    """Raises DamagedCheckpointError where a file of ``commits`` is not as Spark writes it."""
+    _version_and_json(path)

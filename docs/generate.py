@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import typer.main
 
@@ -36,8 +37,10 @@ def source_options(table: tuple[Option, ...]) -> str:
 
 
 def command_options(name: str) -> str:
-    """The options of a command."""
-    command = typer.main.get_command(app).get_command(None, name)  # type: ignore[attr-defined]
+    """The options of a command; of one in a group, ``name`` is both words."""
+    command: Any = typer.main.get_command(app)
+    for word in name.split():
+        command = command.get_command(None, word)
     lines = ["| flag | default | what |", "|---|---|---|"]
     for parameter in command.params:
         if parameter.param_type_name != "option" or parameter.name == "help":
@@ -85,6 +88,7 @@ TABLES = {
         "checkpoint": layout(storecheckpoint),
         "watermark": layout(watermark),
     },
+    "docs/operations.md": {"rewind options": lambda: command_options("checkpoints rewind")},
     "docs/reference/run.md": {"run options": lambda: command_options("run")},
     "docs/reference/sources.md": {
         "row columns": row_columns,

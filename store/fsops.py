@@ -330,6 +330,15 @@ def remove_directory(path: Path) -> None:
     sync_directory(path.parent)
 
 
+def write_new_file(path: Path, data: bytes) -> None:
+    """Write a whole file, which is durable only when the file system is synced."""
+    fd = open_for_writing(path)
+    try:
+        pwrite(fd, data, 0, path)
+    finally:
+        os.close(fd)
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Write a small file so that a reader sees the old or the new one, never a part of it."""
     temporary = path.with_name(path.name + ".tmp")

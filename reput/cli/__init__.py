@@ -19,6 +19,7 @@ import typer
 
 from reput import __version__
 from reput.cli import (
+    checkpoints,
     demo,
     diff,
     expire,
@@ -77,6 +78,7 @@ app.add_typer(groups.app, name="groups")
 app.command("lag", cls=Command)(groups.lag)
 app.command("sql", cls=Command)(sql.sql)
 app.command("export", cls=Command)(export.export)
+app.add_typer(checkpoints.app, name="checkpoints")
 app.command("diff", cls=Command)(diff.diff)
 app.command("rebuild", cls=Command)(rebuild.rebuild)
 app.command("produce", cls=Command)(produce.produce)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +76,14 @@ class LedgerCount:
     bytes: int
 
 
+def read_entries(directory: Path) -> Iterator[LedgerEntry | None]:
+    """Yield the entries of the ledger below ``directory``, and None for a line that is damaged."""
+    path = directory / FILE_NAME
+    if path.exists():
+        with path.open("rb") as lines:
+            yield from map(read_entry, lines)
+
+
 def read_counts(directory: Path) -> tuple[LedgerCount, ...]:
     """Count the entries of the ledger below ``directory`` by reason, without writing.
 
@@ -82,15 +91,10 @@ def read_counts(directory: Path) -> tuple[LedgerCount, ...]:
     """
     ranges: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    path = directory / FILE_NAME
-    if not path.exists():
-        return ()
-    with path.open("rb") as lines:
-        for line in lines:
-            found = read_entry(line)
-            reason = found.reason if found else DAMAGED_LINE
-            ranges[reason] += 1
-            sizes[reason] += found.end_physical_offset - found.physical_offset if found else 0
+    for found in read_entries(directory):
+        reason = found.reason if found else DAMAGED_LINE
+        ranges[reason] += 1
+        sizes[reason] += found.end_physical_offset - found.physical_offset if found else 0
     return tuple(LedgerCount(name, ranges[name], sizes[name]) for name in sorted(ranges))
 
 

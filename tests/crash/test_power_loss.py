@@ -33,6 +33,7 @@ def workloads(ram_path: Path) -> Iterator[Workloads]:
         ("retention", 0.1, 60),
         ("repair", 0.1, 50),
         ("rebuild", 0.0, 80),
+        ("rewind", None, 60),
     ],
 )
 def test_a_power_cut_changes_nothing(

@@ -18,7 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import upkeep.checkpoints
 import upkeep.rebuild
+from checkpoints.rewind import Target
 from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.log.cursor import LogTail
 from store.queue import unsynced
@@ -388,6 +390,26 @@ class Workloads:
             dispatch(self._config())
 
         yield Work("repair", self.log.root, lay, run, resume, self.outcome, [wanted])
+
+    def rewind(self) -> Iterator[Work]:
+        """An output is taken back to a record in its second batch, and the next run goes on."""
+        start = self.log.plain.spans[RECORDS + 2][0]
+
+        def lay() -> None:
+            self._clear()
+            dispatch(self._config(), self.cuts, with_spark_files=True)
+
+        def run(note: Note) -> None:
+            settings = settings_of(self.output, read_store_settings(self.log.root))
+            target = Target(offset=start)
+            upkeep.checkpoints.rewind(settings, self.output, None, target, apply=True)
+            note(DONE, True)
+
+        def resume(_told: Told) -> None:
+            dispatch(self._config())
+
+        wanted = self._undisturbed(self.log.root)
+        yield Work("rewind", self.log.root, lay, run, resume, self.outcome, [wanted])
 
     def verify(self, store: Path, *, repair: bool = False) -> Verification:
         """The output against a log."""

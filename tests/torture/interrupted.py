@@ -27,7 +27,7 @@ from tests.torture.benches import Bench, Benches
 
 NAMES = (
     "dispatch", "long_batch", "second_run", "many_queues", "followers", "cut_log", "long_cut",
-    "retention", "repair", "rebuild",
+    "retention", "repair", "rebuild", "rewind",
 )  # fmt: skip
 VERIFIED = 4
 """One of so many cases is verified."""
