@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from checkpoints import FOLLOWERS_DIRECTORY
 from store import fsops, jsontext
+from store.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +42,53 @@ class FollowerState:
 
 
 def read_follower_states(state_directory: Path) -> Iterator[FollowerState]:
-    """Yield the state of every follower that ever ran, by name. A file that cannot be read is
-    skipped."""
-    for _, state in _read(state_directory):
-        if state is not None:
-            yield state
+    """Yield the state of every follower that ever ran, by name. Raises StoreError for a file that
+    cannot be read."""
+    for path in _paths(state_directory):
+        yield _read(path)
+
+
+def read_follower_state(state_directory: Path, name: str) -> FollowerState | None:
+    """Return the state of one follower; None if it never ran. Raises StoreError as
+    ``read_follower_states``: a cut that its target has yet to make may stand in the file."""
+    path = _path(state_directory, name)
+    return _read(path) if path.exists() else None
 
 
 def write_follower_state(state_directory: Path, state: FollowerState) -> None:
     """Replace a follower's file. Raises OutputError."""
-    directory = state_directory / FOLLOWERS_DIRECTORY
-    fsops.make_directories(directory, state_directory)
-    text = json.dumps(asdict(state))
-    fsops.replace_file(directory / f"{state.name}.json", text.encode())
+    path = _path(state_directory, state.name)
+    fsops.make_directories(path.parent, state_directory)
+    fsops.replace_file(path, json.dumps(asdict(state)).encode())
 
 
 def note_truncation(state_directory: Path, end: int) -> None:
     """Record for every target, whether in use now or not, that it must drop messages from ``end``
     on. A file that cannot be read is replaced, because it too stands for a target. Raises
     OutputError."""
-    for name, found in _read(state_directory):
-        state = found or FollowerState(name, "")
+    for path in _paths(state_directory):
+        found = None
+        with suppress(StoreError):
+            found = _read(path)
+        state = found or FollowerState(path.stem, "")
         known = end if state.truncate_to is None else min(end, state.truncate_to)
         write_follower_state(state_directory, replace(state, truncate_to=known))
 
 
-def _read(state_directory: Path) -> Iterator[tuple[str, FollowerState | None]]:
-    for path in sorted((state_directory / FOLLOWERS_DIRECTORY).glob("*.json")):
-        try:
-            yield path.stem, FollowerState(**jsontext.parse(path.read_text("utf-8")))
-        except (OSError, ValueError, TypeError):
-            yield path.stem, None
+def _path(state_directory: Path, name: str) -> Path:
+    return state_directory / FOLLOWERS_DIRECTORY / f"{name}.json"
+
+
+def _paths(state_directory: Path) -> list[Path]:
+    return sorted((state_directory / FOLLOWERS_DIRECTORY).glob("*.json"))
+
+
+def _read(path: Path) -> FollowerState:
+    try:
+        return jsontext.build(FollowerState, jsontext.parse(path.read_text("utf-8")))
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"cannot read {path}, the state of a follower: {error}; remove it, then its position "
+            "is read from its target again, and if the log was cut since the target last followed, "
+            "make the target anew"
+        ) from error

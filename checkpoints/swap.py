@@ -14,6 +14,7 @@ Parts are swapped in the order given; the state directory, which describes the o
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -101,11 +102,11 @@ def finish_owned_swap(output: Path) -> list[Path]:
     """Do the work of ``finish_swap`` for a caller that already owns the output."""
     journal = output / ASIDE_DIRECTORY / JOURNAL_NAME
     try:
-        steps = [_Step(**fields) for fields in jsontext.parse(journal.read_text("utf-8"))]
+        steps = _steps(jsontext.parse(journal.read_text("utf-8")))
     except FileNotFoundError:
         clear_aside(output)
         return []
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise StoreError(
             f"cannot read {journal}, which says what a rebuild had begun to swap: {error}; "
             f"look at what is in {journal.parent}, then remove it"
@@ -143,6 +144,18 @@ def _take(output: Path, step: _Step) -> None:
             fsops.rename(new, target)
     if _inode(old) is not None and _inode(kept) is None:
         fsops.rename(old, kept)
+
+
+def _steps(document: object) -> list[_Step]:
+    """Return the steps of a journal. Raises ValueError, also for a path that leads elsewhere."""
+    if not isinstance(document, list):
+        raise ValueError("there is no list of steps")
+    steps = [jsontext.build(_Step, fields) for fields in document]
+    for path in (path for step in steps for path in (step.path, step.kept)):
+        parts = os.fsencode(path).split(b"/")
+        if {b"", b".", b".."} & {*parts} or b"\0" in b"".join(parts) or max(map(len, parts)) > 255:
+            raise ValueError(f"{path!r:.80} is no path below the output")
+    return steps
 
 
 def _kept(part: str, number: int) -> str:

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes
 from checkpoints.followers import (
     FollowerState,
     note_truncation,
-    read_follower_states,
+    read_follower_state,
     write_follower_state,
 )
 from sources.livesettings import LiveSettings
@@ -168,9 +168,9 @@ class _FollowerThread(threading.Thread):
 
     def _load(self) -> None:
         """Load the state that earlier runs left, including a cut that this run has noted."""
-        for known in read_follower_states(self._directory):
-            if known.name == self.state.name:
-                self.state = replace(known, target=self.state.target)
+        known = read_follower_state(self._directory, self.state.name)
+        if known is not None:
+            self.state = replace(known, name=self.state.name, target=self.state.target)
         self._counts_before = self.state.counts
 
     def _follow(self) -> None:
@@ -294,8 +294,11 @@ class Followers:
     """The followers of one run; without any it does nothing."""
 
     def __init__(self, config: DispatcherConfig, settings: StoreSettings, store_id: str) -> None:
-        """Open the targets. Raises UsageError as ``FollowerTarget.open`` does."""
+        """Open the targets. Raises UsageError as ``FollowerTarget.open`` does, and StoreError for a
+        state that cannot be read."""
         self._directory = config.state_directory
+        for target in config.followers:
+            read_follower_state(self._directory, target.name)
         self._signals = _Signals()
         self._threads = [
             _FollowerThread(target, config, settings, store_id, self._signals)

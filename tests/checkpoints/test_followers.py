@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 from checkpoints import FOLLOWERS_DIRECTORY
 from checkpoints.followers import (
     FollowerState,
     note_truncation,
+    read_follower_state,
     read_follower_states,
     write_follower_state,
 )
+from store.errors import StoreError
+
+DAMAGED = (
+    '{"name": "to', "", "null", "[]", "7", '"text"', '{"name": "a"}',
+    pytest.param("[" * 100_000, id="deep"),
+    '{"name": 1, "target": "t"}', '{"name": "a", "target": "t", "more": 1}',
+    '{"name": "a", "target": "t", "position": "7"}', '{"name": "a", "target": "t", "rows": 1.5}',
+    '{"name": "a", "target": "t", "rows": true}', '{"name": "a", "target": "t", "rows": null}',
+    '{"name": "a", "target": "t", "truncate_to": [1]}',
+    '{"name": "a", "target": "t", "counts": [1]}',
+    '{"name": "a", "target": "t", "counts": {"b": "c"}}',
+    '{"name": "a", "target": "t", "error": 5}',
+)  # fmt: skip
 
 
 def cuts(state: Path) -> dict[str, int | None]:
@@ -32,10 +49,15 @@ def test_the_lowest_cut_counts_until_it_is_made(tmp_path: Path) -> None:
     assert cuts(tmp_path) == {"one": 700, "two": 300}
 
 
-def test_a_file_that_cannot_be_read_stands_for_a_target(tmp_path: Path) -> None:
-    """The cut is noted for it as well."""
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_file_that_cannot_be_read_stands_for_a_target(tmp_path: Path, text: str) -> None:
+    """The error names it and what to do. A cut is noted for it as well."""
     (tmp_path / FOLLOWERS_DIRECTORY).mkdir()
-    (tmp_path / FOLLOWERS_DIRECTORY / "torn.json").write_text('{"name": "to')
-    assert cuts(tmp_path) == {}
+    path = tmp_path / FOLLOWERS_DIRECTORY / "torn.json"
+    path.write_text(text)
+    for read in (cuts, partial(read_follower_state, name="torn")):
+        with pytest.raises(StoreError, match=f"cannot read {path}, .*; remove it"):
+            read(tmp_path)
+    assert read_follower_state(tmp_path, "other") is None
     note_truncation(tmp_path, 500)
     assert cuts(tmp_path) == {"torn": 500}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -29,6 +30,12 @@ PARTS = ["consumequeue", "index", "gone/topic", "fresh/topic", "checkpoint", "re
 """Both sides have the first, the second and the last two; one side each the others."""
 NO_EXCHANGE = "".join(f"exchange:{number}=EINVAL," for number in range(1, 5))
 """As a file system answers that cannot."""
+
+
+def step(**fields: object) -> str:
+    """A journal of one step, with these fields instead of sound ones."""
+    sound = {"path": "consumequeue", "kept": "consumequeue.replaced-1", "inode": None}
+    return json.dumps([{**sound, **fields}])
 
 
 def old_files(part: str) -> dict[str, bytes]:
@@ -206,14 +213,28 @@ def test_what_a_running_rebuild_has_built_is_let_be(tmp_path: Path) -> None:
     assert files_of(build_root(output) / "consumequeue") == new_files("consumequeue")
 
 
-def test_a_damaged_journal_changes_nothing(tmp_path: Path) -> None:
-    """The line names it."""
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[", "null", "5", '"path"', '{"path": "consumequeue"}', "[5]", '["path"]', "[[]]",
+        '[{"path": "consumequeue"}]', pytest.param("[" * 100_000, id="deep"),
+        step(path=5), step(path=None), step(kept=[]),
+        step(kept={}), step(inode="5"), step(inode=1.5), step(inode=True), step(more=1),
+        step(path="../elsewhere"), step(path="/elsewhere"), step(kept="index/../.."), step(kept=""),
+        step(path="index\0"), step(path="\ud800"), step(path="a" * 256),
+        f"[{step()[1:-1]}, {step(kept=7)[1:-1]}]",
+    ],
+)  # fmt: skip
+def test_a_damaged_journal_changes_nothing(tmp_path: Path, text: str) -> None:
+    """The line names it and what to do."""
     output = make_output(tmp_path / "output")
     journal = output / ASIDE_DIRECTORY / "swap.json"
-    journal.write_text('[{"path": "consumequeue"}]')
-    with pytest.raises(StoreError, match=f"cannot read {journal}"):
+    journal.write_text(text)
+    before = tree(output / ASIDE_DIRECTORY)
+    with pytest.raises(StoreError, match=f"cannot read {journal}, .*, then remove it"):
         finish_swap(output)
     assert generations(output) == ["old"] * len(PARTS)
+    assert tree(output / ASIDE_DIRECTORY) == before
 
 
 def test_links_and_other_file_systems_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from checkpoints.ownership import Ownership
 from store.state.brokerlock import BrokerLock
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, Call, reput
+from tests.support.derived_output import DerivedOutput
 
 
 def assert_one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
@@ -193,6 +194,40 @@ def test_wrong_option_values(
         dispatch(store, output)
     done = call("run", store, "--output", output, "--once", *arguments)
     assert_one_line(done, 2, part)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": 1, "target": "t"}', '{"name": "a", "target": "t", "position": "7"}', "[1]"]
+)
+def test_damaged_state_of_a_follower(ram_path: Path, call: Call, text: str) -> None:
+    """The file, what is wrong in it, what to do."""
+    output = DerivedOutput.unpack("plain", ram_path)
+    output.start()
+    path = output.state / "followers" / "a.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    done = call("status", output.store, "--output", output.root)
+    assert_one_line(done, 1, f"cannot read {path}", "remove it, then its position")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5", '[{"path": 5, "kept": "a", "inode": null}]',
+        '[{"path": "index", "kept": "../a", "inode": null}]',
+    ],
+)  # fmt: skip
+def test_damaged_journal_of_a_rebuild(
+    golden: Callable[[str], Path], tmp_path: Path, call: Call, text: str
+) -> None:
+    """As a follower's state; nothing else is made."""
+    path = tmp_path / "output" / ".reput-rebuild" / "swap.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    for command in (("run", "--once"), ("rebuild",)):
+        done = call(*command, golden("plain"), "--output", tmp_path / "output")
+        assert_one_line(done, 1, f"cannot read {path}", "look at what is in", "then remove it")
+    assert path.read_text() == text
 
 
 def test_broken_broker_conf(golden: Callable[[str], Path], tmp_path: Path, call: Call) -> None:
