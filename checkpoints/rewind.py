@@ -229,15 +229,16 @@ def _cut_queues(log: CommitLog, built: Built, offset: int, end: int) -> _Cut:
     )
     cut, lost, possible = _Cut(), "", offset
     for key, files in queues:
-        kept = files.find_end(offset)
-        units = (files.find_end(end) - kept) // files.unit_size
+        kept, last = files.find_end(offset), files.find_end(end)
+        is_emptied = last > kept == files.starts[0]
+        first = _first_unit(files) if is_emptied else None
+        # blank units before the first message of a queue are not counted
+        begin = kept // files.unit_size if first is None else first.index
+        units = last // files.unit_size - begin
         cut.queues += bool(units)
         cut.units += units
         cut.last_kept = max(cut.last_kept, (files.last_unit(kept) or (-1, 0))[0])
-        if not units or not files.starts[0] or kept > files.starts[0]:
-            continue
-        first = _first_unit(files)
-        if first is not None and not _stands_by_itself(log, key, files, first):
+        if first and files.starts[0] and not _stands_by_itself(log, key, files, first):
             possible = max(possible, first.offset + first.size)
             lost = f"topic {key.topic} queue {key.queue_id}"
     if lost:
