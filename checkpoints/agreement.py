@@ -91,14 +91,21 @@ def what_differs(log: CommitLog, log_end: int | None, watermark: Watermark) -> s
     """Return the sign that a log is not the one that the watermark was set for; None without one.
 
     ``log_end`` is the log's sealed end, if it is known. The last record below the watermark must be
-    the one that was dispatched, unless retention removed it.
+    the one that was dispatched, unless retention removed it; and if a BLANK or damage followed it
+    up to the watermark, no record may be in their place.
     """
     last, end = watermark.last_record_offset, watermark.end_offset
     if log_end is not None and end > log_end:
         return f"the log ends at {log_end}, before the watermark {end}"
     is_lost = last >= log.min_offset and not (log.segment_at(last) or log.segment_after(last))
     if is_same_log(log, watermark) and not is_lost:
-        return None
+        following = last + log.stated_size(last) if last >= log.min_offset else end
+        if following >= end or not isinstance(log.record_starting_at(following), Record):
+            return None
+        return (
+            f"a record is at physical offset {following}, below the watermark {end}, where none "
+            "was when the log was dispatched"
+        )
     return (
         f"the record at physical offset {last}, below the watermark {end}, is not the one that was "
         "dispatched"

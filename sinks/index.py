@@ -231,8 +231,11 @@ class IndexFileWriter:
             first = index_count - 1
             entry = file.entry(first)
             offset = entry.phy_offset
-            if offset < self._log.min_offset and entry != NEVER_WRITTEN:
-                return index_count  # the message was removed from the log
+            if offset < self._log.min_offset:
+                if entry != NEVER_WRITTEN:
+                    return index_count  # the message was removed from the log
+                index_count = first
+                continue
             while first > 1 and file.entry(first - 1).phy_offset == offset:
                 first -= 1
             in_files_before = self._count_at_end(before, offset) if first == 1 else 0

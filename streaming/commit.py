@@ -110,7 +110,8 @@ class Committer:
             fsops.sync_file_system_of(self._config.output)
         self._store_checkpoint.take_over(plan, self._log, is_ours)
         clear_from = self._advance_to(plan)
-        durable_end = plan.watermark.end_offset if is_ours else None
+        current = self._watermark.current
+        durable_end = current.end_offset if is_ours and current else None
         self._writers = self._indexes.open_writers(
             self._config.output, self._ledger, durable_end, self._log
         )
@@ -119,6 +120,8 @@ class Committer:
             self._store_checkpoint.may_be_ahead = False
             for writer in self._writers:
                 writer.truncate(clear_from)
+        if plan.lost is not None and current is not None:
+            self._watermark.advance(replace(current, end_offset=plan.lost[1]))
         if plan.truncate_to is not None:
             self._store_checkpoint.write(self._watermark.current, self._writers, is_cut=True)
 
@@ -127,9 +130,12 @@ class Committer:
 
         A cut is recorded here, before any unit is removed: if the removal is interrupted, the next
         start finds the abort file and clears from the same watermark. Without that, a half-finished
-        cut could make the log seem to agree with the remaining units.
+        cut could make the log seem to agree with the remaining units. For the same reason the
+        watermark passes a lost range only once no unit of it is left.
         """
         position, epoch, clear_from = plan.watermark, plan.watermark.epoch + 1, plan.truncate_to
+        if plan.lost is not None:
+            position = replace(position, end_offset=plan.lost[0])
         if clear_from is None and self._watermark.current and self._config.abort_file.exists():
             # the last run wrote a batch in part: the log may have lost its messages and gone on
             # with others, and nothing else would remove their units from queues that get no new
@@ -183,7 +189,11 @@ class Committer:
             )
         counts = DispatchCounts()
         for bad in batch.bad:
-            self._note_bad(bad, counts)
+            done = bad.status is Status.SEGMENT_DELETED and bad.start < current.end_offset
+            # a batch that comes again may find less of the log, which has been dispatched
+            rest = replace(bad, start=min(current.end_offset, bad.end)) if done else bad
+            if rest.start < rest.end:
+                self._note_bad(rest, counts)
         for writer in self._writers:
             self._watermark.check_owned()
             counts.add(writer.write(batch))

@@ -14,7 +14,7 @@ from store.log.kernelbase import i32, i64, kernel, prefetch, put32, put64
 
 _slot_position = njit(inline="always")(indexfile.slot_position)
 _entry_position = njit(inline="always")(indexfile.entry_position)
-_INTEGER_MAX = 0x7FFFFFFF
+INTEGER_MAX = 0x7FFFFFFF
 PREFETCH_DISTANCE = 16
 """Entries to prefetch ahead: slots spread over 20 MB, and a cache miss costs ten entries."""
 
@@ -55,7 +55,7 @@ def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_time
         time_diff = np.int64(0)
         if begin_timestamp > 0:
             # Java's division rounds to zero, which differs only for negative values
-            time_diff = min(max((store_timestamp - begin_timestamp) // 1000, 0), _INTEGER_MAX)
+            time_diff = min(max((store_timestamp - begin_timestamp) // 1000, 0), INTEGER_MAX)
         key_hash = np.int64(hashes[at])
         slot = _slot_position(np.int64(np.uint32(key_hash) % slots))
         position = _entry_position(max_hash_slot_num, index)

@@ -164,7 +164,7 @@ class MappedIndexFile:
 
         ``previous`` is the header of the previous file. ``store_timestamp_at`` reads the time of
         the record at a physical offset; if the record is gone (None), the header's begin time and
-        the last entry's seconds are used instead.
+        the last entry's seconds are used instead, or the header's end time if it fits them.
         """
         header = IndexHeader.of_follow_up(previous)
         if kept.index_count > 1:
@@ -186,9 +186,14 @@ class MappedIndexFile:
         if begin is None:
             begin = self.header.begin_timestamp
         end = store_timestamp_at(last.phy_offset)
-        if end is None:
+        if end is None and kept.index_count == 2:
             # timeDiff of a follow-up file's first entry counts from the previous file's end
-            end = begin + last.time_diff * 1000 if kept.index_count > 2 else begin
+            end = begin
+        if end is None:
+            before = self.header
+            seconds = min(max((before.end_timestamp - begin) // 1000, 0), indexkernel.INTEGER_MAX)
+            is_sound = (before.end_phy_offset, seconds) == (last.phy_offset, last.time_diff)
+            end = before.end_timestamp if is_sound else begin + last.time_diff * 1000
         return IndexHeader(
             begin, end, first.phy_offset, last.phy_offset, kept.hash_slot_count, kept.index_count
         )

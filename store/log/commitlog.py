@@ -331,7 +331,11 @@ class CommitLog:
 
     def record_starting_at(self, offset: int) -> Record | Outcome:
         """Decode the record at ``offset``, of the size that its own first field gives."""
-        return self.record_at(offset, int.from_bytes(self.read(offset, _SIZE_LENGTH), "big"))
+        return self.record_at(offset, self.stated_size(offset))
+
+    def stated_size(self, offset: int) -> int:
+        """totalSize of the record that begins at ``offset``, whatever it is; 0 beyond the log."""
+        return int.from_bytes(self.read(offset, _SIZE_LENGTH), "big")
 
     def store_time(self, offset: int) -> int:
         """storeTimestamp of the record that begins at ``offset``, ms; NO_TIME if no file has its

@@ -63,11 +63,18 @@ class InTurn:
 
 
 @contextmanager
-def quick(directory: Path, seed: int | None = None) -> Iterator[Workloads]:
-    """The workloads, with syncs one after another and no wait for the log's seal."""
+def one_after_another() -> Iterator[pytest.MonkeyPatch]:
+    """Syncs one after another and no wait for the log's seal."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unsynced, "ThreadPoolExecutor", InTurn)
         patch.setattr(LogTail, "SEAL_SECONDS", 0.0)
+        yield patch
+
+
+@contextmanager
+def quick(directory: Path, seed: int | None = None) -> Iterator[Workloads]:
+    """The workloads, as ``one_after_another``."""
+    with one_after_another() as patch:
         yield Workloads(directory, patch, seed)
 
 

@@ -85,11 +85,8 @@ class GrownLog:
 
     def cut(self, kept: int) -> None:
         """Lose all records but the first ones, as a broker that starts again sees to it."""
-        plain = self.plain
-        del plain.spans[kept:], self.queues[kept:]
-        plain.end = plain.spans[-1][1] if kept else 0
-        del plain.image[max(-(-plain.end // FILE_SIZE), 1) * FILE_SIZE :]
-        plain.image[plain.end :] = bytes(len(plain.image) - plain.end)
+        self.plain.cut(self.plain.spans[kept - 1][1] if kept else 0)
+        del self.queues[kept:]
         self._write()
 
     def tear(self, kept: int) -> None:

@@ -76,10 +76,10 @@ class Disk:
         self.pending: list[_Pending] = []
 
     @classmethod
-    def after(cls, recorder: Recorder) -> Disk:
-        """The disk after all that was recorded."""
+    def after(cls, recorder: Recorder, count: int | None = None) -> Disk:
+        """The disk after the first ``count`` recorded operations; after all of them for None."""
         disk = cls(recorder.begin, recorder.directories())
-        for operation in recorder.operations:
+        for operation in recorder.operations[:count]:
             disk.apply(operation)
         return disk
 

@@ -96,6 +96,22 @@ class Content:
     directories: dict[int, dict[str, int]] = field(default_factory=lambda: {ROOT: {}})
     files: dict[int, bytearray] = field(default_factory=dict)
 
+    def apply(self, operation: Operation) -> None:
+        """Change what an operation changes."""
+        if isinstance(operation, Names):
+            for directory, name, file in operation.changes:
+                self.directories[directory].pop(name, None)
+                if file is not None:
+                    self.directories[directory][name] = file
+        elif isinstance(operation, Write):
+            data = self.files[operation.file]
+            data.extend(bytes(max(operation.at - len(data), 0)))
+            data[operation.at : operation.at + len(operation.data)] = operation.data
+        elif isinstance(operation, Resize):
+            data = self.files[operation.file]
+            del data[operation.size :]
+            data.extend(bytes(operation.size - len(data)))
+
     def tree(self) -> Tree:
         """Return everything that has a name."""
         found: Tree = {}
@@ -154,6 +170,22 @@ class Recorder:
         with self._lock:
             self._find_stores()
             self.notes.append((len(self.operations), kind, value))
+
+    def rewind(self, count: int) -> Tree:
+        """Forget all operations but the first ``count``; return the tree as it was then, which the
+        caller lays before the recording goes on. No file is open any more."""
+        del self.operations[count:]
+        self.notes = [note for note in self.notes if note[0] <= count]
+        self._descriptors.clear()
+        self._mappings.clear()
+        directories, files = self._live.directories, self._live.files
+        self._live = Content(
+            {number: dict(self.begin.directories.get(number, {})) for number in directories},
+            {number: bytearray(self.begin.files.get(number, b"")) for number in files},
+        )
+        for operation in self.operations:
+            self._live.apply(operation)
+        return self._live.tree()
 
     def directories(self) -> Collection[int]:
         """Return the numbers of all directories that have existed."""
@@ -229,19 +261,7 @@ class Recorder:
     def _add(self, operation: Operation) -> None:
         self._find_stores()
         self.operations.append(operation)
-        if isinstance(operation, Names):
-            for directory, name, file in operation.changes:
-                self._live.directories[directory].pop(name, None)
-                if file is not None:
-                    self._live.directories[directory][name] = file
-        elif isinstance(operation, Write):
-            data = self._live.files[operation.file]
-            data.extend(bytes(max(operation.at - len(data), 0)))
-            data[operation.at : operation.at + len(operation.data)] = operation.data
-        elif isinstance(operation, Resize):
-            data = self._live.files[operation.file]
-            del data[operation.size :]
-            data.extend(bytes(operation.size - len(data)))
+        self._live.apply(operation)
 
     def _find_stores(self) -> None:
         """Record changes of mapped files as writes."""

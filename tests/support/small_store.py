@@ -86,10 +86,16 @@ class SmallStore:
         return sorted(path.name for path in root.iterdir()) if root.is_dir() else []
 
     def check(
-        self, *, verify: bool = True, front: int = 0, gone: Sequence[tuple[int, int]] = ()
+        self,
+        *,
+        verify: bool = True,
+        front: int = 0,
+        gone: Sequence[tuple[int, int]] = (),
+        is_all: bool = True,
     ) -> Expected:
-        """Assert that the output is what the log's bytes stand for; return that. ``front`` is where
-        the log begins now, ``gone`` was removed before it was dispatched."""
+        """Assert that the output is what the log's bytes stand for up to the watermark, and with
+        ``is_all`` that no whole record is left; return that. ``front`` is where the log begins now,
+        ``gone`` was removed before it was dispatched."""
         end = self.end
         expected = expected_of(self.plain, end, gone)
         assert tree(self.output.root / "consumequeue") == expected.queues.tree()
@@ -98,8 +104,15 @@ class SmallStore:
             # a start that cannot read a queue's last message lists a jump again that still stands
             listed -= {one for one in listed - expected.listed if one[2] == "queue_offset_gap"}
         assert listed == expected.listed
-        assert self.output.index() == expected.index.files
-        assert later_boundary(self.plain, end) is None
+        index = self.output.index()
+        if len(index) > len(expected.index.files) and not index[-1].entries:
+            # a batch that a crash ended may have asked for it
+            index.pop()
+        if index and expected.index.files and index[-1].end_phy_offset < front:
+            # the header is not synced, and its message may be gone: its entry counts seconds
+            index[-1].end_timestamp = expected.index.files[-1].end_timestamp
+        assert index == expected.index.files
+        assert not is_all or later_boundary(self.plain, end) is None
         # where a log has lost its front, reput verify finds each first place by counting entries,
         # and errs in small queues with odd queue offsets
         if verify and max(front, self.plain.start) == 0:

@@ -13,6 +13,7 @@ from checkpoints.ownership import Ownership
 from checkpoints.swap import finish_swap
 from store import fsops
 from store.config import StoreSettings
+from store.errors import StoreError
 from store.log.commitlog import CommitLog
 from store.runs.dispatch import BatchSettings, DispatchBatch, Run
 from store.state.built import settings_of
@@ -78,9 +79,10 @@ class Running:
         self._live = BatchSettings(batch_topics, settings.message_delay_levels_ms)
 
     def scan(self, end: int) -> DispatchBatch:
-        """The batch from the position up to ``end``."""
+        """The batch from the position up to ``end``. Raises StoreError as ``foreachbatch``."""
         batch = self.start.indexes.scan(self.log, self.position, end, self._live)
-        assert batch is not None
+        if batch is None:
+            raise StoreError(f"the log between {self.position} and {end} changed")
         return batch
 
     def commit(self, batch: DispatchBatch) -> None:

@@ -104,6 +104,14 @@ class PlainLog:
             self.image.extend(bytes(-(-missing // self.file_size) * self.file_size))
         self.image[at : at + len(data)] = data
 
+    def cut(self, end: int) -> None:
+        """Lose all bytes from ``end`` on, as a broker that starts again sees to it; the first file
+        stays."""
+        self.spans = [span for span in self.spans if span[1] <= end]
+        self.end, at = end, end - self.start
+        del self.image[max(-(-at // self.file_size), 1) * self.file_size :]
+        self.image[at:] = bytes(len(self.image) - at)
+
     def bytes_at(self, span: tuple[int, int]) -> bytes:
         """The bytes of [start, end)."""
         return bytes(self.image[span[0] - self.start : span[1] - self.start])

@@ -20,8 +20,10 @@ from tests.support.seeds import choose_seed
 from tests.torture import (
     clock,
     derivedrot,
+    dispatchermachine,
     failingwrites,
     kills,
+    logmachine,
     logrot,
     races,
     shuffledappend,
@@ -31,7 +33,7 @@ from tests.torture import (
 
 MODULES = (
     torntail, logrot, derivedrot, sparkcheckpoint, failingwrites, kills, races, shuffledappend,
-    clock,
+    clock, logmachine, dispatchermachine,
 )  # fmt: skip
 KINDS: dict[str, ModuleType] = {module.NAME.replace(" ", "-").lower(): module for module in MODULES}
 SHOWN_FAILURES = 20

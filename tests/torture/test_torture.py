@@ -10,9 +10,11 @@ import pytest
 
 from tests.torture import (
     clock,
+    dispatchermachine,
     failingwrites,
     interrupted,
     kills,
+    logmachine,
     logrot,
     races,
     shuffledappend,
@@ -22,7 +24,7 @@ from tests.torture import (
 
 SAMPLES = {
     logrot: 1000, torntail: 3, sparkcheckpoint: 20, failingwrites: 100, kills: 40, races: 30,
-    shuffledappend: 15, clock: 10,
+    shuffledappend: 15, clock: 10, logmachine: 10, dispatchermachine: 12,
 }  # fmt: skip
 
 

@@ -281,6 +281,9 @@ class _Pass:
         if self._ledger.path.name in kinds:
             self._ledger.heal()
         watermark, lowered = self._watermark, self._replay_from
+        if watermark is None and self._index is not None and self._index.begin is None:
+            # nothing tells from where on the index has entries, and not all messages have units
+            lowered = self._scope.start
         if lowered is not None:
             lower_logics_physical_offset(self._output, lowered)
         if watermark is None:

@@ -1,0 +1,126 @@
+"""Short histories of a log after which an output was once wrong, as ``dispatchermachine`` has found
+them. The oracle is ``small_store``'s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from store.state.watermark import FILE_NAME
+from streaming.config import DispatcherConfig
+from tests.support.small_store import SmallStore
+from tests.support.sparkless import running
+from tests.support.wire import PlainLog
+
+FILE_SIZE = 2048
+
+
+def log_of(bodies: list[int], *, queue_id: int = 0) -> PlainLog:
+    """Messages with a key each; the first one is of ``queue_id``."""
+    plain = PlainLog(FILE_SIZE)
+    for number, size in enumerate(bodies):
+        append(plain, number, size, queue_id if number == 0 else 0)
+    return plain
+
+
+def append(plain: PlainLog, number: int, size: int, queue_id: int = 0) -> None:
+    plain.append(
+        body=bytes(size), queue_id=queue_id, queue_offset=number,
+        properties=b"UNIQ_KEY\x01k%d\x02" % number,
+        store_timestamp=1_700_000_000_000 + 1234 * number,
+    )  # fmt: skip
+
+
+def begin(store: SmallStore) -> None:
+    """Take the output over, and dispatch nothing."""
+    with running(DispatcherConfig(store.output.store, store.output.root, once=True)):
+        pass
+
+
+def retire(store: SmallStore) -> None:
+    """Remove the log's first file."""
+    min((store.output.store / "commitlog").iterdir()).unlink()
+
+
+def grown(store: SmallStore, number: int, *sizes: int) -> None:
+    """Append further messages."""
+    for at, size in enumerate(sizes, number):
+        append(store.plain, at, size)
+    store.plain.write(store.output.store / "commitlog")
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_record_takes_the_place_of_a_blank(tmp_path: Path, is_running: bool) -> None:
+    """The watermark was beyond the BLANK, the broker lost it, and the last record is the same."""
+    plain = log_of([500, 500, 300, 1000])
+    plain.cut(FILE_SIZE)
+    store = SmallStore(tmp_path, plain)
+    store.output.start()
+    assert store.end == FILE_SIZE
+    if is_running:
+        config = DispatcherConfig(store.output.store, store.output.root, once=True)
+        with pytest.raises(Exception, match="start it again"), running(config) as run:
+            plain.cut(plain.spans[-1][1])
+            grown(store, 3, 10, 1000)
+            run.committer.tend()
+    else:
+        plain.cut(plain.spans[-1][1])
+        grown(store, 3, 10, 1000)
+    store.output.start()
+    store.check()
+
+
+def test_no_unit_of_an_ended_batch_stays_in_a_lost_range(tmp_path: Path) -> None:
+    """Retention takes messages whose units a killed run had written beyond the watermark."""
+    store = SmallStore(tmp_path, log_of([100]))
+    begin(store)
+    path = store.output.state / FILE_NAME
+    before = path.read_bytes()
+    store.output.start()
+    path.write_bytes(before)
+    (store.output.state / "abort").touch()
+    grown(store, 1, 1000, 1000)
+    retire(store)
+    store.output.start()
+    store.check(front=FILE_SIZE, gone=[(0, FILE_SIZE)])
+
+
+def test_what_is_dispatched_is_not_lost(tmp_path: Path) -> None:
+    """A batch comes again after retention has taken its messages."""
+    store = SmallStore(tmp_path, log_of([100, 1000, 1000]))
+    store.output.start()
+    config = DispatcherConfig(store.output.store, store.output.root, once=True)
+    with running(config) as run:
+        retire(store)
+        run.log.refresh()
+        run.position = 0
+        run.commit(run.scan(store.end))
+    store.check(front=FILE_SIZE)
+
+
+def test_a_watermark_lost_before_the_first_batch(tmp_path: Path) -> None:
+    """The first message has no unit, but its key is indexed."""
+    store = SmallStore(tmp_path, log_of([100, 100], queue_id=-1))
+    begin(store)
+    path = store.output.state / FILE_NAME
+    path.write_bytes(bytes(path.stat().st_size))
+    store.output.verify(repair=True)
+    store.output.start()
+    store.check()
+
+
+@pytest.mark.parametrize("messages", [1, 2])
+def test_an_index_outlives_its_messages(tmp_path: Path, messages: int) -> None:
+    """Retention has taken all that is indexed, the log's very first message too: a start changes
+    neither entries nor times."""
+    store = SmallStore(tmp_path, log_of([100] * messages))
+    store.output.start()
+    before = store.output.index()
+    grown(store, messages, 1000, 1000)
+    end = store.end
+    retire(store)
+    begin(store)
+    assert store.output.index() == before
+    store.output.start()
+    store.check(front=FILE_SIZE, gone=[(end, FILE_SIZE)])

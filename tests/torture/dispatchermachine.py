@@ -1,0 +1,372 @@
+"""A rule machine of the dispatcher: its log does all that ``logmachine`` has it do, while it is
+started, dispatches, stops, is killed and loses power at any operation, and files of its output rot.
+
+The model is the log's image in memory; ``small_store`` says what must stand in an output of it. The
+output is compared after each step that ends, and in the end; after each crash the disk must hold
+what was acknowledged. Spark is not needed: its files are written as it writes them, never synced.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from store.errors import (
+    CommitLogError,
+    IndexFileError,
+    QueueFileError,
+    ReputError,
+    StoreError,
+    UsageError,
+)
+from store.log.cursor import LogTail
+from store.log.record import Record
+from store.state.watermark import read_watermark
+from streaming import commit
+from streaming.config import DispatcherConfig
+from tests.support.file_damage import damage_file
+from tests.support.golden import tree
+from tests.support.plain_walk import PlainWalk
+from tests.support.power_cuts import Disk, mount
+from tests.support.queue_units import queue_units
+from tests.support.recorder import Recorder, Tree
+from tests.support.small_store import expected_of
+from tests.support.sparkless import Running, SparkFiles, running
+from tests.support.wire import PlainLog
+from tests.torture.logmachine import EXAMPLES, SEEDS, LogRules, polled, run_machine
+
+NAME = "dispatcher machine"
+CASES = 2_000
+WATERMARK = "watermark"
+SUFFICIENT = 16
+"""Units that must agree with a log that was cut, where more do not (ARCHITECTURE.md)."""
+
+
+class DispatcherMachine(LogRules):
+    """One output, on a disk whose operations are recorded."""
+
+    def open(self) -> None:
+        """An empty output; no dispatcher runs."""
+        self._held = ExitStack()
+        self._running: Running | None = None
+        self._tail: LogTail
+        self._spark: SparkFiles
+        self._root = self.store.output.root
+        self._root.mkdir()
+        self._begin_disk()
+        self._begin_output()
+
+    def _begin_disk(self) -> None:
+        """All that is there is durable."""
+        self._recorder = Recorder(self._root)
+        self._recorder.__enter__()
+        self._began = 0
+        """The number of operations before the last step."""
+
+    def _begin_output(self) -> None:
+        """Nothing is derived from the log as it is now."""
+        self._acknowledged = -1
+        """The watermark that somebody was told before the recording."""
+        self._gone: list[tuple[int, int]] = []
+        """Ranges that retention took before they were dispatched."""
+        self._cut_at: int | None = None
+        """The lowest end below the watermark to which the log was cut, until a start has healed
+        the output and nothing can undo that any more."""
+        self._is_healed = False
+        self._is_surprised = False
+        """Whether the log was cut while the dispatcher runs."""
+
+    @property
+    def _mark(self) -> int | None:
+        found = read_watermark(self.store.output.state)
+        return None if found is None else found.end_offset
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether the log has lost what was dispatched, and no start has seen it."""
+        return self._cut_at is not None and (self._mark or 0) > self._cut_at
+
+    @property
+    def read_end(self) -> int:
+        """The watermark: what lies below it is not read again."""
+        return max(self._mark or 0, self.first)
+
+    @property
+    def may_retire(self) -> bool:
+        """As above; where nothing is left of a cut, nobody can see that there was one."""
+        return super().may_retire and not self._is_cut
+
+    def may_lose(self, end: int) -> bool:
+        """As above; a watermark without a last record does not show a cut."""
+        found = read_watermark(self.store.output.state)
+        is_seen = found is None or end >= found.end_offset or found.last_record_offset >= self.first
+        return super().may_lose(end) and is_seen
+
+    def lose(self, end: int) -> None:
+        """Nothing is acknowledged until the next start tells everybody of the cut."""
+        self._is_surprised = self._running is not None
+        if end < (self._mark or 0):
+            self._cut_at = end if self._cut_at is None else min(end, self._cut_at)
+            self._is_healed = False
+            self._recorder.notes.clear()
+            self._acknowledged = -1
+
+    def _told(self, count: int) -> int:
+        """The last acknowledged watermark after ``count`` operations."""
+        told = [value for at, _, value in self._recorder.notes if at <= count]
+        last = told[-1] if told else self._acknowledged
+        assert isinstance(last, int)
+        return last
+
+    def _step(self, work: Callable[[], object]) -> None:
+        """One step of a process, within which a crash may come."""
+        if self._is_healed:
+            self._cut_at = None
+        self._began = len(self._recorder.operations)
+        work()
+
+    def _let_go(self) -> None:
+        """Close what a process has open, as its end does."""
+        with suppress(KeyboardInterrupt):
+            self._held.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        self._held, self._running = ExitStack(), None
+
+    def _check(self, *, is_all: bool = False) -> None:
+        """The output is what the log stands for, up to the watermark."""
+        listed = self.store.listed()
+        # a file that is open can be read after it was removed
+        self._gone = [lost for lost in self._gone if (*lost, "segment_deleted") in listed]
+        self.store.check(verify=is_all, front=self.first, gone=self._gone, is_all=is_all)
+
+    @precondition(lambda self: self._running is None)
+    @rule()
+    def start(self) -> None:
+        """Start a dispatcher; where too little of the log is left, it refuses, and the operator
+        gives it an empty output."""
+        mark, is_cut = self._mark, self._is_cut
+        if not is_cut:
+            self._cut_at = None
+        if mark is None:
+            self._begin_model_anew()
+        elif mark < self.first and not is_cut:
+            self._gone.append((mark, self.first))
+        before = tree(self._root / "consumequeue")
+        try:
+            self._step(self._enter)
+        except CommitLogError as error:
+            assert "nothing was cut" in str(error), error
+            assert is_cut and not self._is_enough(), error
+            assert tree(self._root / "consumequeue") == before
+            self._give_up()
+            return
+        self._is_surprised, self._is_healed = False, True
+        self._check()
+
+    def _enter(self) -> None:
+        config = DispatcherConfig(self.store.output.store, self._root, once=True)
+        self._running = self._held.enter_context(running(config, on_watermark=self._learn))
+        self._spark = SparkFiles(config, self._running.start)
+        self._tail = LogTail(self._running.log)
+
+    def _learn(self, _runs: object) -> None:
+        self._recorder.note(WATERMARK, self._mark)
+
+    def _begin_model_anew(self) -> None:
+        """The model of an output that begins where the log begins now."""
+        plain = self.plain
+        image = plain.image[self.first - plain.start :]
+        self.store.plain = PlainLog(plain.file_size, self.first, image, self._whole())
+        self.store.plain.end = plain.end
+        self._begin_output()
+
+    def _is_enough(self) -> bool:
+        """Whether enough units agree with the log that was cut."""
+        assert self._cut_at is not None
+        kept, lost = 0, 0
+        for unit in queue_units(self._root):
+            end = unit.offset + unit.size
+            kept += self.first <= unit.offset and end <= self._cut_at
+            lost += self._cut_at < end <= (self._mark or 0)
+        return kept >= max(min(lost, SUFFICIENT), 1)
+
+    def _give_up(self) -> None:
+        self._recorder.__exit__()
+        self._let_go()
+        mount({}, self._root)
+        self._begin_disk()
+        self._begin_model_anew()
+
+    @precondition(lambda self: self._running is not None)
+    @rule(share=st.integers(1, 100))
+    def dispatch(self, share: int) -> None:
+        """Dispatch a batch of a share of what is there, in percent, or see that the log was
+        cut."""
+        run = self._running
+        assert run is not None
+        if self._is_cut:
+            self._step(lambda: self._see_the_cut(run))
+            self._end_by_error()
+            return
+        position = run.position
+        sealed_end = polled(self._tail, position)
+        end = self._spark.planned_end or self._batch_end(sealed_end, share)
+        if end > (self.plain.end if self.torn is None else self.torn[0]):
+            # beyond the watermark a run need not see a cut before the log has grown again
+            assert self._is_surprised, "a torn record was taken for a whole one"
+            self._end_by_error()
+            return
+        lost = max(position, self._mark or 0), min(self.first, end)
+        if lost[0] < lost[1]:
+            self._gone.append(lost)
+        try:
+            if end > position:
+                self._step(lambda: self._commit(run, end))
+        except StoreError as error:
+            assert "changed" in str(error) and self._is_surprised, error
+            self._end_by_error()
+            return
+        self._check()
+
+    def _see_the_cut(self, run: Running) -> None:
+        found = read_watermark(self.store.output.state)
+        assert found is not None and self._cut_at is not None
+        # a run need not see that damage or a BLANK has gone before a record is in its place
+        place = max((end for _, end in self.plain.spans if end <= found.end_offset), default=0)
+        is_there = isinstance(PlainWalk(self.plain).at(place), Record)
+        if found.last_record_offset >= self._cut_at or (place < found.end_offset and is_there):
+            with pytest.raises(CommitLogError, match="start it again"):
+                run.committer.tend()
+
+    def _batch_end(self, end: int, share: int) -> int:
+        """A record start up to the sealed end, or that."""
+        assert self._running is not None
+        position = self._running.position
+        items = PlainWalk(self.plain).items(max(position, self.first), end)
+        ends = [*(at for at in items.records if at > position), end]
+        return ends[(len(ends) - 1) * share // 100]
+
+    def _commit(self, run: Running, end: int) -> None:
+        self._spark.plan(end)
+        run.commit(run.scan(end))
+
+    def _end_by_error(self) -> None:
+        """The process ends, and its cleaning up is its own."""
+        error = CommitLogError("the log was cut")
+        with suppress(CommitLogError):
+            self._held.__exit__(CommitLogError, error, None)
+        self._held, self._running = ExitStack(), None
+
+    @precondition(lambda self: self._running is not None and not self._is_cut)
+    @rule()
+    def stop(self) -> None:
+        """End the run."""
+        self._step(self._held.close)
+        self._running = None
+        self._check()
+
+    @rule(share=st.integers(0, 100), is_kill=st.booleans(), seed=SEEDS)
+    def crash(self, share: int, is_kill: bool, seed: int) -> None:
+        """Kill the process, or cut the power, within the last step or after it."""
+        operations = len(self._recorder.operations)
+        count = self._began + (operations - self._began) * share // 100
+        told = self._told(count)
+        self._is_healed = False
+        self._recorder.__exit__()
+        self._let_go()
+        self._came_back(self._recorder.rewind(count), None if is_kill else random.Random(seed))
+        mark = self._mark
+        assert told <= (-1 if mark is None else mark), "acknowledged, and not on the disk"
+        if not self._is_cut:
+            self._check_below(mark)
+
+    def _came_back(self, everything: Tree, rng: random.Random | None) -> None:
+        """Lay the disk: after a kill everything, which may be lost still."""
+        if rng is None:
+            mount(everything, self._root)
+            self._recorder.__enter__()
+            self._began = len(self._recorder.operations)
+            return
+        told = self._told(len(self._recorder.operations))
+        mount(Disk.after(self._recorder).random_image(rng).tree, self._root)
+        self._begin_disk()
+        self._acknowledged = told
+
+    def _check_below(self, mark: int | None) -> None:
+        """Readers trust the units below the watermark, at any time."""
+        here = tree(self._root / "consumequeue")
+        self._gone = [lost for lost in self._gone if lost[1] <= (mark or 0)]
+        expected = expected_of(self.plain, mark or 0, self._gone)
+        for name, data in expected.queues.tree().items():
+            units = data.rstrip(b"\0")
+            assert here.get(name, b"")[: len(units)] == units, f"{name} lacks units"
+
+    @precondition(
+        lambda self: self._running is None and self._mark is not None and not self._is_cut
+        and self.first == 0
+    )  # fmt: skip
+    @rule(seed=SEEDS, is_started=st.booleans())
+    def rot(self, seed: int, is_started: bool) -> None:
+        """Damage a derived file; a start or a verification heals it. Where the log has lost its
+        front, nothing can build the entries of its messages again."""
+        rng, output = random.Random(seed), self.store.output
+        paths = [path for _, paths in sorted(output.files().items()) for path in paths]
+        paths = [path for path in paths if path.exists() and path.stat().st_size]
+        path, self._cut_at = rng.choice(paths), None
+        self._recorder.__exit__()
+        try:
+            damage_file(rng, path)
+            if is_started:
+                with suppress(ReputError):
+                    output.start()
+            try:
+                output.verify(repair=True)
+            except (QueueFileError, IndexFileError):
+                # the only file of its kind has another size now, as if a setting were wrong
+                path.unlink()
+                output.verify(repair=True)
+            except UsageError as error:
+                assert "--adopt" in str(error), error
+                output.start(adopt=True)
+            output.start()
+        finally:
+            self._begin_disk()
+        self._acknowledged = self._mark or 0
+        self._check()
+        assert output.verify().differences == ()
+
+    def finish(self) -> None:
+        """All that is whole is dispatched in the end, and durable."""
+        if self._running is None or self._is_cut or self._is_surprised:
+            self._end_by_error()
+            self.start()
+        if self._running is None:
+            self.start()
+        self.dispatch(100)
+        # the first one may have been the batch that Spark repeats
+        self.dispatch(100)
+        self.stop()
+        self._check(is_all=True)
+        self._recorder.check()
+        self._recorder.__exit__()
+        mount(Disk.after(self._recorder).durable(), self._root)
+        self._check(is_all=True)
+
+    def close(self) -> None:
+        """Let go of the output."""
+        if hasattr(self, "_recorder"):
+            self._recorder.__exit__()
+            self._let_go()
+
+
+def run(directory: Path, seed: int, case: int) -> str:
+    """One case."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit, "STORE_CHECKPOINT_SECONDS", 0.0)
+        run_machine(DispatcherMachine, directory, seed, case)
+    return f"{EXAMPLES} histories"
