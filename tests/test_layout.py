@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -237,3 +237,36 @@ def test_store_sinks_readers_checkpoints_and_the_commit_need_no_spark() -> None:
     assert done.stdout == f"imported {len(names)}\n", done.stderr
     canary = import_without(["sources.commitlog"], {"pyspark"})
     assert "blocked: pyspark" in canary.stderr
+
+
+HEAVY = {"numpy", "numba", "pyarrow", "pyspark", "pandas", "duckdb", "deltalake", "kafka", "lark"}
+
+
+def loaded_by(*words: str) -> set[str]:
+    """The heavy packages that the command with these words has imported at its end."""
+    code = (
+        "import atexit, sys; from reput.__main__ import main; sys.argv[1:] = " + repr(words) + "; "
+        "atexit.register(lambda: print(*{name.partition('.')[0] for name in sys.modules}, "
+        "file=sys.stderr)); main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return HEAVY & set(done.stderr.split())
+
+
+def test_the_list_of_commands_imports_no_command() -> None:
+    """The start of every command is that of ``--help``: a heavy package there slows them all."""
+    assert loaded_by("--help") == set()
+    assert loaded_by("--version") == set()
+    assert "numpy" in loaded_by("diff", "--help"), "what a command imports is not seen"
+
+
+def test_status_and_readers_import_no_spark(golden: Callable[[str], Path]) -> None:
+    """They run in a few tenths of a second, and Spark or numba alone take longer to import."""
+    store = str(golden("mixed"))
+    assert loaded_by("status", store) == {"numpy"}
+    slow = {"numba", "pyspark", "pandas", "duckdb", "deltalake", "kafka"}
+    assert loaded_by("get", store, "Topic_0", "0", "3").isdisjoint(slow)
+    assert loaded_by("query", store, "Topic_0", "--key", "k353").isdisjoint(slow)

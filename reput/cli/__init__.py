@@ -3,8 +3,8 @@ it returns. No decision about data is made here.
 
 Exit codes: 0 for done, 1 for failed, 2 for called wrongly. An error is one line on stderr.
 
-Commands import heavy packages (Spark, Arrow, numba: more than a second together) when they run, so
-that no command waits for the packages of another.
+A command's module is imported when the command is called, and what is heavy (Spark, Arrow, numba:
+more than a second together) when it runs, so that no command waits for the packages of another.
 """
 
 from __future__ import annotations
@@ -14,29 +14,12 @@ import os
 import re
 import sys
 from contextlib import suppress
+from typing import Any
 
 import typer
 
 from reput import __version__
-from reput.cli import (
-    checkpoints,
-    demo,
-    diff,
-    expire,
-    export,
-    groups,
-    inspect,
-    prepare,
-    produce,
-    read,
-    rebuild,
-    run,
-    serve,
-    sql,
-    status,
-    verify,
-)
-from reput.cli.commands import Command, Group
+from reput.cli.commands import MARKUP, DeferredCommand, Group
 from reput.cli.render import fail, set_up
 from reput.guard import foreign_packages
 from store.errors import ReputError
@@ -54,36 +37,114 @@ _USAGE_WORDS = (
 )
 """Expressions for typer's words, and what they become in a line of ours."""
 
+_COMMANDS = {
+    "run": (
+        "run:run",
+        "Dispatch a store's commitlog into consume queues, following it until stopped.",
+    ),
+    "serve": (
+        "serve:serve",
+        "Serve queues of stores to RocketMQ's consumers: a name server, and a broker for each "
+        "store.",
+    ),
+    "status": (
+        "status:status",
+        "Show the log's end, the watermark, the lag, the quarantine and every topic's queues.",
+    ),
+    "expire": (
+        "expire:expire",
+        "Show, or remove, the queue files whose messages the log no longer holds.",
+    ),
+    "verify": (
+        "verify:verify",
+        "Compare queues and index up to the watermark with the log; exit code 1 if any differs.",
+    ),
+    "get": (
+        "read:get",
+        "Show one message of a queue; exit code 1 if there is none.",
+    ),
+    "tail": (
+        "read:tail",
+        "Show a topic's last messages in the order in which they were stored.",
+    ),
+    "query": (
+        "read:query",
+        "Show the newest messages with a key, which the index finds; exit code 1 if there is none.",
+    ),
+    "search-time": (
+        "read:search_time",
+        "Show which queue offset a time has; exit code 1 if there is no such queue.",
+    ),
+    "lag": (
+        "groups:lag",
+        "Show the lag of consumer groups in each of their topics.",
+    ),
+    "sql": (
+        "sql:sql",
+        "Query the log in SQL: `select topic, count(*) from messages group by topic`.",
+    ),
+    "export": (
+        "export:export",
+        "Write a range of the log as Parquet files with a row per message.",
+    ),
+    "diff": (
+        "diff:diff",
+        "Compare two stores' queues and indexes, and name the first entry of each that differs.",
+    ),
+    "rebuild": (
+        "rebuild:rebuild",
+        "Build queues and index anew from a store's commitlog, compare, and swap them in.",
+    ),
+    "produce": (
+        "produce:produce",
+        "Append made-up messages to a store's commitlog, which is created if it is missing.",
+    ),
+    "demo": (
+        "demo:demo",
+        "Append to a live log, dispatch and serve it, consume it over the wire, and check it all.",
+    ),
+    "prepare": (
+        "prepare:prepare",
+        "Halve the start time of every later run; takes half a minute, once per installation.",
+    ),
+    "inspect": (
+        "inspect:app",
+        "Show records, queues and positions as they are, without writing.",
+    ),
+    "checkpoints": (
+        "checkpoints:app",
+        "Show, check and rewind the positions of an output. `list` may be left out.",
+    ),
+    "groups": (
+        "groups:app",
+        "Show consumer groups with their lag, and move their offsets. `list` may be left out.",
+    ),
+}
+"""Name -> the place of its function or group, and its line in ``--help``, the first paragraph of
+its own help; in the order of ``--help``."""
+
+
+class _CommandLine(Group):
+    """The commands of ``_COMMANDS``."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        deferred: dict[str, Any] = {
+            name: DeferredCommand(name, *entry) for name, entry in _COMMANDS.items()
+        }
+        self.commands.update(deferred)
+
+
 app = typer.Typer(
     name="reput",
-    cls=Group,
+    cls=_CommandLine,
     help="RocketMQ's message dispatch as a Spark Structured Streaming job.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=MARKUP,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run", cls=Command)(run.run)
-app.command("serve", cls=Command)(serve.serve)
-app.command("status", cls=Command)(status.status)
-app.command("expire", cls=Command)(expire.expire)
-app.command("verify", cls=Command)(verify.verify)
-app.add_typer(inspect.app, name="inspect")
-app.command("get", cls=Command)(read.get)
-app.command("tail", cls=Command)(read.tail)
-app.command("query", cls=Command)(read.query)
-app.command("search-time", cls=Command)(read.search_time)
-app.add_typer(groups.app, name="groups")
-app.command("lag", cls=Command)(groups.lag)
-app.command("sql", cls=Command)(sql.sql)
-app.command("export", cls=Command)(export.export)
-app.add_typer(checkpoints.app, name="checkpoints")
-app.command("diff", cls=Command)(diff.diff)
-app.command("rebuild", cls=Command)(rebuild.rebuild)
-app.command("produce", cls=Command)(produce.produce)
-app.command("demo", cls=Command)(demo.demo)
-app.command("prepare", cls=Command)(prepare.prepare)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,10 +1,16 @@
-"""typer's commands and groups, without the type that ``--help`` shows beside flags."""
+"""typer's commands and groups, without the type that ``--help`` shows beside flags, and what stands
+for a command until it is called."""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
+import typer
 from typer.core import TyperCommand, TyperGroup
+
+MARKUP: Final = "markdown"
+"""What docstrings, which are the commands' help, are written in."""
 
 
 class _Plain:
@@ -39,3 +45,35 @@ class DefaultGroup(Group):
         if args and not asks_for_help and args[0] not in self.commands:
             args = [first, *args]
         return super().parse_args(ctx, args)
+
+
+class DeferredCommand:
+    """Stands for a command or group in lists of commands. Whatever a list does not show is the
+    command's own, and the first use of it imports the command's module: its packages take longer
+    to import than ``--help`` or another command takes to run."""
+
+    short_help = rich_help_panel = None
+    hidden = deprecated = False
+    get_short_help_str = TyperCommand.get_short_help_str
+
+    def __init__(self, name: str, place: str, summary: str) -> None:
+        """``place`` is the module in ``reput.cli`` and its function or group, with a colon;
+        ``summary`` is the first paragraph of the command's help."""
+        self.name = name
+        self.help = summary
+        self._place = place
+        self._command: Any = None
+
+    def _imported(self) -> Any:
+        module, _, name = self._place.partition(":")
+        found = getattr(import_module(f"reput.cli.{module}"), name)
+        parent = typer.Typer(rich_markup_mode=MARKUP, pretty_exceptions_enable=False)
+        if isinstance(found, typer.Typer):
+            parent.add_typer(found, name=self.name)
+        else:
+            parent.command(self.name, cls=Command)(found)
+        return typer.main.get_group(parent).commands[self.name]
+
+    def __getattr__(self, name: str) -> Any:
+        self._command = self._command or self._imported()
+        return getattr(self._command, name)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from reput.cli import options, render, tables
+from reput.cli.comparison import comparison_lines, print_differences
 from store.errors import UsageError
 from store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
 from store.state.built import hash_slot_count
@@ -56,8 +57,8 @@ def diff(
     if as_json:
         render.print_json({"equal": found.is_equal, **asdict(found)})
     else:
-        tables.print_differences(found.differences, *roots)
-        for line in tables.comparison_lines(found):
+        print_differences(found.differences, *roots)
+        for line in comparison_lines(found):
             tables.print_line(line)
     if not found.is_equal:
         raise typer.Exit(DIFFERENT)

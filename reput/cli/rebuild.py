@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reput.cli import options, render, tables
+from reput.cli.comparison import comparison_lines, print_differences
 from store.errors import UsageError
 from store.index.indexfile import INDEX_DIRECTORY
 from streaming.config import DispatcherConfig
@@ -109,11 +110,11 @@ def _show(done: Rebuilt, root: Path, dry_run: bool, as_json: bool) -> None:
     else:
         if found.differences:
             shown = found.differences[:SHOWN_DIFFERENCES]
-            tables.print_differences(shown, "was there", "built")
+            print_differences(shown, "was there", "built")
             tables.print_line(
                 f"the first {len(shown)} of {tables.counted(len(found.differences), 'difference')}"
             )
-        for line in tables.comparison_lines(found):
+        for line in comparison_lines(found):
             tables.print_line(line)
         messages = done.progress.summary()["messages"]
         tables.print_line(f"{tables.counted(messages, 'message')} dispatched")

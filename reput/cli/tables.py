@@ -8,8 +8,7 @@ markup, and characters that are not printable are shown as escapes.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich import box
@@ -17,8 +16,6 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-
-from upkeep.compare import Comparison, Fields, StoreDifference
 
 SHOWN_LINES = 12
 """Lines of a terminal that one value may take; the rest is counted, not shown."""
@@ -197,31 +194,8 @@ def lag_text(lag_bytes: int | None) -> str:
     return "unknown" if lag_bytes is None else human_bytes(lag_bytes)
 
 
-def comparison_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield a line per kind: how much was compared and how much of it differs."""
-    different = Counter(difference.kind for difference in comparison.differences)
-    for kind, count in comparison.compared.items():
-        differing = different[kind]
-        verb = "differs" if differing == 1 else "differ"
-        result = f"{differing:,} {verb}" if differing else "equal"
-        yield f"{kind:20} {count:,} compared, {result}"
-
-
-def print_differences(differences: Sequence[StoreDifference], left: object, right: object) -> None:
-    """Print each entry that differs as both sides have it; ``left`` and ``right`` name them."""
-    for one in differences:
-        sides = {str(left): _fields(one.left), str(right): _fields(one.right)}
-        print_sides(" ".join(filter(None, (one.kind, one.place, one.entry))), sides)
-
-
 def print_sides(heading: str, sides: Mapping[str, str]) -> None:
     """Print one difference: a heading that says where, and below it what each side has."""
     console = _console()
     console.print(Text(escaped(heading), style="bold"))
     _print_fields(console, {f"  {escaped(name)}": text for name, text in sides.items()})
-
-
-def _fields(fields: Fields | None) -> str:
-    if fields is None:
-        return "nothing"
-    return ", ".join(f"{name} {value}" for name, value in fields.items())

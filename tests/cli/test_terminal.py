@@ -48,6 +48,15 @@ def all_commands() -> dict[str, object]:
     return found
 
 
+def test_a_command_is_listed_as_its_own_help_begins() -> None:
+    """The list has a summary of its own, since it imports no command."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert len(commands) >= 19
+    for name, command in commands.items():
+        own = command._imported().help.partition("\n\n")[0]
+        assert command.help == " ".join(own.split()), name
+
+
 @pytest.mark.parametrize("words", sorted(all_commands()))
 def test_help_shows_every_option_whole(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At 80 columns; a flag is said to take no value, and -h is --help."""
