@@ -1,7 +1,7 @@
 """The batches that Spark's checkpoint still lists, with every damage in it, read without Spark.
 
-Spark keeps its last hundred batches. ``spark_checkpoint`` finds where a query goes on, and gives a
-directory up at the first damage; this module reads what can still be read, for people.
+Spark keeps the last ten or a few more. ``spark_checkpoint`` finds where a query goes on, and gives
+a directory up at the first damage; this module reads what can still be read, for people.
 """
 
 from __future__ import annotations
