@@ -67,7 +67,8 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "inspect record": (0,), "inspect queue": ("T", 0), "inspect checkpoint": (),
     "lag": (), "serve": ("--listen", "127.0.0.1:0"), "groups list": (), "groups show": ("g",),
     "groups reset": ("g", "-t", "T", "--earliest"), "groups skip": ("g", "-t", "T"),
-    "groups clone": ("g", "h", "-t", "T"),
+    "groups clone": ("g", "h", "-t", "T"), "checkpoints list": (), "checkpoints show": (0,),
+    "checkpoints verify": (), "checkpoints rewind": ("--to-offset", 0), "checkpoints prune": (),
 }  # fmt: skip
 """Every command that is given a store, and the rest of its arguments."""
 

@@ -217,10 +217,12 @@ def _cut(
         followers.close()
 
 
-def prune(output: Path, checkpoint: Path | None, *, apply: bool) -> list[KeptState]:
+def prune(
+    settings: StoreSettings, output: Path, checkpoint: Path | None, *, apply: bool
+) -> list[KeptState]:
     """Return what rewinds and starts have set aside, and remove it if ``apply``. Raises
     OwnershipError while a dispatcher or a broker runs on the output."""
-    check_is_output(output, output)
+    check_is_output(output, settings.root)
     _any_watermark(output)
     spark = spark_directory_of(output, checkpoint)
     if not apply:

@@ -237,8 +237,10 @@ def _ranges(batches: Sequence[int]) -> str:
 
 
 @app.command("prune", cls=Command)
+@options.with_options(settings=options.output_settings)
 def prune(
     store: options.Store,
+    settings: StoreSettings,
     apply: Annotated[
         bool, options.flag("Remove what is kept; otherwise it is only shown.", "--apply")
     ] = False,
@@ -249,7 +251,7 @@ def prune(
     """Show, or remove, the positions and Spark checkpoints that rewinds and starts have kept."""
     from upkeep.checkpoints import prune as prune_output  # noqa: PLC0415
 
-    found = prune_output(output or store, checkpoint, apply=apply)
+    found = prune_output(settings, output or store, checkpoint, apply=apply)
     if as_json:
         render.print_json({"applied": apply, "kept": [_kept_fields(one) for one in found]})
         return

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 MARKUP: Final = "markdown"
-"""What docstrings, which are the commands' help, are written in."""
+"""The markup of docstrings, which are the commands' help."""
 
 
 class _Plain:

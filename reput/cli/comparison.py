@@ -1,4 +1,4 @@
-"""What ``diff`` and ``rebuild`` print of a comparison of two stores."""
+"""Prints a comparison of two stores, for ``diff`` and ``rebuild``."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ class GrownLog:
         topics_json = {"topicConfigTable": {BATCH_TOPIC.decode(): attributes}}
         (root / "config" / "topics.json").write_text(json.dumps(topics_json))
 
-    def grow(self, messages: int, *, alike: bool = False, keys: int = 2) -> None:
+    def grow(self, messages: int, *, alike: bool = False, keys: int = 1) -> None:
         """Append; ``alike``: of one queue and size, told apart by keys and bodies alone. ``keys``
-        are those of each message, the first of which is its unique key."""
+        are those of each message besides its unique key."""
         for _ in range(messages):
             self._now += 1000
             self._number += 1
@@ -56,9 +56,8 @@ class GrownLog:
         rng = self._rng
         queue = (rng.choice(TOPICS), rng.randrange(2))
         body, sys_flag = rng.randbytes(rng.randrange(30)), 0
-        names = [b"k" + key, *(b"k%d" % number for number in range(2, keys))][: max(keys - 1, 0)]
-        properties = b"UNIQ_KEY\x01" + key + b"\x02" if keys else b""
-        properties += b"KEYS\x01" + b" ".join(names) + b"\x02" if names else b""
+        more = b"".join(b" k%d" % number for number in range(1, keys))
+        properties = b"UNIQ_KEY\x01" + key + b"\x02KEYS\x01k" + key + more + b"\x02"
         light, offset = None, 0
         if alike:
             queue, body = (TOPICS[0], 0), key

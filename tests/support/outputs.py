@@ -124,10 +124,8 @@ class Output:
 class QueueLog:
     """A log made of chosen queue offsets, and the model that saw the same messages."""
 
-    def __init__(
-        self, file_size: int, *, blank_gaps: bool = False, start: int = 0, log_file_size: int = 8192
-    ) -> None:
-        self.plain = PlainLog(log_file_size, start)
+    def __init__(self, file_size: int, *, blank_gaps: bool = False, start: int = 0) -> None:
+        self.plain = PlainLog(8192, start)
         self.model = ModelQueues(file_size, blank_gaps=blank_gaps)
         self.queue_offsets: dict[int, int] = {}
 

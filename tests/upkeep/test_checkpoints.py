@@ -221,7 +221,7 @@ def test_a_dispatchers_output_is_refused(place: Place) -> None:
         with pytest.raises(OwnershipError, match="another dispatcher"):
             place.rewind(0)
         with pytest.raises(OwnershipError, match="another dispatcher"):
-            prune(place.root, None, apply=True)
+            prune(place.output.settings(), place.root, None, apply=True)
         assert tree(place.root) == before
 
 
@@ -381,7 +381,7 @@ def test_kept_states_are_removed_on_request_alone(place: Place) -> None:
     (place.output.state / "rewound.partial").mkdir()
     names = ["rewound-1", "rewound-2", "spark.replaced-1"]
     for apply in (False, False, True):
-        found = prune(place.root, None, apply=apply)
+        found = prune(place.output.settings(), place.root, None, apply=apply)
         assert [one.path.name for one in found] == names
-    assert prune(place.root, None, apply=False) == []
+    assert prune(place.output.settings(), place.root, None, apply=False) == []
     assert not any("rewound" in name for name in tree(place.root))

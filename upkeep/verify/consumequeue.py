@@ -4,7 +4,6 @@ cut without the other."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -50,33 +49,14 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
         ``blank_gaps``, blank units may also follow a message, not only precede the first one."""
         self.ext = ext
         self._blank_gaps = blank_gaps
-        self._first = first
+        self._first_queue_offset = 0 if first is None else first.first_queue_offset
         super().__init__(directory, file_size, log, None if first is None else first.units)
 
-    def _named_by_message(self) -> int:
-        """Return its queue offset; offset 0 is placed anywhere."""
-        return (self._first.first_queue_offset if self._first is not None else 0) or -1
-
-    def _places(self, index: int, count: int) -> NDArray[np.int64]:
-        """Place as ``sinks.consumequeue`` does: gaps are closed up or blank, and what comes at a
-        place that is taken is dropped."""
-        assert self._first is not None
-        offsets = self._first.queue_offsets
-        if offsets is None:
-            offsets = self._first.first_queue_offset + np.arange(count)
-        places = np.full(count, -1)
-        jumps = np.flatnonzero(np.diff(offsets) != 1) + 1
-        for begin, end in pairwise([0, *jumps.tolist(), count]):
-            first, queue_offset = begin, int(offsets[begin])
-            if queue_offset == 0:
-                places[first] = index
-                first, queue_offset, index = first + 1, 1, index + 1
-            first = min(end, first + max(index - queue_offset, 0))
-            if first < end:
-                index = int(offsets[first]) if self._blank_gaps else index
-                places[first:end] = index + np.arange(end - first)
-                index += end - first
-        return places
+    def _first_index(self, voted: int) -> int:
+        """Return the index of the first message: its queue offset, or a lower one where gaps were
+        closed up; only offset 0 is placed anywhere."""
+        offset = self._first_queue_offset
+        return min(voted, offset) if offset > 0 else voted
 
     @property
     def differences(self) -> list[Difference]:

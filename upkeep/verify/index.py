@@ -206,8 +206,6 @@ class IndexVerifier:
         count, used, last = 1, 0, 0
         while self._path and count < layout.max_index_num:
             block = self._read_entries(count, min(count + _BLOCK_ENTRIES, layout.max_index_num))
-            if count == 1 and not block[:1].view(np.uint8).any():
-                break  # never written, though it looks like the entry of a message at offset 0
             before = count
             count, used, last = indexkernel.rebuild_slots(
                 block.view(np.uint8), count, used, last, self._log.start, slots

@@ -7,7 +7,6 @@ without a unit (``replay_from``) writes the rest again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,8 +37,6 @@ from upkeep.verify.difference import (
     stretches,
 )
 
-MOST_NAMED = 3
-"""So many positions that units name are tried, those that most of them name."""
 _NOWHERE = 1 << 63
 
 
@@ -76,54 +73,25 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         return self._differences.found
 
     def _find_first(self, first: NDArray[np.void]) -> int | None:
-        """Return the byte position at which the writer stood when it came to the log's first byte,
-        by the existing units; None where the log is whole, or no unit shows it.
-
-        Any unit may be damaged. So of the positions that some of them name, the one counts from
-        which the writer's rules explain most units of the queue's first messages.
-        """
+        """Return the byte position of the queue's first message in the log, by the existing units;
+        None where the log is whole, or no unit shows it."""
         if self._log.start == 0:
             return None
         offsets = first["offset"]
-        gone: list[int] = []
-        strange: list[int] = []
-        indexes, messages = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        votes: Counter[int] = Counter()
         for start in self.starts:
-            units, base = self._units(start), start // self.unit_size
+            units = self._units(start)
             found = np.flatnonzero(np.isin(units["offset"], offsets) & (units["size"] > 0))
-            indexes = np.append(indexes, base + found)
-            messages = np.append(messages, np.searchsorted(offsets, units["offset"][found]))
-            is_blank = units["size"] == PRE_BLANK_SIZE
-            is_gone = (units["size"] > 0) & (units["offset"] + units["size"] <= self._log.start)
-            gone += (base + np.flatnonzero(is_gone & ~is_blank)[-1:] + 1).tolist()
-            strange += (base + np.flatnonzero(~is_gone & ~is_blank)).tolist()
-        votes = Counter((indexes - messages).tolist()).most_common(MOST_NAMED)
-        own = self._named_by_message()
-        named: list[int] = [*(index for index, _ in votes), *indexes[:1].tolist(), own]
-        if gone:
-            # it decides between equals, unless a file after it may be missing
-            named.insert(0 if votes or own <= gone[-1] else len(named), gone[-1])
-
-        def explained(index: int) -> int:
-            places = self._places(index, len(offsets))
-            right = np.count_nonzero(places[messages] == indexes)
-            # a message that is dropped has no unit
-            wrong = len(offsets) - right + np.count_nonzero(places[messages] < 0)
-            return int(right - wrong) - bisect_left(strange, index)
-
-        index = max((index for index in named if index >= 0), key=explained, default=None)
-        if index is None or not (votes or index in gone[-1:]):
+            indexes = found - np.searchsorted(offsets, units["offset"][found])
+            votes.update((start // self.unit_size + indexes).tolist())
+        if not votes:
             return None
-        return index * self.unit_size
+        # the majority decides: a single unit may have been moved
+        index = self._first_index(votes.most_common(1)[0][0])
+        return index * self.unit_size if index >= 0 else None
 
-    def _named_by_message(self) -> int:
-        """Return the index that the first message in the log names itself; -1 if it names none."""
-        return -1
-
-    def _places(self, index: int, count: int) -> NDArray[np.int64]:
-        """Return int64[count], the indexes at which a writer that stands at ``index`` places the
-        first messages; -1 for one that it drops."""
-        return index + np.arange(count)
+    def _first_index(self, voted: int) -> int:
+        return voted
 
     def find_end(self, end_offset: int | None) -> int:
         """Return where the first message in the log belongs, which is where the writer begins."""

@@ -28,7 +28,6 @@ from store.state.watermark import read_watermark
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
 from tests.support.golden import log_records
-from tests.support.grown_log import GrownLog
 from tests.support.outputs import Output, QueueLog, Setup
 from tests.support.processes import is_killed_at
 from tests.support.wire import UNIT, read_log
@@ -222,22 +221,6 @@ def test_a_log_that_lost_its_front(ram_path: Path, seed: int, name: str) -> None
         output.start(adopt=True)
         assert output.verify().differences == (), place
         assert entries() == whole, place
-
-
-@pytest.mark.parametrize("keyed", [0, 19])
-def test_an_index_file_without_an_entry_of_a_log_that_lost_its_front(
-    ram_path: Path, seed: int, keyed: int
-) -> None:
-    """The only file, or one that follows a full one of messages that are gone."""
-    log = GrownLog(ram_path / "store", random.Random(seed), ext=False)
-    log.grow(keyed, alike=True, keys=1)
-    log.grow(40, keys=0)
-    output = DerivedOutput(log.root, ram_path / "output")
-    output.start()
-    assert [len(file.entries) for file in output.index()] == [19, 0][not keyed :]
-    for path in sorted((log.root / "commitlog").iterdir())[:-1]:
-        path.unlink()
-        assert output.verify().differences == (), path.name
 
 
 def test_both_slots_of_the_watermark_lost(ram_path: Path) -> None:

@@ -283,32 +283,6 @@ def test_a_log_that_lost_its_front(
                     assert now[at : at + 20] == data[at : at + 20], f"{queue_file} {at} {place}"
 
 
-@pytest.mark.parametrize("gap", [OnQueueGap.ROCKETMQ, OnQueueGap.BLANK])
-def test_odd_queues_of_a_log_that_lost_its_front(
-    ram_path: Path, seed: int, gap: OnQueueGap
-) -> None:
-    """Queue offsets that jump, repeat and go back on both sides of the log's first byte: nothing is
-    damaged, and nothing differs, whichever file comes first."""
-    rng = random.Random(seed)
-    for case in range(10):
-        file_size = rng.choice((20, 100, 200))
-        is_blank = gap is OnQueueGap.BLANK
-        log = QueueLog(file_size, blank_gaps=is_blank, log_file_size=1024)
-        random_queue_offsets(rng, log, rng.choice((20, 60)))
-        root = ram_path / str(case)
-        setup = log.setup(root, file_size, gap)
-        directories = setup.log.directories
-        settings = StoreSettings(
-            root, directories, mapped_file_size_consume_queue=file_size, on_queue_gap=gap
-        )
-        output = Output(setup)
-        output.run(log.plain.end)
-        output.close()
-        for path in sorted(directories[0].iterdir())[:-1]:
-            path.unlink()
-            assert verify(settings, setup.root).differences == (), f"{seed=} {case=} {path.name}"
-
-
 @pytest.mark.parametrize("apart", [1, 7])
 def test_units_of_gone_messages_that_changed_places(ram_path: Path, apart: int) -> None:
     """A dispatch from there would take the queue to end between them, and write units twice."""
