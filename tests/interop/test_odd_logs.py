@@ -129,7 +129,7 @@ def uneven_log(rng: random.Random, *, light: bool) -> tuple[PlainLog, Members]:
         )
         for queue in queues:
             members.setdefault(queue, []).append(offset)
-    assert len(log.image) > 3 * LOG_FILE_SIZE
+    assert len(log.image) > 2 * LOG_FILE_SIZE
     assert min(offsets.moves[move] for move in ("jump", "same", "back", "zero")) > 10
     return log, members
 
