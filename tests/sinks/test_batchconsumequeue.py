@@ -337,7 +337,7 @@ def test_killed_anywhere_it_ends_the_same(ram_path: Path, seed: int) -> None:
         assert found == expected(work), f"killed at {ordinal}"
         if not killed:
             break
-    assert ordinal > 20
+    assert ordinal > len(expected(work)[0])  # each file is made, at least
 
 
 def test_a_cut_queue_holds_what_the_log_still_has(ram_path: Path, seed: int) -> None:
