@@ -14,12 +14,14 @@ import os
 import re
 import sys
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from reput import __version__
 from reput.cli.commands import MARKUP, DeferredCommand, Group
+from reput.cli.configfile import CONFIG_VARIABLE, ConfigFile
 from reput.cli.render import fail, set_up
 from reput.guard import foreign_packages
 from store.errors import ReputError
@@ -115,6 +117,10 @@ _COMMANDS = {
         "checkpoints:app",
         "Show, check and rewind the positions of an output. `list` may be left out.",
     ),
+    "config": (
+        "config:app",
+        "Show what a command would run with.",
+    ),
     "groups": (
         "groups:app",
         "Show consumer groups with their lag, and move their offsets. `list` may be left out.",
@@ -155,11 +161,16 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(
+    context: typer.Context,
+    version: bool = typer.Option(  # noqa: ARG001
         False, "--version", callback=_print_version, is_eager=True, help="Show the version."
     ),
+    config: Annotated[
+        Path | None,
+        typer.Option(envvar=CONFIG_VARIABLE, metavar="FILE", help="TOML file of options."),
+    ] = None,
 ) -> None:
-    pass
+    context.obj = ConfigFile(config) if config else None
 
 
 def main() -> None:

@@ -9,6 +9,9 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from reput.cli.configfile import Given, name_of, values_given
+from reput.cli.render import set_up
+
 MARKUP: Final = "markdown"
 """The markup of docstrings, which are the commands' help."""
 
@@ -27,7 +30,29 @@ class _Plain:
 
 
 class Command(_Plain, TyperCommand):
-    """A command of ``reput``."""
+    """A command of ``reput``, whose options may also be given by the environment and a file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the values that are given elsewhere before those of the call. Called by typer.
+        Raises UsageError."""
+        given = given_to(ctx)
+        names = {name_of(one): one.name for one in self.params}
+        ctx.default_map = {names[name]: one.value for name, one in given.items()}
+        rest: list[str] = super().parse_args(ctx, args)
+        if ctx.params.get("as_json"):
+            set_up(as_json=True)
+        return rest
+
+
+def given_to(context: Any) -> dict[str, Given]:
+    """Return what environment and file give to the command of a context, by the names of its
+    options. Raises UsageError."""
+    root = context.find_root()
+    words: list[str] = []
+    while context is not root:
+        words.insert(0, context.info_name)
+        context = context.parent
+    return values_given(words, root.command, root.obj)
 
 
 class Group(_Plain, TyperGroup):

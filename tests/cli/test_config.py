@@ -1,0 +1,182 @@
+"""Options from a TOML file and from the environment mean what they mean in a call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import compress, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from reput.cli import app
+from reput.cli.configfile import ConfigFile, named_parameters
+from tests.cli.test_errors import assert_one_line
+from tests.cli.test_terminal import all_commands
+from tests.support.cli import Call, json_object
+
+ROOT_COMMAND = typer.main.get_command(app)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a configuration file."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "reput.toml"
+        path.write_text(text, "utf-8")
+        return path
+
+    return write
+
+
+def toml(value: object) -> str:
+    """A value as TOML has it: JSON is a part of that."""
+    return json.dumps(value)
+
+
+def sample(parameter: Any) -> Any:
+    """A value that an option takes and that is not its default."""
+    if getattr(parameter, "is_flag", False):
+        return not parameter.default
+    choices = getattr(parameter.type_descriptor, "choices", None)
+    if choices:
+        return str(choices[-1])
+    return 20 if parameter.type_descriptor.annotation in (int, float) else "7"
+
+
+def words_of_call(parameter: Any, value: Any) -> list[str]:
+    """The words that give an option its value in a call."""
+    if not parameter.opts[0].startswith("-"):
+        return [str(value)]
+    if isinstance(value, bool):
+        return [parameter.opts[0] if value else parameter.secondary_opts[0]]
+    return [parameter.opts[0], str(value)]
+
+
+def parsed(words: str, call: list[str], file: ConfigFile | None) -> dict[str, Any]:
+    """The parameters that a command would get."""
+    root = ROOT_COMMAND.make_context("reput", ["--version-is-not-asked"], resilient_parsing=True)
+    root.obj = file
+    parent, command = root, ROOT_COMMAND
+    *groups, last = words.split()
+    for word in groups:
+        command = command.commands[word]  # type: ignore[attr-defined]
+        parent = typer.Context(command, parent=parent, info_name=word)
+    context = command.commands[last].make_context(last, call, parent=parent)  # type: ignore[attr-defined]
+    return dict(context.params)
+
+
+@pytest.mark.parametrize("words", sorted(all_commands().keys() - {"config show"}))
+def test_every_option_can_be_given_elsewhere(
+    words: str, written: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once: the command gets the same parameters from a file, from variables, and from a
+    call."""
+    values = {name: sample(one) for name, one in named_parameters(all_commands()[words]).items()}
+    named = named_parameters(all_commands()[words])
+    call = [word for name, one in named.items() for word in words_of_call(one, values[name])]
+    expected = parsed(words, call, None)
+    lines = [f"{name} = {toml(value)}" for name, value in values.items()]
+    table = ".".join(words.split())
+    file = ConfigFile(written("\n".join([f"[{table}]", *lines])))
+    assert parsed(words, [], file) == expected
+    for name, value in values.items():
+        variable = "_".join(("reput", *words.split(), name)).replace("-", "_").upper()
+        monkeypatch.setenv(variable, toml(value).strip('"'))
+    assert parsed(words, [], None) == expected
+
+
+@pytest.mark.parametrize("places", list(product((False, True), repeat=4)))
+def test_the_strongest_place_counts(
+    places: tuple[bool, ...],
+    written: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    call: Call,
+) -> None:
+    """Call, environment, the command's table, the top of the file, default, in this order."""
+    values = ("1m", "2m", "3m", "4m")
+    in_call, in_environment, in_table, on_top = places
+    lines = [
+        'max-bytes-per-trigger = "4m"' if on_top else "",
+        "[run]",
+        'max-bytes-per-trigger = "3m"' if in_table else "",
+    ]
+    path = written("\n".join(lines))
+    if in_environment:
+        monkeypatch.setenv("REPUT_RUN_MAX_BYTES_PER_TRIGGER", "2m")
+    monkeypatch.setenv("REPUT_CONFIG", str(path))
+    words = ["--max-bytes-per-trigger", "1m"] if in_call else []
+    done = call("config", "show", "--json", "run", "/store", *words)
+    (found,) = (one for one in json.loads(done.stdout) if one["option"] == "max-bytes-per-trigger")
+    names = (
+        "call", "environment, REPUT_RUN_MAX_BYTES_PER_TRIGGER", f"[run] of {path}", str(path)
+    )  # fmt: skip
+    first = next(compress(zip(values, names, strict=True), places), ("2304m", "default"))
+    assert (found["value"], found["from"]) == first
+
+
+def test_a_command_runs_with_what_a_file_says(
+    golden: Callable[[str], Path], written: Callable[[str], Path], call: Call
+) -> None:
+    """Its arguments among it; its answer is that of the same call. Logs are JSON, too."""
+    store = golden("plain")
+    path = written(f"store = {toml(str(store))}\n[inspect.record]\noffset = 0\njson = true\n")
+    expected = json_object(call("inspect", "record", store, 0, "--json"))
+    assert json_object(call("--config", path, "inspect", "record")) == expected
+    path = written(f"[status]\njson = true\nstore = {toml(str(store / 'nowhere'))}\n")
+    failed = call("--config", path, "status")
+    assert failed.returncode == 2
+    assert "nowhere" in json.loads(failed.stderr)["event"]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[run]\nmax-byte-per-trigger = 1", ("[run] of ", "did you mean max-bytes-per-trigger?")),
+        ('outputs = "x"', ("outputs", "did you mean output?")),
+        ("[rum]\nonce = true", ("no command is named 'rum'", "did you mean run?")),
+        ("run = 3", ("run must be a table",)),
+        ("[run]\nonce = 1", ("once is 1", "must be true or false")),
+        ("[run]\noutput = true", ("output is True", "must be one text or number")),
+        ("[run]\noutput = [1, 2]", ("output is [1, 2]", "must be one text or number")),
+        ("[run]\nconf = [[1]]", ("conf is [1]", "must be one text or number")),
+        ('[run]\ntrigger = "soon"', ("soon", "a number with ms, s, m, h or d")),
+        ("[run", ("is no TOML",)),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_wrong(
+    text: str, parts: tuple[str, ...], written: Callable[[str], Path], call: Call, tmp_path: Path
+) -> None:
+    """One line with file, table and key; exit code 2."""
+    assert_one_line(call("--config", written(text), "run", tmp_path), 2, *parts)
+
+
+def test_a_file_that_is_missing(call: Call, tmp_path: Path) -> None:
+    """Named in the call or by the environment."""
+    assert_one_line(
+        call("--config", tmp_path / "none", "status", tmp_path), 2, "cannot read", "none"
+    )
+
+
+def test_an_option_of_another_command_is_passed_over(
+    golden: Callable[[str], Path], written: Callable[[str], Path], call: Call
+) -> None:
+    """At the top it counts where it is known."""
+    path = written('max-bytes-per-trigger = "1m"\n[serve]\nlisten = "127.0.0.1:1"\n')
+    assert call("--config", path, "inspect", "record", golden("plain"), 0).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("nope",), ("no command is named 'nope'",)),
+        (("checkpoint", "list"), ("did you mean checkpoints?",)),
+        (("checkpoints",), ("is a group of commands", "rewind")),
+    ],
+)
+def test_show_of_no_command(words: tuple[str, ...], parts: tuple[str, ...], call: Call) -> None:
+    """One line."""
+    assert_one_line(call("config", "show", *words), 2, *parts)
