@@ -79,8 +79,11 @@ class DispatcherMachine(LogRules):
         """The lowest end below the watermark to which the log was cut, until a start has healed
         the output and nothing can undo that any more."""
         self._is_healed = False
+        self._seen = 0
+        """The end of the log as the dispatcher that runs has seen it."""
         self._is_surprised = False
-        """Whether the log was cut while the dispatcher runs."""
+        """Whether bytes of the log that the dispatcher has seen were cut or damaged while it runs.
+        A batch that it plans from what it saw may end with an error; the next run goes on."""
 
     @property
     def _mark(self) -> int | None:
@@ -116,6 +119,11 @@ class DispatcherMachine(LogRules):
             self._is_healed = False
             self._recorder.notes.clear()
             self._acknowledged = -1
+
+    def spoil(self, start: int) -> None:
+        """Damage counts where the run has seen the log already."""
+        if self._running is not None and start < self._seen:
+            self._is_surprised = True
 
     def _told(self, count: int) -> int:
         """The last acknowledged watermark after ``count`` operations."""
@@ -173,6 +181,7 @@ class DispatcherMachine(LogRules):
         self._running = self._held.enter_context(running(config, on_watermark=self._learn))
         self._spark = SparkFiles(config, self._running.start)
         self._tail = LogTail(self._running.log)
+        self._seen = self._running.start.log_end
 
     def _learn(self, _runs: object) -> None:
         self._recorder.note(WATERMARK, self._mark)
@@ -215,6 +224,7 @@ class DispatcherMachine(LogRules):
             return
         position = run.position
         sealed_end = polled(self._tail, position)
+        self._seen = max(self._seen, sealed_end)
         end = self._spark.planned_end or self._batch_end(sealed_end, share)
         if end > (self.plain.end if self.torn is None else self.torn[0]):
             # beyond the watermark a run need not see a cut before the log has grown again
@@ -333,12 +343,20 @@ class DispatcherMachine(LogRules):
             except UsageError as error:
                 assert "--adopt" in str(error), error
                 output.start(adopt=True)
+                self._remove_empty_queues()
             output.start()
         finally:
             self._begin_disk()
         self._acknowledged = self._mark or 0
         self._check()
         assert output.verify().differences == ()
+
+    def _remove_empty_queues(self) -> None:
+        """Remove files of queues without a unit: without a watermark nothing tells those of a batch
+        that was killed, and whose messages the log has lost, from a broker's own."""
+        for path in sorted((self._root / "consumequeue").glob("*/*/*")):
+            if not any(path.read_bytes()) and len(list(path.parent.iterdir())) == 1:
+                path.unlink()
 
     def finish(self) -> None:
         """All that is whole is dispatched in the end, and durable."""

@@ -215,9 +215,13 @@ class LogRules(RuleBasedStateMachine):
         ROT[name](random.Random(seed), plain)
         if low < high:
             plain.image[:low], plain.image[high:] = before[:low], before[high:]
+            self.spoil(seen)
         else:
             plain.image[:] = before
         self._write()
+
+    def spoil(self, start: int) -> None:
+        """The log was damaged, nowhere below ``start``."""
 
     def finish(self) -> None:
         """Check what must hold in the end."""

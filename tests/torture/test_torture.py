@@ -10,6 +10,7 @@ import pytest
 
 from tests.torture import (
     clock,
+    dispatchermachine,
     failingwrites,
     interrupted,
     kills,
@@ -24,6 +25,7 @@ from tests.torture import (
 SAMPLES = {
     logrot: 1000, torntail: 3, sparkcheckpoint: 20, failingwrites: 100, kills: 40, races: 30,
     shuffledappend: 15, clock: 10, logmachine: 10,
+    dispatchermachine: 6,
 }  # fmt: skip
 
 
@@ -37,8 +39,7 @@ def nothing_stays_patched() -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", SAMPLES, ids=lambda kind: kind.NAME)
 def test_every_case_holds(ram_path: Path, seed: int, kind: ModuleType) -> None:
-    """Derived rot's sample is tests/upkeep/verify/test_kinds.py. The dispatcher's machine has none:
-    its model does not know yet that a run ends with an error if what it planned is damaged."""
+    """Derived rot's sample is tests/upkeep/verify/test_kinds.py."""
     for case in range(SAMPLES[kind]):
         print(f"case={case}")
         kind.run(ram_path / "case", seed, case)
