@@ -155,9 +155,11 @@ class _Run:
         try:
             self._wait(query, batches, plan.watermark.store_id)
             batches.finish()
-        finally:
-            # Spark cannot interrupt a callback that waits
+        except BaseException:
+            # Spark cannot interrupt a callback that pauses
             batches.stop()
+            raise
+        finally:
             query.stop()
 
     def _wait(self, query: StreamingQuery, batches: BatchFunction, store_id: str) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from store.errors import StoreError
 from store.log.record import Record
-from store.runs.dispatch import DispatchBatch
+from store.runs.dispatch import DispatchBatch, DispatchCounts
+from streaming.commit import Committer
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from streaming.foreachbatch import BatchFunction
@@ -79,6 +81,29 @@ def test_a_backlog_is_read_without_a_pause_and_a_stop_ends_one(
     )  # fmt: skip
     assert progress.batches > backlog // LIMIT
     check_is_whole(broker, output, tmp_path)
+
+
+def test_a_commit_that_fails_in_a_pause_ends_the_run(
+    broker: Appender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error does not wait for the end of the pause, which would be in two hours."""
+    backlog, commit = broker.end_offset, Committer.commit
+
+    def failing(committer: Committer, batch: DispatchBatch) -> DispatchCounts:
+        if batch.end > backlog:
+            raise StoreError("this commit fails")
+        return commit(committer, batch)
+
+    def show(progress: Progress, _stop: threading.Event) -> None:
+        if progress.end_offset == backlog == broker.end_offset:
+            append(broker, 5)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Committer, "commit", failing)
+        with pytest.raises(StoreError, match="this commit fails"):
+            follow(broker, tmp_path / "output", show, latency_ms=HOUR_MS,
+                   max_bytes_per_trigger=LIMIT)  # fmt: skip
+    check_is_whole(broker, tmp_path / "output", tmp_path)
 
 
 def test_small_batches_are_scanned_here_as_tasks_scan_them(
