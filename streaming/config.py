@@ -13,7 +13,7 @@ from store.follower import FollowerTarget
 from store.log.commitlog import CommitLog
 from store.queue.queuetype import read_queue_types
 
-DEFAULT_TRIGGER_MS = 0
+DEFAULT_LATENCY_MS = 150
 DEFAULT_MAX_BYTES_PER_TRIGGER = 2304 << 20
 """Two files of the log and the part of the newest one that is filled, so that a small remainder
 makes no batch of its own."""
@@ -31,7 +31,9 @@ class DispatcherConfig:
     """Catch up with the log as it is now, then end."""
     checkpoint: Path | None = None
     """Spark's checkpoint directory; None for ``output/reput/spark``."""
-    trigger_ms: int = DEFAULT_TRIGGER_MS
+    latency_ms: int = DEFAULT_LATENCY_MS
+    """The wanted median time from append to durable entry while messages arrive evenly; batches are
+    spaced as far as it allows, 0 for no pause between them."""
     max_bytes_per_trigger: int = DEFAULT_MAX_BYTES_PER_TRIGGER
     fail_on_corrupt: bool = False
     """Stop at damaged bytes; otherwise they are quarantined."""

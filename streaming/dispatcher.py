@@ -43,6 +43,7 @@ from streaming.session import session
 from streaming.space import SpaceWait
 from streaming.sparkerrors import error_of_ours, first_line
 from streaming.startup import plan_start, take_over
+from streaming.tail import Tail
 
 POLL_SECONDS = 0.25
 PLANNER_SECONDS = 10.0
@@ -127,7 +128,8 @@ class _Run:
             committer = Committer(config, indexes, log, followers, self._on_watermark)
             opened.callback(self._note_progress, progress, progress.position)
             opened.callback(committer.close)
-            batches = BatchFunction(config.spool_directory, indexes, log, committer, progress)
+            tail = None if config.once else Tail(config, indexes, log, plan.watermark.store_id)
+            batches = BatchFunction(config.spool_directory, indexes, log, committer, progress, tail)
             opened.callback(batches.close)
             take_over(config, start, committer, followers)
             self._on_watermark(None)
@@ -153,6 +155,10 @@ class _Run:
         try:
             self._wait(query, batches, plan.watermark.store_id)
             batches.finish()
+        except BaseException:
+            # Spark cannot interrupt a callback that pauses
+            batches.stop()
+            raise
         finally:
             query.stop()
 
@@ -268,7 +274,7 @@ def _start(
     query = query.option("checkpointLocation", str(config.spark_directory.resolve()))
     if config.once:
         return query.trigger(availableNow=True).start()
-    return query.trigger(processingTime=f"{config.trigger_ms} milliseconds").start()
+    return query.start()
 
 
 def _await_planner(query: StreamingQuery) -> None:

@@ -24,6 +24,7 @@ from store.runs.spool import SpoolReader, clear_spool, remove_marks, scanned_byt
 from streaming.commit import Committer
 from streaming.indexes import Indexes
 from streaming.progress import Progress
+from streaming.tail import Planned, Tail
 
 TEND_SECONDS = 1.0
 
@@ -43,13 +44,16 @@ class BatchFunction:
         log: CommitLog,
         committer: Committer,
         progress: Progress,
+        tail: Tail | None = None,
     ) -> None:
-        """``spool`` is where tasks on this machine leave their units."""
+        """``spool`` is where tasks on this machine leave their units; ``tail`` is for a query that
+        follows the log."""
         self._spool = spool
         self._indexes = indexes
         self._log = log
         self._committer = committer
         self.progress = progress
+        self._tail = tail
         self._busy = threading.Lock()
         self._stopping = threading.Event()
         self.failure: BaseException | None = None
@@ -59,25 +63,41 @@ class BatchFunction:
         self._thread = ThreadPoolExecutor(1, "reput-commit")
         self._pending: Future[None] | None = None
         self._collected_end = progress.position
+        self._has_collected = False
 
-    def __call__(self, frame: DataFrame, _batch_id: int) -> None:
-        """Collect a batch and hand it over; Spark calls this on the driver, and may repeat it."""
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Collect a batch, hand it over, and wait until the next one is due. Spark calls this on
+        the driver, and may repeat it."""
+        planned = self._tail.planned(batch_id) if self._tail else None
         with self._busy:
             if self._stopping.is_set():
                 self.has_refused = True
                 raise StoreError("the dispatcher is stopping; the next start repeats this batch")
             try:
-                batch = self._collect(frame)
+                batch = self._scan(planned) or self._collect(frame)
                 self._collected_end = batch.end
+                self._has_collected = True
                 remove_marks(self._spool)
                 self.finish()
-                self._pending = self._thread.submit(self._commit, batch)
+                self._pending = self._thread.submit(self._commit, batch, planned)
             except BaseException as error:
                 self.failure = error
                 raise
+        if self._tail and planned:
+            self._tail.pause(planned, batch.end - batch.start, self._stopping)
 
-    def _commit(self, batch: DispatchBatch) -> None:
+    def _commit(self, batch: DispatchBatch, planned: Planned | None) -> None:
         self.progress.advance(batch.end, self._committer.commit(batch))
+        if self._tail and planned:
+            self._tail.note_durable(planned)
+
+    def _scan(self, planned: Planned | None) -> DispatchBatch | None:
+        """Return a small batch that follows what was collected; None where Spark's tasks have to
+        scan it."""
+        if not (self._tail and planned and self._has_collected):
+            return None  # Spark may begin at an offset before ours
+        self.finish()
+        return self._tail.scan(self._collected_end, planned.end)
 
     def stop(self) -> None:
         """Let the running batch end and accept no other. A batch that begins now is refused, which

@@ -15,8 +15,8 @@ from serving.stores import BrokerIdentity
 from store.errors import UsageError
 from store.follower import FollowerTarget
 from streaming.config import (
+    DEFAULT_LATENCY_MS,
     DEFAULT_MAX_BYTES_PER_TRIGGER,
-    DEFAULT_TRIGGER_MS,
     DispatcherConfig,
 )
 from streaming.jvm import started
@@ -32,9 +32,13 @@ class OnCorrupt(StrEnum):
     FAIL = "fail"
 
 
-Trigger = Annotated[
+Latency = Annotated[
     str,
-    options.value("TIME", "Least time between the starts of two micro-batches: `200ms`, `5s`."),
+    options.value(
+        "TIME",
+        "Wanted median time from append to durable entry: `80ms`, `1s`. Small micro-batches are "
+        "spaced as far as it allows, which saves CPU; `0ms` makes no pause.",
+    ),
 ]
 MaxBytesPerTrigger = Annotated[
     str, options.value("SIZE", "Read up to this much of the log per micro-batch: `64k`, `1g`.")
@@ -62,7 +66,7 @@ def run(
         Path | None,
         options.value("DIR", "Directory of Spark's checkpoint; `OUTPUT/reput/spark` if not given."),
     ] = None,
-    trigger: Trigger = f"{DEFAULT_TRIGGER_MS}ms",
+    latency: Latency = f"{DEFAULT_LATENCY_MS}ms",
     max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
     *,
     on_corrupt: OnCorruptOption = OnCorrupt.QUARANTINE,
@@ -105,7 +109,7 @@ def run(
         output=output or store,
         once=once,
         checkpoint=checkpoint,
-        trigger_ms=options.duration_option_ms("--trigger", trigger),
+        latency_ms=options.duration_option_ms("--latency", latency),
         max_bytes_per_trigger=max_bytes or 0,
         fail_on_corrupt=on_corrupt is OnCorrupt.FAIL,
         adopt=adopt,

@@ -177,7 +177,7 @@ def test_store_whose_broker_runs(golden: Callable[[str], Path], tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["--trigger", "soon"], "--trigger is 'soon'"),
+        (["--latency", "soon"], "--latency is 'soon'"),
         (["--max-bytes-per-trigger", "-1"], "--max-bytes-per-trigger"),
         (["--replay-from", "yesterday"], "--replay-from is 'yesterday'"),
         (["--replay-from", "5"], "no record starts there"),

@@ -75,7 +75,7 @@ def followed(release: str, tmp_path_factory: pytest.TempPathFactory) -> Followed
             if progress.end_offset == end:
                 stop.set()
 
-        progress = run_dispatcher(DispatcherConfig(store, output, trigger_ms=1000), stop, follow)
+        progress = run_dispatcher(DispatcherConfig(store, output, latency_ms=1000), stop, follow)
     assert progress.end_offset == end
     return Followed(store, output, drained, progress)
 

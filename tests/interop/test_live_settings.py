@@ -118,7 +118,7 @@ def test_settings_that_change_under_a_dispatcher(tmp_path: Path, call: Call) -> 
     the command that mends its output."""
     store, output = tmp_path / "store", tmp_path / "output"
     store.mkdir()
-    follower = Follower(DispatcherConfig(store, output, trigger_ms=1000))
+    follower = Follower(DispatcherConfig(store, output, latency_ms=1000))
 
     def script() -> None:
         for topic in TOPICS:

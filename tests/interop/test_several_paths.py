@@ -91,7 +91,7 @@ def follow_broker(store: Path, output: Path, seed: int, settings: dict[str, Any]
             if progress.end_offset == state.get("end"):
                 stop.set()
 
-        progress = run_dispatcher(DispatcherConfig(store, output, trigger_ms=1000), stop, follow)
+        progress = run_dispatcher(DispatcherConfig(store, output, latency_ms=1000), stop, follow)
     assert progress.end_offset == state["end"]
     assert progress.counts.quarantined_bytes == 0
     return progress

@@ -128,7 +128,7 @@ def test_live_query_follows_a_log_that_grows(
                 with target.open("r+b" if target.exists() else "wb") as out:
                     out.write(data)
 
-    config = DispatcherConfig(store, output, trigger_ms=50)
+    config = DispatcherConfig(store, output, latency_ms=0)
     progress = run_dispatcher(config, stop, grow)
     assert progress.end_offset == end
     assert difference(output / "consumequeue", full / "consumequeue") == []

@@ -1,0 +1,137 @@
+"""The tail of a live log: a broker's appends, Spark, and batches that are spaced, and scanned on
+the driver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.errors import StoreError
+from store.log.record import Record
+from store.runs.dispatch import DispatchBatch, DispatchCounts
+from streaming.commit import Committer
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from streaming.foreachbatch import BatchFunction
+from streaming.progress import Progress
+from tests.support.golden import difference
+from workload.appender import Appender
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+LIMIT = 1 << 17
+HOUR_MS = 3_600_000
+"""A pause for this latency would outlast the test."""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Appender]:
+    """The only writer of a store, whose log has a few files."""
+    with Appender(tmp_path / "store", file_size=1 << 18) as appender:
+        append(appender, 2_000)
+        yield appender
+
+
+def append(broker: Appender, count: int) -> None:
+    """Messages of two topics with two queues each."""
+    for index in range(count):
+        topic = b"Even" if index % 2 else b"Odd"
+        broker.append(Record(topic=topic, queue_id=index % 4 // 2, body=b"b" * 300))
+
+
+def follow(
+    broker: Appender,
+    output: Path,
+    show: Callable[[Progress, threading.Event], None],
+    **options: Any,
+) -> Progress:
+    """Follow the log until ``show`` sets the event that it is given."""
+    stop = threading.Event()
+    config = DispatcherConfig(broker.root, output, index=False, **options)
+    return run_dispatcher(config, stop, lambda progress: show(progress, stop))
+
+
+def check_is_whole(broker: Appender, output: Path, directory: Path) -> None:
+    """A further run finds the rest, and all queues are those of a run that builds them at once."""
+    for path in (output, directory / "whole"):
+        config = DispatcherConfig(broker.root, path, once=True, index=False)
+        assert run_dispatcher(config, threading.Event()).end_offset == broker.end_offset
+    assert difference(output / "consumequeue", directory / "whole" / "consumequeue") == []
+
+
+def test_a_backlog_is_read_without_a_pause_and_a_stop_ends_one(
+    broker: Appender, tmp_path: Path
+) -> None:
+    """After a small batch the pause is two hours: the run ends only if limited batches have none,
+    and if the stop ends the one that follows the last messages. Nothing is lost."""
+    output, backlog = tmp_path / "output", broker.end_offset
+
+    def show(progress: Progress, stop: threading.Event) -> None:
+        if progress.end_offset > backlog:
+            stop.set()
+        elif progress.end_offset == backlog == broker.end_offset:
+            append(broker, 5)
+
+    progress = follow(
+        broker, output, show, max_bytes_per_trigger=LIMIT, latency_ms=HOUR_MS
+    )  # fmt: skip
+    assert progress.batches > backlog // LIMIT
+    check_is_whole(broker, output, tmp_path)
+
+
+def test_a_commit_that_fails_in_a_pause_ends_the_run(
+    broker: Appender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error does not wait for the end of the pause, which would be in two hours."""
+    backlog, commit = broker.end_offset, Committer.commit
+
+    def failing(committer: Committer, batch: DispatchBatch) -> DispatchCounts:
+        if batch.end > backlog:
+            raise StoreError("this commit fails")
+        return commit(committer, batch)
+
+    def show(progress: Progress, _stop: threading.Event) -> None:
+        if progress.end_offset == backlog == broker.end_offset:
+            append(broker, 5)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Committer, "commit", failing)
+        with pytest.raises(StoreError, match="this commit fails"):
+            follow(broker, tmp_path / "output", show, latency_ms=HOUR_MS,
+                   max_bytes_per_trigger=LIMIT)  # fmt: skip
+    check_is_whole(broker, tmp_path / "output", tmp_path)
+
+
+def test_small_batches_are_scanned_here_as_tasks_scan_them(
+    broker: Appender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small and larger appends take turns."""
+    collected = list[int]()
+    collect = BatchFunction._collect
+
+    def counted(batches: BatchFunction, frame: Any) -> DispatchBatch:
+        batch = collect(batches, frame)
+        collected.append(batch.end)
+        return batch
+
+    monkeypatch.setattr(BatchFunction, "_collect", counted)
+    monkeypatch.setattr("streaming.tail.SCANNED_HERE_BYTES", 10_000)
+    sizes, ends = iter([5, 100, 7, 2, 90, 3, 60, 11]), [broker.end_offset]
+
+    def show(progress: Progress, stop: threading.Event) -> None:
+        # a live reader leaves the last record until it has seen it twice
+        if progress.end_offset < ends[-1]:
+            return
+        size = next(sizes, 0)
+        if not size:
+            stop.set()
+        append(broker, size)
+        ends.append(broker.end_offset)
+
+    progress = follow(broker, tmp_path / "output", show, latency_ms=0)
+    assert 1 < len(collected) < progress.batches
+    check_is_whole(broker, tmp_path / "output", tmp_path)
