@@ -13,7 +13,7 @@ from store.follower import FollowerTarget
 from store.log.commitlog import CommitLog
 from store.queue.queuetype import read_queue_types
 
-DEFAULT_LATENCY_MS = 150
+DEFAULT_LATENCY_MS = 140
 DEFAULT_MAX_BYTES_PER_TRIGGER = 2304 << 20
 """Two files of the log and the part of the newest one that is filled, so that a small remainder
 makes no batch of its own."""

@@ -174,10 +174,10 @@ class QueueFiles(MappedFileQueue):
     def ends_by(self, end_offset: int) -> bool:
         """Whether the last nonzero bytes belong to a message that ends at or before ``end_offset``.
 
-        If so, no unit of a later message exists. False if such bytes are not found soon, and for a
-        queue of empty files alone.
+        If so, no unit of a later message exists. False if such bytes are not found soon, and where
+        a file is empty: that one has to go.
         """
-        if not self.starts:
+        if self.empty or not self.starts:
             return not self.empty
         with self.path(self.starts[-1]).open("rb", buffering=0) as file:
             end = min(data_end(file.fileno()), self.file_size)
