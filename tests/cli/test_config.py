@@ -143,7 +143,7 @@ def test_a_command_runs_with_what_a_file_says(
         ("[run]\noutput = true", ("output is True", "must be one text or number")),
         ("[run]\noutput = [1, 2]", ("output is [1, 2]", "must be one text or number")),
         ("[run]\nconf = [[1]]", ("conf is [1]", "must be one text or number")),
-        ('[run]\ntrigger = "soon"', ("soon", "a number with ms, s, m, h or d")),
+        ('[run]\nlatency = "soon"', ("soon", "a number with ms, s, m, h or d")),
         ("[run", ("is no TOML",)),
     ],
 )  # fmt: skip
