@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ def committed(root: Path) -> Offsets:
     return read_committed(root) or {}
 
 
+def without_ages(text: str) -> str:
+    """A minute may end between two calls."""
+    return re.sub(r"\d+ h \d+ min", "AGE", text)
+
+
 def test_groups_and_their_lag(golden: Callable[[str], Path], call: Call) -> None:
     """The sums of the log's records, the same from each command, with or without ``list``."""
     root = golden("broker")
@@ -55,7 +61,7 @@ def test_groups_and_their_lag(golden: Callable[[str], Path], call: Call) -> None
     [same] = answer(call, "lag", root, "--topic", TOPIC, "--group", GROUP)["lags"]
     assert same == {**lag, "seconds": same["seconds"]}
     plain, listed = call("groups", root), call("groups", "list", root)
-    assert plain.stdout == listed.stdout
+    assert without_ages(plain.stdout) == without_ages(listed.stdout)
     assert "COMMAND [ARGS]" in call("groups", "-h").stdout
     for command in (("groups", root), ("groups", "show", root, GROUP), ("lag", root)):
         assert TOPIC in (lines := call(*command).stdout) or GROUP in lines

@@ -23,6 +23,7 @@ from checkpoints.ownership import Ownership
 from checkpoints.rewind import Target
 from store.errors import CommitLogError, OwnershipError, StoreError, UsageError
 from store.log.cursor import LogTail
+from store.state.storecheckpoint import StoreCheckpoint
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from tests.crash.workloads import Remote
@@ -38,6 +39,7 @@ from upkeep.checkpoints import Rewound, check, prune, read_batch, read_positions
 
 MESSAGES, DAMAGED = 40, 17
 SIZES = (SETTINGS["maxHashSlotNum"], SETTINGS["maxIndexNum"])
+NO_TIMES = StoreCheckpoint().encode()
 
 
 class Place:
@@ -122,7 +124,8 @@ def test_a_rewound_output_is_what_a_run_leaves_that_ended_there(place: Place) ->
         wanted = ended_at(place, start)
         assert comparable(place.outcome()) == comparable(wanted), start
         if start and len(place.output.index()) == len(wanted["index"]):  # type: ignore[arg-type]
-            assert place.outcome()["checkpoint"] == wanted["checkpoint"], start
+            # a run without a unit so far writes no checkpoint; zeros say the same
+            assert place.outcome()["checkpoint"] == (wanted["checkpoint"] or NO_TIMES), start
         assert place.output.verify().differences == (), start
         place.dispatch()
         assert place.outcome() == whole, start
