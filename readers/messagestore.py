@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from filters import consumers
 from readers.getmessage import (
@@ -55,6 +53,9 @@ from store.queue.view import CqUnit, QueueView, UnitColumns, open_view, queue_ro
 from store.state.built import settings_of
 from store.state.output import watermark_of_output
 from store.state.watermark import STATE_DIRECTORY, Watermark, WatermarkReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 UNIQUE_KEY_MAX_COUNT = 32
 """Number of messages that a broker examines for a unique key."""

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from streaming import workerstub
+from streaming.withoutpandas import leave_out_pandas
 
 LOADED = (
     "sources.daemon",
@@ -184,6 +185,7 @@ def main(listener: int, directory: str) -> None:
     An error leaves the directory: there the stubs do without us.
     """
     server = _Server(socket.socket(fileno=listener))
+    leave_out_pandas()
     for name in LOADED:
         importlib.import_module(name)
     sys.modules["sources.daemon"].load()

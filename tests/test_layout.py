@@ -263,10 +263,17 @@ def test_the_list_of_commands_imports_no_command() -> None:
     assert "numpy" in loaded_by("diff", "--help"), "what a command imports is not seen"
 
 
+def test_a_run_imports_no_pandas(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Half a second of CPU: pyspark and Arrow would import it, and make no use of it."""
+    loaded = loaded_by("run", str(golden("mixed")), "--output", str(tmp_path / "output"), "--once")
+    assert loaded >= {"numba", "pyarrow", "pyspark"}
+    assert "pandas" not in loaded
+
+
 def test_status_and_readers_import_no_spark(golden: Callable[[str], Path]) -> None:
     """They run in a few tenths of a second, and Spark or numba alone take longer to import."""
     store = str(golden("mixed"))
     assert loaded_by("status", store) == {"numpy"}
-    slow = {"numba", "pyspark", "pandas", "duckdb", "deltalake", "kafka"}
+    slow = {"numba", "pyarrow", "pyspark", "pandas", "duckdb", "deltalake", "kafka"}
     assert loaded_by("get", store, "Topic_0", "0", "3").isdisjoint(slow)
     assert loaded_by("query", store, "Topic_0", "--key", "k353").isdisjoint(slow)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,26 @@ def test_a_stranger_of_the_same_name_is_noticed(tmp_path: Path) -> None:
         cwd=tmp_path,
     )  # fmt: skip
     assert "package streaming is imported from" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("other_streaming-1.0.dist-info/RECORD", "x.py,,\nstreaming/a.py,sha256=a,1\n"),
+        ("other_streaming-1.0.egg-info/top_level.txt", "other\nstreaming\n"),
+        ("reput-9.dist-info/RECORD", "streaming/__init__.py,,\n"),
+        ("other-1.0.dist-info/RECORD", "streaming2/a.py,,\nother/streaming/a.py,,\n"),
+    ],
+)
+def test_a_distribution_with_a_package_of_our_name_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    """As ``importlib.metadata`` finds it, also where the files of the package are ours."""
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text(text)
+    (tmp_path / name).with_name("METADATA").write_text(f"Name: {name.partition('-')[0]}\n")
+    (tmp_path / name).with_name("PKG-INFO").write_text(f"Name: {name.partition('-')[0]}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    others = set(packages_distributions().get("streaming", [])) - {"reput"}
+    wanted = [f"package streaming is also installed by {other}" for other in others]
+    assert foreign_packages() == wanted

@@ -17,9 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
+# typer's checks need no plugins of pydantic, for which it would search all that is installed
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
 import typer
 
-from reput import __version__
+import reput
 from reput.cli.commands import MARKUP, DeferredCommand, Group
 from reput.cli.configfile import CONFIG_VARIABLE, ConfigFile
 from reput.cli.render import fail, set_up
@@ -155,7 +158,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"reput {__version__}")
+        typer.echo(f"reput {reput.__version__}")
         raise typer.Exit()
 
 

@@ -6,13 +6,15 @@ import inspect
 import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from reput.cli.options import CLIENTS, flag, value
 from reput.cli.render import print_note
 from serving.config import ServerConfig
-from serving.stores import BrokerIdentity
 from store.errors import UsageError
+
+if TYPE_CHECKING:
+    from serving.stores import BrokerIdentity
 
 
 def client_settings(**given: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from reput.cli import options, render, tables
 from reput.cli.clientoptions import address, client_settings, note_ready, warn_if_open
 from reput.cli.kafkaoptions import kafka_followers
 from serving.config import ServerConfig
-from serving.stores import BrokerIdentity
 from store.errors import UsageError
 from store.follower import FollowerTarget
 from streaming.config import (
@@ -20,6 +19,7 @@ from streaming.config import (
     DispatcherConfig,
 )
 from streaming.jvm import started
+from streaming.withoutpandas import leave_out_pandas
 
 if TYPE_CHECKING:
     from serving.embedded import EmbeddedServer
@@ -136,6 +136,7 @@ def _server(
     if config.once:
         raise UsageError("--serve is for a run that follows the log; leave --once out")
     from serving.embedded import EmbeddedServer  # noqa: PLC0415
+    from serving.stores import BrokerIdentity  # noqa: PLC0415
 
     server_config = ServerConfig(*address("--serve", listen), **clients)
     identity = BrokerIdentity.of(config.given_settings())
@@ -156,6 +157,7 @@ def _run(config: DispatcherConfig, server: EmbeddedServer | None, as_json: bool)
             started(config.spark_conf) as jvm,
         ):
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
+            leave_out_pandas()
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
             on_watermark = server.watermark_moved if server is not None else lambda *_: None

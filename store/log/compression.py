@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from store.log.record import SysFlag
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 UNKNOWN = "unknown"
 MAX_INFLATED_BYTES = 16 << 20
@@ -43,7 +45,7 @@ def inflate(body: bytes | pa.Buffer, codec: str, limit: int) -> bytes | None:
         return None
     try:
         plain = inflaters[codec](body, limit + 1)
-    except (zlib.error, OSError, pa.ArrowException):
+    except (zlib.error, OSError):
         return None
     return plain if len(plain) <= limit else None
 
@@ -57,5 +59,10 @@ def _inflate_zlib(body: bytes | pa.Buffer, most: int) -> bytes:
 
 
 def _inflate_arrow(body: bytes | pa.Buffer, codec: str, most: int) -> bytes:
-    with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
-        return bytes(stream.read(most))
+    import pyarrow as pa  # noqa: PLC0415  slow to load, and most bodies are plain
+
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
+            return bytes(stream.read(most))
+    except pa.ArrowException as error:
+        raise OSError(f"{codec}: {error}") from error

@@ -8,10 +8,12 @@ boundary.
 from __future__ import annotations
 
 import re
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from types import ModuleType
 
 import numpy as np
@@ -26,9 +28,12 @@ BUFFER_SIZE = 1 << 20
 """Bytes per read: fits the cache, and larger buffers were slower (decision 0003)."""
 NO_LIMIT = (1 << 63) - 1
 NEAR_BYTES = 64 << 10
-PLAIN_RECORDS = 1_000
-"""Records that a walk passes without numba, which takes half a second to import. This takes some
-milliseconds, and is enough for whoever only plans, looks something up, or follows a live log."""
+KERNELS = "store.log.kernels"
+"""Imported only when needed, because it imports numba."""
+PLAIN_RECORDS = 10_000
+"""Records that a walk passes without numba, which takes half a second or more to import. These take
+some ten milliseconds, and are enough for most that plan, look something up, or follow a live log.
+"""
 PLAIN_BYTES = 1 << 20
 """The same for bytes in which no magic number stands, after the last record or at damage."""
 _MAGIC = re.compile(
@@ -103,10 +108,10 @@ def hop_file(
         return Hop(offset, Status.NEED_MORE)
     file_end = segment.start + log.file_size
     window.load(offset)
-    hop = Hop(offset, Status.OK)
+    hop, plain_records = Hop(offset, Status.OK), _plain_records()
     while True:
-        if hop.record_count < PLAIN_RECORDS:
-            hop_records, limit = record.hop_records, min(max_records, PLAIN_RECORDS)
+        if hop.record_count < plain_records:
+            hop_records, limit = record.hop_records, min(max_records, plain_records)
         else:
             hop_records, limit = _kernels().hop_records, max_records
         status, pos, count, last = hop_records(
@@ -126,10 +131,13 @@ def hop_file(
             return hop
 
 
-def _kernels() -> ModuleType:
-    from store.log import kernels  # noqa: PLC0415  imports numba
+def _plain_records() -> int:
+    """Records to pass before the kernels are worth their import; none once they are there."""
+    return 0 if KERNELS in sys.modules else PLAIN_RECORDS
 
-    return kernels
+
+def _kernels() -> ModuleType:
+    return import_module(KERNELS)
 
 
 def stated_size(window: Window, offset: int) -> int:

@@ -142,6 +142,15 @@ def test_without_its_template_the_stub_is_the_interpreter(tmp_path: Path) -> Non
     template.end()
 
 
+def test_workers_are_without_pandas(template: WorkerTemplate, tmp_path: Path) -> None:
+    """Arrow and pyspark would import it, and make no use of it."""
+    (tmp_path / "worker_of_arrays.py").write_text(
+        "import sys, pyarrow as pa\nprint(pa.array([1, 2]).to_pylist(), 'pandas' in sys.modules)\n"
+    )
+    done = _run(template.python, "worker_of_arrays", "", tmp_path)
+    assert (done.stdout, done.stderr) == ("[1, 2] False\n", "")
+
+
 def test_nothing_outlives_a_driver_that_is_killed() -> None:
     """The template ends and removes its directory."""
     read, write = os.pipe()
