@@ -4,9 +4,10 @@ twin."""
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from store.log import properties, record
-from store.log.kernelbase import crc32, kernel, put32, put64
+from store.log.kernelbase import copy_bytes, crc32, kernel, put32, put64
 from store.log.record import SysFlag
 
 _TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
@@ -18,10 +19,9 @@ _PROPERTY_CRC_SIZE = properties.PROPERTY_CRC_SIZE
 _PROPERTY_CRC_DIGITS = properties.PROPERTY_CRC_DIGITS
 
 
-@kernel
+@njit(inline="always")
 def _copy(out, pos, source, start, end):
-    for index in range(start, end):
-        out[np.uint64(pos + index - start)] = source[np.uint64(index)]
+    copy_bytes(out, pos, source, start, end - start)
     return pos + end - start
 
 

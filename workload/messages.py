@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from store.log import properties
@@ -84,7 +85,7 @@ class Workload:
         count = len(sequence)
         digits = self._digits(sequence)
         starts = sequence * 7919 % _POOL_SIZE
-        bodies = self._pool[starts[:, None] + np.arange(self.body_size)]
+        bodies = sliding_window_view(self._pool, self.body_size)[starts]
         bodies[:, :SEQUENCE_DIGITS] = digits
         props = np.tile(self._template, (count, 1))
         for at in self._sequence_at:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 BATCH_SECONDS = 0.005
 MAX_BATCH = 10_000
+MAX_BATCH_BYTES = 16 << 20
+"""Bodies of a batch: more of them at once would be written no faster, out of more memory."""
 DEFAULT_RATE = 5000
 
 
@@ -101,16 +103,17 @@ def _append(
     """Append until it is time to end; return how many messages, and the seconds they took."""
     # the first append may wait for a kernel to be compiled: the clock starts after it
     appender.append_batch(workload.batch(0, 1, time.time_ns() // 1_000_000))
+    most = max(1, min(MAX_BATCH, MAX_BATCH_BYTES // workload.body_size))
     done, began = 1, time.monotonic()
     while not stop.is_set():
         elapsed = time.monotonic() - began
         if done >= count if count is not None else elapsed >= seconds:
             break
-        due = int(rate * elapsed) + 1 if rate else done + MAX_BATCH
+        due = int(rate * elapsed) + 1 if rate else done + most
         if count is not None:
             due = min(due, count)
         if due > done:
-            batch = min(due - done, MAX_BATCH)
+            batch = min(due - done, most)
             appender.append_batch(workload.batch(done, batch, time.time_ns() // 1_000_000))
             done += batch
         else:
