@@ -9,6 +9,7 @@ what was acknowledged. Spark is not needed: its files are written as it writes t
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -350,7 +351,7 @@ class DispatcherMachine(LogRules):
                 empty = self._empty_queues()
                 output.start(adopt=True)
                 for queue in empty & self._empty_queues():
-                    queue.unlink()
+                    shutil.rmtree(queue.parent)
             output.start()
         finally:
             self._begin_disk()
