@@ -9,6 +9,7 @@ what was acknowledged. Spark is not needed: its files are written as it writes t
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -81,9 +82,9 @@ class DispatcherMachine(LogRules):
         self._is_healed = False
         self._seen = 0
         """The end of the log as the dispatcher that runs has seen it."""
-        self._is_surprised = False
-        """Whether bytes of the log that the dispatcher has seen were cut or damaged while it runs.
-        A batch that it plans from what it saw may end with an error; the next run goes on."""
+        self._changed: list[tuple[int, int]] = []
+        """Ranges of the log that were cut or damaged after the dispatcher that runs had seen them.
+        A batch of them may end with an error; the next run goes on."""
 
     @property
     def _mark(self) -> int | None:
@@ -113,17 +114,21 @@ class DispatcherMachine(LogRules):
 
     def lose(self, end: int) -> None:
         """Nothing is acknowledged until the next start tells everybody of the cut."""
-        self._is_surprised = self._running is not None
+        self.spoil(end, self._seen)
         if end < (self._mark or 0):
             self._cut_at = end if self._cut_at is None else min(end, self._cut_at)
             self._is_healed = False
             self._recorder.notes.clear()
             self._acknowledged = -1
 
-    def spoil(self, start: int) -> None:
-        """Damage counts where the run has seen the log already."""
+    def spoil(self, start: int, end: int) -> None:
+        """A change counts where the run has seen the log already."""
         if self._running is not None and start < self._seen:
-            self._is_surprised = True
+            self._changed.append((start, end))
+
+    def _may_fail(self, start: int, end: int) -> bool:
+        """Whether the batch from ``start`` to ``end`` has bytes that are not as they were seen."""
+        return any(low < end and start < high for low, high in self._changed)
 
     def _told(self, count: int) -> int:
         """The last acknowledged watermark after ``count`` operations."""
@@ -173,7 +178,8 @@ class DispatcherMachine(LogRules):
             assert tree(self._root / "consumequeue") == before
             self._give_up()
             return
-        self._is_surprised, self._is_healed = False, True
+        self._is_healed = True
+        self._changed.clear()
         self._check()
 
     def _enter(self) -> None:
@@ -228,7 +234,7 @@ class DispatcherMachine(LogRules):
         end = self._spark.planned_end or self._batch_end(sealed_end, share)
         if end > (self.plain.end if self.torn is None else self.torn[0]):
             # beyond the watermark a run need not see a cut before the log has grown again
-            assert self._is_surprised, "a torn record was taken for a whole one"
+            assert self._may_fail(position, end), "a torn record was taken for a whole one"
             self._end_by_error()
             return
         lost = max(position, self._mark or 0), min(self.first, end)
@@ -238,7 +244,7 @@ class DispatcherMachine(LogRules):
             if end > position:
                 self._step(lambda: self._commit(run, end))
         except StoreError as error:
-            assert "changed" in str(error) and self._is_surprised, error
+            assert "changed" in str(error) and self._may_fail(position, end), error
             self._end_by_error()
             return
         self._check()
@@ -342,8 +348,10 @@ class DispatcherMachine(LogRules):
                 output.verify(repair=True)
             except UsageError as error:
                 assert "--adopt" in str(error), error
+                empty = self._empty_queues()
                 output.start(adopt=True)
-                self._remove_empty_queues()
+                for queue in empty & self._empty_queues():
+                    shutil.rmtree(queue.parent)
             output.start()
         finally:
             self._begin_disk()
@@ -351,16 +359,20 @@ class DispatcherMachine(LogRules):
         self._check()
         assert output.verify().differences == ()
 
-    def _remove_empty_queues(self) -> None:
-        """Remove files of queues without a unit: without a watermark nothing tells those of a batch
-        that was killed, and whose messages the log has lost, from a broker's own."""
-        for path in sorted((self._root / "consumequeue").glob("*/*/*")):
-            if not any(path.read_bytes()) and len(list(path.parent.iterdir())) == 1:
-                path.unlink()
+    def _empty_queues(self) -> set[Path]:
+        """The files of queues without a unit. A batch that was killed leaves them, and the log may
+        lose its messages; a broker leaves such files too. Without a watermark nothing tells them
+        apart: an adopted one stays. Where a queue had a unit, it must have it again."""
+        paths = (self._root / "consumequeue").glob("*/*/*")
+        return {
+            path
+            for path in paths
+            if not any(path.read_bytes()) and len(list(path.parent.iterdir())) == 1
+        }
 
     def finish(self) -> None:
         """All that is whole is dispatched in the end, and durable."""
-        if self._running is None or self._is_cut or self._is_surprised:
+        if self._running is None or self._is_cut or self._changed:
             self._end_by_error()
             self.start()
         if self._running is None:

@@ -215,13 +215,15 @@ class LogRules(RuleBasedStateMachine):
         ROT[name](random.Random(seed), plain)
         if low < high:
             plain.image[:low], plain.image[high:] = before[:low], before[high:]
-            self.spoil(seen)
+            changed = [at for at in range(low, high) if plain.image[at] != before[at]]
+            if changed:
+                self.spoil(plain.start + changed[0], plain.start + changed[-1] + 1)
         else:
             plain.image[:] = before
         self._write()
 
-    def spoil(self, start: int) -> None:
-        """The log was damaged, nowhere below ``start``."""
+    def spoil(self, start: int, end: int) -> None:
+        """The log was damaged, at ``start``, right before ``end``, and maybe between them."""
 
     def finish(self) -> None:
         """Check what must hold in the end."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from store import fsops
 from store.log.commitlog import CommitLog
+from store.log.cursor import Window, walk
 from store.log.record import Record
 from store.state import storecheckpoint
 from store.state.ledger import FILE_NAME as LEDGER
@@ -141,8 +142,7 @@ def _right_checkpoint(
         if is_possible or (may_be_any and 0 <= found.index_msg_timestamp <= newest):
             index = found.index_msg_timestamp
     physic = found.physic_msg_timestamp
-    is_live = bounds.log.end < bounds.log.sealed_end
-    if not (logics <= physic and (is_live or physic <= newest)):
+    if not (logics <= physic and (physic <= newest or _is_stored_later(log, bounds.log, physic))):
         physic = logics
     flushed, log_end = found.master_flushed_offset, bounds.log.sealed_end
     is_start = 0 <= flushed < log_end and may_start_record(log, flushed)
@@ -150,6 +150,13 @@ def _right_checkpoint(
         flushed = 0
     covered = _right_logics_physical_offset(found.logics_physical_offset, log, bounds)
     return StoreCheckpoint(physic, logics, index, flushed, confirm, covered)
+
+
+def _is_stored_later(log: CommitLog, place: LogRange, time_ms: int) -> bool:
+    """Return whether the log has a record of this store time or later that is not dispatched yet,
+    as where a broker has come further."""
+    walked = walk(log, Window(log), place.end, place.sealed_end, max_timestamp=time_ms - 1)
+    return walked.offset < place.sealed_end
 
 
 def _right_logics_physical_offset(found: int, log: CommitLog, bounds: StoreCheckpointBounds) -> int:

@@ -281,6 +281,23 @@ def test_an_older_checkpoint_is_no_damage(ram_path: Path) -> None:
     assert kinds(output) == {("checkpoint", Damage.FIELDS)}
 
 
+def test_a_checkpoint_may_be_as_far_as_the_log_and_no_further(ram_path: Path) -> None:
+    """A broker flushes the log before it dispatches: physicMsgTimestamp is then that of a record
+    that no queue has yet, and never of one that the log does not have."""
+    output = DerivedOutput.build("mixed", ram_path)
+    shutil.rmtree(output.root)
+    output.start(part=half)
+    path, last = output.root / "checkpoint", log_records(output.store)[-1].store_timestamp
+    written = path.read_bytes()
+    assert struct.unpack_from(">q", written)[0] < last
+    path.write_bytes(struct.pack(">q", last) + written[8:])
+    assert output.verify().differences == ()
+    for beyond in (last + 1, (1 << 63) - 1):
+        path.write_bytes(struct.pack(">q", beyond) + written[8:])
+        assert kinds(output) == {("checkpoint", Damage.FIELDS)}
+    heal(output)
+
+
 @pytest.mark.parametrize("name", ["mixed", "ext", "batch"])
 def test_a_repair_that_is_killed_is_done_again(ram_path: Path, seed: int, name: str) -> None:
     """Anywhere; every second time a dispatcher runs before the next repair."""
