@@ -25,7 +25,8 @@ def queue_units(store: Path) -> list[Placed]:
     """Every unit of every queue of both kinds, blanks left out, by topic, queue and offset."""
     found = []
     for directory in (store / "consumequeue").glob("*/*"):
-        first = int(min(path.name for path in directory.iterdir())) // UNIT.size
+        # a power cut may leave a directory alone
+        first = int(min((path.name for path in directory.iterdir()), default="0")) // UNIT.size
         for index, (offset, size, code) in enumerate(UNIT.iter_unpack(_data(directory, UNIT.size))):
             if size and size != 2147483647:
                 place = directory.parent.name, int(directory.name), first + index
