@@ -4,7 +4,6 @@ twin."""
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from store.log import properties, record
 from store.log.kernelbase import copy_bytes, crc32, kernel, put32, put64
@@ -19,7 +18,7 @@ _PROPERTY_CRC_SIZE = properties.PROPERTY_CRC_SIZE
 _PROPERTY_CRC_DIGITS = properties.PROPERTY_CRC_DIGITS
 
 
-@njit(inline="always")
+@kernel
 def _copy(out, pos, source, start, end):
     copy_bytes(out, pos, source, start, end - start)
     return pos + end - start
