@@ -17,7 +17,9 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
     from reput.cli import main as run_command  # noqa: PLC0415
+    from streaming.withoutpandas import leave_out_pandas  # noqa: PLC0415
 
+    leave_out_pandas()
     run_command()
 
 

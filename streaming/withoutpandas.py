@@ -2,7 +2,8 @@
 
 Arrow imports it with the first array that is made of Python objects, and pyspark with the first
 call to Java, only to know whether a value is one of its own. That takes half a second of CPU in
-each process, and nothing there uses it.
+each process, and nothing there uses it. A None in ``sys.modules`` would not do: Arrow takes it for
+the module.
 """
 
 from __future__ import annotations

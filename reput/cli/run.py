@@ -19,7 +19,6 @@ from streaming.config import (
     DispatcherConfig,
 )
 from streaming.jvm import started
-from streaming.withoutpandas import leave_out_pandas
 
 if TYPE_CHECKING:
     from serving.embedded import EmbeddedServer
@@ -157,7 +156,6 @@ def _run(config: DispatcherConfig, server: EmbeddedServer | None, as_json: bool)
             started(config.spark_conf) as jvm,
         ):
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
-            leave_out_pandas()
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
             on_watermark = server.watermark_moved if server is not None else lambda *_: None

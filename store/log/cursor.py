@@ -13,7 +13,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from types import ModuleType
 
 import numpy as np
@@ -28,8 +27,6 @@ BUFFER_SIZE = 1 << 20
 """Bytes per read: fits the cache, and larger buffers were slower (decision 0003)."""
 NO_LIMIT = (1 << 63) - 1
 NEAR_BYTES = 64 << 10
-KERNELS = "store.log.kernels"
-"""Imported only when needed, because it imports numba."""
 PLAIN_RECORDS = 10_000
 """Records that a walk passes without numba, which takes half a second or more to import. These take
 some ten milliseconds, and are enough for most that plan, look something up, or follow a live log.
@@ -133,11 +130,13 @@ def hop_file(
 
 def _plain_records() -> int:
     """Records to pass before the kernels are worth their import; none once they are there."""
-    return 0 if KERNELS in sys.modules else PLAIN_RECORDS
+    return 0 if "store.log.kernels" in sys.modules else PLAIN_RECORDS
 
 
 def _kernels() -> ModuleType:
-    return import_module(KERNELS)
+    from store.log import kernels  # noqa: PLC0415  imports numba
+
+    return kernels
 
 
 def stated_size(window: Window, offset: int) -> int:

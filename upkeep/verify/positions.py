@@ -155,6 +155,7 @@ def _right_checkpoint(
 def _is_stored_later(log: CommitLog, place: LogRange, time_ms: int) -> bool:
     """Return whether the log has a record of this store time or later that is not dispatched yet,
     as where a broker has come further."""
+    # every record is looked at: files are not in time order where a broker's clock stepped back
     walked = walk(log, Window(log), place.end, place.sealed_end, max_timestamp=time_ms - 1)
     return walked.offset < place.sealed_end
 
