@@ -40,6 +40,7 @@ from store.index.indexfile import (
 from store.log import record
 from store.log.commitlog import NO_TIME, CommitLog
 from store.log.cursor import LogTail
+from store.log.places import AsOf
 from store.log.record import Record
 from store.queue.consumequeue import (
     BoundaryType,
@@ -93,13 +94,17 @@ class MessageStore:
         settings: StoreSettings | None = None,
         limits: PullLimits | None = None,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        as_of: AsOf | None = None,
     ) -> None:
         """Open the store at ``root``, with its indexes in ``output`` if they are elsewhere.
+
+        With ``as_of`` the log, queues and index read as they did at that moment, for good.
 
         ``settings`` replace those that ``root`` states and the indexes were built with
         (``store.state.built``); ``limits`` replace a pull's limits from the settings. Bodies are
         inflated up to ``max_body_bytes``. Raises UsageError if ``root`` is not a store, if its
-        settings cannot be read, or if ``output`` is not an output of this log.
+        settings cannot be read, if ``output`` is not an output of this log, or if ``as_of`` lies
+        beyond what is dispatched.
         """
         self._output = output or root
         settings = settings or settings_of(self._output, read_store_settings(root))
@@ -116,7 +121,8 @@ class MessageStore:
         self._watermark = watermark_of_output(self._output, settings.root, log)
         self._watermark_reader = WatermarkReader(self._output / STATE_DIRECTORY)
         end = self._watermark.end_offset if self._watermark else self._tail.settled()
-        self._view = LogView(log, end)
+        self._last_end = None if as_of is None else as_of.end(log, end)
+        self._view = LogView(log, end if self._last_end is None else self._last_end)
 
     def refresh(self) -> None:
         """Pick up what was dispatched and removed since the last call.
@@ -129,6 +135,8 @@ class MessageStore:
         log.refresh()
         self._watermark = self._watermark_reader.read()
         end = self._watermark.end_offset if self._watermark else self._tail.poll(self._view.end)
+        if self._last_end is not None:
+            end = min(end, self._last_end)
         if (_lifetime(self._watermark), log.min_offset) != before or end < self._view.end:
             self._queues.clear()
         if self._watermark != watermark or end != self._view.end:

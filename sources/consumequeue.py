@@ -154,7 +154,7 @@ class _QueueReader:
             self._opened = _Opened(
                 settings,
                 log,
-                BuiltQueues(self._output, settings, log, self._listed),
+                BuiltQueues(self._output, settings, log, self._listed, self.options.as_of),
                 LossCheck(self.options["failOnDataLoss"]),
             )
         return self._opened

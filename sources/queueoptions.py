@@ -22,6 +22,7 @@ from sources.options import (
     timestamp_ms,
 )
 from store import jsontext
+from store.log.places import AsOf
 from store.names import is_group
 from store.queue.consumequeue import QueueKey
 
@@ -83,6 +84,12 @@ def _group(text: str) -> str:
     return text
 
 
+def _physical_offset(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text.strip(), re.ASCII):
+        raise ValueError("must be a physical offset")
+    return int(text)
+
+
 def _pattern(text: str) -> str:
     try:
         re.compile(text)
@@ -125,6 +132,11 @@ CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
            "end in each queue before the first message with this storeTimestamp (ms) or a later "
            "one; overrides `endingOffsetsByTimestamp`, which overrides `endingOffsets`"),
     Option("endingOffsetsByTimestamp", None, parse_offsets, "batch", "the same by queue"),
+    Option("timestampAsOf", None, timestamp_ms, "batch",
+           "read the queues as they were then: without the messages with a later storeTimestamp "
+           "(ms), and whatever follows them in the log"),
+    Option("physicalOffsetAsOf", None, _physical_offset, "batch",
+           "the same by a physical offset, such as the end of a batch in `reput checkpoints`"),
     _SHARED["initialOffsetPath"],
     Option("failOnDataLoss", "true", boolean, "both",
            "whether removed messages and queues, and queues that shrank, are errors"),
@@ -166,6 +178,7 @@ class ConsumeQueueOptions(SourceOptions):
     def __init__(self, given: Mapping[str, str]) -> None:
         super().__init__(given)
         self.check_not_both("topics", "topicPattern")
+        self.check_not_both("timestampAsOf", "physicalOffsetAsOf")
         for key in ("startingTimestamp", "startingOffsetsByTimestamp", "initialOffsetPath"):
             self.check_not_both("group", key)
         if not isinstance(self["startingOffsets"], str | None):
@@ -175,6 +188,12 @@ class ConsumeQueueOptions(SourceOptions):
     def starts_by_time(self) -> bool:
         """Whether a time decides the starts: one for all queues, or one for each."""
         return super().starts_by_time or self["startingOffsetsByTimestamp"] is not None
+
+    @property
+    def as_of(self) -> AsOf | None:
+        """The moment that a batch read is of; None for now."""
+        offset, time_ms = self["physicalOffsetAsOf"], self["timestampAsOf"]
+        return None if offset is None and time_ms is None else AsOf(offset, time_ms)
 
     @property
     def names_queues(self) -> bool:

@@ -13,6 +13,8 @@ from sources.selection import QueueSelection
 from store.config import StoreSettings
 from store.errors import UsageError
 from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail
+from store.log.places import AsOf
 from store.queue.consumequeue import QueueKey
 from store.queue.view import QueueView, list_all_queues, open_view, queue_root
 from store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
@@ -29,10 +31,16 @@ class BuiltQueues:
     """
 
     def __init__(
-        self, output: Path, settings: StoreSettings, log: CommitLog, selection: QueueSelection
+        self,
+        output: Path,
+        settings: StoreSettings,
+        log: CommitLog,
+        selection: QueueSelection,
+        as_of: AsOf | None = None,
     ) -> None:
+        """``as_of`` bounds every refresh of ``found``."""
         self._output, self._settings, self._log = output, settings, log
-        self._selection = selection
+        self._selection, self._as_of = selection, as_of
         self._opened: dict[QueueKey, QueueView] = {}
         self.found: dict[QueueKey, QueueView] = {}
         """The queues that hold a unit, sorted, as they were last seen."""
@@ -51,11 +59,15 @@ class BuiltQueues:
     def refresh(self) -> dict[QueueKey, QueueView]:
         """Update ``found`` and return it.
 
-        Raises QueueFileError for files of another size, UsageError for a queue of both kinds.
+        Raises QueueFileError for files of another size, UsageError for a queue of both kinds or a
+        moment beyond the watermark.
         """
         begun = time.monotonic()
         watermark = read_watermark(self._output / STATE_DIRECTORY)
         durable_end = None if watermark is None else watermark.end_offset
+        if self._as_of is not None:
+            end = LogTail(self._log).settled() if durable_end is None else durable_end
+            durable_end = self._as_of.end(self._log, end)
         opened = {}
         for key, is_batch in self._listed().items():
             queue = self._opened.get(key) or self.open(key, is_batch)

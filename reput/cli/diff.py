@@ -8,12 +8,14 @@ from typing import Annotated
 
 import typer
 
-from reput.cli import options, render, tables
+from reput.cli import moments, options, render, tables
 from reput.cli.comparison import comparison_lines, print_differences
+from store.config import StoreSettings
 from store.errors import UsageError
 from store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
 from store.state.built import hash_slot_count
 from upkeep.compare import DIRECTORY_KINDS, KINDS, compare_stores
+from upkeep.moments import compare_moments
 
 DIFFERENT = 1
 
@@ -26,8 +28,19 @@ def diff(
         ),
     ],
     store_b: Annotated[
-        Path, typer.Argument(help="The root directory to compare it with.", metavar="STORE_B")
-    ],
+        Path | None,
+        typer.Argument(help="The root directory to compare it with.", metavar="STORE_B"),
+    ] = None,
+    since: Annotated[
+        str | None,
+        options.value(
+            "MOMENT",
+            "Compare STORE_A as of this moment with itself as of `--as-of`, "
+            "or now: a time, `offset:N` or `batch:N`.",
+        ),
+    ] = None,
+    as_of: options.AsOf = None,
+    output: options.ReadOutput = None,
     only: Annotated[
         str | None,
         options.value(
@@ -41,8 +54,21 @@ def diff(
 ) -> None:
     """Compare two stores' queues and indexes, and name the first entry of each that differs.
 
-    Reads only. The exit code is 0 if nothing differs, 1 if anything does, 2 for a wrong call.
+    With `--since` compare two moments of one store, and show which queues grew by what. Reads only.
+    The exit code is 0 if nothing differs, 1 if anything does, 2 for a wrong call.
     """
+    if since is not None:
+        if store_b is not None or only is not None:
+            raise UsageError(
+                "--since compares the queues of one store; leave STORE_B and --only out"
+            )
+        settings = options.output_settings(store_a, output, broker_conf)
+        _diff_moments(settings, output or store_a, since, as_of, as_json)
+        return
+    if store_b is None:
+        raise UsageError("give STORE_B to compare with, or --since to compare two moments")
+    if as_of is not None or output is not None:
+        raise UsageError("--as-of and --output need --since, which compares two moments")
     kinds = DIRECTORY_KINDS if only is None else options.kinds_option(only, KINDS)
     roots = (store_a, store_b)
     for root in roots:
@@ -61,4 +87,30 @@ def diff(
         for line in comparison_lines(found):
             tables.print_line(line)
     if not found.is_equal:
+        raise typer.Exit(DIFFERENT)
+
+
+def _diff_moments(
+    settings: StoreSettings, output: Path, since: str, as_of: str | None, as_json: bool
+) -> None:
+    earlier = moments.as_of("--since", since, settings, output)
+    assert earlier is not None
+    later = moments.as_of("--as-of", as_of, settings, output)
+    found = compare_moments(settings, output, earlier, later)
+    if as_json:
+        render.print_json({"equal": not found.queues, **asdict(found)})
+    else:
+        columns = ("topic", "queue", "from offset", "to offset", "messages")
+        rows = [
+            (one.topic, one.queue_id, one.from_offset, one.to_offset,
+             f"{one.to_offset - one.from_offset:,}")
+            for one in found.queues
+        ]  # fmt: skip
+        if rows:
+            tables.print_table("queues", columns, rows)
+        grown = tables.counted(len(rows), "queue")
+        tables.print_line(
+            f"{grown} grew between physical offsets {found.from_end} and {found.to_end}"
+        )
+    if found.queues:
         raise typer.Exit(DIFFERENT)

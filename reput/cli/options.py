@@ -325,6 +325,11 @@ Only = Annotated[
     str | None,
     value("KINDS", "Take only these kinds, with commas: `consumequeue`, `index`, ..."),
 ]
+AsOf = Annotated[
+    str | None,
+    value("MOMENT", "Read everything as it was then: a time, `offset:N` of the log, or the end of "
+          "`batch:N` of Spark's checkpoint.", "--as-of"),
+]  # fmt: skip
 Retention = Annotated[
     bool, flag("Remove queue files whose messages the log has lost.", "--retention")
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from reput.cli import messages, options, render
+from reput.cli import messages, moments, options, render
 from reput.cli.messages import Body, BodyForm
 from store.config import StoreSettings
 from store.errors import NotFoundError, UsageError
@@ -36,11 +36,12 @@ def get(
         int, typer.Argument(min=0, help="The message's offset in the queue.", metavar="OFFSET")
     ],
     output: options.ReadOutput = None,
+    as_of: options.AsOf = None,
     body: Body = BodyForm.TEXT,
     as_json: options.AsJsonLines = False,
 ) -> None:
     """Show one message of a queue; exit code 1 if there is none."""
-    with _opened(settings, output) as opened:
+    with _opened(settings, output, as_of) as opened:
         _check_queue(opened, topic, queue, output or store)
         found = opened.get_message(topic, queue, offset, 1)
     # where a message is gone a later one is found; one in an inner batch begins before the offset
@@ -102,6 +103,7 @@ def tail(
         ),
     ] = None,
     output: options.ReadOutput = None,
+    as_of: options.AsOf = None,
     body: Body = BodyForm.TEXT,
     as_json: options.AsJsonLines = False,
 ) -> None:
@@ -111,9 +113,11 @@ def tail(
     """
     from readers.tail import TopicTail  # noqa: PLC0415
 
+    if follow and as_of is not None:
+        raise UsageError("--follow waits for what arrives, and --as-of leaves it out; give one")
     since = options.optional_time_ms("--from-time", from_time)
     printed = messages.MessageList(body, as_json)
-    with _opened(settings, output) as opened, render.stopped_by_signals() as stop:
+    with _opened(settings, output, as_of) as opened, render.stopped_by_signals() as stop:
         if not opened.queue_ids(topic):
             missing = f"no queue of topic {topic} in {output or store}"
             if not follow:
@@ -147,6 +151,7 @@ def query(
         str | None, options.value("TIME", "Take messages stored then or earlier.")
     ] = None,
     output: options.ReadOutput = None,
+    as_of: options.AsOf = None,
     body: Body = BodyForm.TEXT,
     as_json: options.AsJsonLines = False,
 ) -> None:
@@ -160,7 +165,7 @@ def query(
         bounds["begin_ms"] = options.time_option_ms("--begin", begin)
     if end is not None:
         bounds["end_ms"] = options.time_option_ms("--end", end)
-    with _opened(settings, output) as opened:
+    with _opened(settings, output, as_of) as opened:
         ask = opened.query if unique_key is None else opened.query_unique_key
         found = ask(topic, wanted, **bounds)
         if not found:
@@ -192,6 +197,7 @@ def search_time(
                      "later.", "--upper"),
     ] = False,
     output: options.ReadOutput = None,
+    as_of: options.AsOf = None,
     as_json: options.AsJsonLines = False,
 ) -> None:  # fmt: skip
     """Show which queue offset a time has; exit code 1 if there is no such queue."""
@@ -199,17 +205,18 @@ def search_time(
 
     wanted = options.time_option_ms("TIME", time)
     boundary = BoundaryType.UPPER if upper else BoundaryType.LOWER
-    with _opened(settings, output) as opened:
+    with _opened(settings, output, as_of) as opened:
         _check_queue(opened, topic, queue, output or store)
         offset = opened.offset_by_time(topic, queue, wanted, boundary)
         stored = opened.store_time(topic, queue, offset)
     messages.print_place(topic, queue, offset, stored if stored >= 0 else None, as_json)
 
 
-def _opened(settings: StoreSettings, output: Path | None) -> MessageStore:
+def _opened(settings: StoreSettings, output: Path | None, as_of: str | None) -> MessageStore:
     from readers.messagestore import MessageStore  # noqa: PLC0415
 
-    return MessageStore(settings.root, output=output, settings=settings)
+    moment = moments.as_of("--as-of", as_of, settings, output or settings.root)
+    return MessageStore(settings.root, output=output, settings=settings, as_of=moment)
 
 
 def _message_filter(

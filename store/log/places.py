@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from store.errors import UsageError
 from store.log.commitlog import CommitLog
 from store.log.cursor import BadRange, Window, bad_range, hop_file, missing_range, walk
 from store.log.record import Status
@@ -84,3 +85,28 @@ def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:
         start = segment.start
     found = walk(log, window, start, end, max_timestamp=timestamp - 1).offset
     return found if found < end else None
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """A moment of the log: what was stored later does not count. One of the fields is given."""
+
+    offset: int | None = None
+    """A physical offset, after the last byte that counts."""
+    time_ms: int | None = None
+    """A store time; messages stored then or earlier count."""
+
+    def end(self, log: CommitLog, end: int) -> int:
+        """Return the physical offset of the moment; ``end`` is that of what is dispatched now, and
+        of a time yet to come. Raises UsageError for an offset beyond it."""
+        if self.offset is not None:
+            if self.offset > end:
+                raise UsageError(
+                    f"physical offset {self.offset} is beyond what is dispatched, which ends at "
+                    f"{end}"
+                )
+            return self.offset
+        if self.time_ms is None:
+            raise ValueError("a moment without a field")
+        later = first_at_or_after(log, self.time_ms + 1, end)
+        return end if later is None else later

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import shutil
 from bisect import bisect_left
 from collections.abc import Callable
@@ -363,6 +364,46 @@ def test_a_missing_file_between_others_is_named(golden: Callable[[str], Path]) -
     shutil.copy(queue / f"{20000:020d}", queue / f"{60000:020d}")
     with pytest.raises(ReputError, match="one is missing or foreign"):
         rows_of(batch_reader(store))
+
+
+def test_a_read_as_of_a_moment_has_what_was_stored_then(
+    golden: Callable[[str], Path], seed: int
+) -> None:
+    """By physical offset and by time; this log is in time order."""
+    store, rng = golden("mixed"), random.Random(seed)
+    records = {found.physical_offset: found for found in reference(store)}
+    units = queue_units(store)
+    for unit in rng.sample(units, 5):
+        time = records[unit.offset].store_timestamp
+        for moment in (unit.offset + unit.size - 1, unit.offset + unit.size):
+            found = rows_of(batch_reader(store, physicalOffsetAsOf=moment))
+            wanted = [one.offset for one in units if one.offset + one.size <= moment]
+            assert sorted(row["physicalOffset"] for row in found) == sorted(wanted)
+        found = rows_of(batch_reader(store, timestampAsOf=time))
+        wanted = [one.offset for one in units if records[one.offset].store_timestamp <= time]
+        assert sorted(row["physicalOffset"] for row in found) == sorted(wanted)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"physicalOffsetAsOf": 1 << 50}, "is beyond what is dispatched, which ends at"),
+        ({"physicalOffsetAsOf": "x"}, "must be a physical offset"),
+        ({"physicalOffsetAsOf": 1, "timestampAsOf": 1}, "give timestampAsOf or physicalOffsetAsOf"),
+    ],
+)
+def test_wrong_moments_are_named(
+    golden: Callable[[str], Path], options: dict[str, Any], message: str
+) -> None:
+    """A moment that was never there, and two at once."""
+    with pytest.raises(UsageError, match=message):
+        batch_reader(golden("plain"), **options).partitions()
+
+
+def test_a_stream_is_of_no_moment(golden: Callable[[str], Path]) -> None:
+    """It follows the queues."""
+    with pytest.raises(UsageError, match="option timestampAsOf is for batch reads"):
+        stream_reader(golden("plain"), timestampAsOf=1)
 
 
 def test_nothing_is_changed(golden: Callable[[str], Path]) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.cli import Call, json_object, reput_on_terminal
 from tests.support.golden import difference, log_records, tree
+from tests.support.queue_units import queue_units
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -68,6 +69,12 @@ def test_a_replay_from_a_batch_gives_rocketmqs_queues(
         assert shown["messages"] == sum(first <= one.physical_offset < end for one in records)
         found = json_object(call("checkpoints", "rewind", *places, "--to-batch", number, "--json"))
         assert (found["offset"], found["batches"]) == (first, sorted(files)[number:])
+        since = f"batch:{number - 1}" if number else "offset:0"
+        moments = ("--since", since, "--as-of", f"batch:{number}")
+        grown = json.loads(call("diff", *places, *moments, "--json").stdout)
+        assert (grown["from_end"], grown["to_end"]) == (first, end)
+        units = [unit for unit in queue_units(store) if first <= unit.offset < end]
+        assert sum(one["to_offset"] - one["from_offset"] for one in grown["queues"]) == len(units)
     done = rewind("--to-offset", inside.physical_offset + 1)
     assert done["offset"] == inside.physical_offset
     again = run()
