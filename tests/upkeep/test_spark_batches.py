@@ -7,6 +7,7 @@ a replay are RocketMQ's own queues.
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.support.cli import Call, json_object, reput_on_terminal
 from tests.support.golden import difference, log_records, tree
 from tests.support.queue_units import queue_units
 
 pytestmark = pytest.mark.usefixtures("spark")
+DIRECTORIES = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index")
+RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 
 def planned(directory: Path) -> dict[int, tuple[int, int]]:
@@ -103,6 +107,49 @@ def test_a_replay_from_a_batch_gives_rocketmqs_queues(
     rows = reput_on_terminal("checkpoints", store, "--output", output, columns=120)
     assert "batches of Spark's checkpoint" in rows
     assert tree(output) == before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["ext", "batch"])
+def test_every_batch_of_fifty_can_be_replayed(
+    golden: Callable[[str], Path], tmp_path: Path, call: Call, spark: SparkSession, seed: int,
+    name: str,
+) -> None:  # fmt: skip
+    """From each of them, in any order: a rewind leaves RocketMQ's units of the batches before it,
+    and the run after it all that was there, byte for byte."""
+    store, output = golden(name), tmp_path / "output"
+    places = (store, "--output", output)
+    directories = [kind for kind in DIRECTORIES if (store / kind).exists()]
+    units = queue_units(store)
+
+    def run() -> None:
+        spark.conf.set(RETAINED, "1000")
+        try:
+            json_object(call("run", *places, "--once", "--json", "--max-bytes-per-trigger", "30k"))
+        finally:
+            spark.conf.unset(RETAINED)
+
+    def built() -> dict[str, dict[str, bytes]]:
+        return {kind: tree(output / kind) for kind in directories}
+
+    run()
+    whole, files = built(), planned(output / "reput" / "spark")
+    assert len(files) >= 50
+    for kind in set(directories) - {"index"}:
+        assert difference(output / kind, store / kind) == []
+    starts = dict(zip(sorted(files), [0, *(files[at][0] for at in sorted(files))], strict=False))
+    for number in random.Random(seed).sample(sorted(files), len(files)):
+        found = json_object(
+            call("checkpoints", "rewind", *places, "--to-batch", number, "--json", "--apply")
+        )
+        assert found["offset"] == starts[number], number
+        left = [unit for unit in units if unit.offset < starts[number]]
+        assert len(queue_units(output)) == len(left), number
+        assert json_object(call("verify", *places, "--json"))["differences"] == [], number
+        run()
+        assert built() == whole, number
+        assert planned(output / "reput" / "spark").keys() == files.keys(), number
 
 
 @pytest.mark.parametrize(
