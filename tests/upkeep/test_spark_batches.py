@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,24 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.cli import Call, json_object, reput_on_terminal
+from tests.support.derived_output import DerivedOutput
 from tests.support.golden import difference, log_records, tree
 from tests.support.queue_units import queue_units
+from upkeep.compare import DIRECTORY_KINDS
 
 pytestmark = pytest.mark.usefixtures("spark")
-DIRECTORIES = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index")
+Places = tuple[object, ...]
+"""The arguments of a command that name a store and its output."""
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
+
+
+@pytest.fixture
+def all_batches_retained(spark: SparkSession) -> Iterator[None]:
+    """Spark's checkpoint lists every batch of a run, however many there are."""
+    before = spark.conf.get(RETAINED)
+    spark.conf.set(RETAINED, "1000")
+    yield
+    spark.conf.set(RETAINED, before)
 
 
 def planned(directory: Path) -> dict[int, tuple[int, int]]:
@@ -37,6 +49,21 @@ def planned(directory: Path) -> dict[int, tuple[int, int]]:
     return found
 
 
+def borders(files: dict[int, tuple[int, int]]) -> list[int]:
+    """Where each batch begins, and where the last one ends, if all of them are listed."""
+    return [0, *(end for _, (end, _) in sorted(files.items()))]
+
+
+def run(call: Call, places: Places, size: str) -> dict[str, Any]:
+    """Dispatch everything in batches of up to ``size``."""
+    return json_object(call("run", *places, "--once", "--json", "--max-bytes-per-trigger", size))
+
+
+def rewind(call: Call, places: Places, *target: object) -> dict[str, Any]:
+    """Rewind the output to a place."""
+    return json_object(call("checkpoints", "rewind", *places, *target, "--json", "--apply"))
+
+
 def test_a_replay_from_a_batch_gives_rocketmqs_queues(
     golden: Callable[[str], Path], tmp_path: Path, call: Call
 ) -> None:
@@ -45,31 +72,22 @@ def test_a_replay_from_a_batch_gives_rocketmqs_queues(
     store, output = golden("mixed"), tmp_path / "output"
     spark = output / "reput" / "spark"
     places = (store, "--output", output)
-
-    def run() -> dict[str, Any]:
-        return json_object(
-            call("run", *places, "--once", "--json", "--max-bytes-per-trigger", "1m")
-        )
-
-    def rewind(*target: object) -> dict[str, Any]:
-        return json_object(call("checkpoints", "rewind", *places, *target, "--json", "--apply"))
-
-    first_run = run()
+    first_run = run(call, places, "1m")
     files = planned(spark)
     listed = json_object(call("checkpoints", "list", *places, "--json"))
     assert {one["batch"]: (one["to"], one["planned_ms"]) for one in listed["batches"]} == files
-    borders = [0, *(end for _, (end, _) in sorted(files.items()))]
-    assert [(one["from"], one["to"]) for one in listed["batches"]] == [*pairwise(borders)]
+    ends = borders(files)
+    assert [(one["from"], one["to"]) for one in listed["batches"]] == [*pairwise(ends)]
     assert len(files) >= 3
     assert all(one["durable"] and one["committed"] for one in listed["batches"])
-    assert listed["watermark"] == borders[-1]
-    records = log_records(store)
+    assert listed["watermark"] == ends[-1]
+    records, units = log_records(store), queue_units(store)
     inside = records[len(records) // 2]
-    for number, first in enumerate(borders[:-1]):
+    for number, first in enumerate(ends[:-1]):
         shown = json_object(
             call("checkpoints", "show", store, number, "--output", output, "--json")
         )
-        end = borders[number + 1]
+        end = ends[number + 1]
         assert shown["messages"] == sum(first <= one.physical_offset < end for one in records)
         found = json_object(call("checkpoints", "rewind", *places, "--to-batch", number, "--json"))
         assert (found["offset"], found["batches"]) == (first, sorted(files)[number:])
@@ -77,22 +95,22 @@ def test_a_replay_from_a_batch_gives_rocketmqs_queues(
         moments = ("--since", since, "--as-of", f"batch:{number}")
         grown = json.loads(call("diff", *places, *moments, "--json").stdout)
         assert (grown["from_end"], grown["to_end"]) == (first, end)
-        units = [unit for unit in queue_units(store) if first <= unit.offset < end]
-        assert sum(one["to_offset"] - one["from_offset"] for one in grown["queues"]) == len(units)
-    done = rewind("--to-offset", inside.physical_offset + 1)
+        between = [unit for unit in units if first <= unit.offset < end]
+        assert sum(one["to_offset"] - one["from_offset"] for one in grown["queues"]) == len(between)
+    done = rewind(call, places, "--to-offset", inside.physical_offset + 1)
     assert done["offset"] == inside.physical_offset
-    again = run()
+    again = run(call, places, "1m")
     assert again["messages"] - again["duplicates"] == done["units"]
     assert again["duplicates"] > 0
     assert difference(output / "consumequeue", store / "consumequeue") == []
-    rewind("--to-batch", max(files))
-    done = rewind("--to-batch", 0)
+    rewind(call, places, "--to-batch", max(files))
+    done = rewind(call, places, "--to-batch", 0)
     assert planned(spark) == {0: files[0]}
     kept = planned(Path(done["kept"]) / "spark")
-    assert [end for _, (end, _) in sorted(kept.items())] == borders[1:]
-    again = run()
+    assert [end for _, (end, _) in sorted(kept.items())] == ends[1:]
+    again = run(call, places, "1m")
     assert (again["messages"], again["duplicates"]) == (first_run["messages"], 0)
-    assert [end for _, (end, _) in sorted(planned(spark).items())] == borders[1:]
+    assert [end for _, (end, _) in sorted(planned(spark).items())] == ends[1:]
     assert difference(output / "consumequeue", store / "consumequeue") == []
     assert json_object(call("verify", *places, "--json"))["differences"] == []
     assert "no problems" in call("checkpoints", "verify", *places).stdout
@@ -111,45 +129,34 @@ def test_a_replay_from_a_batch_gives_rocketmqs_queues(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("all_batches_retained")
 @pytest.mark.parametrize("name", ["ext", "batch"])
 def test_every_batch_of_fifty_can_be_replayed(
-    golden: Callable[[str], Path], tmp_path: Path, call: Call, spark: SparkSession, seed: int,
-    name: str,
-) -> None:  # fmt: skip
+    tmp_path: Path, call: Call, seed: int, name: str
+) -> None:
     """From each of them, in any order: a rewind leaves RocketMQ's units of the batches before it,
     and the run after it all that was there, byte for byte."""
-    store, output = golden(name), tmp_path / "output"
-    places = (store, "--output", output)
-    directories = [kind for kind in DIRECTORIES if (store / kind).exists()]
-    units = queue_units(store)
-
-    def run() -> None:
-        spark.conf.set(RETAINED, "1000")
-        try:
-            json_object(call("run", *places, "--once", "--json", "--max-bytes-per-trigger", "30k"))
-        finally:
-            spark.conf.unset(RETAINED)
+    output = DerivedOutput.unpack(name, tmp_path)
+    places, spark = (output.store, "--output", output.root), output.state / "spark"
+    units = queue_units(output.store)
 
     def built() -> dict[str, dict[str, bytes]]:
-        return {kind: tree(output / kind) for kind in directories}
+        return {kind: tree(output.root / kind) for kind in DIRECTORY_KINDS}
 
-    run()
-    whole, files = built(), planned(output / "reput" / "spark")
+    run(call, places, "30k")
+    whole, files = built(), planned(spark)
     assert len(files) >= 50
-    for kind in set(directories) - {"index"}:
-        assert difference(output / kind, store / kind) == []
-    starts = dict(zip(sorted(files), [0, *(files[at][0] for at in sorted(files))], strict=False))
+    assert output.unequal() == []
+    starts = borders(files)
     for number in random.Random(seed).sample(sorted(files), len(files)):
-        found = json_object(
-            call("checkpoints", "rewind", *places, "--to-batch", number, "--json", "--apply")
-        )
+        found = rewind(call, places, "--to-batch", number)
         assert found["offset"] == starts[number], number
         left = [unit for unit in units if unit.offset < starts[number]]
-        assert len(queue_units(output)) == len(left), number
+        assert queue_units(output.root) == left, number
         assert json_object(call("verify", *places, "--json"))["differences"] == [], number
-        run()
+        run(call, places, "30k")
         assert built() == whole, number
-        assert planned(output / "reput" / "spark").keys() == files.keys(), number
+        assert planned(spark).keys() == files.keys(), number
 
 
 @pytest.mark.parametrize(
