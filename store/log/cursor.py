@@ -140,10 +140,10 @@ def _kernels() -> ModuleType:
 
 
 def stated_size(window: Window, offset: int) -> int:
-    """totalSize of the record at ``offset`` if it is plausible, so that the buffer can grow."""
+    """totalSize of the record at ``offset`` if a record may have it, otherwise 0."""
     head = bytes(window.data[offset - window.base : window.length][: record.SIZE_MAGIC_LENGTH])
     size = int.from_bytes(head[:4], "big", signed=True) if len(head) >= 8 else 0
-    return size if 0 < size <= record.MAX_RECORD_LENGTH else 0
+    return size if record.MIN_RECORD_LENGTH <= size <= record.MAX_RECORD_LENGTH else 0
 
 
 def resync(log: CommitLog, window: Window, offset: int) -> int:

@@ -59,7 +59,8 @@ class PlainWalk:
     def resync(self, offset: int) -> int:
         """Where the damaged record's own length leads, or the first boundary past ``offset``."""
         file_end, stated = self.file_end(offset), self.stated_size(offset)
-        if offset + 8 <= file_end and stated > 0 and self.is_boundary(offset + stated, file_end):
+        is_length = offset + 8 <= file_end and stated >= record.MIN_RECORD_LENGTH
+        if is_length and self.is_boundary(offset + stated, file_end):
             return offset + stated
         later = [at for at in range(offset + 1, file_end - 7) if self.is_boundary(at, file_end)]
         found = (at for at in later if self.at(at) is not Status.BLANK)

@@ -119,16 +119,17 @@ def test_a_record_forged_in_a_body_is_not_taken(tmp_path: Path) -> None:
             log.close()
 
 
-def test_a_blank_forged_in_a_body_ends_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [7, 90])
+def test_a_blank_forged_in_a_body_ends_no_file(tmp_path: Path, length: int) -> None:
     """Eight bytes that are right for their position, in a record whose length is damaged: what
-    follows is dispatched."""
+    follows is dispatched, even if that length, which no record has, leads to them."""
     plain = wire.PlainLog(FILE_SIZE)
     plain.append()
     inside = plain.end + 90
     victim = plain.append(body=b"xx" + struct.pack(">iI", FILE_SIZE - inside, wire.BLANK_MAGIC))
     assert plain.image.index(struct.pack(">I", wire.BLANK_MAGIC)) == inside + 4
     later = [plain.append() for _ in range(3)]
-    plain.put(victim, struct.pack(">i", 7))
+    plain.put(victim, struct.pack(">i", length))
     log = CommitLog([plain.write(tmp_path / "log")])
     found = found_items(log, 0, plain.end)
     assert found.records == [0, *later]
