@@ -108,7 +108,7 @@ def read_status(
         str(settings.property_file) if settings.property_file else None,
         tuple(map(str, settings.commit_log_directories)),
         log.min_offset, log_end, watermark, lag_bytes, lag_messages,
-        _lag_seconds(log, watermark, log_end), broker_pid(output),
+        lag_seconds(log, watermark, log_end), broker_pid(output),
         tuple(count for count in ledger if count.reason != QUEUE_OFFSET_GAP),
         sum(count.ranges for count in ledger if count.reason == QUEUE_OFFSET_GAP),
         tuple(queues), _follower_statuses(output, log_end),
@@ -117,7 +117,9 @@ def read_status(
     return status
 
 
-def _lag_seconds(log: CommitLog, watermark: int | None, log_end: int) -> float | None:
+def lag_seconds(log: CommitLog, watermark: int | None, log_end: int) -> float | None:
+    """Return the seconds since the first message at or after ``watermark`` was stored; 0 where
+    there is none, None where the watermark is unknown. Raises StoreError."""
     if watermark is None:
         return None
     start = max(watermark, log.min_offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,9 @@ from streaming.jvm import started
 
 if TYPE_CHECKING:
     from serving.embedded import EmbeddedServer
+    from store.config import StoreSettings
+    from streaming.metrics import MetricsServer
+    from streaming.progress import Progress
 
 
 class OnCorrupt(StrEnum):
@@ -91,6 +95,10 @@ def run(
             panel=options.CLIENTS,
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        options.value("HOST:PORT", "Serve metrics to Prometheus at this address."),
+    ] = None,
     kafka: tuple[FollowerTarget, ...],
     clients: dict[str, Any],
     dispatcher: dict[str, Any],
@@ -119,8 +127,25 @@ def run(
         **dispatcher,
         followers=options.followers(delta, delta_schema, delta_store_id, delta_interval) + kafka,
     )
-    config.open_store()[1].close()  # a mistake is answered before Java starts
-    _run(config, _server(config, serve, clients), as_json)
+    settings, log = config.open_store()  # a mistake is answered before Java starts
+    log.close()
+    server = _server(config, serve, clients)
+    _run(config, server, _metrics(config, settings, metrics), as_json)
+
+
+def _metrics(
+    config: DispatcherConfig, settings: StoreSettings, listen: str | None
+) -> MetricsServer | None:
+    """Return the server of metrics, with its port bound; None without ``--metrics``. Raises
+    UsageError."""
+    if listen is None:
+        return None
+    from streaming.metrics import MetricsServer, RunCollector  # noqa: PLC0415
+
+    host, port = address("--metrics", listen)
+    server = MetricsServer(host, port, RunCollector(settings, config.output))
+    logging.getLogger("reput").info("metrics: address=%s port=%d", host, server.port)
+    return server
 
 
 def _server(
@@ -147,19 +172,31 @@ def _server(
     return EmbeddedServer(server_config, identity, config.output, ready)
 
 
-def _run(config: DispatcherConfig, server: EmbeddedServer | None, as_json: bool) -> None:
+def _run(
+    config: DispatcherConfig,
+    server: EmbeddedServer | None,
+    metrics: MetricsServer | None,
+    as_json: bool,
+) -> None:
     display = render.ProgressDisplay()
+
+    def show(progress: Progress) -> None:
+        if metrics is not None:
+            metrics.collector.progress = progress
+        display(progress)
+
     try:
         with (
             render.stopped_by_signals() as stop,
             server or nullcontext(),
+            metrics or nullcontext(),
             started(config.spark_conf) as jvm,
         ):
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
             on_watermark = server.watermark_moved if server is not None else lambda *_: None
-            progress = run_dispatcher(config, stop, display, jvm, on_watermark)
+            progress = run_dispatcher(config, stop, show, jvm, on_watermark)
     finally:
         display.close()
     summary = progress.summary()
