@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import reput
 from reput.cli import options, render, tables
-from reput.cli.clientoptions import address, client_settings, note_ready, warn_if_open
+from reput.cli.clientoptions import address, client_settings, is_loopback, note_ready, warn_if_open
 from reput.cli.kafkaoptions import kafka_followers
 from serving.config import ServerConfig
 from store.errors import UsageError
@@ -20,12 +21,11 @@ from streaming.config import (
     DispatcherConfig,
 )
 from streaming.jvm import started
+from streaming.measures import Measures
 
 if TYPE_CHECKING:
     from serving.embedded import EmbeddedServer
     from store.config import StoreSettings
-    from streaming.metrics import MetricsServer
-    from streaming.progress import Progress
 
 
 class OnCorrupt(StrEnum):
@@ -53,6 +53,13 @@ OnCorruptOption = Annotated[
         panel=options.DAMAGE,
     ),
 ]  # fmt: skip
+Metrics = Annotated[
+    str | None,
+    options.value(
+        "HOST:PORT",
+        "Serve metrics to Prometheus at http://HOST:PORT/metrics; port 0 takes a free one.",
+    ),
+]
 
 
 @options.with_options(
@@ -95,10 +102,7 @@ def run(
             panel=options.CLIENTS,
         ),
     ] = None,
-    metrics: Annotated[
-        str | None,
-        options.value("HOST:PORT", "Serve metrics to Prometheus at this address."),
-    ] = None,
+    metrics: Metrics = None,
     kafka: tuple[FollowerTarget, ...],
     clients: dict[str, Any],
     dispatcher: dict[str, Any],
@@ -129,23 +133,29 @@ def run(
     )
     settings, log = config.open_store()  # a mistake is answered before Java starts
     log.close()
-    server = _server(config, serve, clients)
-    _run(config, server, _metrics(config, settings, metrics), as_json)
+    measures = Measures()
+    served = _metrics(config, settings, measures, metrics)
+    _run(config, _server(config, serve, clients), served, measures, as_json)
 
 
+@contextmanager
 def _metrics(
-    config: DispatcherConfig, settings: StoreSettings, listen: str | None
-) -> MetricsServer | None:
-    """Return the server of metrics, with its port bound; None without ``--metrics``. Raises
-    UsageError."""
+    config: DispatcherConfig, settings: StoreSettings, measures: Measures, listen: str | None
+) -> Iterator[None]:
+    """Serve the run's metrics for a ``with`` block if ``--metrics`` is given. Raises UsageError."""
     if listen is None:
-        return None
-    from streaming.metrics import MetricsServer, RunCollector  # noqa: PLC0415
+        yield
+        return
+    from upkeep.metrics import MetricsServer, RunCollector  # noqa: PLC0415
 
     host, port = address("--metrics", listen)
-    server = MetricsServer(host, port, RunCollector(settings, config.output))
-    logging.getLogger("reput").info("metrics: address=%s port=%d", host, server.port)
-    return server
+    collector = RunCollector(config, settings, measures, reput.__version__)
+    with MetricsServer(host, port, collector) as server:
+        if not is_loopback(host):
+            render.print_note(f"warning: whoever reaches {host} can read the metrics")
+        shown = f"[{host}]" if ":" in host else host
+        render.print_note(f"serving metrics at http://{shown}:{server.port}/metrics")
+        yield
 
 
 def _server(
@@ -175,28 +185,23 @@ def _server(
 def _run(
     config: DispatcherConfig,
     server: EmbeddedServer | None,
-    metrics: MetricsServer | None,
+    metrics: AbstractContextManager[None],
+    measures: Measures,
     as_json: bool,
 ) -> None:
     display = render.ProgressDisplay()
-
-    def show(progress: Progress) -> None:
-        if metrics is not None:
-            metrics.collector.progress = progress
-        display(progress)
-
     try:
         with (
             render.stopped_by_signals() as stop,
             server or nullcontext(),
-            metrics or nullcontext(),
+            metrics,
             started(config.spark_conf) as jvm,
         ):
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
             on_watermark = server.watermark_moved if server is not None else lambda *_: None
-            progress = run_dispatcher(config, stop, show, jvm, on_watermark)
+            progress = run_dispatcher(config, stop, display, jvm, on_watermark, measures)
     finally:
         display.close()
     summary = progress.summary()
