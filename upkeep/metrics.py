@@ -104,7 +104,8 @@ class RunCollector:
             log = self._settings.open_log()
             self._opened = log, LogTail(log)
         log, tail = self._opened
-        self._log_end = log_end = tail.settled()
+        # as the dispatcher does: a search in what is being written takes long
+        self._log_end = log_end = tail.settled(patient=True)
         yield "log_start_bytes", log.min_offset
         yield "log_end_bytes", log_end
         lag = read_lag(log, log_end, watermark, COUNTED_LAG_BYTES)
