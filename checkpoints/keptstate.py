@@ -55,7 +55,7 @@ def list_kept(output: Path, spark_directory: Path) -> list[KeptState]:
             found.append(KeptState(path, _size(path), str(about["time"]), *offsets))
         except (OSError, ValueError, KeyError, TypeError):
             found.append(KeptState(path, _size(path)))
-    return found + [KeptState(path, _size(path)) for path in _replaced(spark_directory)]
+    return found + [KeptState(path, _size(path)) for path in replaced_checkpoints(spark_directory)]
 
 
 def keep_state(output: Path, spark_directory: Path, from_offset: int, to_offset: int) -> Path:
@@ -104,7 +104,8 @@ def _number(path: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _replaced(spark_directory: Path) -> list[Path]:
+def replaced_checkpoints(spark_directory: Path) -> list[Path]:
+    """Return Spark's checkpoints that a start has moved aside, and that nobody has removed."""
     name = re.compile(rf"{re.escape(spark_directory.name)}\.replaced-[1-9][0-9]{{0,8}}\Z", re.ASCII)
     found = spark_directory.parent.glob("*.replaced-*")
     return sorted(path for path in found if name.match(path.name))

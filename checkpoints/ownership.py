@@ -12,6 +12,7 @@ import platform
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -24,6 +25,15 @@ from store.state.brokerlock import BrokerLock
 
 LOCK_NAME = "owner.lock"
 OWNER_NAME = "owner.json"
+
+
+def is_owner(output: Path) -> bool | None:
+    """Whether this process is the owner that the output names; None where that cannot be read."""
+    try:
+        owner = _owner(output)
+        return (owner["pid"], owner["host"]) == (os.getpid(), platform.node())
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 class Ownership:
@@ -60,16 +70,20 @@ class Ownership:
 
     def _refusal(self) -> OwnershipError:
         return OwnershipError(
-            f"{self.output} is written by another dispatcher ({self._owner()}); "
+            f"{self.output} is written by another dispatcher ({self._owner_text()}); "
             "stop it first, or write elsewhere with --output DIR"
         )
 
-    def _owner(self) -> str:
+    def _owner_text(self) -> str:
         try:
-            owner = jsontext.parse((self.directory / OWNER_NAME).read_text("utf-8"))
+            owner = _owner(self.output)
             return f"process {owner['pid']} on {owner['host']}, started {owner['started']}"
         except (OSError, ValueError, KeyError, TypeError):
             return "unknown process"
+
+
+def _owner(output: Path) -> Any:
+    return jsontext.parse((output / STATE_DIRECTORY / OWNER_NAME).read_text("utf-8"))
 
 
 def _about_us() -> bytes:

@@ -21,6 +21,7 @@ from store.index import indexfile
 from store.log import innerbatch, record
 from store.queue import batchconsumequeue, consumequeue, consumequeueext
 from store.state import storecheckpoint, watermark
+from upkeep.series import PREFIX, SERIES
 
 ROOT = Path(__file__).parent.parent
 LAYOUT = re.compile(r"^OFFSET  SIZE  FIELD.*\n((?:[\d+BS ]{6}  [\dBSn ]{4}  .+\n?)+)", re.M)
@@ -49,6 +50,15 @@ def command_options(name: str) -> str:
         shown = "" if default in (None, False) or callable(default) else f"`{default}`"
         names = ", ".join(f"`{name}`" for name in parameter.opts)
         lines.append(f"| {names} | {shown} | {parameter.help} |")
+    return "\n".join(lines)
+
+
+def metrics() -> str:
+    """The series of a run's metrics."""
+    lines = ["| series | type | label | meaning |", "|---|---|---|---|"]
+    for one in SERIES:
+        label = f"`{one.label}`" if one.label else ""
+        lines.append(f"| `{PREFIX}{one.name}` | {one.kind} | {label} | {one.meaning} |")
     return "\n".join(lines)
 
 
@@ -88,6 +98,7 @@ TABLES = {
         "checkpoint": layout(storecheckpoint),
         "watermark": layout(watermark),
     },
+    "docs/metrics.md": {"series": metrics},
     "docs/operations.md": {"rewind options": lambda: command_options("checkpoints rewind")},
     "docs/reference/run.md": {"run options": lambda: command_options("run")},
     "docs/reference/sources.md": {

@@ -43,6 +43,7 @@ from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import Watermark
 from streaming.config import DispatcherConfig
 from streaming.indexes import Indexes
+from streaming.measures import Measures
 
 if TYPE_CHECKING:
     from streaming.followers import Followers  # imports pyspark, which a commit does not need
@@ -82,6 +83,7 @@ class Committer:
         log: CommitLog,
         followers: Followers,
         on_watermark: Callable[[Sequence[Run]], None] = lambda _: None,
+        measures: Measures | None = None,
     ) -> None:
         """Open the output; ``on_watermark`` is called when a new watermark is durable, with the
         runs that it now covers. Raises OutputError."""
@@ -90,6 +92,7 @@ class Committer:
         self._log = log
         self._followers = followers
         self._on_watermark = on_watermark
+        self._measures = measures or Measures()
         record_build(config.output, indexes.settings)
         self._ledger = Ledger(config.state_directory)
         self._watermark = WatermarkFile(config.state_directory)
@@ -194,22 +197,29 @@ class Committer:
             rest = replace(bad, start=min(current.end_offset, bad.end)) if done else bad
             if rest.start < rest.end:
                 self._note_bad(rest, counts)
+        stage = self._measures.stage
         for writer in self._writers:
             self._watermark.check_owned()
-            counts.add(writer.write(batch))
-            writer.sync()
-        self._ledger.sync()
+            with stage("write").measured():
+                counts.add(writer.write(batch))
+            with stage("sync").measured():
+                writer.sync()
+        with stage("ledger").measured():
+            self._ledger.sync()
         if batch.end > current.end_offset:
             last = batch.last_record_offset
             last = last if last >= 0 else current.last_record_offset
+            stored = batch.last_store_timestamp
             current = replace(
                 current,
                 end_offset=batch.end,
                 last_record_offset=last,
                 last_record_crc=fingerprint(self._log, last),
-                last_store_timestamp=batch.last_store_timestamp or current.last_store_timestamp,
+                last_store_timestamp=stored or current.last_store_timestamp,
             )
-            self._watermark.advance(current)
+            with stage("watermark").measured():
+                self._watermark.advance(current)
+            self._measures.note_durable(stored)
             self._followers.advance(batch.end)
             self._on_watermark(batch.runs)
         self._watermark.check_owned()

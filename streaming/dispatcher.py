@@ -38,6 +38,7 @@ from streaming.followers import Followers
 from streaming.foreachbatch import BatchFunction
 from streaming.indexes import Indexes
 from streaming.jvm import Jvm
+from streaming.measures import Measures
 from streaming.progress import Progress
 from streaming.session import session
 from streaming.space import SpaceWait
@@ -57,14 +58,15 @@ def run_dispatcher(
     show: Callable[[Progress], None] = lambda _: None,
     jvm: Jvm | None = None,
     on_watermark: Callable[[StoreSettings, Sequence[Run] | None], None] = lambda *_: None,
+    measures: Measures | None = None,
 ) -> Progress:
     """Run until caught up (``once``) or until ``stop`` is set; return the final counts.
 
     Where the disk is full, the run waits and goes on when there is room. ``show`` is called a few
     times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``.
     ``on_watermark`` is given the output's settings once it can be read, and whenever its watermark
-    has moved, with the runs that it now covers (None for any messages), in whatever thread. Raises
-    ReputError with a line for people.
+    has moved, with the runs that it now covers (None for any messages), in whatever thread.
+    ``measures`` receives what the run measures. Raises ReputError with a line for people.
     """
     settings, log = config.open_store()
     logger.info("settings: broker_conf=%s", settings.property_file or NO_PROPERTY_FILE)
@@ -77,7 +79,8 @@ def run_dispatcher(
         if finish_swap(config.output):
             logger.warning("finished a rebuild that was killed: output=%s", config.output)
         settings = settings_of(config.output, settings, config.flags)
-        run = _Run(config, settings, log, stop, show, partial(on_watermark, settings))
+        moved = partial(on_watermark, settings)
+        run = _Run(config, settings, log, stop, show, moved, measures or Measures())
         run.space.retry(lambda: held.enter_context(Ownership(config.output)))
         return run.space.retry(lambda: run.attempt(held, jvm))
 
@@ -94,6 +97,7 @@ class _Run:
         stop: threading.Event,
         show: Callable[[Progress], None],
         on_watermark: Callable[[Sequence[Run] | None], None],
+        measures: Measures,
     ) -> None:
         self._config = config
         self._settings = settings
@@ -101,6 +105,7 @@ class _Run:
         self._stop = stop
         self._show = show
         self._on_watermark = on_watermark
+        self._measures = measures
         self._spark: SparkSession | None = None
         self._progress: Progress | None = None
         self._replay_from = _replay_from(config, log)
@@ -109,7 +114,7 @@ class _Run:
             lambda: read_store_settings(config.store, config.broker_conf).commit_log_directories,
         )
         directories = (config.state_directory, config.spark_directory)
-        self.space = SpaceWait(directories, stop, self._show_waiting)
+        self.space = SpaceWait(directories, stop, self._show_waiting, measures)
 
     def attempt(self, held: ExitStack, jvm: Jvm | None) -> Progress:
         """Compare the positions and dispatch from there on; the session stays open in ``held``.
@@ -121,15 +126,19 @@ class _Run:
         plan, indexes = start.plan, start.indexes
         if self._progress is None:
             self._progress = Progress(plan.start, plan.watermark.end_offset)
-        progress = self._progress
+        progress = self._measures.progress = self._progress
         followers = Followers(config, self._settings, plan.watermark.store_id)
         with ExitStack() as opened:
             opened.callback(followers.close)
-            committer = Committer(config, indexes, log, followers, self._on_watermark)
+            committer = Committer(
+                config, indexes, log, followers, self._on_watermark, self._measures
+            )
             opened.callback(self._note_progress, progress, progress.position)
             opened.callback(committer.close)
             tail = None if config.once else Tail(config, indexes, log, plan.watermark.store_id)
-            batches = BatchFunction(config.spool_directory, indexes, log, committer, progress, tail)
+            batches = BatchFunction(
+                config.spool_directory, indexes, log, committer, progress, tail, self._measures
+            )
             opened.callback(batches.close)
             take_over(config, start, committer, followers)
             self._on_watermark(None)
@@ -138,6 +147,7 @@ class _Run:
             if self._spark is None:
                 self._spark = held.enter_context(session(config.spark_conf, jvm))
                 self._spark.dataSource.register(CommitLogDataSource)
+            self._measures.queries += 1
             self._query(self._spark, indexes, plan, batches)
             committer.end()
             if config.once:
@@ -173,6 +183,7 @@ class _Run:
                     batches.progress.log_end = (
                         seen if seen is not None else batches.progress.log_end
                     )
+                    self._measures.sample(last)
                 batches.check()
                 batches.tend()
                 batches.note_progress()

@@ -23,6 +23,7 @@ from store.runs.scan import assemble
 from store.runs.spool import SpoolReader, clear_spool, remove_marks, scanned_bytes
 from streaming.commit import Committer
 from streaming.indexes import Indexes
+from streaming.measures import Measures
 from streaming.progress import Progress
 from streaming.tail import Planned, Tail
 
@@ -45,6 +46,7 @@ class BatchFunction:
         committer: Committer,
         progress: Progress,
         tail: Tail | None = None,
+        measures: Measures | None = None,
     ) -> None:
         """``spool`` is where tasks on this machine leave their units; ``tail`` is for a query that
         follows the log."""
@@ -54,6 +56,7 @@ class BatchFunction:
         self._committer = committer
         self.progress = progress
         self._tail = tail
+        self._measures = measures or Measures()
         self._busy = threading.Lock()
         self._stopping = threading.Event()
         self.failure: BaseException | None = None
@@ -74,7 +77,8 @@ class BatchFunction:
                 self.has_refused = True
                 raise StoreError("the dispatcher is stopping; the next start repeats this batch")
             try:
-                batch = self._scan(planned) or self._collect(frame)
+                with self._measures.stage("collect").measured():
+                    batch = self._scan(planned) or self._collect(frame)
                 self._collected_end = batch.end
                 self._has_collected = True
                 remove_marks(self._spool)
@@ -87,7 +91,9 @@ class BatchFunction:
             self._tail.pause(planned, batch.end - batch.start, self._stopping)
 
     def _commit(self, batch: DispatchBatch, planned: Planned | None) -> None:
-        self.progress.advance(batch.end, self._committer.commit(batch))
+        with self._measures.stage("commit").measured():
+            counts = self._committer.commit(batch)
+        self.progress.advance(batch.end, counts)
         if self._tail and planned:
             self._tail.note_durable(planned)
 

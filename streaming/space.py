@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from store import fsops
 from store.errors import NoSpaceError
+from streaming.measures import Measures
 
 POLL_SECONDS = 0.5
 FIRST_PAUSE_SECONDS = 0.5
@@ -38,12 +39,14 @@ class SpaceWait:
         directories: Sequence[Path],
         stop: threading.Event,
         while_waiting: Callable[[], None] = lambda: None,
+        measures: Measures | None = None,
     ) -> None:
         """``directories`` must have room, whether they exist yet or not; ``stop`` ends a wait;
         ``while_waiting`` is called several times a second."""
         self._directories = directories
         self._stop = stop
         self._while_waiting = while_waiting
+        self._measures = measures or Measures()
         self._failures = 0
         self._began: float | None = None
         """Start of the wait that was logged and whose end was not."""
@@ -59,7 +62,8 @@ class SpaceWait:
                 line = str(error)
             # this stands outside the clause, because the error's frames hold a batch, and the batch
             # its spool files
-            self._wait(line)
+            with self._measures.waiting():
+                self._wait(line)
 
     def progressed(self) -> None:
         """Record that something became durable."""

@@ -48,7 +48,7 @@ FOREIGN = {
     "checkpoints": frozenset({"filelock"}),
     "streaming": frozenset({"pyspark", "py4j", "pyarrow", "numpy"}),
     "workload": frozenset({"numpy"}),
-    "upkeep": frozenset({"pyarrow", "numpy"}),
+    "upkeep": frozenset({"pyarrow", "numpy", "prometheus_client"}),
     "reput": frozenset({"typer", "rich"}),
 }
 """Package -> third-party packages that it may import; pyspark only where Spark is."""

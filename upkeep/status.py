@@ -23,6 +23,7 @@ from store.queue.view import list_all_queues, open_view
 from store.state.brokerlock import broker_pid
 from store.state.ledger import QUEUE_OFFSET_GAP, LedgerCount, read_counts
 from store.state.output import watermark_of_output
+from store.state.watermark import Watermark
 
 MAX_COUNTED_LAG = 1 << 30
 """Bytes of lag up to which its messages are counted."""
@@ -44,6 +45,18 @@ class FollowerStatus(FollowerState):
 
     lag_bytes: int | None = None
     """Bytes from its position to the log's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The distance from a watermark to the log's end; nothing of it is known without a watermark,
+    or where the log was cut below it, until a dispatcher has seen that."""
+
+    bytes: int | None = None
+    messages: int | None = None
+    """None beyond the lag that is counted."""
+    seconds: float | None = None
+    """Seconds since the first message that is not dispatched was stored; 0 where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +102,7 @@ def read_status(
         check_topics(topics, settings.root, output)
     log_end = LogTail(log).settled()
     watermark = found.end_offset if found else None
-    lag_bytes, lag_messages = None, None
-    if found is not None and what_differs(log, log_end, found) is None:
-        lag_bytes = log_end - found.end_offset
-    if watermark is not None and lag_bytes is not None and lag_bytes <= MAX_COUNTED_LAG:
-        lag_messages = walk(log, Window(log), watermark, log_end).record_count
+    lag = read_lag(log, log_end, found)
     ledger = read_counts(output / STATE_DIRECTORY)
     queues = []
     for key, is_batch in list_all_queues(output):
@@ -107,8 +116,8 @@ def read_status(
     status = OutputStatus(
         str(settings.property_file) if settings.property_file else None,
         tuple(map(str, settings.commit_log_directories)),
-        log.min_offset, log_end, watermark, lag_bytes, lag_messages,
-        _lag_seconds(log, watermark, log_end), broker_pid(output),
+        log.min_offset, log_end, watermark, lag.bytes, lag.messages, lag.seconds,
+        broker_pid(output),
         tuple(count for count in ledger if count.reason != QUEUE_OFFSET_GAP),
         sum(count.ranges for count in ledger if count.reason == QUEUE_OFFSET_GAP),
         tuple(queues), _follower_statuses(output, log_end),
@@ -117,9 +126,20 @@ def read_status(
     return status
 
 
-def _lag_seconds(log: CommitLog, watermark: int | None, log_end: int) -> float | None:
-    if watermark is None:
-        return None
+def read_lag(
+    log: CommitLog, log_end: int, watermark: Watermark | None, max_counted: int = MAX_COUNTED_LAG
+) -> Lag:
+    """Return the lag of a log with this sealed end; messages are counted in up to ``max_counted``
+    bytes. Raises StoreError."""
+    if watermark is None or what_differs(log, log_end, watermark) is not None:
+        return Lag()
+    end, messages = watermark.end_offset, None
+    if log_end - end <= max_counted:
+        messages = walk(log, Window(log), end, log_end).record_count
+    return Lag(log_end - end, messages, _age_of_first(log, end, log_end))
+
+
+def _age_of_first(log: CommitLog, watermark: int, log_end: int) -> float:
     start = max(watermark, log.min_offset)
     found = records(log, start, log_end, fail_on_data_loss=False)
     first = next((record for record in found if isinstance(record, Record)), None)

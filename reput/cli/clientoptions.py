@@ -43,7 +43,7 @@ client_settings.__signature__ = inspect.Signature(list(_parameters()))  # type: 
 def warn_if_open(config: ServerConfig) -> None:
     """Print a warning if the server can be reached from other machines, since it asks for no
     credentials."""
-    if not _is_loopback(config.host):
+    if not is_loopback(config.host):
         print_note(
             f"warning: whoever reaches {config.host} can read every message; clients are not "
             "asked who they are"
@@ -68,7 +68,8 @@ def address(option: str, text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server at this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

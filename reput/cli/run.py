@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import reput
 from reput.cli import options, render, tables
-from reput.cli.clientoptions import address, client_settings, note_ready, warn_if_open
+from reput.cli.clientoptions import address, client_settings, is_loopback, note_ready, warn_if_open
 from reput.cli.kafkaoptions import kafka_followers
 from serving.config import ServerConfig
 from store.errors import UsageError
@@ -19,9 +21,11 @@ from streaming.config import (
     DispatcherConfig,
 )
 from streaming.jvm import started
+from streaming.measures import Measures
 
 if TYPE_CHECKING:
     from serving.embedded import EmbeddedServer
+    from store.config import StoreSettings
 
 
 class OnCorrupt(StrEnum):
@@ -49,6 +53,13 @@ OnCorruptOption = Annotated[
         panel=options.DAMAGE,
     ),
 ]  # fmt: skip
+Metrics = Annotated[
+    str | None,
+    options.value(
+        "HOST:PORT",
+        "Serve metrics to Prometheus at http://HOST:PORT/metrics; port 0 takes a free one.",
+    ),
+]
 
 
 @options.with_options(
@@ -91,6 +102,7 @@ def run(
             panel=options.CLIENTS,
         ),
     ] = None,
+    metrics: Metrics = None,
     kafka: tuple[FollowerTarget, ...],
     clients: dict[str, Any],
     dispatcher: dict[str, Any],
@@ -119,8 +131,31 @@ def run(
         **dispatcher,
         followers=options.followers(delta, delta_schema, delta_store_id, delta_interval) + kafka,
     )
-    config.open_store()[1].close()  # a mistake is answered before Java starts
-    _run(config, _server(config, serve, clients), as_json)
+    settings, log = config.open_store()  # a mistake is answered before Java starts
+    log.close()
+    measures = Measures()
+    served = _metrics(config, settings, measures, metrics)
+    _run(config, _server(config, serve, clients), served, measures, as_json)
+
+
+@contextmanager
+def _metrics(
+    config: DispatcherConfig, settings: StoreSettings, measures: Measures, listen: str | None
+) -> Iterator[None]:
+    """Serve the run's metrics for a ``with`` block if ``--metrics`` is given. Raises UsageError."""
+    if listen is None:
+        yield
+        return
+    from upkeep.metrics import MetricsServer, RunCollector  # noqa: PLC0415
+
+    host, port = address("--metrics", listen)
+    collector = RunCollector(config, settings, measures, reput.__version__)
+    with MetricsServer(host, port, collector) as server:
+        if not is_loopback(host):
+            render.print_note(f"warning: whoever reaches {host} can read the metrics")
+        shown = f"[{host}]" if ":" in host else host
+        render.print_note(f"serving metrics at http://{shown}:{server.port}/metrics")
+        yield
 
 
 def _server(
@@ -147,19 +182,26 @@ def _server(
     return EmbeddedServer(server_config, identity, config.output, ready)
 
 
-def _run(config: DispatcherConfig, server: EmbeddedServer | None, as_json: bool) -> None:
+def _run(
+    config: DispatcherConfig,
+    server: EmbeddedServer | None,
+    metrics: AbstractContextManager[None],
+    measures: Measures,
+    as_json: bool,
+) -> None:
     display = render.ProgressDisplay()
     try:
         with (
             render.stopped_by_signals() as stop,
             server or nullcontext(),
+            metrics,
             started(config.spark_conf) as jvm,
         ):
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
             on_watermark = server.watermark_moved if server is not None else lambda *_: None
-            progress = run_dispatcher(config, stop, display, jvm, on_watermark)
+            progress = run_dispatcher(config, stop, display, jvm, on_watermark, measures)
     finally:
         display.close()
     summary = progress.summary()

@@ -87,15 +87,45 @@ def read_entries(directory: Path) -> Iterator[LedgerEntry | None]:
 def read_counts(directory: Path) -> tuple[LedgerCount, ...]:
     """Count the entries of the ledger below ``directory`` by reason, without writing.
 
-    An unreadable line is counted under its own reason.
+    An unreadable line is counted under its own reason; a last line that is being written is not.
     """
-    ranges: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for found in read_entries(directory):
+    return LedgerCounter(directory).counts()
+
+
+class LedgerCounter:
+    """Counts a ledger again and again, and reads only what was added since."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE_NAME
+        self._begin(None)
+
+    def counts(self) -> tuple[LedgerCount, ...]:
+        """Return the counts as of now."""
+        try:
+            with self._path.open("rb") as lines:
+                found = os.fstat(lines.fileno())
+                if found.st_ino != self._inode or found.st_size < self._read:
+                    self._begin(found.st_ino)
+                lines.seek(self._read)
+                for line in lines:
+                    if line.endswith(b"\n"):
+                        self._count(read_entry(line))
+                        self._read += len(line)
+        except FileNotFoundError:
+            self._begin(None)
+        names = sorted(self._ranges)
+        return tuple(LedgerCount(name, self._ranges[name], self._sizes[name]) for name in names)
+
+    def _begin(self, inode: int | None) -> None:
+        self._inode = inode
+        self._read = 0
+        self._ranges: Counter[str] = Counter()
+        self._sizes: Counter[str] = Counter()
+
+    def _count(self, found: LedgerEntry | None) -> None:
         reason = found.reason if found else DAMAGED_LINE
-        ranges[reason] += 1
-        sizes[reason] += found.end_physical_offset - found.physical_offset if found else 0
-    return tuple(LedgerCount(name, ranges[name], sizes[name]) for name in sorted(ranges))
+        self._ranges[reason] += 1
+        self._sizes[reason] += found.end_physical_offset - found.physical_offset if found else 0
 
 
 class Ledger:

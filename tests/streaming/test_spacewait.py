@@ -10,6 +10,7 @@ import pytest
 from store import fsops
 from store.errors import NoSpaceError
 from streaming import space
+from streaming.measures import Measures
 from streaming.space import SpaceWait
 
 
@@ -36,8 +37,14 @@ def test_work_is_tried_again_only_where_every_directory_has_room(
     places = [tmp_path / "a", tmp_path / "b"]
     for path in places:
         path.mkdir()
-    waiting = list[None]()
-    wait = SpaceWait(places, threading.Event(), lambda: waiting.append(None))
+    waiting = list[bool]()
+    measures = Measures()
+
+    def while_waiting() -> None:
+        waiting.append(measures.is_waiting)
+
+    wait = SpaceWait(places, threading.Event(), while_waiting, measures)
     assert wait.retry(work) == "done"
     assert steps == ["work", "a", "b", "a", "a", "b", "work"]
-    assert len(waiting) == 2
+    assert waiting == [True, True]
+    assert (measures.is_waiting, measures.space_waits.cumulative) == (False, (1,))
