@@ -22,6 +22,10 @@ from streaming.jvm import started
 
 if TYPE_CHECKING:
     from serving.embedded import EmbeddedServer
+    from streaming.progress import Progress
+    from upkeep.shadow import Shadow
+
+    Watcher = EmbeddedServer | Shadow
 
 
 class OnCorrupt(StrEnum):
@@ -31,6 +35,11 @@ class OnCorrupt(StrEnum):
     FAIL = "fail"
 
 
+Once = Annotated[bool, options.flag("Catch up with the log, then end.", "--once")]
+Checkpoint = Annotated[
+    Path | None,
+    options.value("DIR", "Directory of Spark's checkpoint; `OUTPUT/reput/spark` if not given."),
+]
 Latency = Annotated[
     str,
     options.value(
@@ -60,11 +69,8 @@ OnCorruptOption = Annotated[
 def run(
     store: options.Store,
     output: options.Output = None,
-    once: Annotated[bool, options.flag("Catch up with the log, then end.", "--once")] = False,
-    checkpoint: Annotated[
-        Path | None,
-        options.value("DIR", "Directory of Spark's checkpoint; `OUTPUT/reput/spark` if not given."),
-    ] = None,
+    once: Once = False,
+    checkpoint: Checkpoint = None,
     latency: Latency = f"{DEFAULT_LATENCY_MS}ms",
     max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
     *,
@@ -147,21 +153,27 @@ def _server(
     return EmbeddedServer(server_config, identity, config.output, ready)
 
 
-def _run(config: DispatcherConfig, server: EmbeddedServer | None, as_json: bool) -> None:
+def dispatch(config: DispatcherConfig, watcher: Watcher | None) -> Progress:
+    """Run the dispatcher until it is stopped or has caught up, showing its progress; ``watcher`` is
+    entered before it starts and told of its watermarks."""
     display = render.ProgressDisplay()
     try:
         with (
             render.stopped_by_signals() as stop,
-            server or nullcontext(),
+            watcher or nullcontext(),
             started(config.spark_conf) as jvm,
         ):
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
-            on_watermark = server.watermark_moved if server is not None else lambda *_: None
-            progress = run_dispatcher(config, stop, display, jvm, on_watermark)
+            on_watermark = watcher.watermark_moved if watcher is not None else lambda *_: None
+            return run_dispatcher(config, stop, display, jvm, on_watermark)
     finally:
         display.close()
+
+
+def _run(config: DispatcherConfig, server: EmbeddedServer | None, as_json: bool) -> None:
+    progress = dispatch(config, server)
     summary = progress.summary()
     if as_json:
         render.print_json(summary)
