@@ -75,7 +75,7 @@ class EntryDifference:
 
 @dataclass(slots=True)
 class KindCounts:
-    """What was compared of one kind of queue."""
+    """Counts of the queues and entries of one kind."""
 
     queues: int = 0
     entries: int = 0
@@ -86,7 +86,7 @@ class KindCounts:
 
 @dataclass(slots=True)
 class ShadowResult:
-    """What was compared, and the first difference of each queue, in the order of discovery."""
+    """Counts by kind, and the first difference of each queue, in the order of discovery."""
 
     compared: dict[str, KindCounts] = field(default_factory=dict)
     differences: list[EntryDifference] = field(default_factory=list)
@@ -109,7 +109,7 @@ class _Queue:
     end: int = 0
     """The output's end up to the watermark."""
     suspect: EntryDifference | None = None
-    """What the last look found, if it was a difference."""
+    """The difference that the last look found; None if it found none."""
     differs: bool = False
 
 
@@ -177,7 +177,7 @@ class Shadow:
         listed = time.monotonic()
         try:
             while not self._end.is_set():
-                self._wake.wait(LOOK_SECONDS if self._due else LIST_SECONDS)
+                self._wake.wait(0 if self._due else LIST_SECONDS)
                 self._wake.clear()
                 if time.monotonic() >= listed + LIST_SECONDS:
                     listed = time.monotonic()

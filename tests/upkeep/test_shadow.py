@@ -55,7 +55,7 @@ def test_rocketmqs_own_queues_are_equal(golden: Golden, tmp_path: Path, name: st
 
 
 def test_one_planted_byte_is_found(golden: Golden, tmp_path: Path, seed: int) -> None:
-    """Whatever byte it is and whatever it becomes; file, byte, unit and fields are named."""
+    """Any byte may become any other one; the comparison names file, byte, unit and fields."""
     store, output = golden("plain"), tmp_path / "output"
     rng = random.Random(seed)
     for path, start, size in rng.sample(entries(store), 5):
