@@ -23,6 +23,8 @@ def test_a_live_broker_and_a_changed_byte(tmp_path: Path, call: Call) -> None:
             send(broker.namesrv, "Trade", 150, number)
             done = call(*command)
             assert done.returncode == 0, done.stdout
+            assert done.stdout.strip(), done.stderr
+            print(done.stdout, done.stderr)
             counts = json.loads(done.stdout.splitlines()[-1])["compared"]["consumequeue"]
             assert counts["entries"] > entries
             entries = counts["entries"]
