@@ -7,13 +7,14 @@ It may also be writing the very unit that is read, so that a difference counts o
 finds it too. After its first difference a queue is left alone; the others go on.
 
 Consume queues and batch queues are compared. Ext units and index are not: ``upkeep.compare`` does
-that, where nobody writes. Only reads. A thread of its own compares; the dispatcher's threads only
-note which queues have grown.
+that, where nobody writes. Only reads. A thread of its own compares, from the first watermark on;
+the dispatcher's threads only note which queues have grown.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -29,13 +30,13 @@ from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BatchCo
 from store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     PRE_BLANK_SIZE,
-    UNITS_PER_READ,
     ConsumeQueueFiles,
     QueueFiles,
     QueueKey,
     list_queues,
     topic_directory,
 )
+from store.queue.mappedfilequeue import data_end
 from store.runs.dispatch import Run
 from store.state.watermark import STATE_DIRECTORY, read_watermark
 from upkeep.compare import Fields, PairReader, unit_fields
@@ -45,6 +46,8 @@ LOOK_SECONDS = 1.0
 """Time between two looks at a queue in which the broker lags or may be writing."""
 LIST_SECONDS = 60.0
 """Time between two looks for queues that only the broker has."""
+
+_READ_SIZE = 1 << 16
 
 logger = logging.getLogger("reput")
 
@@ -82,6 +85,9 @@ class KindCounts:
     """Entries that are equal on both sides."""
     awaited: int = 0
     """Entries that the output has and the broker does not have yet."""
+    uncomparable: int = 0
+    """Batch queues that the broker began with messages which the log had lost before the output
+    began: their entries stand elsewhere."""
 
 
 @dataclass(slots=True)
@@ -93,8 +99,8 @@ class ShadowResult:
 
     @property
     def is_equal(self) -> bool:
-        """Whether there is no difference."""
-        return not self.differences
+        """Whether entries were compared and no queue has a difference."""
+        return not self.differences and any(each.entries for each in self.compared.values())
 
 
 @dataclass(slots=True)
@@ -111,19 +117,19 @@ class _Queue:
     suspect: EntryDifference | None = None
     """The difference that the last look found; None if it found none."""
     differs: bool = False
+    is_uncomparable: bool = False
 
 
 class Shadow:
     """The comparison of one output with its store's own queues; a context manager. Leaving the
     block compares what is there at last, unless an error ends it."""
 
-    def __init__(self, store: Path, output: Path) -> None:
+    def __init__(self, settings: StoreSettings, output: Path) -> None:
+        """``settings`` are the output's, whose root is the store's."""
         self.result = ShadowResult()
-        """Complete once the block is left."""
-        self._store = store
+        """Complete once the block is left; empty where there was no watermark."""
+        self._settings = settings
         self._output = output
-        self._settings: StoreSettings | None = None
-        self._log_min_offset = 0
         self._watermark = 0
         self._queues: dict[tuple[str, QueueKey], _Queue] = {}
         self._grown: set[QueueKey] = set()
@@ -132,6 +138,7 @@ class Shadow:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._end = threading.Event()
+        self._is_abandoned = False
         self._error: ReputError | None = None
         self._thread: threading.Thread | None = None
         self._reader = PairReader()
@@ -140,18 +147,15 @@ class Shadow:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        self._is_abandoned = kind is not None
         self._end.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
-        with self._reader:
-            if kind is not None:
-                return
+        if kind is None:
             self._check()
-            if self._settings is not None:
-                self._finish(self._settings)
 
-    def watermark_moved(self, settings: StoreSettings, runs: Sequence[Run] | None) -> None:
+    def watermark_moved(self, _settings: StoreSettings, runs: Sequence[Run] | None) -> None:
         """Note the queues of these runs as grown (None: all queues). The dispatcher's threads call
         it. Raises the error that has ended the comparison."""
         self._check()
@@ -163,58 +167,64 @@ class Shadow:
                 self._grown |= {QueueKey(name, number) for name, number in names if name}
         self._wake.set()
         if self._thread is None:
-            self._settings = settings
-            self._thread = threading.Thread(
-                target=self._run, args=(settings,), name="reput-shadow", daemon=True
-            )
+            self._thread = threading.Thread(target=self._run, name="reput-shadow", daemon=True)
             self._thread.start()
 
     def _check(self) -> None:
         if self._error is not None:
             raise self._error
 
-    def _run(self, settings: StoreSettings) -> None:
-        listed = time.monotonic()
+    def _run(self) -> None:
         try:
-            while not self._end.is_set():
-                self._wake.wait(0 if self._due else LIST_SECONDS)
-                self._wake.clear()
-                if time.monotonic() >= listed + LIST_SECONDS:
-                    listed = time.monotonic()
-                    self._add_theirs()
-                self._look_at_due(settings)
-                # a queue that is due again, is so after a while
-                self._end.wait(LOOK_SECONDS if self._due else 0)
-        except (ReputError, OSError) as error:
-            found = error if isinstance(error, ReputError) else StoreError(error_text(error))
-            self._error = found
-            logger.error("the comparison with the broker has ended: %s", found)
+            with self._reader:
+                self._follow()
+                if not self._is_abandoned:
+                    self._finish()
+        except Exception as error:
+            # whatever it is, the dispatcher's thread and the caller get it as one line
+            text = f"the comparison with the broker has failed: {error_text(error)}"
+            self._error = error if isinstance(error, ReputError) else StoreError(text)
+            logger.error("the comparison with the broker has ended: %s", error_text(error))
 
-    def _finish(self, settings: StoreSettings) -> None:
-        """Look at every queue of either side, and once more where one differed."""
+    def _follow(self) -> None:
+        listed = time.monotonic()
+        while not self._end.is_set():
+            self._wake.wait(0 if self._due else LIST_SECONDS)
+            self._wake.clear()
+            if time.monotonic() >= listed + LIST_SECONDS:
+                listed = time.monotonic()
+                self._add_theirs()
+            self._look_at_due()
+            # a queue that is due again, is so after a while
+            self._end.wait(LOOK_SECONDS if self._due else 0)
+
+    def _finish(self) -> None:
+        """Look at every queue of either side, and once more, after a while, where one differed."""
         with self._lock:
             self._all_grown = True
         self._add_theirs()
-        self._look_at_due(settings)
-        if any(queue.suspect for queue in self._queues.values()):
-            time.sleep(LOOK_SECONDS)
-            self._look_at_due(settings)
+        for _ in range(2):
+            if any(queue.suspect and not queue.differs for queue in self._queues.values()):
+                time.sleep(LOOK_SECONDS)
+            self._look_at_due()
         for queue in self._queues.values():
             counts = self.result.compared.setdefault(queue.kind, KindCounts())
-            size = self._files(settings, self._output, queue).unit_size
-            counts.queues += 1
-            counts.entries += (queue.compared - (queue.begin or 0)) // size
-            if not queue.differs:
-                counts.awaited += max(queue.end - queue.compared, 0) // size
+            counts.uncomparable += queue.is_uncomparable
+            if queue.begin is not None:
+                size = self._files(self._output, queue).unit_size
+                counts.queues += 1
+                counts.entries += (queue.compared - queue.begin) // size
+                if not queue.differs:
+                    counts.awaited += max(queue.end - queue.compared, 0) // size
 
     def _add_theirs(self) -> None:
         """Queues that only the broker has are due."""
         for kind in KINDS:
-            for key in list_queues(self._store / kind):
+            for key in list_queues(self._settings.root / kind):
                 if (kind, key) not in self._queues:
                     self._due[kind, key] = None
 
-    def _look_at_due(self, settings: StoreSettings) -> None:
+    def _look_at_due(self) -> None:
         """Look once at every queue that has grown or is due again."""
         with self._lock:
             grown, self._grown = self._grown, set()
@@ -223,16 +233,15 @@ class Shadow:
         if watermark is None:
             return
         self._watermark = watermark.end_offset
-        self._log_min_offset = _log_min_offset(settings)
         due = self._due | dict.fromkeys(self._grown_queues(grown, is_all))
         self._due = {}
         for kind, key in due:
             queue = self._queues.get((kind, key)) or _Queue(kind, key)
             try:
-                is_due = not queue.differs and self._look(settings, queue)
+                is_due = not queue.differs and self._look(queue)
             except FileNotFoundError:
                 is_due = True  # retention has removed the file: the queue begins later now
-            if queue.begin is not None or queue.differs or queue.suspect:
+            if queue.begin is not None or queue.suspect or queue.is_uncomparable:
                 self._queues[kind, key] = queue
             if is_due:
                 self._due[kind, key] = None
@@ -245,17 +254,20 @@ class Shadow:
             else:
                 yield from ((kind, key) for key in grown if (root / key.relative_path).is_dir())
 
-    def _look(self, settings: StoreSettings, queue: _Queue) -> bool:
+    def _look(self, queue: _Queue) -> bool:
         """Compare what is new; return whether the queue is due again without having grown."""
-        ours, theirs = (self._files(settings, root, queue) for root in (self._output, self._store))
+        ours, theirs = (self._files(root, queue) for root in (self._output, self._settings.root))
         if ours.starts:
             queue.end = ours.grown_end(queue.end, self._watermark)
-            first = max([ours.starts[0], *theirs.starts[:1]])
-            if queue.begin is None:
-                queue.begin = queue.compared = max(first, _first_entry(ours, queue.end))
-            elif queue.compared < first:
-                queue.begin += first - queue.compared
-                queue.compared = first
+        if queue.begin is None:
+            has_entries = bool(ours.starts) and queue.end > ours.starts[0]
+            queue.compared = self._first(ours, theirs, queue, has_entries)
+            if queue.is_uncomparable:
+                return False
+            queue.begin = queue.compared if has_entries else None
+        elif queue.compared < (first := _common_start(ours, theirs)):
+            queue.begin += first - queue.compared
+            queue.compared = first
         position = self._compare(ours, theirs, queue)
         found = self._judge(ours, theirs, queue, position)
         if found is not None and found == queue.suspect:
@@ -265,6 +277,21 @@ class Shadow:
             return False
         queue.suspect = found
         return found is not None or queue.compared < queue.end
+
+    def _first(self, ours: QueueFiles, theirs: QueueFiles, queue: _Queue, has_entries: bool) -> int:
+        """Return the byte of the first entry of either side whose message is in the log."""
+        start, log_min_offset = _common_start(ours, theirs), self._log_min_offset()
+        if isinstance(theirs, ConsumeQueueFiles):
+            end = theirs.find_end(self._watermark)
+            first = theirs.min_offset_in_queue(end, log_min_offset) * theirs.unit_size
+            own = _first_entry(ours, queue.end) if has_entries else end
+            return max(start, min(first, own) if first < end else own)
+        if has_entries and theirs.starts:
+            # a batch queue begins at byte 0, with the first batch that its writer found
+            own_unit, unit = (files.units(files.starts[0], 0, 1)[0] for files in (ours, theirs))
+            is_older = unit["offset"] < min(own_unit["offset"], log_min_offset)
+            queue.is_uncomparable = bool(unit["size"] > 0 and is_older)
+        return start
 
     def _compare(self, ours: QueueFiles, theirs: QueueFiles, queue: _Queue) -> int:
         """Move ``queue.compared`` to the first unit that differs, or to the output's end; return
@@ -314,19 +341,24 @@ class Shadow:
         if fields is None or fields["size"] == PRE_BLANK_SIZE:
             return False
         offset, size = int(fields["offset"]), int(fields["size"])
-        return self._log_min_offset <= offset and size > 0 and offset + size <= self._watermark
+        is_below = size > 0 and offset + size <= self._watermark
+        return is_below and self._log_min_offset() <= offset
 
-    def _files(self, settings: StoreSettings, root: Path, queue: _Queue) -> QueueFiles:
-        directory = root / queue.kind / queue.key.relative_path
+    def _log_min_offset(self) -> int:
+        with closing(self._settings.open_log()) as log:
+            return log.min_offset
+
+    def _files(self, root: Path, queue: _Queue) -> QueueFiles:
+        settings, directory = self._settings, root / queue.kind / queue.key.relative_path
         if queue.kind == BATCH_CONSUME_QUEUE_DIRECTORY:
             size = settings.mapper_file_size_batch_consume_queue
             return BatchConsumeQueueFiles(directory, size)
         return ConsumeQueueFiles(directory, settings.mapped_file_size_consume_queue)
 
 
-def _log_min_offset(settings: StoreSettings) -> int:
-    with closing(settings.open_log()) as log:
-        return log.min_offset
+def _common_start(ours: QueueFiles, theirs: QueueFiles) -> int:
+    """Return the byte at which the first file begins that both sides may have."""
+    return max([*ours.starts[:1], *theirs.starts[:1]], default=0)
 
 
 def _first_entry(files: QueueFiles, end: int) -> int:
@@ -349,10 +381,15 @@ def _unit(files: QueueFiles, position: int) -> bytes:
 
 
 def _is_written_after(files: QueueFiles, position: int) -> bool:
-    """Return whether an entry follows the one at ``position`` soon, or another file."""
+    """Return whether an entry follows the one at ``position``, however far away."""
     start = position - position % files.file_size
-    if files.starts and files.starts[-1] > start:
-        return any(_unit(files, files.starts[-1]))
+    if any(any(_unit(files, later)) for later in files.starts if later > start):
+        return True
     if start not in files.starts:
         return False
-    return any(files.units(start, (position - start) // files.unit_size, UNITS_PER_READ).tobytes())
+    with files.path(start).open("rb", buffering=0) as file:
+        end = data_end(file.fileno())
+        return any(
+            any(os.pread(file.fileno(), _READ_SIZE, at))
+            for at in range(position - start, end, _READ_SIZE)
+        )

@@ -12,6 +12,7 @@ from reput.cli import options, render, tables
 from reput.cli.comparison import fields_text
 from reput.cli.run import Checkpoint, Latency, MaxBytesPerTrigger, Once, dispatch
 from store.errors import UsageError
+from store.state.built import settings_of
 from streaming.config import DEFAULT_LATENCY_MS, DEFAULT_MAX_BYTES_PER_TRIGGER, DispatcherConfig
 from upkeep.shadow import Shadow, ShadowResult
 
@@ -37,8 +38,8 @@ def shadow(
 ) -> None:
     """Follow a live broker into an output of its own, and compare both sides' queues as they grow.
 
-    It ends as `reput run` does. The exit code is 1 if an entry differs; entries that the broker has
-    yet to write are only counted.
+    It ends as `reput run` does. The exit code is 1 if an entry differs or nothing was compared;
+    entries that the broker has yet to write are only counted.
     """
     if output.resolve() == store.resolve():
         raise UsageError("--output is the store itself; give a directory for queues to compare")
@@ -55,8 +56,9 @@ def shadow(
         **flags,
         **dispatcher,
     )
-    config.open_store()[1].close()  # a mistake is answered before Java starts
-    comparison = Shadow(store, output)
+    given, log = config.open_store()  # a mistake is answered before Java starts
+    log.close()
+    comparison = Shadow(settings_of(output, given, config.flags), output)
     progress = dispatch(config, comparison)
     found = comparison.result
     if as_json:
@@ -72,11 +74,16 @@ def _show(found: ShadowResult) -> None:
         sides = {"reput": fields_text(one.reput), "broker": fields_text(one.broker)}
         tables.print_sides(f"{one.place}, unit {one.unit}", sides)
     rows = [
-        (kind, each.queues, each.entries, each.awaited) for kind, each in found.compared.items()
+        (kind, each.queues, each.entries, each.awaited, each.uncomparable)
+        for kind, each in found.compared.items()
     ]
     if rows:
-        tables.print_table("", ("kind", "queues", "entries equal", "awaited"), rows)
-    differing = len(found.differences)
-    tables.print_line(
-        f"{tables.counted(differing, 'queue')} with a difference" if differing else "no differences"
-    )
+        columns = ("kind", "queues", "entries equal", "awaited", "queues not comparable")
+        tables.print_table("", columns, rows)
+    if found.differences:
+        line = f"{tables.counted(len(found.differences), 'queue')} with a difference"
+    elif found.is_equal:
+        line = "no differences"
+    else:
+        line = "nothing was compared: no entry is in both the output and the store's own queues"
+    tables.print_line(line)
