@@ -87,7 +87,7 @@ class KindCounts:
     """Entries that the output has and the broker does not have yet."""
     uncomparable: int = 0
     """Batch queues that the broker began with messages which the log had lost before the output
-    began: their entries stand elsewhere."""
+    began: the entries of both stand elsewhere."""
 
 
 @dataclass(slots=True)
@@ -280,16 +280,19 @@ class Shadow:
 
     def _first(self, ours: QueueFiles, theirs: QueueFiles, queue: _Queue, has_entries: bool) -> int:
         """Return the byte of the first entry of either side whose message is in the log."""
-        start, log_min_offset = _common_start(ours, theirs), self._log_min_offset()
+        start = _common_start(ours, theirs)
+        with closing(self._settings.open_log()) as log:
+            log_min_offset = log.min_offset
         if isinstance(theirs, ConsumeQueueFiles):
             end = theirs.find_end(self._watermark)
             first = theirs.min_offset_in_queue(end, log_min_offset) * theirs.unit_size
             own = _first_entry(ours, queue.end) if has_entries else end
             return max(start, min(first, own) if first < end else own)
-        if has_entries and theirs.starts:
+        if theirs.starts:
             # a batch queue begins at byte 0, with the first batch that its writer found
-            own_unit, unit = (files.units(files.starts[0], 0, 1)[0] for files in (ours, theirs))
-            is_older = unit["offset"] < min(own_unit["offset"], log_min_offset)
+            unit = theirs.units(theirs.starts[0], 0, 1)[0]
+            known = ours.units(ours.starts[0], 0, 1)[0]["offset"] if has_entries else log_min_offset
+            is_older = unit["offset"] < min(known, log_min_offset)
             queue.is_uncomparable = bool(unit["size"] > 0 and is_older)
         return start
 
@@ -341,12 +344,7 @@ class Shadow:
         if fields is None or fields["size"] == PRE_BLANK_SIZE:
             return False
         offset, size = int(fields["offset"]), int(fields["size"])
-        is_below = size > 0 and offset + size <= self._watermark
-        return is_below and self._log_min_offset() <= offset
-
-    def _log_min_offset(self) -> int:
-        with closing(self._settings.open_log()) as log:
-            return log.min_offset
+        return size > 0 and offset + size <= self._watermark
 
     def _files(self, root: Path, queue: _Queue) -> QueueFiles:
         settings, directory = self._settings, root / queue.kind / queue.key.relative_path

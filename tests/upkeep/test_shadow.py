@@ -129,17 +129,27 @@ def test_what_the_broker_has_yet_to_write_is_no_difference(golden: Golden, tmp_p
 
 
 def test_a_long_hole_is_a_difference(tmp_path: Path) -> None:
-    """5,000 entries are missing, and a later one is there."""
+    """8,000 entries are missing, and a later one is there."""
     store, output = tmp_path / "store", tmp_path / "output"
     with Appender(store, file_size=1 << 20) as appender:
-        for _ in range(5002):
+        for _ in range(8002):
             appender.append(Record(topic=b"T", body=b"body"))
     shadowed(store, output)
     shutil.copytree(output / "consumequeue", store / "consumequeue")
     ((path, _, size), *_rest) = entries(store)
-    overwrite(path, size, bytes(5000 * size))
+    overwrite(path, size, bytes(8000 * size))
     (missing,) = shadowed(store, output).differences
     assert (missing.unit, missing.broker) == (1, None)
+
+
+def test_a_hole_up_to_the_end_of_a_file_is_a_difference(golden: Golden, tmp_path: Path) -> None:
+    """The queue's next file has entries."""
+    store = golden("orders-5.5.1")
+    after = next(path for path, _, _ in entries(store, "consumequeue") if path.name > "0" * 20)
+    _, last, size = [entry for entry in entries(store) if entry[0] < after][-1]
+    overwrite(after.parent / ("0" * 20), last, bytes(size))
+    (missing,) = shadowed(store, tmp_path / "output").differences
+    assert (missing.file, missing.broker) == ("0" * 20, None)
 
 
 def in_log(store: Path) -> list[tuple[Path, int, int]]:
@@ -206,14 +216,27 @@ def test_retention_of_the_broker_meanwhile(
 
 
 def test_batch_queues_of_a_log_that_has_lost_its_front(golden: Golden, tmp_path: Path) -> None:
-    """They begin at byte 0 with another batch than the broker's: said, and no difference."""
+    """They begin at byte 0 with another batch than the broker's: said, and no difference. One that
+    only the broker has is counted, too."""
     store = golden("batch")
+    queue = next((store / "batchconsumequeue").glob("*/0"))
+    shutil.copytree(queue, store / "batchconsumequeue" / "Other" / "3")
     for path in sorted((store / "commitlog").iterdir())[:2]:
         path.unlink()
     found = shadowed(store, tmp_path / "output")
     assert found.differences == []
-    assert found.compared["batchconsumequeue"].uncomparable == 2
+    assert found.compared["batchconsumequeue"].uncomparable == 3
     assert found.compared["batchconsumequeue"].entries == 0
+
+
+def test_a_planted_byte_that_makes_a_batch_queue_look_older(golden: Golden, tmp_path: Path) -> None:
+    """The log has lost nothing, so the queue can be compared."""
+    store = golden("batch")
+    path, start, _ = entries(store, "batchconsumequeue", "*/1")[0]
+    assert unit_at(path, start)[0] > 0
+    overwrite(path, start, bytes(8))
+    (found,) = shadowed(store, tmp_path / "output").differences
+    assert (found.file, found.unit) == (path.name, 0)
 
 
 @pytest.mark.parametrize("lost", [0, 4])
