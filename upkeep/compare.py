@@ -103,7 +103,7 @@ def compare_stores(
     everything. ``hash_slot_count`` is maxHashSlotNum of both. Raises StoreError for a file that
     cannot be read, UsageError for an index that is too short for its slots.
     """
-    found, reader = Comparison(), _Reader()
+    found, reader = Comparison(), PairReader()
     try:
         with reader:
             for kind in kinds:
@@ -120,7 +120,7 @@ def compare_stores(
 
 
 def _compare_kind(
-    reader: _Reader,
+    reader: PairReader,
     kind: str,
     left: Path,
     right: Path,
@@ -138,7 +138,7 @@ def _compare_kind(
         yield from _compare_checkpoints(left, right)
 
 
-class _Reader:
+class PairReader:
     """Reads two files at a time, into two buffers that are reused."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class _Reader:
         self._open: tuple[int, ...] = ()
         self.paths: tuple[str, ...] = ()
 
-    def __enter__(self) -> _Reader:
+    def __enter__(self) -> PairReader:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -212,12 +212,12 @@ def _seek(fd: int, position: int, what: int, end: int) -> int:
 
 Entry = tuple[str, Fields | None, Fields | None]
 """The last fields of a StoreDifference: entry, left, right."""
-Describe = Callable[[_Reader, int, int], Entry]
+Describe = Callable[[PairReader, int, int], Entry]
 """(reader, byte at which the file starts, byte in it that differs) -> the entry there."""
 
 
 def _compare_queues(
-    reader: _Reader, kind: str, left: Path, right: Path, topics: Collection[str] | None
+    reader: PairReader, kind: str, left: Path, right: Path, topics: Collection[str] | None
 ) -> Iterator[StoreDifference | None]:
     describe = _DESCRIBE[kind]
     on_left, on_right = (
@@ -237,7 +237,7 @@ def _compare_queues(
         yield StoreDifference(kind, place, *found) if found else None
 
 
-def _compare_files(reader: _Reader, left: str, right: str, describe: Describe) -> Entry | None:
+def _compare_files(reader: PairReader, left: str, right: str, describe: Describe) -> Entry | None:
     on_left, on_right = (_file_names(directory, is_mapped_file_name) for directory in (left, right))
     if on_left != on_right and describe is _describe_unit:
         on_left, on_right = _without_spare(left, on_left), _without_spare(right, on_right)
@@ -272,38 +272,45 @@ def _file_names(directory: str, is_ours: Callable[[str], bool]) -> list[str]:
         )
 
 
-def _fields(reader: _Reader, side: int, position: int, dtype: np.dtype[np.void]) -> Fields | None:
-    """Return the fields at a position; None where nothing was ever written."""
-    data = reader.data(side, position, dtype.itemsize)
+def unit_fields(data: bytes, dtype: np.dtype[np.void]) -> Fields | None:
+    """Return the fields of an entry's bytes, a unit's ext address as the ext offset; None for bytes
+    that were never written."""
     if not any(data):
         return None
     unit = np.frombuffer(data, dtype)[0]
-    return {name: int(unit[name]) for name in dtype.names or ()}
+    fields: Fields = {name: int(unit[name]) for name in dtype.names or ()}
+    if dtype == UNIT_DTYPE and is_ext_addr(tags_code := int(unit["tags_code"])):
+        del fields["tags_code"]
+        fields["ext_offset"] = real_offset(tags_code)
+    return fields
+
+
+def _fields(
+    reader: PairReader, side: int, position: int, dtype: np.dtype[np.void]
+) -> Fields | None:
+    """Return the fields at a position; None where nothing was ever written."""
+    return unit_fields(reader.data(side, position, dtype.itemsize), dtype)
 
 
 def _both(
-    reader: _Reader, position: int, dtype: np.dtype[np.void]
+    reader: PairReader, position: int, dtype: np.dtype[np.void]
 ) -> tuple[Fields | None, Fields | None]:
     return _fields(reader, 0, position, dtype), _fields(reader, 1, position, dtype)
 
 
-def _describe_unit(reader: _Reader, start: int, at: int) -> Entry:
+def _describe_unit(reader: PairReader, start: int, at: int) -> Entry:
     index = at // UNIT_DTYPE.itemsize
     sides = _both(reader, index * UNIT_DTYPE.itemsize, UNIT_DTYPE)
-    for fields in sides:
-        if fields is not None and is_ext_addr(tags_code := int(fields["tags_code"])):
-            del fields["tags_code"]
-            fields["ext_offset"] = real_offset(tags_code)
     return f"unit {start // UNIT_DTYPE.itemsize + index}", *sides
 
 
-def _describe_batch_unit(reader: _Reader, start: int, at: int) -> Entry:
+def _describe_batch_unit(reader: PairReader, start: int, at: int) -> Entry:
     size = BATCH_UNIT_DTYPE.itemsize
     sides = _both(reader, at // size * size, BATCH_UNIT_DTYPE)
     return f"unit {(start + at) // size}", *sides
 
 
-def _describe_ext_unit(reader: _Reader, start: int, at: int) -> Entry:
+def _describe_ext_unit(reader: PairReader, start: int, at: int) -> Entry:
     """Describe an ext unit; they are found by walking from the file's start, and both files have
     the same ones up to ``at``."""
     data = reader.data(0, 0, at + MIN_EXT_UNIT_SIZE)
@@ -314,7 +321,7 @@ def _describe_ext_unit(reader: _Reader, start: int, at: int) -> Entry:
     return f"ext offset {start + position}", left, right
 
 
-def _ext_fields(reader: _Reader, side: int, position: int) -> Fields | None:
+def _ext_fields(reader: PairReader, side: int, position: int) -> Fields | None:
     size = EXT_SIZE.unpack(reader.data(side, position, EXT_SIZE.size))[0]
     if size == 0:
         return None
@@ -337,7 +344,7 @@ _DESCRIBE: dict[str, Describe] = {
 
 
 def _compare_indexes(
-    reader: _Reader, left: Path, right: Path, slot_count: int
+    reader: PairReader, left: Path, right: Path, slot_count: int
 ) -> Iterator[StoreDifference | None]:
     names = [
         _file_names(str(directory), str.isdecimal) if directory.is_dir() else []
@@ -355,7 +362,9 @@ def _compare_indexes(
             yield StoreDifference(INDEX_DIRECTORY, place, *found) if found else None
 
 
-def _compare_index_files(reader: _Reader, left: str, right: str, slot_count: int) -> Entry | None:
+def _compare_index_files(
+    reader: PairReader, left: str, right: str, slot_count: int
+) -> Entry | None:
     """Return the first entry that differs (entries stand in log order), or else the first slot, or
     else the header. An indexCount of 0 on disk means 1 (formats.md §8)."""
     size = reader.take(left, right)

@@ -96,6 +96,11 @@ _COMMANDS = {
         "diff:diff",
         "Compare two stores' queues and indexes, and name the first entry of each that differs.",
     ),
+    "shadow": (
+        "shadow:shadow",
+        "Follow a live broker into an output of its own, and compare both sides' queues as they "
+        "grow.",
+    ),
     "rebuild": (
         "rebuild:rebuild",
         "Build queues and index anew from a store's commitlog, compare, and swap them in.",

@@ -22,11 +22,12 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
 def print_differences(differences: Sequence[StoreDifference], left: object, right: object) -> None:
     """Print each entry that differs as both sides have it; ``left`` and ``right`` name them."""
     for one in differences:
-        sides = {str(left): _fields(one.left), str(right): _fields(one.right)}
+        sides = {str(left): fields_text(one.left), str(right): fields_text(one.right)}
         print_sides(" ".join(filter(None, (one.kind, one.place, one.entry))), sides)
 
 
-def _fields(fields: Fields | None) -> str:
+def fields_text(fields: Fields | None) -> str:
+    """Return an entry's fields as one side has them; ``nothing`` for None."""
     if fields is None:
         return "nothing"
     return ", ".join(f"{name} {value}" for name, value in fields.items())

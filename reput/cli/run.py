@@ -26,6 +26,10 @@ from streaming.measures import Measures
 if TYPE_CHECKING:
     from serving.embedded import EmbeddedServer
     from store.config import StoreSettings
+    from streaming.progress import Progress
+    from upkeep.shadow import Shadow
+
+    Watcher = EmbeddedServer | Shadow
 
 
 class OnCorrupt(StrEnum):
@@ -35,6 +39,11 @@ class OnCorrupt(StrEnum):
     FAIL = "fail"
 
 
+Once = Annotated[bool, options.flag("Catch up with the log, then end.", "--once")]
+Checkpoint = Annotated[
+    Path | None,
+    options.value("DIR", "Directory of Spark's checkpoint; `OUTPUT/reput/spark` if not given."),
+]
 Latency = Annotated[
     str,
     options.value(
@@ -71,11 +80,8 @@ Metrics = Annotated[
 def run(
     store: options.Store,
     output: options.Output = None,
-    once: Annotated[bool, options.flag("Catch up with the log, then end.", "--once")] = False,
-    checkpoint: Annotated[
-        Path | None,
-        options.value("DIR", "Directory of Spark's checkpoint; `OUTPUT/reput/spark` if not given."),
-    ] = None,
+    once: Once = False,
+    checkpoint: Checkpoint = None,
     latency: Latency = f"{DEFAULT_LATENCY_MS}ms",
     max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
     *,
@@ -135,7 +141,7 @@ def run(
     log.close()
     measures = Measures()
     served = _metrics(config, settings, measures, metrics)
-    _run(config, _server(config, serve, clients), served, measures, as_json)
+    _show(dispatch(config, _server(config, serve, clients), measures, served), as_json)
 
 
 @contextmanager
@@ -182,28 +188,32 @@ def _server(
     return EmbeddedServer(server_config, identity, config.output, ready)
 
 
-def _run(
+def dispatch(
     config: DispatcherConfig,
-    server: EmbeddedServer | None,
-    metrics: AbstractContextManager[None],
-    measures: Measures,
-    as_json: bool,
-) -> None:
+    watcher: Watcher | None,
+    measures: Measures | None = None,
+    metrics: AbstractContextManager[None] | None = None,
+) -> Progress:
+    """Run the dispatcher until it is stopped or has caught up, showing its progress; ``watcher``
+    and ``metrics`` are entered before it starts, and the watcher is told of its watermarks."""
     display = render.ProgressDisplay()
     try:
         with (
             render.stopped_by_signals() as stop,
-            server or nullcontext(),
-            metrics,
+            watcher or nullcontext(),
+            metrics or nullcontext(),
             started(config.spark_conf) as jvm,
         ):
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
-            on_watermark = server.watermark_moved if server is not None else lambda *_: None
-            progress = run_dispatcher(config, stop, display, jvm, on_watermark, measures)
+            on_watermark = watcher.watermark_moved if watcher is not None else lambda *_: None
+            return run_dispatcher(config, stop, display, jvm, on_watermark, measures or Measures())
     finally:
         display.close()
+
+
+def _show(progress: Progress, as_json: bool) -> None:
     summary = progress.summary()
     if as_json:
         render.print_json(summary)
