@@ -218,7 +218,7 @@ class MetricsServer:
             from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
         except ImportError:
             raise UsageError(
-                "--metrics needs the package prometheus_client: pip install 'reput[metrics]'"
+                "--metrics-port needs the package prometheus_client: pip install 'reput[metrics]'"
             ) from None
         self._address = host, port
         self._collector = collector
@@ -234,7 +234,7 @@ class MetricsServer:
         try:
             self._server, self._thread = start_http_server(port, host, self._registry)
         except OSError as error:
-            raise UsageError(f"--metrics cannot listen at {host}:{port}: {error}") from error
+            raise UsageError(f"--metrics-port cannot listen at {host}:{port}: {error}") from error
         self.port = self._server.server_port
         return self
 

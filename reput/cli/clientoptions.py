@@ -56,15 +56,17 @@ def note_ready(config: ServerConfig, root: Path, identity: BrokerIdentity, port:
     print_note(f"serving {root} as broker {identity.name} at {config.host}:{port}")
 
 
-def address(option: str, text: str) -> tuple[str, int]:
-    """Return (host, port) of ``HOST:PORT``; an IPv6 address stands in brackets and loses them.
+def address(option: str, text: str, default_host: str = "") -> tuple[str, int]:
+    """Return (host, port) of ``HOST:PORT``, or of ``PORT`` alone where there is a default host; an
+    IPv6 address stands in brackets and loses them.
 
     Raises UsageError naming the option.
     """
     host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"{option} is {text!r}; it must be HOST:PORT")
+    host = host.removeprefix("[").removesuffix("]") if colon else default_host
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        form = "[HOST:]PORT" if default_host else "HOST:PORT"
+        raise UsageError(f"{option} is {text!r}; it must be {form}")
     return host, int(port)
 
 

@@ -62,11 +62,12 @@ OnCorruptOption = Annotated[
         panel=options.DAMAGE,
     ),
 ]  # fmt: skip
-Metrics = Annotated[
+MetricsPort = Annotated[
     str | None,
     options.value(
-        "HOST:PORT",
-        "Serve metrics to Prometheus at http://HOST:PORT/metrics; port 0 takes a free one.",
+        "[HOST:]PORT",
+        "Serve metrics to Prometheus at http://HOST:PORT/metrics; the host is 127.0.0.1 if not "
+        "given, and port 0 takes a free one.",
     ),
 ]
 
@@ -108,7 +109,7 @@ def run(
             panel=options.CLIENTS,
         ),
     ] = None,
-    metrics: Metrics = None,
+    metrics_port: MetricsPort = None,
     kafka: tuple[FollowerTarget, ...],
     clients: dict[str, Any],
     dispatcher: dict[str, Any],
@@ -140,7 +141,7 @@ def run(
     settings, log = config.open_store()  # a mistake is answered before Java starts
     log.close()
     measures = Measures()
-    served = _metrics(config, settings, measures, metrics)
+    served = _metrics(config, settings, measures, metrics_port)
     _show(dispatch(config, _server(config, serve, clients), measures, served), as_json)
 
 
@@ -148,13 +149,13 @@ def run(
 def _metrics(
     config: DispatcherConfig, settings: StoreSettings, measures: Measures, listen: str | None
 ) -> Iterator[None]:
-    """Serve the run's metrics for a ``with`` block if ``--metrics`` is given. Raises UsageError."""
+    """Serve the metrics of ``--metrics-port`` in a ``with`` block, if given. Raises UsageError."""
     if listen is None:
         yield
         return
     from upkeep.metrics import MetricsServer, RunCollector  # noqa: PLC0415
 
-    host, port = address("--metrics", listen)
+    host, port = address("--metrics-port", listen, "127.0.0.1")
     collector = RunCollector(config, settings, measures, reput.__version__)
     with MetricsServer(host, port, collector) as server:
         if not is_loopback(host):

@@ -225,10 +225,10 @@ def test_a_port_in_use_is_a_usage_error_and_frees_the_other(scene: Scene, call: 
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = call(
             "run", scene.store, "--output", scene.output, "--serve", f"127.0.0.1:{free}",
-            "--metrics", address,
+            "--metrics-port", address,
         )  # fmt: skip
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert f"--metrics cannot listen at {address}" in done.stderr
+    assert f"--metrics-port cannot listen at {address}" in done.stderr
     socket.create_server(("127.0.0.1", free)).close()
     assert not scene.output.exists()
 
@@ -237,7 +237,7 @@ def test_without_the_package_it_is_named(
     scene: Scene, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    done = call("run", scene.store, "--output", scene.output, "--metrics", "127.0.0.1:0")
+    done = call("run", scene.store, "--output", scene.output, "--metrics-port", 0)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert "pip install 'reput[metrics]'" in done.stderr
 
@@ -267,7 +267,7 @@ def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
     store, output = tmp_path / "store", tmp_path / "output"
     reput_json("produce", store, "--count", 5000, "--topics", 3)
     options = (store, "--output", output)
-    with running(*options, "--metrics", "127.0.0.1:0") as (process, url, lines):
+    with running(*options, "--metrics-port", 0) as (process, url, lines):
         assert not any("warning" in line for line in lines)
         found = scraped(url)
         # Spark's own durations of the batch follow its commit
@@ -292,6 +292,6 @@ def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
 
 def test_an_open_address_is_warned_of(tmp_path: Path) -> None:
     reput_json("produce", tmp_path / "store", "--count", 1)
-    options = (tmp_path / "store", "--output", tmp_path / "output", "--metrics", "0.0.0.0:0")
+    options = (tmp_path / "store", "--output", tmp_path / "output", "--metrics-port", "0.0.0.0:0")
     with running(*options) as (_, _, lines):
         assert any("whoever reaches 0.0.0.0 can read the metrics" in line for line in lines)
