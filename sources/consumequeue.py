@@ -258,7 +258,8 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         self._group = None if options["group"] is None else QueryGroup(options)
         self._committed: dict[str, Any] | None = None
         self._frozen_ends: Offsets | None = None
-        self._caught_up: dict[str, Any] | None = None
+        self._caught_up: tuple[int, dict[str, Any]] | None = None
+        """The refresh of the queues that was used, and the ends that it gave."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_group": None}
@@ -293,15 +294,16 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
             self._group.commit(self._parsed(start))
             self._committed = start
         opened = self._store()
-        looked = opened.queues.poll()
-        if not looked and start == self._caught_up:
+        opened.queues.poll()
+        # planning a batch and reports refresh as well: what they saw first has to be looked at here
+        if (opened.queues.refreshes, start) == self._caught_up:
             return start
         queues = opened.queues.found
         opened.log.refresh()
         starts = opened.loss.starts(self._parsed(start), queues)
         ends = self._ends(queues)
         ends = {key: max(end, starts[key]) for key, end in ends.items() if key in starts}
-        self._caught_up = offsets_json(ends)
+        self._caught_up = opened.queues.refreshes, offsets_json(ends)
         if isinstance(limit, ReadMaxRows):
             ends = limited_ends(starts, ends, limit.max_rows)
         return offsets_json(ends)

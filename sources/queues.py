@@ -44,17 +44,18 @@ class BuiltQueues:
         self._opened: dict[QueueKey, QueueView] = {}
         self.found: dict[QueueKey, QueueView] = {}
         """The queues that hold a unit, sorted, as they were last seen."""
+        self.refreshes = 0
+        """Number of refreshes; ``found`` stays as it is between two of them."""
         self._seen: Watermark | None = None
         self._not_before = 0.0
 
-    def poll(self) -> bool:
+    def poll(self) -> None:
         """Call ``refresh`` if the watermark moved, or without one from time to time, so that idling
-        costs little. Returns whether it did."""
+        costs little."""
         watermark = read_watermark(self._output / STATE_DIRECTORY)
         if watermark == self._seen and (watermark or time.monotonic() < self._not_before):
-            return False
+            return
         self.refresh()
-        return True
 
     def refresh(self) -> dict[QueueKey, QueueView]:
         """Update ``found`` and return it.
@@ -74,6 +75,7 @@ class BuiltQueues:
             queue.follow(durable_end)
             opened[key] = queue
         self._opened, self._seen = opened, watermark
+        self.refreshes += 1
         # a directory is created before its first unit, which may have any queue offset
         self.found = {
             key: queue for key, queue in opened.items() if queue.end_unit > queue.first_unit

@@ -102,6 +102,26 @@ def test_a_stream_survives_new_queues_and_restarts(
     ]
 
 
+def test_what_a_report_or_a_plan_sees_first_is_not_missed(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Spark asks for a report after each look at the ends, and for partitions after that: the
+    watermark may move in between, and stay where it is afterwards."""
+    growing = Growing(golden("plain"), tmp_path / "output")
+    growing.build(5)
+    reader = stream_reader(growing.store, output=growing.output, startingOffsets="earliest")
+    begin = reader.initialOffset()
+    ends = [reader.latestOffset(begin, ReadAllAvailable())]
+    growing.build(300)
+    assert reader.reportLatestOffset() == ends_of(growing.output)
+    ends.append(reader.latestOffset(ends[0], ReadAllAvailable()))
+    assert ends[1] == ends_of(growing.output)
+    growing.build(600)
+    assert reader.partitions(ends[0], ends[1])
+    ends.append(reader.latestOffset(ends[1], ReadAllAvailable()))
+    assert ends[2] == ends_of(growing.output) == reader.latestOffset(ends[2], ReadAllAvailable())
+
+
 def test_expired_files_stop_a_stream_or_are_passed_over(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
