@@ -75,7 +75,8 @@ class Prometheus:
         (directory / "alerts.yml").write_text(yaml.safe_dump(scaled_alerts()), "utf-8")
         config = {
             "global": {
-                "scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"
+                "scrape_interval": "500ms", "scrape_timeout": "500ms",
+                "evaluation_interval": "500ms",
             },
             "rule_files": ["alerts.yml"],
             "scrape_configs": [{"job_name": "reput", "static_configs": [{"targets": [target]}]}],
