@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -212,6 +213,16 @@ def test_ranges_that_follow_are_added(scene: Scene) -> None:
         ledger.add(LedgerEntry(start, start + 7, "bad_magic"))
     ledger.sync()
     assert scene.scrape()['reput_ledger_bytes{reason="bad_magic"}'] == 5 + 3 * 7
+
+
+def test_a_server_that_is_left_is_gone(tmp_path: Path) -> None:
+    """Its port can be bound by another listener, and none of its threads is left."""
+    before, server = set(threading.enumerate()), Scene(tmp_path).server
+    with server:
+        scraped(f"http://127.0.0.1:{server.port}/metrics")
+        assert set(threading.enumerate()) > before
+    assert not [each for each in threading.enumerate() if each not in before]
+    socket.create_server(("127.0.0.1", server.port)).close()
 
 
 def test_a_port_in_use_is_a_usage_error_and_frees_the_other(scene: Scene, call: Call) -> None:
