@@ -12,6 +12,7 @@ from typing import Any
 import typer.main
 
 import bench.page
+import docs.manual
 import store.rows.rowschema
 from reput.cli import app
 from sources.commitlogoptions import COMMIT_LOG_OPTIONS
@@ -26,6 +27,15 @@ from upkeep.series import PREFIX, SERIES
 ROOT = Path(__file__).parent.parent
 LAYOUT = re.compile(r"^OFFSET  SIZE  FIELD.*\n((?:[\d+BS ]{6}  [\dBSn ]{4}  .+\n?)+)", re.M)
 """A record's table of fields in the docstring of its module, in columns of fixed width."""
+
+PROMETHEUS_RULE = """# Written by `make docs` from deploy/prometheus/alerts.yml.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: reput
+  labels: {app.kubernetes.io/name: reput}
+spec:
+"""
 
 
 def source_options(table: tuple[Option, ...]) -> str:
@@ -60,6 +70,19 @@ def metrics() -> str:
         label = f"`{one.label}`" if one.label else ""
         lines.append(f"| `{PREFIX}{one.name}` | {one.kind} | {label} | {one.meaning} |")
     return "\n".join(lines)
+
+
+def prometheus_rule() -> str:
+    """The alerts as the Prometheus operator takes them."""
+    alerts = (ROOT / "deploy/prometheus/alerts.yml").read_text("utf-8")
+    groups = alerts[alerts.index("groups:") :]
+    return PROMETHEUS_RULE + "".join(f"  {line}" for line in groups.splitlines(keepends=True))
+
+
+def files() -> dict[str, str]:
+    """Path -> text of the files that are generated as a whole."""
+    manual = {f"docs/man/{name}": text for name, text in docs.manual.pages().items()}
+    return manual | {"deploy/kubernetes/prometheusrule.yml": prometheus_rule()}
 
 
 def row_columns() -> str:
@@ -128,3 +151,5 @@ if __name__ == "__main__":
     for page in TABLES:
         path = ROOT / page
         path.write_text(generated(page, path.read_text("utf-8")), "utf-8")
+    for name, text in files().items():
+        (ROOT / name).write_text(text, "utf-8")

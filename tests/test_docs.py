@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
+import pytest
 import typer.main
 
-from docs.generate import TABLES, generated
+from docs.generate import TABLES, files, generated
 from reput.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -22,6 +25,23 @@ def test_generated_tables_are_up_to_date() -> None:
     for page in TABLES:
         text = (ROOT / page).read_text("utf-8")
         assert generated(page, text) == text, page
+    for name, text in files().items():
+        assert (ROOT / name).read_text("utf-8") == text, name
+    manual = {str(path.relative_to(ROOT)) for path in (ROOT / "docs/man").iterdir()}
+    assert manual == {name for name in files() if name.startswith("docs/man/")}
+
+
+def test_manual_pages_are_roff_without_warnings() -> None:
+    """As groff formats them, whose warnings are all on."""
+    groff = shutil.which("groff")
+    if groff is None:
+        pytest.skip("groff is not on this machine")
+    pages = [name for name in files() if name.startswith("docs/man/")]
+    done = subprocess.run(
+        [groff, "-man", "-ww", "-z", "-Tutf8", *pages],
+        capture_output=True, text=True, check=False, timeout=60, cwd=ROOT,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_tables_of_fields_add_up() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import venv
 import zipfile
+from contextlib import suppress
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -26,9 +29,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_wheel_has_our_packages_only(wheel: Path) -> None:
-    """Never tests, bench, deploy or docs."""
+    """Never tests, bench or deploy; of docs, the manual pages alone, beside the packages."""
     names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
-    packages = {name for name in names if not name.endswith(".dist-info")}
+    packages = {name for name in names if not name.endswith((".dist-info", ".data"))}
     found_by_spark = {"pyspark_rocketmq_commitlog.py", "pyspark_rocketmq_consumequeue.py"}
     assert packages == {"reput", *PACKAGES, *found_by_spark}
     assert "filters/sql92.lark" in zipfile.ZipFile(wheel).namelist()
@@ -97,3 +100,91 @@ def test_a_distribution_with_a_package_of_our_name_is_noticed(
     others = set(packages_distributions().get("streaming", [])) - {"reput"}
     wanted = [f"package streaming is also installed by {other}" for other in others]
     assert foreign_packages() == wanted
+
+
+def test_wheel_has_what_the_code_reads_and_the_manual(wheel: Path) -> None:
+    """Every file of our packages that is under version control, the licence, and every page."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    listed = subprocess.run(
+        ["git", "ls-files", "--", "reput", *PACKAGES],
+        capture_output=True, text=True, check=True, cwd=ROOT, timeout=60,
+    ).stdout.split()  # fmt: skip
+    assert len(listed) > 100
+    assert set(listed) - names == set()
+    pages = {path.name for path in (ROOT / "docs" / "man").iterdir()}
+    installed = {Path(name).name for name in names if "/data/share/man/man1/" in name}
+    assert installed == pages
+    licences = {Path(name).name for name in names if ".dist-info/licenses/" in name}
+    assert licences == {"LICENSE", "NOTICE"}
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin directory of a new environment into which pip has installed the wheel, without the
+    network: the packages that it needs are links to those of this environment."""
+    place = tmp_path_factory.mktemp("environment")
+    venv.create(place, with_pip=False, symlinks=True)
+    python = place / "bin" / "python"
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    subprocess.run([*command, "--no-deps", "--no-index", str(wheel)], check=True, timeout=120)
+    (site,) = place.glob("lib/python*/site-packages")
+    # links to all but our own editable installation, which must not be found beside the wheel
+    for path in _site():
+        for found in Path(path).iterdir():
+            if found.suffix != ".pth" and "reput" not in found.name:
+                with suppress(FileExistsError):
+                    (site / found.name).symlink_to(found)
+    return place / "bin"
+
+
+def _run(installed: Path, home: Path, *arguments: str) -> str:
+    """Run the installed command as a new user would, elsewhere; return its output."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "REPUT"))}
+    environment |= {"COLUMNS": "100", "PATH": f"{installed}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["reput", *arguments], executable=installed / "reput", env=environment, cwd=home,
+        capture_output=True, text=True, check=False, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, (arguments, done.stderr)
+    return done.stdout
+
+
+def test_a_new_user_runs_the_commands_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+    """Each once, in the order of a first afternoon, on a store that the wheel itself has made."""
+    assert _run(installed, tmp_path, "--version").startswith("reput 0.1.0")
+    _run(installed, tmp_path, "produce", "store", "-n", "500", "--topics", "1", "--queues", "1")
+    _run(installed, tmp_path, "run", "store", "--output", "out", "--once")
+    (topic,) = (path.name for path in (tmp_path / "out" / "consumequeue").iterdir())
+    for call in (
+        "status store --output out",
+        f"get store {topic} 0 7 --output out",
+        f"tail store {topic} --output out",
+        "verify store --output out",
+        "expire store --output out",
+        "checkpoints list store --output out",
+        "inspect record store 0",
+        "config show run store",
+    ):
+        assert _run(installed, tmp_path, *call.split()), call
+
+
+def test_bash_completes_a_command_and_an_option(installed: Path, tmp_path: Path) -> None:
+    """A real bash, with the script that ``reput --show-completion bash`` prints."""
+    script = tmp_path / "completion.bash"
+    # what --show-completion prints when the shell is known, which here is no bash
+    environment = {**os.environ, "_REPUT_COMPLETE": "source_bash"}
+    done = subprocess.run(
+        [installed / "reput"], env=environment, capture_output=True, text=True, check=True,
+        timeout=60,
+    )  # fmt: skip
+    script.write_text(done.stdout, "utf-8")
+    for words, wanted in (("reput che", "checkpoints"), ("reput run --metr", "--metrics-port")):
+        count = len(words.split()) - 1
+        shown = subprocess.run(
+            ["bash", "--norc", "-c",
+             f"source {script}; COMP_WORDS=({words}); COMP_CWORD={count}; _reput_completion reput;"
+             " printf '%s\\n' \"${COMPREPLY[@]}\""],
+            env={**os.environ, "PATH": f"{installed}:{os.environ['PATH']}"},
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        assert shown.stdout.split() == [wanted]

@@ -43,16 +43,28 @@ class Command(_Plain, TyperCommand):
             set_up(as_json=True)
         return rest
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help with the command's examples below it. Called by typer."""
+        from reput.cli.examples import epilog  # noqa: PLC0415
+
+        self.epilog = epilog(" ".join(words_of(ctx)))
+        super().format_help(ctx, formatter)
+
 
 def given_to(context: Any) -> dict[str, Given]:
     """Return what environment and file give to the command of a context, by the names of its
     options. Raises UsageError."""
     root = context.find_root()
+    return values_given(words_of(context), root.command, root.obj)
+
+
+def words_of(context: Any) -> list[str]:
+    """Return the words of a context's command after ``reput``, such as ``groups`` and ``list``."""
     words: list[str] = []
-    while context is not root:
+    while context.parent is not None:
         words.insert(0, context.info_name)
         context = context.parent
-    return values_given(words, root.command, root.obj)
+    return words
 
 
 class Group(_Plain, TyperGroup):

@@ -56,7 +56,7 @@ def _command_line(variables: dict[str, str]) -> list[str]:
     return arguments
 
 
-def _accepted(arguments: list[str]) -> dict[str, object]:
+def accepted(arguments: list[str]) -> dict[str, object]:
     """Parse arguments of ``reput`` as the command line does, without running anything."""
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     commands = {**commands["inspect"].commands, **commands}
@@ -72,7 +72,7 @@ def test_unit_starts_a_command_line_that_reput_accepts(with_all: bool) -> None:
     own = dict(pair.split("=", 1) for pair in unit["Environment"])
     arguments = _command_line({**own, **_example(with_all)})
     assert arguments[0].endswith("/bin/reput")
-    parsed = _accepted(arguments[1:])
+    parsed = accepted(arguments[1:])
     assert parsed["store"] == Path(_example(False)["REPUT_STORE"])
     assert parsed["output"]
     assert parsed["as_json"] is True
@@ -145,7 +145,9 @@ def test_image_gets_every_file_that_the_build_needs() -> None:
     packages = {name.partition(".")[0] for name in project["tool"]["setuptools"]["packages"]}
     modules = {f"{name}.py" for name in project["tool"]["setuptools"]["py-modules"]}
     wanted = (
-        packages | modules | {"pyproject.toml", "constraints.txt", project["project"]["readme"]}
+        packages
+        | modules
+        | {"docs/man", "pyproject.toml", "constraints.txt", project["project"]["readme"]}
     )
     assert sorted(_copied()) == sorted(wanted)
     allowed = [x[1:] for x in IGNORED.read_text("utf-8").splitlines() if x.startswith("!")]
@@ -154,20 +156,20 @@ def test_image_gets_every_file_that_the_build_needs() -> None:
 
 
 def test_image_installs_as_make_install_does() -> None:
-    """The same pip command, without -e and without the extras for developers."""
+    """The same pip command, without -e, with the extra that --metrics-port needs."""
     found = re.search(
         r"-m (pip install .*) -e '\.\[dev\]' \$\(EDITABLE\)$", (ROOT / "Makefile").read_text(), re.M
     )
     assert found is not None
     runs = [rest for name, rest in _instructions() if name == "RUN"]
-    assert any(run.endswith(f"-m {found[1]} .") for run in runs)
+    assert any(run.endswith(f'-m {found[1]} ".[metrics]"') for run in runs)
 
 
 def test_container_runs_reput_itself_as_an_ordinary_user() -> None:
     """Exec form, so that SIGTERM arrives; a command line that is accepted; not root."""
     found = dict(_instructions())
     assert json.loads(found["ENTRYPOINT"]) == ["reput"]
-    parsed = _accepted(json.loads(found["CMD"]))
+    parsed = accepted(json.loads(found["CMD"]))
     volumes = json.loads(found["VOLUME"])
     assert str(parsed["store"]) in volumes
     assert str(parsed["output"]) in volumes
@@ -181,6 +183,6 @@ def test_documented_commands_are_accepted() -> None:
     found = re.findall(call, text)
     for command in found:
         words = [{"PHYSICAL_OFFSET": "0", "QUEUE": "0"}.get(w, w) for w in command.split()]
-        parsed = _accepted(words[1:] if words[0] == "inspect" else words)
+        parsed = accepted(words[1:] if words[0] == "inspect" else words)
         assert parsed["store"] == Path("DIR" if words[1] == "checkpoint" else "STORE"), command
     assert len(found) >= 10

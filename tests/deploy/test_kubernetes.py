@@ -1,0 +1,101 @@
+"""The Kubernetes manifests against Kubernetes's own schemas, and their commands against ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.deploy.test_service import accepted
+from tests.support.cli import ROOT
+
+FOLDER = ROOT / "deploy" / "kubernetes"
+CUSTOM = ("monitoring.coreos.com/v1", "sparkoperator.k8s.io/v1beta2")
+"""Versions that operators define, for which Kubernetes has no schemas."""
+
+
+def _manifests() -> list[dict[str, Any]]:
+    paths = sorted(FOLDER.glob("*.yml"))
+    return [one for path in paths for one in yaml.safe_load_all(path.read_text("utf-8"))]
+
+
+def _of_kind(kind: str) -> dict[str, Any]:
+    (found,) = (one for one in _manifests() if one["kind"] == kind)
+    return found
+
+
+def _container() -> dict[str, Any]:
+    (found,) = _of_kind("Deployment")["spec"]["template"]["spec"]["containers"]
+    container: dict[str, Any] = found
+    return container
+
+
+def test_kubernetes_accepts_every_manifest_of_its_own() -> None:
+    """Strictly: an unknown field is an error."""
+    own = [one for one in _manifests() if one["apiVersion"] not in CUSTOM]
+    assert sorted(one["kind"] for one in own) == ["Deployment", "PersistentVolumeClaim"]
+    for one in own:
+        kubernetes_validate.validate(one, "1.37", strict=True)
+
+
+def test_the_schema_check_notices_a_misspelt_field() -> None:
+    """As it would in the Deployment."""
+    wrong = _of_kind("Deployment")
+    wrong["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, "1.37", strict=True)
+
+
+def test_one_pod_writes() -> None:
+    """One replica, never two at a time, on an output that one pod can mount."""
+    spec = _of_kind("Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert _of_kind("PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    names = {one["name"]: one for one in spec["template"]["spec"]["volumes"]}
+    claim = names["output"]["persistentVolumeClaim"]["claimName"]
+    assert claim == _of_kind("PersistentVolumeClaim")["metadata"]["name"]
+
+
+def test_the_command_is_accepted_and_its_volumes_are_there() -> None:
+    """The store cannot be written; the probes ask the port of the metrics."""
+    container = _container()
+    parsed = accepted(container["args"])
+    mounts = {one["mountPath"]: one.get("readOnly", False) for one in container["volumeMounts"]}
+    assert mounts == {str(parsed["store"]): True, str(parsed["output"]): False}
+    (port,) = container["ports"]
+    assert parsed["metrics_port"] == f"0.0.0.0:{port['containerPort']}"
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/metrics", "port": port["name"]}
+
+
+def test_the_monitor_selects_the_pod_and_names_the_job_of_the_alerts() -> None:
+    """The job is the value of the label, which is "reput"."""
+    labels = _of_kind("Deployment")["spec"]["template"]["metadata"]["labels"]
+    spec = _of_kind("PodMonitor")["spec"]
+    assert spec["selector"]["matchLabels"] == labels
+    assert labels[spec["jobLabel"]] == "reput"
+    (endpoint,) = spec["podMetricsEndpoints"]
+    assert endpoint["port"] == _container()["ports"][0]["name"]
+
+
+def test_the_rule_holds_the_alerts() -> None:
+    """All of them, as Prometheus reads them."""
+    alerts = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text("utf-8"))
+    assert _of_kind("PrometheusRule")["spec"] == alerts
+
+
+def test_the_spark_application_runs_an_accepted_command() -> None:
+    """On volumes that driver and executors both have at the paths that it names."""
+    spec = _of_kind("SparkApplication")["spec"]
+    parsed = accepted(spec["arguments"])
+    assert parsed["once"] is True
+    assert Path(spec["mainApplicationFile"]).name == "reput_job.py"
+    assert (ROOT / "deploy" / "spark_submit" / "reput_job.py").exists()
+    assert spec["driver"]["volumeMounts"] == spec["executor"]["volumeMounts"]
+    mounted = {one["mountPath"] for one in spec["driver"]["volumeMounts"]}
+    assert mounted == {str(parsed["store"]), str(parsed["output"])}
+    names = {one["name"] for one in spec["volumes"]}
+    assert names == {one["name"] for one in spec["driver"]["volumeMounts"]}
