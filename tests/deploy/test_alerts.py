@@ -1,10 +1,10 @@
-"""The alerts: each has a runbook, names only series that a run emits, and fires for its cause."""
+"""The alerts: each has a runbook, names only series that a run emits, and fires for its cause. The
+dashboard names no others either, and Prometheus can parse it."""
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from tests.support.cli import ROOT
+from tests.support.prometheus import program
 from upkeep.series import HISTOGRAM, PREFIX, SERIES, SUMMARY
 
 FOLDER = ROOT / "deploy" / "prometheus"
 RUNBOOKS = ROOT / "docs" / "runbooks.md"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-PROMTOOL = shutil.which("promtool") or str(CACHE / "reput" / "promtool")
+DASHBOARD = ROOT / "deploy" / "grafana" / "reput.json"
 PARTS = {SUMMARY: ("_sum", "_count"), HISTOGRAM: ("_bucket", "_sum", "_count")}
 
 
@@ -52,10 +52,13 @@ def test_every_alert_has_its_runbook_and_a_case() -> None:
     assert [one["alertname"] for one in tests if not one["exp_alerts"]] == names
 
 
-@pytest.mark.parametrize("place", ["alerts.yml", "alerts.test.yml", "runbooks.md"])
-def test_only_series_that_are_emitted_are_named(place: str) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [FOLDER / "alerts.yml", FOLDER / "alerts.test.yml", RUNBOOKS, DASHBOARD],
+    ids=lambda path: path.name,
+)
+def test_only_series_that_are_emitted_are_named(path: Path) -> None:
     """In expressions, in the cases' input and in what runbooks tell to look at."""
-    path = RUNBOOKS if place == RUNBOOKS.name else FOLDER / place
     emitted = {PREFIX + one.name + part for one in SERIES for part in PARTS.get(one.kind, ())} | {
         PREFIX + one.name for one in SERIES
     }
@@ -64,13 +67,50 @@ def test_only_series_that_are_emitted_are_named(place: str) -> None:
     assert named <= emitted
 
 
-@pytest.mark.skipif(
-    not Path(PROMTOOL).exists(), reason="no promtool: deploy/install-promtool.sh installs it"
-)
 def test_each_alert_fires_for_its_cause_and_for_no_other() -> None:
     """As Prometheus evaluates them: also none for a healthy run."""
     done = subprocess.run(
-        [PROMTOOL, "test", "rules", FOLDER / "alerts.test.yml"],
+        [program("promtool"), "test", "rules", FOLDER / "alerts.test.yml"],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_parses_every_expression_of_the_dashboard(tmp_path: Path) -> None:
+    """With the values that Grafana puts in for its variables."""
+    panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
+    expressions = [target["expr"] for one in panels for target in one.get("targets", ())]
+    assert len(expressions) > 20
+    rules = [
+        {
+            "record": f"dashboard:{number}",
+            "expr": expression.replace("$store", ".*").replace("$__rate_interval", "1m"),
+        }
+        for number, expression in enumerate(expressions)
+    ]
+    assert not any("$" in one["expr"] for one in rules)
+    path = tmp_path / "rules.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}), "utf-8")
+    done = subprocess.run(
+        [program("promtool"), "check", "rules", path],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_panel_has_its_place_and_reads_the_provisioned_source() -> None:
+    """No two overlap, and each asks the data source that deploy/grafana provisions."""
+    panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
+    cells = [
+        (x, y)
+        for place in (one["gridPos"] for one in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+    folder = DASHBOARD.parent / "provisioning" / "datasources"
+    (source,) = yaml.safe_load((folder / "prometheus.yml").read_text("utf-8"))["datasources"]
+    for one in panels:
+        for target in one.get("targets", ()):
+            assert target["datasource"] == {"type": "prometheus", "uid": source["uid"]}
