@@ -63,7 +63,8 @@ DIRECTORIES = {
 COMMANDS: dict[str, tuple[object, ...]] = {
     "run": ("--once",), "status": (), "expire": (), "verify": (), "get": ("T", 0, 0),
     "tail": ("T",), "query": ("T", "--key", "k"), "search-time": ("T", 0, 0),
-    "sql": ("select 1",), "export": ("out",), "rebuild": (), "produce": ("--count", 1),
+    "sql": ("select 1",), "export": ("out",), "rebuild": (), "shadow": ("--output", "out"),
+    "produce": ("--count", 1),
     "inspect record": (0,), "inspect queue": ("T", 0), "inspect checkpoint": (),
     "lag": (), "serve": ("--listen", "127.0.0.1:0"), "groups list": (), "groups show": ("g",),
     "groups reset": ("g", "-t", "T", "--earliest"), "groups skip": ("g", "-t", "T"),
