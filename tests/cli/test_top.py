@@ -51,7 +51,8 @@ def status(store: Path, output: Path) -> OutputStatus:
 
 def rows(screen: Screen) -> list[list[str]]:
     """The cells of the view's rows, which stand between its heading and the last line."""
-    (heading,) = (at for at, line in enumerate(screen.lines) if re.match(r"\w+  .*\S  \S", line))
+    columns = re.compile(r"\w+  .*\S {2,}\S")
+    heading = next(at for at, line in enumerate(screen.lines) if columns.match(line))
     return [re.split(r" {2,}", line) for line in screen.lines[heading + 1 : -1] if line]
 
 
@@ -182,7 +183,9 @@ def test_what_cannot_be_read_is_unknown_and_hides_nothing_else(live: LiveStore) 
             r"^spark's checkpoint: offsets/0 is damaged",
         )  # fmt: skip
         (state / "watermark").write_bytes(bytes(4200))
-        screen.wait(r"^watermark +unknown$", r"^lag +unknown$", r"^watermark: .*both slots of it")
+        screen.wait(
+            r"^watermark +unknown$", r"^lag +unknown$", r"^watermark: (.|\n)*both slots of it"
+        )
         screen.press("3")
         screen.wait(r"^unknown: there is no watermark$")
         screen.press("4")

@@ -19,7 +19,7 @@ import pyte
 
 from tests.support.cli import ROOT
 
-LONGEST_SECONDS = 15.0
+LONGEST_SECONDS = 60.0
 ALTERNATE_SCREEN = 1049 << 5
 """pyte's number of a private mode."""
 KEYS = {
