@@ -35,7 +35,7 @@ COUNTED_LAG_BYTES = 32 << 20
 """Bytes of lag up to which a reading counts its messages, which takes some milliseconds."""
 RATE_SECONDS = 10.0
 """Time over which rates are taken."""
-REOPEN_SECONDS = 10.0
+REOPEN_SECONDS = 60.0
 """Time for which queues stay open: an open one does not notice what became of files that it has
 read."""
 

@@ -96,7 +96,7 @@ def queues(reading: Reading) -> Table | str:
     if reading.queues is None:
         return f"unknown: {reading.unreadable['queues']}"
     columns = (
-        Column("topic"), Column("queue", rank=0), Column("min", rank=3, width=9),
+        Column("topic"), Column("queue"), Column("min", rank=3, width=9),
         Column("max", rank=1, width=9), Column("messages", _count, 2, 9),
         Column("messages/s", _rate),
     )  # fmt: skip
@@ -243,8 +243,8 @@ class TopView:
             case "back tab" | "left":
                 self._view, self._top = (self._view - 1) % len(VIEWS), 0
             case "s":
-                order.column = (-1 if order.column is None else order.column) + 1
-                order.column, self._top = order.column % self._column_count, 0
+                following = 0 if order.column is None else order.column + 1
+                order.column, self._top = following % self._column_count, 0
             case "r":
                 order.is_falling, self._top = not order.is_falling, 0
             case "p":
@@ -265,14 +265,8 @@ class TopView:
         head = [Text(_sides(f"reput top  {tables.escaped(self.title)}", state, columns), "reverse")]
         if reading is None:
             return _joined([*head, Text("reading")], columns, lines)
-        about = _about(reading)
         # four lines are left to the view where the terminal has them
-        wanted = [*list(about)[: max(1, lines - 7)]]
-        head += [
-            Text.assemble((name.ljust(_NAME_WIDTH), "bold"), (text, style))
-            for name, (text, style) in about.items()
-            if name in wanted
-        ]
+        head += _about(reading)[: max(1, lines - 7)]
         head.append(self._names(columns))
         room = max(0, lines - len(head) - 1)
         body, where = self._body(reading, columns, room)
@@ -283,13 +277,9 @@ class TopView:
         room."""
         names = [f"{number} {name}" for number, name in enumerate(VIEWS, 1)]
         if len("  ".join(names)) > columns:
-            names = [
-                name if at == self._view else str(at + 1) for at, name in enumerate(names)
-            ]  # fmt: skip
-        parts = [
-            (name, "bold reverse" if at == self._view else "") for at, name in enumerate(names)
-        ]
-        return Text("  ").join(Text(*part) for part in parts)
+            names = [name if at == self._view else name[0] for at, name in enumerate(names)]
+        styles = ["bold reverse" if at == self._view else "" for at in range(len(names))]
+        return Text("  ").join(map(Text, names, styles))
 
     def _body(self, reading: Reading, columns: int, room: int) -> tuple[list[Text], str]:
         """Return the view's lines and where they stand in all of them."""
@@ -321,8 +311,8 @@ class TopView:
         return rows[self._top : self._top + max(0, room)]
 
 
-def _about(reading: Reading) -> dict[str, tuple[str, str]]:
-    """Return the lines about the whole output, the most important first, with their styles."""
+def _about(reading: Reading) -> list[Text]:
+    """Return the lines about the whole output, the most important first."""
     lag, found = reading.lag, faults(reading)
     text = "unknown"
     if lag.bytes is not None and lag.seconds is not None:
@@ -350,15 +340,17 @@ def _about(reading: Reading) -> dict[str, tuple[str, str]]:
     told = f"{len(found)}: {found[0]}" if found else "none"
     writer = f"process {reading.writer_pid}" if reading.writer_pid else "none"
     watermark = none if reading.watermark is None else f"{reading.watermark}{written}"
-    return {
-        "lag": (text, ""),
-        "rates": (rates, ""),
-        "watermark": (watermark, ""),
-        "faults": (tables.escaped(told), "red" if found else ""),
-        "followers": (tables.escaped(following or "none"), ""),
-        "log": (log, ""),
-        "writer": (writer, ""),
-    }
+    lines = {
+        "lag": text, "rates": rates, "watermark": watermark, "faults": told,
+        "followers": following or "none", "log": log, "writer": writer,
+    }  # fmt: skip
+    return [
+        Text.assemble(
+            (name.ljust(_NAME_WIDTH), "bold"),
+            (tables.escaped(line), "red" if found and name == "faults" else ""),
+        )
+        for name, line in lines.items()
+    ]
 
 
 def _sorted(rows: Sequence[tuple[Any, ...]], order: _Order) -> Sequence[tuple[Any, ...]]:

@@ -39,10 +39,10 @@ def live(tmp_path: Path) -> Iterator[LiveStore]:
         yield store
 
 
-def top(store: LiveStore, *options: object, columns: int = 80, lines: int = 24) -> Screen:
-    """The command on a terminal, watching a store's output."""
+def top(store: LiveStore, *options: object, lines: int = 24, **environment: str) -> Screen:
+    """The command on a terminal of 80 columns, watching a store's output."""
     command = (*REPUT, "top", store.root, "--output", store.output, *options)
-    return Screen(*command, columns=columns, lines=lines)
+    return Screen(*command, lines=lines, **environment)
 
 
 def status(store: Path, output: Path) -> OutputStatus:
@@ -144,8 +144,8 @@ def test_keys_sort_scroll_pause_and_change_the_view(live: LiveStore) -> None:
 
 def test_a_new_size_is_followed(live: LiveStore) -> None:
     """Down to 40 columns and 12 lines, where the least important leaves, and up again; nothing is
-    left of the old picture, and no line is wider than the terminal."""
-    with top(live) as screen:
+    left of the old picture, and COLUMNS, which follows no window, does not count."""
+    with top(live, COLUMNS="80", LINES="24") as screen:
         screen.wait(r"^writer +none$", r"of 12$")
         screen.resize(40, 12)
         screen.wait(r"^1 queues  2  3", r"^q quit  h help +by messages/s, 1-3 of 12$")
@@ -276,9 +276,8 @@ def test_without_colours(live: LiveStore) -> None:
     """NO_COLOR leaves bold and reverse alone, and a fault is red without it."""
     (live.output / "reput" / "followers").mkdir()
     (live.output / "reput" / "followers" / "delta.json").write_text("{")
-    command = (*REPUT, "top", live.root, "--output", live.output)
     for environment, colours in (({}, {"default", "red"}), ({"NO_COLOR": "1"}, {"default"})):
-        with Screen(*command, **environment) as screen:
+        with top(live, **environment) as screen:
             screen.wait(r"^faults +1: followers", r"of 12$")
             assert screen.colours() == colours
             assert screen.standing_out(8).strip() == "1 queues"
