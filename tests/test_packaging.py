@@ -198,7 +198,7 @@ def completed(installed: Path, tmp_path: Path) -> Callable[[str], list[str]]:
 
 
 def test_bash_completes_a_command_and_an_option(completed: Callable[[str], list[str]]) -> None:
-    """Of a group as well."""
+    """A group's name too."""
     assert completed("reput che") == ["checkpoints"]
     assert completed("reput run --metr") == ["--metrics-port"]
 

@@ -34,7 +34,7 @@ _NAMES = {
     "\x1b[F": "end", "\x1bOF": "end", "\x1b[4~": "end",
     "\t": "tab", "\x1b[Z": "back tab",
 }  # fmt: skip
-"""What terminals send for a key that is no character -> the key's name."""
+"""The characters of a key that is none itself -> the key's name."""
 
 
 class Terminal:
