@@ -13,6 +13,7 @@ import typer.main
 
 import bench.page
 import docs.manual
+import docs.screenshot
 import store.rows.rowschema
 from reput.cli import app
 from sources.commitlogoptions import COMMIT_LOG_OPTIONS
@@ -82,7 +83,10 @@ def prometheus_rule() -> str:
 def files() -> dict[str, str]:
     """Path -> text of the files that are generated as a whole."""
     manual = {f"docs/man/{name}": text for name, text in docs.manual.pages().items()}
-    return manual | {"deploy/kubernetes/prometheusrule.yml": prometheus_rule()}
+    return manual | {
+        "deploy/kubernetes/prometheusrule.yml": prometheus_rule(),
+        "docs/top.svg": docs.screenshot.picture(),
+    }
 
 
 def row_columns() -> str:

@@ -225,7 +225,6 @@ class Committer:
         self._watermark.check_owned()
         self._store_checkpoint.write(current, self._writers, only_if_due=True)
         self._expire()
-        logger.debug("batch: end=%d messages=%d", batch.end, counts.messages)
         return counts
 
     def _check_log(self) -> None:

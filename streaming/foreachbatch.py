@@ -21,6 +21,7 @@ from store.runs.dispatch import DispatchBatch, ScannedRange
 from store.runs.packed import unpack
 from store.runs.scan import assemble
 from store.runs.spool import SpoolReader, clear_spool, remove_marks, scanned_bytes
+from streaming.batchevent import COLLECT, COMMIT, BatchEvent
 from streaming.commit import Committer
 from streaming.indexes import Indexes
 from streaming.measures import Measures
@@ -76,26 +77,39 @@ class BatchFunction:
             if self._stopping.is_set():
                 self.has_refused = True
                 raise StoreError("the dispatcher is stopping; the next start repeats this batch")
+            end = planned.end if planned else None
+            event = BatchEvent(self._measures, batch_id, self._collected_end, end)
             try:
-                with self._measures.stage("collect").measured():
+                with event.step(COLLECT):
                     batch = self._scan(planned) or self._collect(frame)
                 self._collected_end = batch.end
                 self._has_collected = True
                 remove_marks(self._spool)
                 self.finish()
-                self._pending = self._thread.submit(self._commit, batch, planned)
+                self._pending = self._thread.submit(self._commit, batch, planned, event)
             except BaseException as error:
-                self.failure = error
+                self._note_failure(event, error)
                 raise
         if self._tail and planned:
             self._tail.pause(planned, batch.end - batch.start, self._stopping)
 
-    def _commit(self, batch: DispatchBatch, planned: Planned | None) -> None:
-        with self._measures.stage("commit").measured():
-            counts = self._committer.commit(batch)
+    def _commit(self, batch: DispatchBatch, planned: Planned | None, event: BatchEvent) -> None:
+        try:
+            with event.step(COMMIT):
+                counts = self._committer.commit(batch)
+        except BaseException as error:
+            self._note_failure(event, error)
+            raise
         self.progress.advance(batch.end, counts)
         if self._tail and planned:
             self._tail.note_durable(planned)
+        event.log_durable(batch.start, batch.end, counts)
+
+    def _note_failure(self, event: BatchEvent, error: BaseException) -> None:
+        """Log a batch as failed, but not one that only finds the error of the batch before it."""
+        if error is not self.failure:
+            self.failure = error
+            event.log_failed(error)
 
     def _scan(self, planned: Planned | None) -> DispatchBatch | None:
         """Return a small batch that follows what was collected; None where Spark's tasks have to

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -77,6 +77,10 @@ class Measures:
     def stage(self, name: str) -> Durations:
         """Return the durations of a stage."""
         return self.stages.setdefault(name, Durations())
+
+    def seconds(self, stages: Iterable[str]) -> dict[str, float]:
+        """Return how long each of these stages has taken in all."""
+        return {name: self.stage(name).sum for name in stages}
 
     def note_durable(self, last_store_timestamp_ms: int) -> None:
         """Count a batch that has just become durable; 0 for one without messages."""

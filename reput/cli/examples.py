@@ -11,6 +11,10 @@ EXAMPLES: Final = {
     ),
     "serve": ("serve /data/store --listen 127.0.0.1:9876",),
     "status": ("status /data/store --output /data/queues",),
+    "top": (
+        "top /data/store --output /data/queues",
+        "top /data/store --output /data/queues --metrics 9464",
+    ),
     "expire": ("expire /data/store --output /data/queues",),
     "verify": ("verify /data/store --output /data/queues",),
     "get": ("get /data/store Orders 0 1042",),

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
+from reput.cli import completion
 from reput.cli.render import print_note
 from reput.cli.tables import time_text
 from sources.options import parse_size
@@ -244,6 +245,9 @@ DELTA, KAFKA, CLIENTS = "Delta table", "Kafka", "Clients that are served"
 """Panels of ``--help``; each aligns its own columns, so that names fit into 80 columns."""
 
 
+_COMPLETIONS = {"TOPIC": completion.topics, "GROUP": completion.groups}
+
+
 def flag(help: str, *names: str, panel: str | None = None) -> Any:
     """Return typer's declaration of an option without a value; without ``names``, the parameter's
     name is used."""
@@ -252,8 +256,11 @@ def flag(help: str, *names: str, panel: str | None = None) -> Any:
 
 def value(metavar: str, help: str, *names: str, panel: str | None = None, **limits: Any) -> Any:
     """Return typer's declaration of an option with a value. ``metavar`` must be short, since the
-    option's name stands beside it in 80 columns."""
-    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **limits)
+    option's name stands beside it in 80 columns; shells complete a TOPIC and a GROUP."""
+    return typer.Option(
+        *names, help=help, metavar=metavar, rich_help_panel=panel,
+        autocompletion=_COMPLETIONS.get(metavar), **limits,
+    )  # fmt: skip
 
 
 def time_value(what: str) -> Any:
@@ -269,7 +276,12 @@ ReadRoot = Annotated[
     Path,
     typer.Argument(help="The root directory of a store or of another output.", metavar="STORE"),
 ]
-Topic = Annotated[str, typer.Argument(help="The topic.", callback=text, metavar="TOPIC")]
+Topic = Annotated[
+    str,
+    typer.Argument(
+        help="The topic.", callback=text, metavar="TOPIC", autocompletion=completion.topics
+    ),
+]
 Queue = Annotated[int, typer.Argument(min=0, help="The queue's id.", metavar="QUEUE")]
 Output = Annotated[
     Path | None,

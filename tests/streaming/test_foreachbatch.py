@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,22 @@ def test_no_batch_begins_once_a_stop_has(batches: BatchFunction, commits: Commit
     assert batches.has_refused
     batches.close()
     assert commits.begun == []
+
+
+def test_a_failed_batch_is_logged_once_with_its_cause_first(
+    batches: BatchFunction, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch that finds its error is none that failed; one whose scan fails is."""
+    caplog.set_level(logging.INFO, "reput")
+    frames: list[Any] = [1, 2, None]
+    batches(frames[0], 7)
+    for frame, batch_id, error in ((frames[1], 8, NoSpaceError), (frames[2], 9, TypeError)):
+        with pytest.raises(error):
+            batches(frame, batch_id)
+    batches.close()
+    failed = [vars(record)["fields"] for record in caplog.records if record.levelname == "ERROR"]
+    assert [next(iter(fields)) for fields in failed] == ["cause", "cause"]
+    assert failed[0]["cause"] == "the disk is full"
+    assert [(one["batch_id"], one["start"]) for one in failed] == [(7, 0), (9, 2)]
+    assert failed[0]["commit_ms"] >= 0
+    assert "commit_ms" not in failed[1]

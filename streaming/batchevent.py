@@ -1,0 +1,60 @@
+"""The one event of the log for each batch: its range, its messages and the time of each stage.
+
+It is logged when the batch is durable, or when it fails, and then says the cause first. Its fields
+have the same names in text and in JSON, which ``reput.cli.render`` writes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from store.errors import ReputError
+from store.runs.dispatch import DispatchCounts
+from streaming.measures import Measures
+from streaming.sparkerrors import error_of_ours, first_line
+
+COLLECT = ("collect",)
+COMMIT = ("commit", "write", "sync", "ledger", "watermark")
+"""A step's stages: the whole of it, then its parts."""
+
+logger = logging.getLogger("reput")
+
+
+class BatchEvent:
+    """The event of one batch, whose steps one thread after the other takes."""
+
+    def __init__(self, measures: Measures, batch_id: int, start: int, end: int | None) -> None:
+        """[start, end) is the range that is planned; ``end`` is None where only Spark's tasks know
+        it."""
+        self._measures = measures
+        self._fields: dict[str, object] = {"batch_id": batch_id, "start": start, "end": end}
+        self._stages: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, stages: tuple[str, ...]) -> Iterator[None]:
+        """Measure a ``with`` block as the first of the stages, and note how long each took."""
+        before = self._measures.seconds(stages)
+        try:
+            with self._measures.stage(stages[0]).measured():
+                yield
+        finally:
+            after = self._measures.seconds(stages)
+            for name in stages:
+                self._stages[f"{name}_ms"] = round(1000 * (after[name] - before[name]), 1)
+
+    def log_durable(self, start: int, end: int, counts: DispatchCounts) -> None:
+        """Log that the batch, whose range is [start, end), is durable."""
+        self._fields |= {
+            "start": start, "end": end, "messages": counts.messages,
+            "duplicates": counts.duplicates, "quarantined_bytes": counts.quarantined_bytes,
+        }  # fmt: skip
+        logger.info("batch", extra={"fields": self._fields | self._stages})
+
+    def log_failed(self, error: BaseException) -> None:
+        """Log that the batch failed, with the cause before everything else."""
+        ours = error if isinstance(error, ReputError) else error_of_ours(error)
+        cause = " ".join((str(ours) if ours is not None else first_line(error)).split())
+        fields = {"cause": cause, **self._fields, **self._stages}
+        logger.error("batch failed", extra={"fields": fields})
