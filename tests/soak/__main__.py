@@ -27,7 +27,7 @@ EVERY_SECONDS = 10.0
 RATE = 150
 AFTER_PROGRESS = 0.75
 """The share of faults that wait until the run has dispatched something; the others meet starts."""
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
 CONSUME_SECONDS = 300.0
 
 
@@ -81,11 +81,11 @@ class Soak:
             while time.monotonic() < due and not self._is_ending:
                 self._watch()
                 time.sleep(0.2)
-            due = max(due, time.monotonic() - EVERY_SECONDS)
             self._watch()
             if rng.random() < AFTER_PROGRESS:
                 site.wait_for_progress(PATIENCE_SECONDS)
                 self._watch()
+            due = time.monotonic()
             self._try(rng.choices(faults, [FAULTS[fault] for fault in faults])[0], rng)
 
     def _try(self, fault: Fault, rng: random.Random) -> None:
@@ -123,7 +123,6 @@ class Soak:
         site.append()
         site.kill_appender()
         restart_if_ended(site)
-        site.wait_for_progress(PROGRESS_SECONDS)
         site.stop()
         site.check_orphans()
         code, out, said = site.command(*site.arguments("--once")[3:])
