@@ -89,6 +89,12 @@ class Expected:
         if made.light_offset is not None:
             self._put(made, LIGHT_TOPIC.decode(), made.light_offset, is_light=True)
 
+    def trees(self) -> dict[str, dict[str, bytes]]:
+        """The files of each kind of queue, by relative path."""
+        queues, exts = self.queues.trees()
+        batches = model_tree(self.batches)
+        return {"consumequeue": queues, "consumequeue_ext": exts, "batchconsumequeue": batches}
+
     def _put(self, made: Made, topic: str, queue_offset: int, *, is_light: bool) -> None:
         key = topic, made.queue_id
         if queue_offset != self._following.get(key, queue_offset):
@@ -151,27 +157,27 @@ def check(site: Site, seed: int) -> Iterator[str]:
 def _check_files(site: Site, expected: Expected) -> Iterator[str]:
     """Queues and index are those of a fault-free build of the whole log, which are the models',
     but for what retention removes, in both in the same way."""
-    queues, exts = expected.queues.trees()
-    models = {
-        "consumequeue": queues, "consumequeue_ext": exts,
-        "batchconsumequeue": model_tree(expected.batches),
-    }  # fmt: skip
     yield from _build_plain(site, site.whole_store())
-    for name, model in models.items():
-        yield from _unlike(f"{name}, fault-free and model", tree(site.plain / name), model)
-    if _index(site.plain) != expected.index.files:
-        yield "the index of the fault-free build is not the model's"
+    for problem in unlike_models(site.plain, expected):
+        yield f"fault-free, {problem}"
     yield from _build_plain(site, site.store, "--retention")
-    for name, model in models.items():
-        found, plain = tree(site.inside / name), tree(site.plain / name)
-        yield from _unlike(f"{name}, soak and fault-free", found, plain)
-        kept = {path: data for path, data in model.items() if path in found}
-        yield from _unlike(f"{name}, soak and model", found, kept)
-    found_index = _index(site.inside)
-    if found_index != _index(site.plain):
+    yield from unlike_models(site.inside, expected, is_whole=False)
+    for name in expected.trees():
+        yield from _unlike(f"{name}, fault-free", tree(site.inside / name), tree(site.plain / name))
+    if _index(site.inside) != _index(site.plain):
         yield "the index is not that of the fault-free build"
-    if found_index != expected.index.files[-len(found_index) :]:
-        yield "the index is not the model's"
+
+
+def unlike_models(root: Path, expected: Expected, *, is_whole: bool = True) -> Iterator[str]:
+    """The files of an output that differ from the models; one that is not whole may lack the first
+    ones, as after retention."""
+    for name, model in expected.trees().items():
+        found = tree(root / name)
+        wanted = {path: data for path, data in model.items() if is_whole or path in found}
+        yield from _unlike(f"{name}, models", found, wanted)
+    index = _index(root)
+    if index != expected.index.files[0 if is_whole else -len(index) :]:
+        yield "the index is not the models'"
 
 
 def _build_plain(site: Site, store: Path, *more: str) -> Iterator[str]:
