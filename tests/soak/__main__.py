@@ -28,7 +28,7 @@ RATE = 150
 AFTER_PROGRESS = 0.75
 """The share of faults that wait until the run has dispatched something; the others meet starts."""
 PATIENCE_SECONDS = 300.0
-CONSUME_SECONDS = 300.0
+CONSUME_SECONDS = 1800.0
 
 
 class Soak:

@@ -33,8 +33,9 @@ DISK_BYTES = 512 << 20
 KEPT_FILES = 12
 """Files of the log that retention leaves besides those that somebody still needs."""
 POLL_SECONDS = 0.05
-END_SECONDS = 300.0
-PROGRESS_SECONDS = 900.0
+END_SECONDS = 1200.0
+PROGRESS_SECONDS = 3600.0
+"""As long as a machine may be busy with what is more urgent."""
 STORE_ID = "soak"
 
 
