@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ class Soak:
             self._soak()
             self._finish()
         except Exception as error:
-            self.problems.append(f"{type(error).__name__}: {error}")
+            self.problems.append("".join(traceback.format_exception(error)))
         finally:
             site.close()
         for problem in self.problems:

@@ -27,6 +27,7 @@ from store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
 from tests.soak.consumer import Consumer
 from tests.soak.madelog import FILE_SIZE, write_settings
 from tests.support.cli import REPUT, ROOT, kill_tree
+from tests.support.processes import not_ended
 from tests.support.smalldisk import SmallDisk
 
 DISK_BYTES = 512 << 20
@@ -204,7 +205,7 @@ class Site:
 
     def check_orphans(self) -> None:
         """Assert that no process of an ended run is left."""
-        _, alive = psutil.wait_procs(self.orphans, timeout=END_SECONDS)
+        alive = not_ended(self.orphans, END_SECONDS)
         self.orphans = []
         if alive:
             names = [(process.pid, process.name(), process.status()) for process in alive]
