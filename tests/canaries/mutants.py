@@ -122,10 +122,12 @@ def mutants(count: int, seed: int) -> list[Canary]:
         else:
             what, ordinal = rng.choice(changes[name][at])
             other = mutate_code(text, get_operator(what)(), ordinal)
-        if other is None or (f"{name}.py", *change_of(text, other)) in nothing:
+        if other is None or not is_mutant(text, other):
             continue
-        if is_mutant(text, other):
-            title = f"{name}.py:{at[0]}:{at[1]} {what.removeprefix('core/')}: {line}"
+        change = change_of(text, other)
+        if (f"{name}.py", *change) not in nothing:
+            operator = what.removeprefix("core/")
+            title = f"{name}.py:{at[0]}:{at[1]} {operator}: {change[0]} => {change[1]}"
             tests = (f"tests/{test}" for test in MUTATED[name])
             found.append(Canary(title, "", f"{name}.py", text, other, (TIMEOUT, *tests)))
     return found
