@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -363,10 +363,16 @@ def test_without_the_package_it_is_named(
 
 
 @contextmanager
-def running(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+def running(
+    *arguments: object,
+    reput: Sequence[str] = REPUT,
+    environment: Mapping[str, str] = os.environ,
+) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """A run of the command: the process, the address of its metrics and the lines before it."""
-    command = [*REPUT, "run", *map(str, arguments)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(
+        [*reput, "run", *map(str, arguments)],
+        stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
+    )  # fmt: skip
     try:
         assert process.stderr is not None
         lines = []
