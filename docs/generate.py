@@ -66,10 +66,10 @@ def command_options(name: str) -> str:
 
 def metrics() -> str:
     """The series of a run's metrics."""
-    lines = ["| series | type | label | meaning |", "|---|---|---|---|"]
+    lines = ["| series | type | labels | meaning |", "|---|---|---|---|"]
     for one in SERIES:
-        label = f"`{one.label}`" if one.label else ""
-        lines.append(f"| `{PREFIX}{one.name}` | {one.kind} | {label} | {one.meaning} |")
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        lines.append(f"| `{PREFIX}{one.name}` | {one.kind} | {labels} | {one.meaning} |")
     return "\n".join(lines)
 
 

@@ -43,6 +43,7 @@ from streaming.progress import Progress
 from streaming.session import session
 from streaming.space import SpaceWait
 from streaming.sparkerrors import error_of_ours, first_line
+from streaming.sparkmetrics import BatchListener, LagGauge
 from streaming.startup import plan_start, take_over
 from streaming.tail import Tail
 
@@ -66,7 +67,8 @@ def run_dispatcher(
     times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``.
     ``on_watermark`` is given the output's settings once it can be read, and whenever its watermark
     has moved, with the runs that it now covers (None for any messages), in whatever thread.
-    ``measures`` receives what the run measures. Raises ReputError with a line for people.
+    ``measures`` receives what the run measures; Spark's part only where it is given. Raises
+    ReputError with a line for people.
     """
     settings, log = config.open_store()
     logger.info("settings: broker_conf=%s", settings.property_file or NO_PROPERTY_FILE)
@@ -80,7 +82,7 @@ def run_dispatcher(
             logger.warning("finished a rebuild that was killed: output=%s", config.output)
         settings = settings_of(config.output, settings, config.flags)
         moved = partial(on_watermark, settings)
-        run = _Run(config, settings, log, stop, show, moved, measures or Measures())
+        run = _Run(config, settings, log, stop, show, moved, measures)
         run.space.retry(lambda: held.enter_context(Ownership(config.output)))
         return run.space.retry(lambda: run.attempt(held, jvm))
 
@@ -97,7 +99,7 @@ class _Run:
         stop: threading.Event,
         show: Callable[[Progress], None],
         on_watermark: Callable[[Sequence[Run] | None], None],
-        measures: Measures,
+        measures: Measures | None,
     ) -> None:
         self._config = config
         self._settings = settings
@@ -105,8 +107,10 @@ class _Run:
         self._stop = stop
         self._show = show
         self._on_watermark = on_watermark
-        self._measures = measures
+        self._measures = measures or Measures()
+        self._listens = measures is not None
         self._spark: SparkSession | None = None
+        self._lag_gauge: LagGauge | None = None
         self._progress: Progress | None = None
         self._replay_from = _replay_from(config, log)
         self._stated_directories = Watched(
@@ -114,7 +118,7 @@ class _Run:
             lambda: read_store_settings(config.store, config.broker_conf).commit_log_directories,
         )
         directories = (config.state_directory, config.spark_directory)
-        self.space = SpaceWait(directories, stop, self._show_waiting, measures)
+        self.space = SpaceWait(directories, stop, self._show_waiting, self._measures)
 
     def attempt(self, held: ExitStack, jvm: Jvm | None) -> Progress:
         """Compare the positions and dispatch from there on; the session stays open in ``held``.
@@ -147,6 +151,9 @@ class _Run:
             if self._spark is None:
                 self._spark = held.enter_context(session(config.spark_conf, jvm))
                 self._spark.dataSource.register(CommitLogDataSource)
+                self._lag_gauge = LagGauge(self._spark)
+                if self._listens:
+                    BatchListener(self._measures).listen(self._spark)
             self._measures.queries += 1
             self._query(self._spark, indexes, plan, batches)
             committer.end()
@@ -183,10 +190,11 @@ class _Run:
                     batches.progress.log_end = (
                         seen if seen is not None else batches.progress.log_end
                     )
-                    self._measures.sample(last)
                 batches.check()
                 batches.tend()
                 batches.note_progress()
+                if self._lag_gauge is not None:
+                    self._lag_gauge.show(batches.progress.lag_bytes)
                 self._check_directories()
                 self._show(batches.progress)
             if query.isActive:

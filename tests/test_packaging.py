@@ -233,3 +233,30 @@ def test_bash_completes_topics_and_groups_of_the_store(
     assert completed(f"reput groups reset {store} b") == ["billing"]
     assert completed(f"reput lag {store} --group b") == ["billing"]
     assert completed(f"reput tail {tmp_path / 'none'} Or") == [""]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_pip_brings_all_that_the_extras_need(wheel: Path, tmp_path: Path) -> None:
+    """From an empty environment, with the exact versions of this repository, and no package of it
+    but what pip installs; each extra is used once."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    binary = tmp_path / "venv" / "bin"
+    pip = [str(binary / "python"), "-m", "pip", "--disable-pip-version-check"]
+    wanted = f"{wheel}[delta,kafka,metrics,pipelines,sql]"
+    constraints = ["-c", str(ROOT / "constraints.txt")]
+    subprocess.run([*pip, "install", "--quiet", *constraints, wanted], check=True, timeout=1800)
+    done = subprocess.run([*pip, "check"], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout
+    shape = ("--topics", "1", "--queues", "1")
+    _run(binary, tmp_path, "produce", "store", "-n", "500", *shape)
+    also = ("--delta", "table", "--metrics-port", "0")
+    said = _run(binary, tmp_path, "run", "store", "--output", "out", "--once", *also)
+    assert said.startswith("500 messages dispatched")
+    assert any((tmp_path / "table" / "_delta_log").iterdir())
+    shown = _run(binary, tmp_path, "sql", "store", "select count(*) as n from messages")
+    assert "500" in shown
+    modules = "import kafka, crc32c, pyspark.pipelines.cli"
+    subprocess.run([binary / "python", "-Ic", modules], check=True, timeout=300)
+    pages = {path.name for path in (tmp_path / "venv" / "share" / "man" / "man1").iterdir()}
+    assert {"reput.1", "reput-run.1"} <= pages

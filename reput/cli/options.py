@@ -242,6 +242,7 @@ def spark_conf(pairs: list[str]) -> dict[str, str]:
 
 SETTINGS, DAMAGE, INDEX = "Settings of store and Spark", "Damage and gaps", "Index of keys"
 DELTA, KAFKA, CLIENTS = "Delta table", "Kafka", "Clients that are served"
+METRICS = "Metrics"
 """Panels of ``--help``; each aligns its own columns, so that names fit into 80 columns."""
 
 

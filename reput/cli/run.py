@@ -21,7 +21,7 @@ from streaming.config import (
     DispatcherConfig,
 )
 from streaming.jvm import started
-from streaming.measures import Measures
+from streaming.measures import Measures, QueueMeasures
 
 if TYPE_CHECKING:
     from serving.embedded import EmbeddedServer
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from upkeep.shadow import Shadow
 
     Watcher = EmbeddedServer | Shadow
+
+
+MAX_METRICS_QUEUES = 1000
+"""Prometheus keeps each series in memory, and the page of this many takes 10 ms to write."""
 
 
 class OnCorrupt(StrEnum):
@@ -68,6 +72,17 @@ MetricsPort = Annotated[
         "[HOST:]PORT",
         "Serve metrics to Prometheus at http://HOST:PORT/metrics; the host is 127.0.0.1 if not "
         "given, and port 0 takes a free one.",
+        panel=options.METRICS,
+    ),
+]
+MetricsQueues = Annotated[
+    int | None,
+    options.value(
+        "N",
+        "Serve series of single queues as well, of the first N queues of which messages come.",
+        panel=options.METRICS,
+        min=1,
+        max=MAX_METRICS_QUEUES,
     ),
 ]
 
@@ -110,6 +125,7 @@ def run(
         ),
     ] = None,
     metrics_port: MetricsPort = None,
+    metrics_queues: MetricsQueues = None,
     kafka: tuple[FollowerTarget, ...],
     clients: dict[str, Any],
     dispatcher: dict[str, Any],
@@ -140,20 +156,33 @@ def run(
     )
     settings, log = config.open_store()  # a mistake is answered before Java starts
     log.close()
-    measures = Measures()
+    measures = _measures(metrics_port, metrics_queues)
     served = _metrics(config, settings, measures, metrics_port)
     _show(dispatch(config, _server(config, serve, clients), measures, served), as_json)
 
 
+def _measures(listen: str | None, queues: int | None) -> Measures | None:
+    """Return what the metrics are made of; None without any. Raises UsageError."""
+    if listen is None:
+        if queues is not None:
+            raise UsageError("--metrics-queues needs --metrics-port")
+        return None
+    return Measures(queues=None if queues is None else QueueMeasures(queues))
+
+
 @contextmanager
 def _metrics(
-    config: DispatcherConfig, settings: StoreSettings, measures: Measures, listen: str | None
+    config: DispatcherConfig,
+    settings: StoreSettings,
+    measures: Measures | None,
+    listen: str | None,
 ) -> Iterator[None]:
     """Serve the metrics of ``--metrics-port`` in a ``with`` block, if given. Raises UsageError."""
-    if listen is None:
+    if listen is None or measures is None:
         yield
         return
-    from upkeep.metrics import MetricsServer, RunCollector  # noqa: PLC0415
+    from upkeep.metrics import RunCollector  # noqa: PLC0415
+    from upkeep.metricsserver import MetricsServer  # noqa: PLC0415
 
     host, port = address("--metrics-port", listen, "127.0.0.1")
     collector = RunCollector(config, settings, measures, reput.__version__)
@@ -209,7 +238,7 @@ def dispatch(
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
             on_watermark = watcher.watermark_moved if watcher is not None else lambda *_: None
-            return run_dispatcher(config, stop, display, jvm, on_watermark, measures or Measures())
+            return run_dispatcher(config, stop, display, jvm, on_watermark, measures)
     finally:
         display.close()
 
