@@ -298,10 +298,10 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         self._frozen_end = self._sealed_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch. Called in the planner every 10 ms when idle; it then
-        costs a stat and a small read."""
+        """Return the end of the next batch. Called in the planner, when idle 10 ms after each
+        answer; a look then costs a stat and a small read."""
         begin = self._parsed(start)
-        end = self._end(begin)
+        end = self._end(begin, (self.options["maxWaitMs"] or 0) / 1000)
         check_no_loss(self._store()[1], begin, end, self.options["failOnDataLoss"])
         if end <= begin:
             return start
@@ -311,14 +311,14 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         """Return the log's end. Called in the planner for progress reports."""
         return offset_json(self._store_id, self._end(0))
 
-    def _end(self, begin: int) -> int:
+    def _end(self, begin: int, wait_seconds: float = 0.0) -> int:
         if self._frozen_end is not None:
             return self._frozen_end
         start = max(begin, self.options["sealedEnd"] or 0)
         if self._tail is None:
             # Trigger.Once asks a single time: that answer must include the last record, too
             return self._log_tail().settled(start, patient=True)
-        return self._log_tail().poll(start)
+        return self._log_tail().wait(start, wait_seconds if start == begin else 0.0)
 
     def _sealed_end(self) -> int:
         known: int | None = self.options["sealedEnd"]

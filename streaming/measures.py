@@ -72,6 +72,8 @@ class Measures:
     """Waits for space that have ended."""
     is_waiting: bool = False
     """The run waits for space."""
+    is_failing: bool = False
+    """The run has failed, and waits to be started again (``streaming.supervisor``)."""
     _sampled: str | None = None
 
     def stage(self, name: str) -> Durations:

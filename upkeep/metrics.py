@@ -11,14 +11,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from checkpoints.followers import read_follower_states
 from checkpoints.keptstate import replaced_checkpoints
 from checkpoints.ownership import is_owner
-from store.config import StoreSettings
 from store.errors import ReputError, UsageError, error_text
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
@@ -44,13 +44,10 @@ logger = logging.getLogger("reput")
 
 
 class RunCollector:
-    """Prometheus's collector of one run; any thread may call it."""
+    """The samples of one run; any thread may ask."""
 
-    def __init__(
-        self, config: DispatcherConfig, settings: StoreSettings, measures: Measures, version: str
-    ) -> None:
+    def __init__(self, config: DispatcherConfig, measures: Measures, version: str) -> None:
         self._config = config
-        self._settings = settings
         self._measures = measures
         self._version = version
         self._watermark = WatermarkReader(config.state_directory)
@@ -60,14 +57,10 @@ class RunCollector:
         self._said: dict[str, str] = {}
         self._one_at_a_time = threading.Lock()
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield every series whose value is known."""
+    def samples(self) -> list[_Sample]:
+        """Return the samples of every series, also those whose value is not known."""
         with self._one_at_a_time:
-            found = list(self._samples())
-        for series in SERIES:
-            samples = [sample for sample in found if sample[0] == series.name]
-            if any(sample[1] is not None for sample in samples):
-                yield self._metric(series, samples)
+            return list(self._samples())
 
     def close(self) -> None:
         """Close the log."""
@@ -101,7 +94,7 @@ class RunCollector:
         # before the log: a dispatcher may be moving it
         watermark = self._watermark.read()
         if self._opened is None:
-            log = self._settings.open_log()
+            log = self._config.given_settings().open_log()
             self._opened = log, LogTail(log)
         log, tail = self._opened
         # as the dispatcher does: a search in what is being written takes long
@@ -155,6 +148,7 @@ class RunCollector:
             yield "stage_seconds", durations, stage
         yield "append_to_durable_seconds", measures.append_to_durable
         yield "queries_total", measures.queries
+        yield "failing", measures.is_failing
         yield "waiting_for_space", measures.is_waiting
         yield "space_waits_total", measures.space_waits.cumulative[-1]
         yield "space_wait_seconds_total", measures.space_waits.sum
@@ -175,20 +169,62 @@ class RunCollector:
         for name in counts.__slots__:
             yield f"{name}_total", getattr(counts, name)
 
-    def _metric(self, series: Series, samples: list[_Sample]) -> Metric:
-        from prometheus_client.metrics_core import Metric  # noqa: PLC0415
 
-        metric = Metric(PREFIX + series.name.removesuffix("_total"), series.meaning, series.kind)
-        for _, value, *label in samples:
-            labels = {"store": str(self._config.store)}
+class RunsCollector:
+    """Prometheus's collector of all runs of this process; any thread may call it."""
+
+    def __init__(
+        self, runs: Callable[[], Sequence[tuple[DispatcherConfig, Measures]]], version: str
+    ) -> None:
+        """``runs`` returns the runs as of now: of several stores, some may come and go."""
+        self._runs = runs
+        self._version = version
+        self._collectors: dict[tuple[Path, int], RunCollector] = {}
+        self._one_at_a_time = threading.Lock()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every series of which a value is known."""
+        with self._one_at_a_time:
+            # one that has gone and come again has other measures
+            runs = {
+                (config.store, id(measures)): (config, measures)
+                for config, measures in self._runs()
+            }
+            for gone in self._collectors.keys() - runs.keys():
+                self._collectors.pop(gone).close()
+            for key in runs.keys() - self._collectors.keys():
+                self._collectors[key] = RunCollector(*runs[key], self._version)
+            found = [(str(key[0]), one.samples()) for key, one in self._collectors.items()]
+        for series in SERIES:
+            metric = _metric(series, found)
+            if metric.samples:
+                yield metric
+
+    def close(self) -> None:
+        """Close the logs."""
+        with self._one_at_a_time:
+            for collector in self._collectors.values():
+                collector.close()
+
+
+def _metric(series: Series, found: Sequence[tuple[str, Sequence[_Sample]]]) -> Metric:
+    """Return one series of all stores; without samples where no value is known."""
+    from prometheus_client.metrics_core import Metric  # noqa: PLC0415
+
+    metric = Metric(PREFIX + series.name.removesuffix("_total"), series.meaning, series.kind)
+    for store, samples in found:
+        for name, value, *label in samples:
+            if name != series.name:
+                continue
+            labels = {"store": store}
             if series.label is not None:
                 labels[series.label] = label[0]
             if isinstance(value, Durations):
                 _add_durations(metric, series, labels, value)
             elif value is not None:
-                name = metric.name + ("_total" if series.kind == COUNTER else "")
-                metric.add_sample(name, labels, float(value))
-        return metric
+                suffix = "_total" if series.kind == COUNTER else ""
+                metric.add_sample(metric.name + suffix, labels, float(value))
+    return metric
 
 
 def _of_watermark(watermark: Watermark) -> Iterator[_Sample]:
@@ -210,9 +246,9 @@ def _add_durations(
 
 
 class MetricsServer:
-    """An HTTP server of one run's metrics for a ``with`` block, and of this process's own."""
+    """An HTTP server of the runs' metrics for a ``with`` block, and of this process's own."""
 
-    def __init__(self, host: str, port: int, collector: RunCollector) -> None:
+    def __init__(self, host: str, port: int, collector: RunsCollector) -> None:
         """Nothing listens yet. Raises UsageError where prometheus_client is missing."""
         try:
             from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415

@@ -25,6 +25,7 @@ from rich.text import Text
 
 from reput import INTERRUPTED, interrupts
 from reput.cli.tables import escaped, human_bytes, human_seconds, lag_text
+from streaming.logcontext import store_name
 
 PLAIN_SECONDS = 5.0
 UNCHANGED_SECONDS = 60.0
@@ -106,8 +107,10 @@ def print_json(fields: object, **options: Any) -> None:
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         now = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        level, text = record.levelname.lower(), record.getMessage()
-        _stderr.say(level, {"event": text}, f"{now} {level:7} {escaped(text)}")
+        level, text, store = record.levelname.lower(), record.getMessage(), store_name.get()
+        fields = {"event": text} if store is None else {"store": store, "event": text}
+        where = "" if store is None else f"{escaped(store)}: "
+        _stderr.say(level, fields, f"{now} {level:7} {where}{escaped(text)}")
 
 
 def set_up(as_json: bool) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 import reput
-from reput.cli import options, render, tables
+from reput.cli import options, render, severalstores, tables
 from reput.cli.clientoptions import address, client_settings, is_loopback, note_ready, warn_if_open
-from reput.cli.kafkaoptions import kafka_followers
+from reput.cli.kafkaoptions import KafkaStoreId, kafka_followers
 from serving.config import ServerConfig
 from store.errors import UsageError
 from store.follower import FollowerTarget
 from streaming.config import (
     DEFAULT_LATENCY_MS,
+    DEFAULT_MAX_BYTES_OF_SEVERAL,
     DEFAULT_MAX_BYTES_PER_TRIGGER,
     DispatcherConfig,
 )
@@ -25,7 +29,6 @@ from streaming.measures import Measures
 
 if TYPE_CHECKING:
     from serving.embedded import EmbeddedServer
-    from store.config import StoreSettings
     from streaming.progress import Progress
     from upkeep.shadow import Shadow
 
@@ -53,7 +56,13 @@ Latency = Annotated[
     ),
 ]
 MaxBytesPerTrigger = Annotated[
-    str, options.value("SIZE", "Read up to this much of the log per micro-batch: `64k`, `1g`.")
+    str | None,
+    options.value(
+        "SIZE",
+        "Read up to this much of the log per micro-batch: `64k`, `1g`; "
+        f"`{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m` if not given, and of each of several stores "
+        f"`{DEFAULT_MAX_BYTES_OF_SEVERAL >> 20}m`.",
+    ),
 ]
 OnCorruptOption = Annotated[
     OnCorrupt,
@@ -74,17 +83,27 @@ MetricsPort = Annotated[
 
 @options.with_options(
     flags=options.build_flags,
+    delta=options.delta_followers,
     kafka=kafka_followers,
     clients=client_settings,
     dispatcher=options.dispatcher_settings,
 )
 def run(
-    store: options.Store,
+    store: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The store's root directory, which holds `commitlog/`.",
+            metavar="STORE",
+            show_default=False,
+        ),
+    ] = None,
     output: options.Output = None,
+    stores: severalstores.Stores = None,
+    outputs: severalstores.Outputs = None,
     once: Once = False,
     checkpoint: Checkpoint = None,
     latency: Latency = f"{DEFAULT_LATENCY_MS}ms",
-    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
+    max_bytes_per_trigger: MaxBytesPerTrigger = None,
     *,
     on_corrupt: OnCorruptOption = OnCorrupt.QUARANTINE,
     flags: dict[str, Any],
@@ -97,10 +116,7 @@ def run(
     ] = None,
     index: options.Index = None,
     retention: options.Retention = False,
-    delta: options.Delta = None,
-    delta_schema: options.DeltaSchema = None,
-    delta_store_id: options.DeltaStoreId = None,
-    delta_interval: options.DeltaInterval = "10s",
+    delta: Callable[[str | None], tuple[FollowerTarget, ...]],
     serve: Annotated[
         str | None,
         options.value(
@@ -111,6 +127,7 @@ def run(
     ] = None,
     metrics_port: MetricsPort = None,
     kafka: tuple[FollowerTarget, ...],
+    kafka_store_id: KafkaStoreId = None,
     clients: dict[str, Any],
     dispatcher: dict[str, Any],
     as_json: options.AsJson = False,
@@ -119,16 +136,18 @@ def run(
 
     SIGTERM or Ctrl-C ends it after the running batch, a second one at once; whatever ended it, the
     next start goes on from the watermark. An output keeps the settings that it was built with, so
-    give `--on-queue-gap`, `--verify-crc`, `--index` and `--index-tags` only once.
+    give `--on-queue-gap`, `--verify-crc`, `--index` and `--index-tags` only once. With `--stores`
+    several brokers' stores are followed, each into an output of its own; one that fails is started
+    again alone.
     """
-    max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger)
-    config = DispatcherConfig(
-        store=store,
-        output=output or store,
+    several = severalstores.several_stores(store, stores, outputs)
+    common = DispatcherConfig(
+        store=store or Path(),
+        output=output or store or Path(),
         once=once,
         checkpoint=checkpoint,
         latency_ms=options.duration_option_ms("--latency", latency),
-        max_bytes_per_trigger=max_bytes or 0,
+        max_bytes_per_trigger=max_bytes_option(max_bytes_per_trigger, is_several=bool(several)),
         fail_on_corrupt=on_corrupt is OnCorrupt.FAIL,
         adopt=adopt,
         replay_from=replay_from,
@@ -136,28 +155,62 @@ def run(
         retention=retention,
         **flags,
         **dispatcher,
-        followers=options.followers(delta, delta_schema, delta_store_id, delta_interval) + kafka,
+        followers=delta(None) + kafka,
     )
-    settings, log = config.open_store()  # a mistake is answered before Java starts
+    if several is None:
+        _run_one(common, serve, clients, metrics_port, as_json)
+        return
+    several.refuse(
+        {
+            "--output": output, "--checkpoint": checkpoint, "--replay-from": replay_from,
+            "--broker-conf": common.broker_conf, "--serve": serve,
+            "--kafka-store-id": kafka_store_id,
+        }
+    )  # fmt: skip
+    _server(common, None, clients)
+
+    def configured(root: Path, output: Path) -> DispatcherConfig:
+        followers = delta(output.name) + kafka
+        return replace(common, store=root, output=output, followers=followers)
+
+    supervised = severalstores.supervisor(several, configured, once=once)
+    runs = lambda: [(each.config, each.measures) for each in supervised.stores]  # noqa: E731
+    severalstores.dispatch_all(supervised, common.spark_conf, _metrics(runs, metrics_port))
+    severalstores.show(supervised, as_json)
+
+
+def _run_one(
+    config: DispatcherConfig,
+    serve: str | None,
+    clients: dict[str, Any],
+    metrics_port: str | None,
+    as_json: bool,
+) -> None:
+    _, log = config.open_store()  # a mistake is answered before Java starts
     log.close()
     measures = Measures()
-    served = _metrics(config, settings, measures, metrics_port)
+    served = _metrics(lambda: [(config, measures)], metrics_port)
     _show(dispatch(config, _server(config, serve, clients), measures, served), as_json)
+
+
+def max_bytes_option(text: str | None, *, is_several: bool = False) -> int:
+    """Return the bytes of ``--max-bytes-per-trigger``. Raises UsageError."""
+    default = DEFAULT_MAX_BYTES_OF_SEVERAL if is_several else DEFAULT_MAX_BYTES_PER_TRIGGER
+    return options.size_option("--max-bytes-per-trigger", text) or default
 
 
 @contextmanager
 def _metrics(
-    config: DispatcherConfig, settings: StoreSettings, measures: Measures, listen: str | None
+    runs: Callable[[], Sequence[tuple[DispatcherConfig, Measures]]], listen: str | None
 ) -> Iterator[None]:
     """Serve the metrics of ``--metrics-port`` in a ``with`` block, if given. Raises UsageError."""
     if listen is None:
         yield
         return
-    from upkeep.metrics import MetricsServer, RunCollector  # noqa: PLC0415
+    from upkeep.metrics import MetricsServer, RunsCollector  # noqa: PLC0415
 
     host, port = address("--metrics-port", listen, "127.0.0.1")
-    collector = RunCollector(config, settings, measures, reput.__version__)
-    with MetricsServer(host, port, collector) as server:
+    with MetricsServer(host, port, RunsCollector(runs, reput.__version__)) as server:
         if not is_loopback(host):
             render.print_note(f"warning: whoever reaches {host} can read the metrics")
         shown = f"[{host}]" if ":" in host else host
