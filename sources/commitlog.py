@@ -10,6 +10,7 @@ sends copies of it to the tasks, which only call ``read``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MIN_PARTITION_BYTES = 1 << 20
+LOOK_SECONDS = 0.04
+"""Time between two looks at the log's end while a query waits for a message there."""
 
 
 @dataclass
@@ -318,7 +321,10 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         if self._tail is None:
             # Trigger.Once asks a single time: that answer must include the last record, too
             return self._log_tail().settled(start, patient=True)
-        return self._log_tail().wait(start, wait_seconds if start == begin else 0.0)
+        deadline = time.monotonic() + (wait_seconds if start == begin else 0.0)
+        while (end := self._log_tail().poll(start)) <= start and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        return end
 
     def _sealed_end(self) -> int:
         known: int | None = self.options["sealedEnd"]

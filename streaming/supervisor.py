@@ -110,6 +110,10 @@ class Supervisor:
         """All stores; any thread may ask."""
         return [*self._stores.values()]
 
+    def runs(self) -> Sequence[tuple[DispatcherConfig, Measures]]:
+        """The configuration and measures of each run; any thread may ask."""
+        return [(store.config, store.measures) for store in self.stores]
+
     def run(
         self,
         spark: SparkSession,

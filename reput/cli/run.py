@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 import reput
 from reput.cli import options, render, severalstores, tables
@@ -81,32 +78,11 @@ MetricsPort = Annotated[
 ]
 
 
-@options.with_options(
-    flags=options.build_flags,
-    delta=options.delta_followers,
-    kafka=kafka_followers,
-    clients=client_settings,
-    dispatcher=options.dispatcher_settings,
-)
-def run(
-    store: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The store's root directory, which holds `commitlog/`.",
-            metavar="STORE",
-            show_default=False,
-        ),
-    ] = None,
-    output: options.Output = None,
-    stores: severalstores.Stores = None,
-    outputs: severalstores.Outputs = None,
+def run_settings(
     once: Once = False,
     checkpoint: Checkpoint = None,
     latency: Latency = f"{DEFAULT_LATENCY_MS}ms",
-    max_bytes_per_trigger: MaxBytesPerTrigger = None,
-    *,
     on_corrupt: OnCorruptOption = OnCorrupt.QUARANTINE,
-    flags: dict[str, Any],
     adopt: Annotated[
         bool, options.flag("Continue queues that another writer built.", "--adopt")
     ] = False,
@@ -116,6 +92,37 @@ def run(
     ] = None,
     index: options.Index = None,
     retention: options.Retention = False,
+) -> dict[str, Any]:
+    """Return the fields of ``DispatcherConfig`` that only this command sets. Raises UsageError."""
+    return {
+        "once": once,
+        "checkpoint": checkpoint,
+        "latency_ms": options.duration_option_ms("--latency", latency),
+        "fail_on_corrupt": on_corrupt is OnCorrupt.FAIL,
+        "adopt": adopt,
+        "replay_from": replay_from,
+        "index": index,
+        "retention": retention,
+    }
+
+
+@options.with_options(
+    settings=run_settings,
+    flags=options.build_flags,
+    delta=options.delta_followers,
+    kafka=kafka_followers,
+    clients=client_settings,
+    dispatcher=options.dispatcher_settings,
+)
+def run(
+    store: severalstores.OneStore = None,
+    output: options.Output = None,
+    stores: severalstores.Stores = None,
+    outputs: severalstores.Outputs = None,
+    max_bytes_per_trigger: MaxBytesPerTrigger = None,
+    *,
+    settings: dict[str, Any],
+    flags: dict[str, Any],
     delta: Callable[[str | None], tuple[FollowerTarget, ...]],
     serve: Annotated[
         str | None,
@@ -141,41 +148,24 @@ def run(
     again alone.
     """
     several = severalstores.several_stores(store, stores, outputs)
-    common = DispatcherConfig(
-        store=store or Path(),
-        output=output or store or Path(),
-        once=once,
-        checkpoint=checkpoint,
-        latency_ms=options.duration_option_ms("--latency", latency),
-        max_bytes_per_trigger=max_bytes_option(max_bytes_per_trigger, is_several=bool(several)),
-        fail_on_corrupt=on_corrupt is OnCorrupt.FAIL,
-        adopt=adopt,
-        replay_from=replay_from,
-        index=index,
-        retention=retention,
-        **flags,
-        **dispatcher,
-        followers=delta(None) + kafka,
-    )
+    max_bytes = max_bytes_option(max_bytes_per_trigger, is_several=several is not None)
+    fields = {**settings, **flags, **dispatcher, "max_bytes_per_trigger": max_bytes}
     if several is None:
-        _run_one(common, serve, clients, metrics_port, as_json)
+        root = store or Path()
+        config = DispatcherConfig(root, output or root, **fields, followers=delta(None) + kafka)
+        _run_one(config, serve, clients, metrics_port, as_json)
         return
-    several.refuse(
-        {
-            "--output": output, "--checkpoint": checkpoint, "--replay-from": replay_from,
-            "--broker-conf": common.broker_conf, "--serve": serve,
-            "--kafka-store-id": kafka_store_id,
-        }
-    )  # fmt: skip
-    _server(common, None, clients)
+    of_one_store = ("checkpoint", "replay_from", "broker_conf")
+    given = {"output": output, "serve": serve, "kafka_store_id": kafka_store_id}
+    several.refuse(given | {name: fields[name] for name in of_one_store})
+    _check_clients(serve, clients)
 
     def configured(root: Path, output: Path) -> DispatcherConfig:
-        followers = delta(output.name) + kafka
-        return replace(common, store=root, output=output, followers=followers)
+        return DispatcherConfig(root, output, **fields, followers=delta(output.name) + kafka)
 
-    supervised = severalstores.supervisor(several, configured, once=once)
-    runs = lambda: [(each.config, each.measures) for each in supervised.stores]  # noqa: E731
-    severalstores.dispatch_all(supervised, common.spark_conf, _metrics(runs, metrics_port))
+    supervised = severalstores.supervisor(several, configured, once=fields["once"])
+    metrics = _metrics(supervised.runs, metrics_port)
+    severalstores.dispatch_all(supervised, fields["spark_conf"], metrics)
     severalstores.show(supervised, as_json)
 
 
@@ -218,14 +208,18 @@ def _metrics(
         yield
 
 
+def _check_clients(listen: str | None, clients: dict[str, Any]) -> None:
+    if listen is None and clients:
+        raise UsageError("--advertise, --positions and --tls-... need --serve HOST:PORT")
+
+
 def _server(
     config: DispatcherConfig, listen: str | None, clients: dict[str, Any]
 ) -> EmbeddedServer | None:
     """Return the server that the options ask for, with its port bound; None without ``--serve``.
     Raises UsageError."""
+    _check_clients(listen, clients)
     if listen is None:
-        if clients:
-            raise UsageError("--advertise, --positions and --tls-... need --serve HOST:PORT")
         return None
     if config.once:
         raise UsageError("--serve is for a run that follows the log; leave --once out")

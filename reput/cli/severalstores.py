@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from reput.cli import options, render, tables
 from store.errors import StoreError, UsageError
 from store.stores import find_stores
@@ -19,6 +21,14 @@ if TYPE_CHECKING:
 
 SEVERAL = "Several stores"
 
+OneStore = Annotated[
+    Path | None,
+    typer.Argument(
+        help="The store's root directory, which holds `commitlog/`.",
+        metavar="STORE",
+        show_default=False,
+    ),
+]
 Stores = Annotated[
     str | None,
     options.value(
@@ -51,10 +61,12 @@ class SeveralStores:
         return find_stores(self.pattern, self.outputs)
 
     def refuse(self, given: Mapping[str, object]) -> None:
-        """Raise UsageError for an option, of these by name, that is for one store."""
+        """Raise UsageError for an option, of these by the names of their parameters, that is for
+        one store."""
         for name, value in given.items():
             if value is not None:
-                raise UsageError(f"{name} is for one store; leave it out with --stores")
+                option = "--" + name.replace("_", "-")
+                raise UsageError(f"{option} is for one store; leave it out with --stores")
 
 
 def several_stores(

@@ -253,7 +253,6 @@ class LogTail:
     """
 
     SEAL_SECONDS = 0.002
-    POLL_SECONDS = 0.04
     DAMAGE_GRACE_SECONDS = 5.0
     HOLE_CHECK_SECONDS = 60.0
 
@@ -311,17 +310,6 @@ class LogTail:
                     self._idle_end = sealed
                 return sealed
             self._offset = resumed
-
-    def wait(self, start: int, seconds: float) -> int:
-        """The sealed end as soon as it is beyond ``start``, or after ``seconds``."""
-        deadline = time.monotonic() + seconds
-        while (end := self.poll(start)) <= start and (now := time.monotonic()) < deadline:
-            seen = self._candidate
-            is_new = seen is not None and seen[0] + seen[1] > end
-            # a record that has just come is sealed by the next look
-            soon = is_new and seen is not None and now - seen[3] < self.POLL_SECONDS
-            time.sleep(self.SEAL_SECONDS if soon else self.POLL_SECONDS)
-        return end
 
     def _is_idle(self, start: int) -> bool:
         """Whether the log is unchanged since a poll that sealed all of it, by one small read."""
