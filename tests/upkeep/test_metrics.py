@@ -33,7 +33,7 @@ from streaming.measures import Measures
 from streaming.progress import Progress
 from tests.support.cli import REPUT, ROOT, Call, json_object, kill_tree, reput_json
 from tests.support.golden import log_records, unpack_golden
-from upkeep.metrics import MetricsServer, RunCollector
+from upkeep.metrics import MetricsServer, RunsCollector
 from upkeep.series import COUNTER, PREFIX, SERIES
 
 Scraped = dict[str, float]
@@ -50,7 +50,7 @@ class Scene:
         self.measures = Measures()
         self.target = DeltaTarget(str(directory / "table"))
         self.config = DispatcherConfig(self.store, self.output, followers=(self.target,))
-        collector = RunCollector(self.config, self.settings, self.measures, "1.2")
+        collector = RunsCollector(lambda: [(self.config, self.measures)], "1.2")
         self.server = MetricsServer("127.0.0.1", 0, collector)
         self._watermark: WatermarkFile | None = None
 
