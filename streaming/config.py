@@ -18,10 +18,6 @@ DEFAULT_MAX_BYTES_PER_TRIGGER = 2304 << 20
 """Two files of the log and the part of the newest one that is filled, so that a small remainder
 makes no batch of its own."""
 
-DEFAULT_MAX_BYTES_OF_SEVERAL = 256 << 20
-"""The same where several stores are dispatched: all of them may catch up at once, each with two
-batches in memory."""
-
 
 @dataclass(frozen=True, slots=True)
 class DispatcherConfig:

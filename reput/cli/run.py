@@ -17,7 +17,6 @@ from store.errors import UsageError
 from store.follower import FollowerTarget
 from streaming.config import (
     DEFAULT_LATENCY_MS,
-    DEFAULT_MAX_BYTES_OF_SEVERAL,
     DEFAULT_MAX_BYTES_PER_TRIGGER,
     DispatcherConfig,
 )
@@ -53,12 +52,10 @@ Latency = Annotated[
     ),
 ]
 MaxBytesPerTrigger = Annotated[
-    str | None,
+    str,
     options.value(
         "SIZE",
-        "Read up to this much of the log per micro-batch: `64k`, `1g`; "
-        f"`{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m` if not given, and of each of several stores "
-        f"`{DEFAULT_MAX_BYTES_OF_SEVERAL >> 20}m`.",
+        "Read up to this much of the log per micro-batch: `64k`, `1g`; several stores share it.",
     ),
 ]
 OnCorruptOption = Annotated[
@@ -119,7 +116,7 @@ def run(
     output: options.Output = None,
     stores: severalstores.Stores = None,
     outputs: severalstores.Outputs = None,
-    max_bytes_per_trigger: MaxBytesPerTrigger = None,
+    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
     *,
     settings: dict[str, Any],
     flags: dict[str, Any],
@@ -148,11 +145,12 @@ def run(
     again alone.
     """
     several = severalstores.several_stores(store, stores, outputs)
-    max_bytes = max_bytes_option(max_bytes_per_trigger, is_several=several is not None)
-    fields = {**settings, **flags, **dispatcher, "max_bytes_per_trigger": max_bytes}
+    max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger) or 0
+    fields = {**settings, **flags, **dispatcher}
     if several is None:
         root = store or Path()
-        config = DispatcherConfig(root, output or root, **fields, followers=delta(None) + kafka)
+        fields |= {"max_bytes_per_trigger": max_bytes, "followers": delta(None) + kafka}
+        config = DispatcherConfig(root, output or root, **fields)
         _run_one(config, serve, clients, metrics_port, as_json)
         return
     of_one_store = ("checkpoint", "replay_from", "broker_conf")
@@ -160,8 +158,12 @@ def run(
     several.refuse(given | {name: fields[name] for name in of_one_store})
     _check_clients(serve, clients)
 
-    def configured(root: Path, output: Path) -> DispatcherConfig:
-        return DispatcherConfig(root, output, **fields, followers=delta(output.name) + kafka)
+    def configured(root: Path, output: Path, number: int) -> DispatcherConfig:
+        # all may catch up at once, each with two batches in memory
+        share, followers = max(1, max_bytes // number), delta(output.name) + kafka
+        return DispatcherConfig(
+            root, output, **fields, max_bytes_per_trigger=share, followers=followers
+        )
 
     supervised = severalstores.supervisor(several, configured, once=fields["once"])
     metrics = _metrics(supervised.runs, metrics_port)
@@ -181,12 +183,6 @@ def _run_one(
     measures = Measures()
     served = _metrics(lambda: [(config, measures)], metrics_port)
     _show(dispatch(config, _server(config, serve, clients), measures, served), as_json)
-
-
-def max_bytes_option(text: str | None, *, is_several: bool = False) -> int:
-    """Return the bytes of ``--max-bytes-per-trigger``. Raises UsageError."""
-    default = DEFAULT_MAX_BYTES_OF_SEVERAL if is_several else DEFAULT_MAX_BYTES_PER_TRIGGER
-    return options.size_option("--max-bytes-per-trigger", text) or default
 
 
 @contextmanager

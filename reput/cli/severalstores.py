@@ -82,13 +82,14 @@ def several_stores(
 
 
 def supervisor(
-    several: SeveralStores, configured: Callable[[Path, Path], DispatcherConfig], *, once: bool
+    several: SeveralStores, configured: Callable[[Path, Path, int], DispatcherConfig], *, once: bool
 ) -> Supervisor:
-    """Return what runs all stores; ``configured`` gives the configuration of a root and its output.
-    Raises UsageError."""
+    """Return what runs all stores; ``configured`` gives the configuration of a root and its output,
+    which is one of so many. Raises UsageError."""
 
     def find() -> dict[str, DispatcherConfig]:
-        return {out.name: configured(root, out) for root, out in several.find().items()}
+        found = several.find()
+        return {out.name: configured(root, out, len(found)) for root, out in found.items()}
 
     find()  # a mistake is answered before Spark is loaded
     from streaming.supervisor import Supervisor  # noqa: PLC0415

@@ -10,17 +10,10 @@ import typer
 
 from reput.cli import options, render, tables
 from reput.cli.comparison import fields_text
-from reput.cli.run import (
-    Checkpoint,
-    Latency,
-    MaxBytesPerTrigger,
-    Once,
-    dispatch,
-    max_bytes_option,
-)
+from reput.cli.run import Checkpoint, Latency, MaxBytesPerTrigger, Once, dispatch
 from store.errors import UsageError
 from store.state.built import settings_of
-from streaming.config import DEFAULT_LATENCY_MS, DispatcherConfig
+from streaming.config import DEFAULT_LATENCY_MS, DEFAULT_MAX_BYTES_PER_TRIGGER, DispatcherConfig
 from upkeep.shadow import Shadow, ShadowResult
 
 DIFFERENT = 1
@@ -35,7 +28,7 @@ def shadow(
     once: Once = False,
     checkpoint: Checkpoint = None,
     latency: Latency = f"{DEFAULT_LATENCY_MS}ms",
-    max_bytes_per_trigger: MaxBytesPerTrigger = None,
+    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
     *,
     flags: dict[str, Any],
     retention: options.Retention = False,
@@ -50,13 +43,14 @@ def shadow(
     """
     if output.resolve() == store.resolve():
         raise UsageError("--output is the store itself; give a directory for queues to compare")
+    max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger)
     config = DispatcherConfig(
         store=store,
         output=output,
         once=once,
         checkpoint=checkpoint,
         latency_ms=options.duration_option_ms("--latency", latency),
-        max_bytes_per_trigger=max_bytes_option(max_bytes_per_trigger),
+        max_bytes_per_trigger=max_bytes or 0,
         retention=retention,
         index=index,
         **flags,

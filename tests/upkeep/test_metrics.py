@@ -200,6 +200,23 @@ def test_the_table_is_what_is_emitted(scene: Scene) -> None:
     assert 'reput_follower_failing{follower="gone"}' not in found
 
 
+def test_each_series_has_a_sample_for_every_store_as_they_come_and_go(tmp_path: Path) -> None:
+    """A series is described once, as Prometheus wants it; a store that is gone has none left."""
+    scenes = [Scene(tmp_path / name) for name in ("a", "b")]
+    runs = [(scene.config, scene.measures) for scene in scenes]
+    scenes[1].measures.is_failing = True
+    with MetricsServer("127.0.0.1", 0, RunsCollector(lambda: runs, "1")) as server:
+        url = f"http://127.0.0.1:{server.port}/metrics"
+        for stores in (scenes, scenes[:1], scenes):
+            runs[:] = [(scene.config, scene.measures) for scene in stores]
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                text = answer.read().decode()
+            assert text.count("# TYPE reput_failing gauge") == 1
+            found = re.findall(r'^reput_failing\{store="(.*)"\} (.*)$', text, re.M)
+            wanted = [(str(one.store), f"{one.measures.is_failing:.1f}") for one in stores]
+            assert found == wanted
+
+
 def test_ranges_that_follow_are_added(scene: Scene) -> None:
     """The ledger is read on from where the last scrape ended; another one in its place anew."""
     scene.dispatch(1)
