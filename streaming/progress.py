@@ -90,9 +90,11 @@ class Progress:
 
     def summary(self) -> dict[str, Any]:
         """The content of the last line of ``--json``."""
+        counts = summed_up(self.counts)
         return {
-            **summed_up(self.counts),
+            "messages": counts.pop("messages"),
             "end_offset": self.end_offset,
+            **counts,
             "seconds": round(time.monotonic() - self.started, 3),
         }
 

@@ -194,7 +194,7 @@ class RunsCollector:
                 self._collectors.pop(gone).close()
             for key in runs.keys() - self._collectors.keys():
                 self._collectors[key] = RunCollector(*runs[key], self._version)
-            found = [(str(key[0]), one.samples()) for key, one in self._collectors.items()]
+            found = [(str(key[0]), self._collectors[key].samples()) for key in runs]
         for series in SERIES:
             metric = _metric(series, found)
             if metric.samples:

@@ -31,7 +31,7 @@ class Following:
         self._spark = spark
         self.found: dict[str, DispatcherConfig] = {}
         self.refusal: UsageError | None = None
-        """What a look for stores raises."""
+        """Raised by a look for stores."""
 
     def find(self) -> dict[str, DispatcherConfig]:
         """Return what has come, by name."""
