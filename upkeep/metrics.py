@@ -53,6 +53,8 @@ class RunCollector:
         self._watermark = WatermarkReader(config.state_directory)
         self._ledger = LedgerCounter(config.state_directory)
         self._opened: tuple[CommitLog, LogTail] | None = None
+        self._opened_for = 0
+        """The number of queries that were begun when the log was opened."""
         self._log_end: int | None = None
         self._said: dict[str, str] = {}
         self._one_at_a_time = threading.Lock()
@@ -65,9 +67,12 @@ class RunCollector:
     def close(self) -> None:
         """Close the log."""
         with self._one_at_a_time:
-            if self._opened is not None:
-                self._opened[0].close()
-                self._opened = None
+            self._close_log()
+
+    def _close_log(self) -> None:
+        if self._opened is not None:
+            self._opened[0].close()
+            self._opened = None
 
     def _samples(self) -> Iterator[_Sample]:
         began = time.monotonic()
@@ -93,9 +98,12 @@ class RunCollector:
         self._log_end = None
         # before the log: a dispatcher may be moving it
         watermark = self._watermark.read()
-        if self._opened is None:
+        begun = self._measures.queries
+        if self._opened is None or self._opened_for != begun:
+            # a run that was started again may have found other directories
+            self._close_log()
             log = self._config.given_settings().open_log()
-            self._opened = log, LogTail(log)
+            self._opened, self._opened_for = (log, LogTail(log)), begun
         log, tail = self._opened
         # as the dispatcher does: a search in what is being written takes long
         self._log_end = log_end = tail.settled(patient=True)
