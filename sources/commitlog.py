@@ -10,6 +10,7 @@ sends copies of it to the tasks, which only call ``read``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MIN_PARTITION_BYTES = 1 << 20
+LOOK_SECONDS = 0.04
+"""Time between two looks at the log's end while a query waits for a message there."""
 
 
 @dataclass
@@ -298,10 +301,10 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         self._frozen_end = self._sealed_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch. Called in the planner every 10 ms when idle; it then
-        costs a stat and a small read."""
+        """Return the end of the next batch. Called in the planner, when idle 10 ms after each
+        answer; a look then costs a stat and a small read."""
         begin = self._parsed(start)
-        end = self._end(begin)
+        end = self._end(begin, (self.options["maxWaitMs"] or 0) / 1000)
         check_no_loss(self._store()[1], begin, end, self.options["failOnDataLoss"])
         if end <= begin:
             return start
@@ -311,14 +314,17 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         """Return the log's end. Called in the planner for progress reports."""
         return offset_json(self._store_id, self._end(0))
 
-    def _end(self, begin: int) -> int:
+    def _end(self, begin: int, wait_seconds: float = 0.0) -> int:
         if self._frozen_end is not None:
             return self._frozen_end
         start = max(begin, self.options["sealedEnd"] or 0)
         if self._tail is None:
             # Trigger.Once asks a single time: that answer must include the last record, too
             return self._log_tail().settled(start, patient=True)
-        return self._log_tail().poll(start)
+        deadline = time.monotonic() + (wait_seconds if start == begin else 0.0)
+        while (end := self._log_tail().poll(start)) <= start and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        return end
 
     def _sealed_end(self) -> int:
         known: int | None = self.options["sealedEnd"]

@@ -49,6 +49,10 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
     Option("sealedEnd", None, offset_or(), "stream",
            "a physical offset up to which the caller has found the log whole: nothing before it is "
            "checked again, and Trigger.AvailableNow ends there"),
+    Option("maxWaitMs", None, positive, "stream",
+           "at the log's end, wait up to this long for a message before the query is told that "
+           "there is none: an idle query then costs little; not for a query of several streams, "
+           "which would wait for each other"),
     Option("failOnDataLoss", "true", boolean, "both",
            "whether missing commitlog files and a log that shrank are errors"),
     Option("maxOffsetsPerTrigger", None, positive, "stream",

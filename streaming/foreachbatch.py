@@ -24,6 +24,7 @@ from store.runs.spool import SpoolReader, clear_spool, remove_marks, scanned_byt
 from streaming.batchevent import COLLECT, COMMIT, BatchEvent
 from streaming.commit import Committer
 from streaming.indexes import Indexes
+from streaming.logcontext import store_name
 from streaming.measures import Measures
 from streaming.progress import Progress
 from streaming.tail import Planned, Tail
@@ -64,14 +65,16 @@ class BatchFunction:
         self.has_refused = False
         """A batch was refused because the run is being stopped; ``failure`` is then None."""
         self._tend_due = 0.0
-        self._thread = ThreadPoolExecutor(1, "reput-commit")
+        self._store_name = store_name.get()
+        self._thread = ThreadPoolExecutor(1, "reput-commit", store_name.set, (self._store_name,))
         self._pending: Future[None] | None = None
         self._collected_end = progress.position
         self._has_collected = False
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Collect a batch, hand it over, and wait until the next one is due. Spark calls this on
-        the driver, and may repeat it."""
+        the driver, in a thread of its own, and may repeat it."""
+        store_name.set(self._store_name)
         planned = self._tail.planned(batch_id) if self._tail else None
         with self._busy:
             if self._stopping.is_set():

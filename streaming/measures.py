@@ -118,6 +118,8 @@ class Measures:
     """The run waits for space."""
     queues: QueueMeasures | None = None
     """Measures of single queues; None unless they are wanted."""
+    is_failing: bool = False
+    """The run has failed, and waits to be started again (``streaming.supervisor``)."""
 
     def stage(self, name: str) -> Durations:
         """Return the durations of a stage."""

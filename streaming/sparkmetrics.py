@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -29,8 +30,10 @@ class BatchListener:
     event: that takes 10 ms of CPU for each batch, and the one field of interest less than 1 ms.
     """
 
-    def __init__(self, measures: Measures) -> None:
-        self._measures = measures
+    def __init__(self, measures_of: Callable[[str], Measures | None]) -> None:
+        """``measures_of`` returns the measures of the run whose query has a name; None for a query
+        that is no run's."""
+        self._measures_of = measures_of
 
     def listen(self, spark: SparkSession) -> None:
         """Hear of every query of a session from now on."""
@@ -44,9 +47,10 @@ class BatchListener:
 
     def onQueryProgress(self, event: Any) -> None:
         """Count a batch, once it has ended."""
-        durations_ms = json.loads(event.progress().json())["durationMs"]
-        if "addBatch" in durations_ms:  # otherwise Spark only looked for data
-            self._measures.note_spark(durations_ms)
+        progress = json.loads(event.progress().json())
+        measures, durations_ms = self._measures_of(progress["name"]), progress["durationMs"]
+        if measures is not None and "addBatch" in durations_ms:  # otherwise it only looked for data
+            measures.note_spark(durations_ms)
 
     def onQueryIdle(self, event: Any) -> None:
         """Do nothing."""

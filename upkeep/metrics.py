@@ -1,4 +1,4 @@
-"""The metrics of a run, as Prometheus's collector of its series (``upkeep.series``).
+"""The metrics of a run, or of several, as Prometheus's collector of series (``upkeep.series``).
 
 A look reads what exists already: the positions, the ledger and the followers' files, and nothing of
 any queue; the run's measures need none. A value that is unknown is absent, never 0 (a zero lag
@@ -10,16 +10,15 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from checkpoints.agreement import what_differs
 from checkpoints.followers import read_follower_states
 from checkpoints.keptstate import replaced_checkpoints
 from checkpoints.ownership import is_owner
-from store.config import StoreSettings
 from store.errors import ReputError, error_text
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
@@ -45,33 +44,26 @@ logger = logging.getLogger("reput")
 
 
 class RunCollector:
-    """Prometheus's collector of one run; one thread at a time may call it."""
+    """The samples of one run; one thread at a time may ask."""
 
-    def __init__(
-        self, config: DispatcherConfig, settings: StoreSettings, measures: Measures, version: str
-    ) -> None:
+    def __init__(self, config: DispatcherConfig, measures: Measures, version: str) -> None:
         self._config = config
-        self._store = str(config.store)
-        self._settings = settings
         self._measures = measures
         self._version = version
         self._watermark = WatermarkReader(config.state_directory)
         self._ledger = LedgerCounter(config.state_directory)
         self._opened: tuple[CommitLog, LogTail] | None = None
+        self._opened_for = 0
+        """The number of queries that were begun when the log was opened."""
         self._log_end: int | None = None
         self._said: dict[str, str] = {}
         self._looked: Sequence[_Sample] = ()
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield every series whose value is known: the run's measures as they are now, everything
-        else as of the last ``look``."""
-        found: dict[str, list[_Sample]] = {}
-        for sample in chain(self._looked, self._of_run()):
-            if sample[1] is not None:
-                found.setdefault(sample[0], []).append(sample)
-        for series in SERIES:
-            if series.name in found:
-                yield self._metric(series, found[series.name])
+    def samples(self) -> Iterator[_Sample]:
+        """Yield every series, also where its value is unknown: the run's measures as they are now,
+        everything else as of the last ``look``."""
+        yield from self._looked
+        yield from self._of_run()
 
     def look(self) -> None:
         """Read the positions of log, output and followers, and the ledger."""
@@ -106,9 +98,12 @@ class RunCollector:
         self._log_end = None
         # before the log: a dispatcher may be moving it
         watermark = self._watermark.read()
-        if self._opened is None:
-            log = self._settings.open_log()
-            self._opened = log, LogTail(log)
+        begun = self._measures.queries
+        if self._opened is None or self._opened_for != begun:
+            # a run that was started again may have found other directories
+            self.close()
+            log = self._config.given_settings().open_log()
+            self._opened, self._opened_for = (log, LogTail(log)), begun
         log, tail = self._opened
         # nothing that is dispatched is walked again, unless it may not be what was dispatched
         is_known = watermark is not None and what_differs(log, None, watermark) is None
@@ -167,6 +162,7 @@ class RunCollector:
             yield "stage_seconds", durations, stage
         yield "append_to_durable_seconds", measures.append_to_durable
         yield "queries_total", measures.queries
+        yield "failing", measures.is_failing
         yield "waiting_for_space", measures.is_waiting
         yield "space_waits_total", measures.space_waits.cumulative[-1]
         yield "space_wait_seconds_total", measures.space_waits.sum
@@ -194,18 +190,65 @@ class RunCollector:
         for name in counts.__slots__:
             yield f"{name}_total", getattr(counts, name)
 
-    def _metric(self, series: Series, samples: list[_Sample]) -> Metric:
-        from prometheus_client.metrics_core import Metric  # noqa: PLC0415
 
-        metric = Metric(PREFIX + series.name.removesuffix("_total"), series.meaning, series.kind)
-        for _, value, *values in samples:
-            labels = dict(zip(("store", *series.labels), (self._store, *values), strict=True))
-            if isinstance(value, Durations):
-                _add_durations(metric, series, labels, value)
-            elif value is not None:
-                name = metric.name + ("_total" if series.kind == COUNTER else "")
-                metric.add_sample(name, labels, float(value))
-        return metric
+class RunsCollector:
+    """Prometheus's collector of all runs of this process; one thread at a time may call it."""
+
+    def __init__(
+        self, runs: Callable[[], Sequence[tuple[DispatcherConfig, Measures]]], version: str
+    ) -> None:
+        """``runs`` returns the runs as of now: of several stores, some may come and go."""
+        self._runs = runs
+        self._version = version
+        self._collectors: dict[tuple[Path, int], RunCollector] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every series of which a value is known, as of the last ``look``."""
+        found: dict[str, list[tuple[str, _Sample]]] = {}
+        for store, collector in self._current():
+            for sample in collector.samples():
+                if sample[1] is not None:
+                    found.setdefault(sample[0], []).append((store, sample))
+        for series in SERIES:
+            if series.name in found:
+                yield _metric(series, found[series.name])
+
+    def look(self) -> None:
+        """Read what the runs keep in files."""
+        for _, collector in self._current():
+            collector.look()
+
+    def close(self) -> None:
+        """Close the logs."""
+        for collector in self._collectors.values():
+            collector.close()
+
+    def _current(self) -> Sequence[tuple[str, RunCollector]]:
+        """Return the store and the collector of each run that there is, in the order of ``runs``;
+        one that has gone and come again has other measures."""
+        runs = {
+            (config.store, id(measures)): (config, measures) for config, measures in self._runs()
+        }
+        for gone in self._collectors.keys() - runs.keys():
+            self._collectors.pop(gone).close()
+        for key in runs.keys() - self._collectors.keys():
+            self._collectors[key] = RunCollector(*runs[key], self._version)
+        return [(str(key[0]), self._collectors[key]) for key in runs]
+
+
+def _metric(series: Series, found: Sequence[tuple[str, _Sample]]) -> Metric:
+    """Return one series of all stores."""
+    from prometheus_client.metrics_core import Metric  # noqa: PLC0415
+
+    metric = Metric(PREFIX + series.name.removesuffix("_total"), series.meaning, series.kind)
+    for store, (_, value, *values) in found:
+        labels = dict(zip(("store", *series.labels), (store, *values), strict=True))
+        if isinstance(value, Durations):
+            _add_durations(metric, series, labels, value)
+        elif value is not None:
+            name = metric.name + ("_total" if series.kind == COUNTER else "")
+            metric.add_sample(name, labels, float(value))
+    return metric
 
 
 def _of_watermark(watermark: Watermark) -> Iterator[_Sample]:

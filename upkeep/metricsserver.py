@@ -1,4 +1,4 @@
-"""Keeps the metrics of a run fresh, and hands them to a process that answers scrapes.
+"""Keeps the metrics of runs fresh, and hands them to a process that answers scrapes.
 
 A thread looks at the log and the output every second, so that a scrape waits neither for a disk nor
 for Python's lock (``upkeep.pageserver``). prometheus_client is imported late, because it is an
@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 
 from store.errors import UsageError
 from upkeep import pageserver
-from upkeep.metrics import RunCollector
+from upkeep.metrics import RunsCollector
 
 LOOK_SECONDS = 1.0
 """Time between two looks; each takes some milliseconds of CPU."""
@@ -26,9 +26,9 @@ logger = logging.getLogger("reput")
 
 
 class MetricsServer:
-    """A server of one run's metrics for a ``with`` block, and of this process's own."""
+    """A server of the runs' metrics for a ``with`` block, and of this process's own."""
 
-    def __init__(self, host: str, port: int, collector: RunCollector) -> None:
+    def __init__(self, host: str, port: int, collector: RunsCollector) -> None:
         """Nothing listens yet. Raises UsageError where prometheus_client is missing."""
         try:
             from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415

@@ -61,6 +61,7 @@ SERIES = (
         "Of each batch, from the store time of its last message to its durable watermark.",
     ),
     Series("queries_total", COUNTER, "Spark queries begun: 1, and 1 more after a wait for space."),
+    Series("failing", GAUGE, "1 while the run of one of several stores waits to be started again."),
     Series("waiting_for_space", GAUGE, "1 while the run waits for disk space, otherwise 0."),
     Series("space_waits_total", COUNTER, "Waits for disk space that have ended."),
     Series("space_wait_seconds_total", COUNTER, "Time spent in these waits."),

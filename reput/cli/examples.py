@@ -8,9 +8,13 @@ EXAMPLES: Final = {
     "run": (
         "run /data/store --output /data/queues",
         "run /data/store --output /data/queues --once --json",
+        "run --stores '/data/broker-*' --outputs /data/queues",
     ),
     "serve": ("serve /data/store --listen 127.0.0.1:9876",),
-    "status": ("status /data/store --output /data/queues",),
+    "status": (
+        "status /data/store --output /data/queues",
+        "status --stores '/data/broker-*' --outputs /data/queues",
+    ),
     "top": (
         "top /data/store --output /data/queues",
         "top /data/store --output /data/queues --metrics 9464",

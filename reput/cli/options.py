@@ -212,20 +212,32 @@ def kinds_option(text: str | None, known: Sequence[str]) -> Sequence[str]:
     return kinds
 
 
-def followers(
-    delta: str | None, schema: Path | None, store_id: str | None, interval: str
-) -> tuple[FollowerTarget, ...]:
-    """Return the Delta followers that the options ask for. Raises UsageError."""
-    interval_seconds = duration_option_ms("--delta-interval", interval) / 1000
+def delta_followers(
+    delta: Delta = None,
+    delta_schema: DeltaSchema = None,
+    delta_store_id: DeltaStoreId = None,
+    delta_interval: DeltaInterval = "10s",
+) -> Callable[[str | None], tuple[FollowerTarget, ...]]:
+    """Return a function for the Delta followers that the options ask for: of the only store (None),
+    or of one of several, by its name. Both raise UsageError."""
+    interval_seconds = duration_option_ms("--delta-interval", delta_interval) / 1000
     if delta is None:
-        if schema is not None or store_id is not None:
+        if delta_schema is not None or delta_store_id is not None:
             raise UsageError("--delta-schema and --delta-store-id need --delta URL")
-        return ()
+        return lambda _name: ()
     from sinks.delta import DeltaTarget  # noqa: PLC0415
     from sinks.jsonbody import JsonColumns  # noqa: PLC0415
 
-    columns = JsonColumns.read(schema) if schema is not None else None
-    return (DeltaTarget(delta, columns, store_id, interval_seconds),)
+    columns = JsonColumns.read(delta_schema) if delta_schema is not None else None
+
+    def targets(name: str | None) -> tuple[FollowerTarget, ...]:
+        if name is None:
+            return (DeltaTarget(delta, columns, delta_store_id, interval_seconds),)
+        if delta_store_id is not None:
+            raise UsageError("--delta-store-id is for one store; leave it out with --stores")
+        return (DeltaTarget(f"{delta.rstrip('/')}/{name}", columns, None, interval_seconds),)
+
+    return targets
 
 
 def spark_conf(pairs: list[str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ from rich.text import Text
 
 from reput import INTERRUPTED, interrupts
 from reput.cli.tables import escaped, human_bytes, human_seconds, known, lag_text
+from streaming.logcontext import store_name
 
 PLAIN_SECONDS = 5.0
 UNCHANGED_SECONDS = 60.0
@@ -111,10 +112,13 @@ class _Handler(logging.Handler):
         if fields and record.levelno <= logging.INFO and _stderr.bar is not None:
             return  # the bar says it
         now = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        level, event = record.levelname.lower(), record.getMessage()
+        level, event, store = record.levelname.lower(), record.getMessage(), store_name.get()
+        about = {} if store is None else {"store": store}
         text = event + ":" * bool(fields)
         text = " ".join([text, *(f"{name}={_field_text(one)}" for name, one in fields.items())])
-        _stderr.say(level, {"event": event, **fields}, f"{now} {level:7} {escaped(text)}")
+        where = "" if store is None else f"{escaped(store)}: "
+        line = f"{now} {level:7} {where}{escaped(text)}"
+        _stderr.say(level, {**about, "event": event, **fields}, line)
 
 
 def _field_text(value: object) -> str:

@@ -40,7 +40,7 @@ from tests.support.cli import REPUT, ROOT, Call, json_object, kill_tree, reput_j
 from tests.support.golden import log_records, unpack_golden
 from tests.support.prometheus import free_port
 from upkeep import pageserver
-from upkeep.metrics import RunCollector
+from upkeep.metrics import RunsCollector
 from upkeep.metricsserver import MetricsServer
 from upkeep.series import COUNTER, PREFIX, SERIES
 
@@ -58,7 +58,7 @@ class Scene:
         self.measures = Measures()
         self.target = DeltaTarget(str(directory / "table"))
         self.config = DispatcherConfig(self.store, self.output, followers=(self.target,))
-        self.collector = RunCollector(self.config, self.settings, self.measures, "1.2")
+        self.collector = RunsCollector(lambda: [(self.config, self.measures)], "1.2")
         self.server = MetricsServer("127.0.0.1", 0, self.collector)
         self._watermark: WatermarkFile | None = None
 
@@ -263,6 +263,23 @@ def test_a_look_does_not_walk_what_is_dispatched(scene: Scene) -> None:
         assert found[PREFIX + name] == before[PREFIX + name]
 
 
+def test_each_series_has_a_sample_for_every_store_as_they_come_and_go(tmp_path: Path) -> None:
+    """A series is described once, as Prometheus wants it; a store that is gone has none left."""
+    scenes = [Scene(tmp_path / name) for name in ("a", "b")]
+    runs = [(scene.config, scene.measures) for scene in scenes]
+    scenes[1].measures.is_failing = True
+    collector = RunsCollector(lambda: runs, "1")
+    server = MetricsServer("127.0.0.1", 0, collector)
+    for stores in (scenes, scenes[:1], scenes):
+        runs[:] = [(scene.config, scene.measures) for scene in stores]
+        text = server.page().decode()
+        assert text.count("# TYPE reput_failing gauge") == 1
+        found = re.findall(r'^reput_failing\{store="(.*)"\} (.*)$', text, re.M)
+        wanted = [(str(one.store), f"{one.measures.is_failing:.1f}") for one in stores]
+        assert found == wanted
+    collector.close()
+
+
 def test_ranges_that_follow_are_added(scene: Scene) -> None:
     """The ledger is read on from where the last scrape ended; another one in its place anew."""
     scene.dispatch(1)
@@ -281,10 +298,11 @@ def test_ranges_that_follow_are_added(scene: Scene) -> None:
 def test_a_server_that_is_left_is_gone(tmp_path: Path) -> None:
     """Its port can be bound by another listener, and neither a thread nor a process is left."""
     before, server = set(threading.enumerate()), Scene(tmp_path).server
+    others = psutil.Process().children()
     with server:
         scraped(f"http://127.0.0.1:{server.port}/metrics")
         assert set(threading.enumerate()) > before
-        (serving,) = psutil.Process().children()
+        (serving,) = (each for each in psutil.Process().children() if each not in others)
     assert not [each for each in threading.enumerate() if each not in before]
     assert not serving.is_running()
     socket.create_server(("127.0.0.1", server.port)).close()
@@ -296,7 +314,7 @@ def test_a_scrape_does_not_wait_for_the_run(
     """Neither for Python's lock nor for a look that hangs: what is known is answered,
     and what is not yet is absent."""
     scene, hangs = Scene(tmp_path), threading.Event()
-    monkeypatch.setattr(RunCollector, "look", lambda _: hangs.wait(60) and None)
+    monkeypatch.setattr(RunsCollector, "look", lambda _: hangs.wait(60) and None)
     with scene.server:
         url = f"http://127.0.0.1:{scene.server.port}/metrics"
         # a thread of this process could not answer while this one does not let go of the lock
@@ -326,8 +344,9 @@ def test_a_run_that_hangs_is_no_longer_answered_for(monkeypatch: pytest.MonkeyPa
 
 def test_a_serving_process_that_is_killed_is_replaced(tmp_path: Path) -> None:
     """At the same port, while the run goes on."""
+    others = psutil.Process().children()
     with Scene(tmp_path).server as server:
-        (serving,) = psutil.Process().children()
+        (serving,) = (each for each in psutil.Process().children() if each not in others)
         serving.kill()
         # nobody accepts this connection until another one does
         assert "reput_log_end_bytes" in scraped(f"http://127.0.0.1:{server.port}/metrics")
