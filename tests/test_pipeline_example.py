@@ -17,7 +17,7 @@ from tests.support.cli import ROOT, reput_json
 
 EXAMPLE = ROOT / "docs" / "examples" / "pipeline"
 PLACES = {"/tmp/mystore": "store", "/tmp/queues": "output", "/tmp/reput-pipeline": "storage"}
-"""The settings that a user of the example changes."""
+"""The places that a user of the example sets, and where they are here."""
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
