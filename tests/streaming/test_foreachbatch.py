@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def commits() -> Commits:
 
 
 @pytest.fixture
-def batches(tmp_path: Path, commits: Commits, monkeypatch: pytest.MonkeyPatch) -> BatchFunction:
+def batches(commits: Commits, monkeypatch: pytest.MonkeyPatch) -> BatchFunction:
     """Its frames are ends of batches."""
 
     def collected(_batches: BatchFunction, end: Any) -> DispatchBatch:
@@ -47,9 +46,9 @@ def batches(tmp_path: Path, commits: Commits, monkeypatch: pytest.MonkeyPatch) -
             commits.go_on.set()
         return DispatchBatch(end - 1, end, (), (), 0, -1)
 
-    monkeypatch.setattr(BatchFunction, "_collect", collected)
+    monkeypatch.setattr(BatchFunction, "_without_spool", collected)
     anything: Any = commits
-    return BatchFunction(tmp_path, anything, anything, anything, Progress(0, 0))
+    return BatchFunction(None, 0, anything, anything, anything, Progress(0, 0))
 
 
 def test_a_batch_waits_for_the_one_before_and_has_its_error(
