@@ -231,7 +231,7 @@ class _LogReader:
     ) -> Iterator[pa.RecordBatch]:
         from sources.bitmaps import BitMaps  # noqa: PLC0415
         from store.runs.packed import read_runs, scanned_row  # noqa: PLC0415
-        from store.runs.spool import claim, write_part  # noqa: PLC0415
+        from store.runs.spool import claim, is_open, write_part  # noqa: PLC0415
 
         settings, log = self._store()
         wanted = self.options["gather"].with_batch_topics(partition.settings.batch_topics)
@@ -243,8 +243,9 @@ class _LogReader:
             return
         spool = Path(self.options["spool"])
         for start, end in partition.ranges:
-            claimed = claim(spool, start)
-            if claimed is not None:
+            # the first part always, so that a batch that has begun when a run is stopped gets on
+            may_claim = start == partition.ranges[0][0] or is_open(spool)
+            if may_claim and (claimed := claim(spool, start)) is not None:
                 with claimed:
                     rows = read_runs(log, start, end, reached=claimed.reached, **common)
                     write_part(spool, start, rows)

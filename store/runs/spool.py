@@ -10,7 +10,7 @@ maps it meanwhile. Both sides must see the directory: it is the output's own one
                       bytes of it are scanned, for ``scanned_bytes``
     {start}.partial   its rows so far
     {start}.part      all of its rows
-    open              while this is there, parts may be claimed
+    open              while this is there, all parts may be claimed, otherwise a batch's first one
 
 A batch's tasks share its parts: each claims the first one that nobody has claimed, so that they
 end at about the same time. A part depends only on the log, on its range and on its batch's
@@ -73,10 +73,8 @@ class Claim:
 
 
 def claim(directory: Path, start: int) -> Claim | None:
-    """Claim the part that begins at ``start``; None if another task has it, or if the spool is
-    closed, gone or full: the task then leaves it alone."""
-    if not is_open(directory):
-        return None
+    """Claim the part that begins at ``start``; None if another task has it, or if the spool is gone
+    or full: the task then leaves it alone."""
     path = directory / f"{start}{_CLAIM_SUFFIX}"
     try:
         fd = fsops.create_exclusively(path)
@@ -183,12 +181,12 @@ def open_spool(directory: Path, root: Path) -> Path:
 
 
 def is_open(spool: Path) -> bool:
-    """Return whether tasks may claim parts."""
+    """Return whether tasks may claim any part."""
     return (spool / _OPEN).exists()
 
 
 def close_spool(spool: Path) -> None:
-    """Let tasks claim no further part; those that they have claimed may still come."""
+    """Let tasks claim no part but a batch's first; those that they have claimed may still come."""
     fsops.unlink(spool / _OPEN)
 
 

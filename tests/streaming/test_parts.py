@@ -226,6 +226,20 @@ def test_tasks_share_the_parts_of_a_batch(
     assert (found.message_count, found.end) == (expected.message_count, expected.end)
 
 
+def test_tasks_begin_no_further_part_once_a_run_is_stopped(
+    reader: Callable[..., CommitLogStreamReader], tmp_path: Path
+) -> None:
+    """But for the first one, so that a batch of one part ends as it would have."""
+    spool = open_spool(tmp_path / "spool", tmp_path)
+    stopped = reader(spool=str(spool))
+    stopped.prepareForTriggerAvailableNow()
+    start = offset_json("0" * 32, 0)
+    (planned,) = stopped.partitions(start, stopped.latestOffset(start, ReadAllAvailable()))
+    close_spool(spool)
+    list(stopped.read(planned))
+    assert [path.name for path in spool.glob("*.part")] == ["0.part"]
+
+
 def ranges_of(planned: list[bytes]) -> tuple[tuple[int, int], ...]:
     """The parts that the tasks share."""
     (found,) = {pickle.loads(one).ranges for one in planned}

@@ -116,16 +116,16 @@ def test_a_part_is_claimed_once(spool: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [path.name for path in spool.iterdir()] == ["open"]
 
 
-def test_nothing_is_claimed_in_a_spool_that_is_closed_or_gone(spool: Path) -> None:
+def test_a_spool_is_closed_and_goes(spool: Path) -> None:
     """A claimed part may still come; a task of an earlier query finds its directory gone."""
     assert is_open(spool)
     with claim(spool, 0) or pytest.fail("not claimed"):
         close_spool(spool)
         assert not is_open(spool)
-        assert claim(spool, 1) is None
         write_part(spool, 0, [rows_of(b"x")])
     assert take_part(spool, 0) is not None
     fsops.remove_tree(spool)
+    close_spool(spool)
     assert claim(spool, 1) is None
     write_part(spool, 1, [rows_of(b"x")])
     assert not spool.exists()
