@@ -77,7 +77,7 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
     Option("output", None, non_empty, "both",
            "`runs`: the output for which they are made, which records how it was built"),
     Option("spool", None, non_empty, "both",
-           "`runs`: a directory that driver and tasks share; units pass through it, not Spark"),
+           "`runs`: a directory that driver and tasks share; rows pass through it, not Spark"),
     Option("gather", "{}", Wanted.from_text, "both",
            "`runs`: further columns of a message, for indexes other than the consume queue"),
     Option("storeId", None, non_empty, "both",

@@ -23,7 +23,7 @@ logger = logging.getLogger("reput")
 
 
 class BatchEvent:
-    """The event of one batch, whose steps one thread after the other takes."""
+    """The event of one batch, which one thread collects and another one commits, in pieces."""
 
     def __init__(self, measures: Measures, batch_id: int, start: int, end: int | None) -> None:
         """[start, end) is the range that is planned; ``end`` is None where only Spark's tasks know
@@ -31,6 +31,8 @@ class BatchEvent:
         self._measures = measures
         self._fields: dict[str, object] = {"batch_id": batch_id, "start": start, "end": end}
         self._stages: dict[str, float] = {}
+        self._counts: DispatchCounts | None = None
+        """The counts of what is durable of it; None while nothing is."""
 
     @contextmanager
     def step(self, stages: tuple[str, ...]) -> Iterator[None]:
@@ -42,19 +44,32 @@ class BatchEvent:
         finally:
             after = self._measures.seconds(stages)
             for name in stages:
-                self._stages[f"{name}_ms"] = round(1000 * (after[name] - before[name]), 1)
+                self._stages[name] = self._stages.get(name, 0.0) + after[name] - before[name]
 
-    def log_durable(self, start: int, end: int, counts: DispatchCounts) -> None:
-        """Log that the batch, whose range is [start, end), is durable."""
-        self._fields |= {
-            "start": start, "end": end, "messages": counts.messages,
-            "duplicates": counts.duplicates, "quarantined_bytes": counts.quarantined_bytes,
-        }  # fmt: skip
-        logger.info("batch", extra={"fields": self._fields | self._stages})
+    def note_durable(self, start: int, end: int, counts: DispatchCounts) -> None:
+        """Note that a piece of the batch, [start, end), is durable."""
+        if self._counts is None:
+            self._counts = DispatchCounts()
+            self._fields["start"] = start
+        self._counts.add(counts)
+        self._fields["end"] = end
+
+    def log_durable(self) -> None:
+        """Log what is durable of the batch: all of it, unless the run was stopped meanwhile."""
+        counts = self._counts
+        if counts is not None:
+            fields = {
+                **self._fields, "messages": counts.messages, "duplicates": counts.duplicates,
+                "quarantined_bytes": counts.quarantined_bytes,
+            }  # fmt: skip
+            logger.info("batch", extra={"fields": fields | self._milliseconds()})
+
+    def _milliseconds(self) -> dict[str, object]:
+        return {f"{name}_ms": round(1000 * seconds, 1) for name, seconds in self._stages.items()}
 
     def log_failed(self, error: BaseException) -> None:
         """Log that the batch failed, with the cause before everything else."""
         ours = error if isinstance(error, ReputError) else error_of_ours(error)
         cause = " ".join((str(ours) if ours is not None else first_line(error)).split())
-        fields = {"cause": cause, **self._fields, **self._stages}
+        fields = {"cause": cause, **self._fields, **self._milliseconds()}
         logger.error("batch failed", extra={"fields": fields})

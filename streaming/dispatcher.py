@@ -30,10 +30,11 @@ from store.errors import NoSpaceError, ReputError, StoreError, UsageError
 from store.filetimes import LookTimer, Watched
 from store.log.commitlog import CommitLog
 from store.runs.dispatch import Run
+from store.runs.spool import open_spool
 from store.state.built import settings_of
 from store.state.logoffset import parse_offset
 from streaming.commit import Committer
-from streaming.config import DispatcherConfig
+from streaming.config import MAX_BYTES_THROUGH_SPARK, DispatcherConfig
 from streaming.followers import Followers
 from streaming.foreachbatch import BatchFunction
 from streaming.indexes import Indexes
@@ -154,10 +155,6 @@ class _Run:
             opened.callback(self._note_progress, progress, progress.position)
             opened.callback(committer.close)
             tail = None if config.once else Tail(config, indexes, log, plan.watermark.store_id)
-            batches = BatchFunction(
-                config.spool_directory, indexes, log, committer, progress, tail, self._measures
-            )
-            opened.callback(batches.close)
             take_over(config, start, committer, followers)
             self._on_watermark(None)
             progress.log_end = start.log_end
@@ -168,6 +165,13 @@ class _Run:
                 self._lag_gauge = LagGauge(self._spark)
                 if self._listens:
                     BatchListener(lambda _: self._measures).listen(self._spark)
+            spool = None
+            if str(self._spark.sparkContext.master).startswith("local"):
+                spool = open_spool(config.spool_directory, config.output)
+            batches = BatchFunction(
+                spool, plan.start, indexes, log, committer, progress, tail, self._measures
+            )
+            opened.callback(batches.close)
             self._measures.queries += 1
             self._query(self._spark, indexes, plan, batches)
             committer.end()
@@ -288,6 +292,9 @@ def _start(
     plan: Plan,
     batches: BatchFunction,
 ) -> StreamingQuery:
+    limit = config.max_bytes_per_trigger
+    if batches.spool is None:
+        limit = min(limit or MAX_BYTES_THROUGH_SPARK, MAX_BYTES_THROUGH_SPARK)
     options = {
         "path": str(config.store.resolve()),
         "mode": "runs",
@@ -297,7 +304,7 @@ def _start(
         ),
         "storeId": plan.watermark.store_id,
         "sealedEnd": str(batches.progress.log_end),
-        "maxBytesPerTrigger": str(config.max_bytes_per_trigger),
+        "maxBytesPerTrigger": str(limit),
         "maxWaitMs": str(IDLE_WAIT_MS),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
         # a range that retention removed is listed as lost, as a broker moves on to the log's start
@@ -306,8 +313,8 @@ def _start(
         "verifyCrc": str(indexes.settings.verify_crc).lower(),
         "gather": indexes.wanted.to_text(),
     }
-    if str(spark.sparkContext.master).startswith("local"):
-        options["spool"] = str(config.spool_directory.resolve())
+    if batches.spool is not None:
+        options["spool"] = str(batches.spool.resolve())
     if config.broker_conf is not None:
         options["brokerConf"] = str(config.broker_conf.resolve())
     if indexes.settings.mapped_file_size_commit_log is not None:

@@ -42,7 +42,7 @@ SERIES = (
     Series("ahead_bytes", GAUGE, "Bytes beyond the position that are scanned, not durable."),
     Series("recovery_ratio", GAUGE, "Part of the log from the start position on that is done."),
     Series("eta_seconds", GAUGE, "Seconds to the log's end at the present rate."),
-    Series("batches_total", COUNTER, "Durable batches of this run."),
+    Series("batches_total", COUNTER, "Durable batches of this run, or parts of large ones."),
     Series("dispatched_bytes_total", COUNTER, "Bytes of log that this run has dispatched."),
     Series("messages_total", COUNTER, "Messages dispatched by this run, with duplicates."),
     Series("duplicates_total", COUNTER, "Messages of this run whose entries existed before."),

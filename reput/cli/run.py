@@ -131,7 +131,7 @@ def run(
     output: options.Output = None,
     stores: severalstores.Stores = None,
     outputs: severalstores.Outputs = None,
-    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
+    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 30}g",
     *,
     settings: dict[str, Any],
     flags: dict[str, Any],

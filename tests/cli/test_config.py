@@ -114,7 +114,7 @@ def test_the_strongest_place_counts(
     names = (
         "call", "environment, REPUT_RUN_MAX_BYTES_PER_TRIGGER", f"[run] of {path}", str(path)
     )  # fmt: skip
-    first = next(compress(zip(values, names, strict=True), places), ("2304m", "default"))
+    first = next(compress(zip(values, names, strict=True), places), ("16g", "default"))
     assert (found["value"], found["from"]) == first
 
 
