@@ -257,9 +257,8 @@ def units_of(batch: DispatchBatch) -> dict[tuple[bytes, int], bytes]:
 def test_a_batch_leaves_the_parts_of_the_next_one(batch: Batch) -> None:
     """Its tasks may have begun before the end of this one is taken, with other settings."""
     batch.hand_over(batch.plain.start, batch.plain.end)
-    following = ScannedRange(
-        batch.plain.end, batch.plain.end + 1, batch.plain.end + 1, 0, -1, SETTINGS
-    )
+    begin, end = batch.plain.end, batch.plain.end + 1
+    following = ScannedRange(begin, end, end, 0, -1, SETTINGS)
     write_part(batch.spool, begin, [scanned_row(following)])
     batch.parts.end(batch.whole)
     batch.check([*batch.parts.commits()])
