@@ -27,7 +27,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store import fsops
 from store.queue.mappedfilequeue import MappedFileQueue
 from store.queue.unsynced import Unsynced
 
@@ -223,19 +222,6 @@ class ConsumeQueueExtFiles(MappedFileQueue):
             return []
         minimum = real_offset(address)
         return [start for start in self.starts if start + self.file_size < minimum]
-
-    def truncate_by_min_address(self, address: int) -> list[int]:
-        """Remove the files that end before the unit at ``address``, the queue's first one.
-
-        Returns their starts. Without an address it removes nothing.
-        """
-        gone = self.files_before(address)
-        for start in gone:
-            fsops.unlink(self.path(start))
-        if gone:
-            self.starts = [start for start in self.starts if start not in gone]
-            fsops.sync_directory(self.directory)
-        return gone
 
 
 def decode_unit(data: bytes, position: int) -> ExtUnit | None:

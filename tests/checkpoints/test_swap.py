@@ -266,3 +266,5 @@ def test_exchange_swaps_a_file_with_a_directory(
     for name in ("EINVAL", "ENOSYS"):
         monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints(f"exchange:1={name}"))
         assert not fsops.exchange(tmp_path / "file", tmp_path / "directory")
+    monkeypatch.setattr(fsops, "_libc", object())
+    assert not fsops.exchange(tmp_path / "file", tmp_path / "directory"), "an old C library"

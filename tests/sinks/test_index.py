@@ -30,7 +30,7 @@ from tests.support.index_model import Content, Message, read_content
 from tests.support.index_outputs import IndexLog, IndexOutput, batch_of, random_log, write_log
 from tests.support.power_cuts import Disk, Power
 from tests.support.processes import is_killed_at
-from tests.support.recorder import Recorder
+from tests.support.recorder import Recorder, read_tree
 from tests.support.wire import file_name, read_log
 
 GOLDEN_WITH_INDEX = ("plain", "mixed", "wide", "killed", "lmq", "batch", "ext")
@@ -229,6 +229,18 @@ def test_what_a_start_restores_survives_a_power_cut(tmp_path: Path) -> None:
         writer.close()
     assert output.contents() == output.model()
     assert survives[f"index/{full.name}"] == full.read_bytes()
+
+
+def test_a_closed_file_survives_a_power_cut_whole(tmp_path: Path) -> None:
+    """Header and slots too, which RocketMQ reads from the file that was the last one."""
+    log = write_log(tmp_path / "log", [(1, (5, 7)), (2, (9,))])
+    output = IndexOutput(tmp_path / "output", IndexLayout(3, 8), log)
+    with Recorder(output.root) as recorder:
+        writer = output.writer(0)
+        writer.write(batch_of(log.messages))
+        writer.close()
+    assert output.contents() == output.model()
+    assert Disk.after(recorder).durable() == read_tree(output.root)
 
 
 def test_zeros_of_the_last_entry_may_be_a_hole(tmp_path: Path) -> None:

@@ -231,7 +231,9 @@ def test_recovery_and_truncations_are_those_of_rocketmq(
                 scenario.addresses = [a for a in alive if real_offset(a) < scenario.end]
                 scenario.say_end(f"max {address}")
             elif choice == 1:
-                scenario.files.truncate_by_min_address(address)
+                for start in scenario.files.files_before(address):
+                    scenario.files.path(start).unlink()
+                    scenario.files.starts.remove(start)
                 scenario.say_end(f"min {address}")
             scenario.put_some()
             scenario.read_some()
