@@ -9,6 +9,7 @@ import pickle
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -171,6 +172,22 @@ def test_nothing_follows_a_job_that_failed_or_was_stopped(batch: Batch, seed: in
     failed.end(None)
     (commit,) = failed.commits()
     assert (commit.start, commit.end) == planned[4]
+    assert batch.scanned == []
+
+
+def test_a_part_of_the_next_batch_is_left_there(batch: Batch, seed: int) -> None:
+    """It comes while the last one of this batch is still being committed."""
+    planned = ranges(batch, random.Random(seed), 4)
+    for part in planned:
+        batch.hand_over(*part)
+    middle = planned[2][0]
+    batch.parts.end(replace(batch.whole, end=middle))
+    (commit,) = batch.parts.commits()
+    assert (commit.start, commit.end) == (0, middle)
+    following = Parts(batch.spool, middle, batch._scan)
+    following.end(batch.whole)
+    (commit,) = following.commits()
+    assert (commit.start, commit.end) == (middle, batch.plain.end)
     assert batch.scanned == []
 
 
