@@ -39,6 +39,9 @@ class Parts:
         self._spool = spool
         self._scan = scan
         self._ended = threading.Event()
+        self._looking = threading.Lock()
+        """Held during a look: parts of the next batch may come as soon as this one's end is known,
+        and the first of them is no part of this one."""
         self._whole: ScannedRange | None = None
         self.position = start
         """End of what was taken."""
@@ -46,8 +49,9 @@ class Parts:
     def end(self, whole: ScannedRange | None) -> None:
         """Tell that no task of the batch runs any more, and the batch's range; None where the job
         has failed, so that nothing follows but what is there."""
-        self._whole = whole
-        self._ended.set()
+        with self._looking:
+            self._whole = whole
+            self._ended.set()
 
     def stop(self) -> None:
         """Let tasks claim no further part."""
@@ -78,10 +82,9 @@ class Parts:
     def _next(self, *, wait: bool) -> DispatchBatch | None:
         """Return what follows ``position``; None if it is not there yet, or will never be."""
         while True:
-            has_ended = self._ended.is_set()  # before the look, which must not miss the last part
-            if self.are_whole:
-                return None  # what follows is the next batch's
-            rows = take_part(self._spool, self.position)
+            with self._looking:
+                has_ended = self._ended.is_set()
+                rows = None if self.are_whole else take_part(self._spool, self.position)
             part = None if rows is None else assemble(unpack(rows))
             if part is None and has_ended:
                 part = self._scanned_here()
@@ -92,7 +95,7 @@ class Parts:
             self._ended.wait(POLL_SECONDS)
 
     def _scanned_here(self) -> DispatchBatch | None:
-        if self._whole is None or not is_open(self._spool):
+        if self._whole is None or self.are_whole or not is_open(self._spool):
             return None
         logger.warning("a part of a batch is missing, scanning again: start=%d", self.position)
         return self._scan(self.position, self._whole)

@@ -9,6 +9,7 @@ import pickle
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from sources.commitlogoptions import CommitLogOptions
 from store.log.commitlog import CommitLog
 from store.log.record import DEFAULT_DELAY_LEVELS_MS
 from store.runs.dispatch import BatchSettings, DispatchBatch, ScannedRange, Wanted
-from store.runs.packed import read_runs, scanned_row, unpack
+from store.runs.packed import read_runs, unpack
 from store.runs.packedschema import PACKED_SCHEMA
 from store.runs.scan import assemble, scan_in_one_piece
 from store.runs.spool import close_spool, open_spool, take_part, write_part
@@ -174,6 +175,22 @@ def test_nothing_follows_a_job_that_failed_or_was_stopped(batch: Batch, seed: in
     assert batch.scanned == []
 
 
+def test_a_part_of_the_next_batch_is_left_there(batch: Batch, seed: int) -> None:
+    """It comes while the last one of this batch is still being committed."""
+    planned = ranges(batch, random.Random(seed), 4)
+    for part in planned:
+        batch.hand_over(*part)
+    middle = planned[2][0]
+    batch.parts.end(replace(batch.whole, end=middle))
+    (commit,) = batch.parts.commits()
+    assert (commit.start, commit.end) == (0, middle)
+    following = Parts(batch.spool, middle, batch._scan)
+    following.end(batch.whole)
+    (commit,) = following.commits()
+    assert (commit.start, commit.end) == (middle, batch.plain.end)
+    assert batch.scanned == []
+
+
 @pytest.fixture
 def reader(
     golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
@@ -252,14 +269,3 @@ def units_of(batch: DispatchBatch) -> dict[tuple[bytes, int], bytes]:
         queue: b"".join(run.units.tobytes() for run in runs)
         for queue, runs in batch.runs_by_queue().items()
     }
-
-
-def test_a_batch_leaves_the_parts_of_the_next_one(batch: Batch) -> None:
-    """Its tasks may have begun before the end of this one is taken, with other settings."""
-    batch.hand_over(batch.plain.start, batch.plain.end)
-    begin, end = batch.plain.end, batch.plain.end + 1
-    following = ScannedRange(begin, end, end, 0, -1, SETTINGS)
-    write_part(batch.spool, begin, [scanned_row(following)])
-    batch.parts.end(batch.whole)
-    batch.check([*batch.parts.commits()])
-    assert take_part(batch.spool, begin) is not None
