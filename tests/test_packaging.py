@@ -200,7 +200,7 @@ def completed(installed: Path, tmp_path: Path) -> Callable[[str], list[str]]:
 def test_bash_completes_a_command_and_an_option(completed: Callable[[str], list[str]]) -> None:
     """A group's name too."""
     assert completed("reput che") == ["checkpoints"]
-    assert completed("reput run --metr") == ["--metrics-port"]
+    assert completed("reput run --metr") == ["--metrics-port", "--metrics-queues"]
 
 
 def test_bash_completes_topics_and_groups_of_the_store(

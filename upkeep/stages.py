@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 
 from store.errors import StoreError, UsageError
 from upkeep.series import PREFIX
@@ -53,8 +54,9 @@ _NONE = (0, 0.0)
 class StageReader:
     """Reads the stages of the run that serves metrics at one address, again and again."""
 
-    def __init__(self, host: str, port: int) -> None:
-        """Raises UsageError where prometheus_client is missing."""
+    def __init__(self, host: str, port: int, root: Path) -> None:
+        """``root`` is the store's: a process may run several. Raises UsageError where
+        prometheus_client is missing."""
         try:
             from prometheus_client import parser  # noqa: PLC0415
         except ImportError:
@@ -62,22 +64,28 @@ class StageReader:
                 "--metrics needs the package prometheus_client: pip install 'reput[metrics]'"
             ) from None
         self._parse = parser.text_string_to_metric_families
-        self._host, self._port = host, port
+        self._host, self._port, self._root = host, port, root.resolve()
         self._marks: deque[tuple[float, _Totals]] = deque()
 
     def read(self) -> RunStages:
         """Return the stages as of now. Raises StoreError where nobody answers, or no run."""
         place = f"no metrics of a run at {self._host} port {self._port}"
         try:
-            store, batches, totals = self._totals(self._text())
+            runs = self._runs(self._text())
         except (OSError, HTTPException, ValueError) as error:
             raise StoreError(
                 f"{place}: {error}; give the address that reput run --metrics-port has printed"
             ) from error
-        if store is None:
+        if not runs:
             raise StoreError(f"{place}: what answers is another program")
+        # one alone may have the store under another path, on another machine
+        found = [one for one in runs if len(runs) == 1 or Path(one).resolve() == self._root]
+        if not found:
+            raise StoreError(f"{place}: it is of other stores: {', '.join(runs)}")
+        batches, totals = runs[found[0]]
         before = self._before(totals)
-        return RunStages(store, batches, tuple(_stage(one, totals, before) for one in totals))
+        stages = tuple(_stage(one, totals, before) for one in totals)
+        return RunStages(found[0], batches, stages)
 
     def _text(self) -> str:
         # no proxy stands between: the run is on this machine or beside it
@@ -86,23 +94,26 @@ class StageReader:
             connection.request("GET", "/metrics")
             return connection.getresponse().read(MAX_BYTES).decode()
 
-    def _totals(self, text: str) -> tuple[str | None, int | None, _Totals]:
-        """Return the store of a run, the number of its batches, and the totals of its stages."""
-        store, batches = None, None
-        totals: dict[str, tuple[int, float]] = {}
+    def _runs(self, text: str) -> Mapping[str, tuple[int | None, _Totals]]:
+        """Return store -> number of batches, totals of the stages."""
+        runs: dict[str, tuple[int | None, dict[str, tuple[int, float]]]] = {}
         for sample in (one for family in self._parse(text) for one in family.samples):
+            name, store = sample.name.removeprefix(PREFIX), sample.labels.get("store", "")
+            if name == "build_info":
+                runs[store] = None, {}
+            if store not in runs:
+                continue
+            _, totals = runs[store]
             stage = sample.labels.get("stage", "")
             count, seconds = totals.get(stage, _NONE)
-            match sample.name.removeprefix(PREFIX):
-                case "build_info":
-                    store = sample.labels.get("store")
+            match name:
                 case "batches_total":
-                    batches = int(sample.value)
+                    runs[store] = int(sample.value), totals
                 case "stage_seconds_count":
                     totals[stage] = int(sample.value), seconds
                 case "stage_seconds_sum":
                     totals[stage] = count, sample.value
-        return store, batches, totals
+        return runs
 
     def _before(self, totals: _Totals) -> _Totals:
         """Return the totals some seconds ago; those of another run do not count."""

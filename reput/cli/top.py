@@ -47,7 +47,9 @@ def top(
     where there is no terminal, `reput status` shows the same.
     """
     where = output or store
-    stages = None if metrics is None else StageReader(*address("--metrics", metrics, "127.0.0.1"))
+    stages = None
+    if metrics is not None:
+        stages = StageReader(*address("--metrics", metrics, "127.0.0.1"), store)
     terminal = Terminal(INSTEAD)
     spark_directory = spark_directory_of(where, checkpoint)
     with (

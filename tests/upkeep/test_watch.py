@@ -12,11 +12,14 @@ import pytest
 from store.config import read_store_settings
 from store.errors import StoreError, UsageError
 from store.log.record import Record
+from streaming.measures import Durations
 from tests.support.live_store import LiveStore
 from tests.upkeep.test_metrics import Scene
 from upkeep import watch
 from upkeep.checkpoints import spark_directory_of
-from upkeep.stages import StageReader
+from upkeep.metrics import RunsCollector
+from upkeep.metricsserver import MetricsServer
+from upkeep.stages import Stage, StageReader
 from upkeep.watch import OutputWatch, Reading
 
 
@@ -114,24 +117,51 @@ def test_stages_are_those_that_the_run_serves(tmp_path: Path) -> None:
     """With the mean of the last seconds; a run that began since counts from its start, and where
     none answers this is an error."""
     scene = Scene(tmp_path)
+    stages = scene.measures.stages
+    stages["sync"] = Durations()
+    stages["sync"].add(0.5)
     with scene.server:
-        reader = StageReader("127.0.0.1", scene.server.port)
-        for seconds in (0.5, 0.25, 0.75):
-            scene.measures.stage("sync").add(seconds)
-            found = reader.read()
-        assert found.store == str(scene.store)
-        (stage,) = found.stages
-        assert (stage.name, stage.count, stage.seconds, stage.recent_ms) == ("sync", 3, 1.5, 500.0)
-        del scene.measures.stages["sync"]
-        scene.measures.stage("sync").add(0.125)
-        assert [one.recent_ms for one in reader.read().stages] == [None]
-        scene.measures.stage("sync").add(0.5)
-        assert [one.recent_ms for one in reader.read().stages] == [500.0]
+        reader = StageReader("127.0.0.1", scene.server.port, scene.store)
+
+        def served() -> Stage:
+            """The stage once the run serves what it has measured, which takes up to a second."""
+            while True:
+                found = reader.read()
+                assert found.store == str(scene.store)
+                if [one.seconds for one in found.stages] == [stages["sync"].sum]:
+                    return found.stages[0]
+
+        assert served().recent_ms is None
+        stages["sync"].add(0.25)
+        assert served().recent_ms == 250.0
+        stages["sync"].add(0.75)
+        assert served() == Stage("sync", 3, 1.5, 500.0)
+        another = Durations()
+        another.add(0.125)
+        stages["sync"] = another
+        assert served().recent_ms is None
+        another.add(0.5)
+        assert served().recent_ms == 500.0
     with pytest.raises(StoreError, match=f"port {scene.server.port}: .*refused; give the address"):
         reader.read()
+
+
+def test_of_several_stores_the_one_that_is_watched_is_shown(tmp_path: Path) -> None:
+    """Whatever path names it; a run of others alone is no run of this store."""
+    scenes = [Scene(tmp_path / name) for name in ("a", "b", "c")]
+    for number, scene in enumerate(scenes):
+        scene.measures.stage("sync").add(number)
+    runs = [(scene.config, scene.measures) for scene in scenes[:2]]
+    with MetricsServer("127.0.0.1", 0, RunsCollector(lambda: runs, "1")) as server:
+        link = tmp_path / "link"
+        link.symlink_to(scenes[1].store)
+        (stage,) = StageReader("127.0.0.1", server.port, link).read().stages
+        assert stage.seconds == 1
+        with pytest.raises(StoreError, match=r"it is of other stores: .*/a/plain, .*/b/plain"):
+            StageReader("127.0.0.1", server.port, scenes[2].store).read()
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(UsageError, match=r"pip install 'reput\[metrics\]'"):
-        StageReader("127.0.0.1", 1)
+        StageReader("127.0.0.1", 1, Path())
