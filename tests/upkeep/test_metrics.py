@@ -255,7 +255,8 @@ def test_without_the_package_it_is_named(
 
 @contextmanager
 def running(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
-    """A run of the command: the process, the address of its metrics and the lines before it."""
+    """A run of the command: the process, the address of its metrics and the lines that it says, of
+    which every batch is one."""
     command = [*REPUT, "run", *map(str, arguments)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     try:
@@ -264,6 +265,8 @@ def running(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str, li
         for line in process.stderr:
             lines.append(line)
             if found := re.search(r"serving metrics at (http\S+)", line):
+                # a pipe that nobody reads would stop the run
+                threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
                 yield process, found[1], lines
                 break
         else:
