@@ -387,7 +387,8 @@ def running(
     reput: Sequence[str] = REPUT,
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
-    """A run of the command: the process, the address of its metrics and the lines before it."""
+    """A run of the command: the process, the address of its metrics and the lines that it says, of
+    which every batch is one."""
     process = subprocess.Popen(
         [*reput, "run", *map(str, arguments)],
         stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
@@ -398,6 +399,8 @@ def running(
         for line in process.stderr:
             lines.append(line)
             if found := re.search(r"serving metrics at (http\S+)", line):
+                # a pipe that nobody reads would stop the run
+                threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
                 yield process, found[1], lines
                 break
         else:
