@@ -44,7 +44,7 @@ def test_a_second_dispatcher_is_refused_with_the_firsts_process(tmp_path: Path) 
 
 
 def test_an_owner_knows_itself_as_long_as_it_can_read_who_owns(tmp_path: Path) -> None:
-    """Whatever stands in the file: neither a loss nor damage proves another owner."""
+    """Neither the loss of the file nor damage to it proves another owner."""
     assert is_owner(tmp_path) is None
     with Ownership(tmp_path):
         path = tmp_path / "reput" / OWNER_NAME
