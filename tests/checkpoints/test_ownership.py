@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.ownership import LOCK_NAME, OWNER_NAME, Ownership
+from checkpoints.ownership import LOCK_NAME, OWNER_NAME, Ownership, is_owner
 from store import fsops
 from store.errors import NoSpaceError, OwnershipError, UsageError
 from tests.support.processes import holder, wait_status_of
@@ -41,6 +41,20 @@ def test_a_second_dispatcher_is_refused_with_the_firsts_process(tmp_path: Path) 
             for part in (str(output), f"process {pid} on ", "started 20", "--output"):
                 assert part in str(caught.value)
     own(output)
+
+
+def test_an_owner_knows_itself_as_long_as_it_can_read_who_owns(tmp_path: Path) -> None:
+    """Neither the loss of the file nor damage to it proves another owner."""
+    assert is_owner(tmp_path) is None
+    with Ownership(tmp_path):
+        path = tmp_path / "reput" / OWNER_NAME
+        said = json.loads(path.read_bytes())
+        assert is_owner(tmp_path) is True
+        path.write_text(json.dumps({**said, "pid": said["pid"] + 1}))
+        assert is_owner(tmp_path) is False
+        for text in ("", "{", "[]", "{}", "7", '{"pid":1}'):
+            path.write_text(text)
+            assert is_owner(tmp_path) is None, text
 
 
 def test_a_second_one_in_the_same_process_is_refused(tmp_path: Path) -> None:

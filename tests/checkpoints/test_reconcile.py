@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from checkpoints import spark_checkpoint
-from checkpoints.agreement import Built
+from checkpoints.agreement import Built, what_differs
 from checkpoints.reconcile import Plan, make_plan
 from store.config import StoreSettings
 from store.errors import CommitLogError, UsageError
 from store.log.commitlog import CommitLog
 from store.state.logoffset import offset_json
 from store.state.output import fingerprint
-from store.state.watermark import Watermark
+from store.state.watermark import Watermark, read_watermark
 from tests.support.golden import tree
 from tests.support.small_store import SmallStore
 from tests.support.wire import BLANK_MAGIC, PlainLog
@@ -414,6 +414,24 @@ def test_a_replay_begins_at_the_end_of_a_log_that_ends_with_its_file(tmp_path: P
     assert store.end == FILE_SIZE
     store.output.start(replay_from=str(FILE_SIZE))
     assert store.end == FILE_SIZE
+
+
+def test_a_record_in_the_place_of_a_blank_is_another_log(tmp_path: Path) -> None:
+    """The last record is the one that was dispatched, and yet the log is not."""
+    plain = PlainLog(FILE_SIZE)
+    plain.append()
+    blank = plain.end
+    plain.put(blank, struct.pack(">iI", FILE_SIZE - blank, BLANK_MAGIC))
+    store = SmallStore(tmp_path, plain)
+    store.output.start()
+    found = read_watermark(store.output.state)
+    assert found is not None
+    plain.append(queue_offset=1)
+    log = CommitLog([plain.write(store.output.store / "commitlog")])
+    said = what_differs(log, None, found)
+    log.close()
+    assert said is not None
+    assert f"a record is at physical offset {blank}, below the watermark {FILE_SIZE}" in said
 
 
 def test_a_replay_from_elsewhere_is_refused(scene: Scene) -> None:

@@ -188,13 +188,21 @@ def test_every_jump_of_queue_offsets_is_listed(
 
 
 @pytest.mark.parametrize("chunk_records", [1, 2, 3])
+@pytest.mark.parametrize(
+    "queue_offsets",
+    [
+        (3, 4, 5, 9, 10, 11, 7, 8, 9, 12, 13, 14, 20, 21, 22, 23, 24, 24),
+        (3, 4, 5, 9, 10, 11, 20, 21, 22, 40, 41, 42, 50, 51, 52, 60, 61, 62),
+    ],
+    ids=["some", "each"],
+)
 def test_jumps_at_the_border_of_a_chunk_are_placed_as_rocketmq_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_records: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_records: int, queue_offsets: list[int]
 ) -> None:
     """A run of a chunk whose queue offsets follow those of the one before is written with it."""
     monkeypatch.setattr(scan, "CHUNK_RECORDS", chunk_records)
     log = QueueLog(100)
-    for queue_offset in (3, 4, 5, 9, 10, 11, 7, 8, 9, 12, 13, 14, 20, 21, 22, 23, 24, 24):
+    for queue_offset in queue_offsets:
         log.append(queue_offset)
     setup = log.setup(tmp_path, 100)
     monkeypatch.setattr(scan._Chunk, "grow", lambda _: False)

@@ -235,12 +235,34 @@ def test_a_closed_file_survives_a_power_cut_whole(tmp_path: Path) -> None:
     """Header and slots too, which RocketMQ reads from the file that was the last one."""
     log = write_log(tmp_path / "log", [(1, (5, 7)), (2, (9,))])
     output = IndexOutput(tmp_path / "output", IndexLayout(3, 8), log)
+    output.root.mkdir()
     with Recorder(output.root) as recorder:
         writer = output.writer(0)
         writer.write(batch_of(log.messages))
         writer.close()
     assert output.contents() == output.model()
     assert Disk.after(recorder).durable() == read_tree(output.root)
+
+
+def test_entries_of_an_adopted_file_survive_a_power_cut(tmp_path: Path) -> None:
+    """A file that another writer has begun is gone on with, and what is added is synced."""
+    log = write_log(tmp_path / "log", [(1, (5, 7)), (2, (9,))])
+    layout = IndexLayout(3, 8)
+    output = IndexOutput(tmp_path / "output", layout, log)
+    writer = output.writer(0)
+    writer.write(batch_of(log.messages[:1]))
+    writer.close()
+    (path,) = output.paths()
+    with Recorder(output.root) as recorder:
+        writer = output.writer(None)
+        writer.write(batch_of(log.messages[1:]))
+        writer.sync()
+        survives = Disk.after(recorder).durable()[f"index/{path.name}"]
+        writer.close()
+    assert output.contents() == output.model()
+    assert survives is not None
+    entries = layout.entry_position(1)
+    assert survives[entries:] == path.read_bytes()[entries:]
 
 
 def test_zeros_of_the_last_entry_may_be_a_hole(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from sinks.kafkatopics import TopicNames, TopicSelection
+from sinks.kafkatopics import TopicNames, TopicSelection, check_topic
 from store.errors import UsageError
 
 LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -24,6 +24,15 @@ def test_ordinary_names_stay_as_they_are() -> None:
     for topic in ("Orders", "order_added", "A-b_9", "_x", "RMQ_x_25"):
         assert TopicNames().of(topic) == topic
         assert TopicNames("rocketmq.{topic}-v1").of(topic) == f"rocketmq.{topic}-v1"
+
+
+def test_a_topic_of_arrivals_is_a_legal_name() -> None:
+    """As Kafka's Topic.validate has it."""
+    for name in ("a", "A-b_9.c", "...", "x" * 249):
+        check_topic(name)
+    for name in ("", ".", "..", "a b", "é", "a/b", "x" * 250):
+        with pytest.raises(UsageError, match="249"):
+            check_topic(name)
 
 
 def test_other_names_are_escaped() -> None:

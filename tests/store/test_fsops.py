@@ -128,8 +128,7 @@ def test_space_that_cannot_be_had_is_no_space(tmp_path: Path) -> None:
 
 
 def test_space_is_looked_for_by_taking_some(tmp_path: Path) -> None:
-    """The space that was taken is given back; only a full disk counts as one, by the kernel's
-    word."""
+    """It is given back; only a full disk counts as one, as the kernel tells it."""
     assert fsops.has_space(tmp_path)
     assert not list(tmp_path.iterdir())
 

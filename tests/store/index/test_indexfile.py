@@ -265,6 +265,23 @@ def test_a_query_without_files_finds_nothing(tmp_path: Path) -> None:
     assert (found.phy_offsets, found.index_last_update_timestamp) == ((), 0)
 
 
+def test_the_first_message_is_that_of_the_oldest_file(tmp_path: Path) -> None:
+    """By its header and its first entry, of which the lower one counts."""
+    layout = IndexLayout(2, 4)
+    files = IndexFiles(tmp_path, layout)
+    assert files.first_phy_offset() is None
+    for name, begin, entry in (("20200101000000000", 700, 500), ("20200102000000000", 1, 1)):
+        data = bytearray(layout.file_size)
+        struct.pack_into(">q", data, 16, begin)
+        struct.pack_into(">iq", data, layout.entry_position(1), 7, entry)
+        (tmp_path / name).write_bytes(data)
+    assert IndexFiles(tmp_path, layout).first_phy_offset() == 500
+    data = bytearray((tmp_path / "20200101000000000").read_bytes())
+    struct.pack_into(">q", data, 16, 300)
+    (tmp_path / "20200101000000000").write_bytes(data)
+    assert IndexFiles(tmp_path, layout).first_phy_offset() == 300
+
+
 def test_a_damaged_chain_ends(tmp_path: Path, seed: int) -> None:
     """Random bytes in slots and entries: a query comes back, with no more than it may."""
     rng = random.Random(seed)

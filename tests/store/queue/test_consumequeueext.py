@@ -253,6 +253,12 @@ def test_recovery_and_truncations_are_those_of_rocketmq(
         assert len(stored_units(scenario.files)) == len(ours)
 
 
+def test_the_least_tag_hash_is_no_address() -> None:
+    """Integer.MIN_VALUE is the hash of some tag (formats.md §6)."""
+    assert not is_ext_addr(-(1 << 31))
+    assert is_ext_addr(-(1 << 31) - 1)
+
+
 def plain_units(directory: Path) -> list[tuple[str, bytes]]:
     """File names and units, by sizes alone as formats.md §6 says; stale bytes may say any size."""
     units = []
