@@ -147,7 +147,7 @@ def test_stages_are_those_that_the_run_serves(tmp_path: Path) -> None:
 
 
 def test_of_several_stores_the_one_that_is_watched_is_shown(tmp_path: Path) -> None:
-    """Whatever path names it; a run of others alone is no run of this store."""
+    """Any path may name it; a run of others alone is no run of this store."""
     scenes = [Scene(tmp_path / name) for name in ("a", "b", "c")]
     for number, scene in enumerate(scenes):
         scene.measures.stage("sync").add(number)
