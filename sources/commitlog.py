@@ -211,7 +211,7 @@ class _LogReader:
             bit_maps = BitMaps(log, settings, partition.filters) if wanted.bit_maps else None
             yield from read_runs(
                 log, partition.start, partition.end, spool, bit_maps.added_to if bit_maps else None,
-                wanted=wanted, **common,
+                syncs_spool=options["syncSpool"], wanted=wanted, **common,
             )  # fmt: skip
             return
         yield from read_rows(

@@ -74,6 +74,8 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
            "`runs`: the output for which they are made, which records how it was built"),
     Option("spool", None, non_empty, "both",
            "`runs`: a directory that driver and tasks share; units pass through it, not Spark"),
+    Option("syncSpool", "false", boolean, "both",
+           "`runs`: make what passes through `spool` durable, for readers on other machines"),
     Option("gather", "{}", Wanted.from_text, "both",
            "`runs`: further columns of a message, for indexes other than the consume queue"),
     Option("storeId", None, non_empty, "both",

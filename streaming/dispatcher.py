@@ -258,8 +258,7 @@ def _start(
     batches: BatchFunction,
 ) -> StreamingQuery:
     options = {
-        "path": str(config.store.resolve()),
-        "mode": "runs",
+        **runs_options(config, indexes),
         "startingOffsets": str(
             spark_checkpoint.read_start(config.spark_directory, plan.watermark.store_id)
             or plan.start
@@ -268,24 +267,33 @@ def _start(
         "sealedEnd": str(batches.progress.log_end),
         "maxBytesPerTrigger": str(config.max_bytes_per_trigger),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
-        # a range that retention removed is listed as lost, as a broker moves on to the log's start
-        "failOnDataLoss": "false",
-        "output": str(config.output.resolve()),
-        "verifyCrc": str(indexes.settings.verify_crc).lower(),
-        "gather": indexes.wanted.to_text(),
     }
     if str(spark.sparkContext.master).startswith("local"):
         options["spool"] = str(config.spool_directory.resolve())
-    if config.broker_conf is not None:
-        options["brokerConf"] = str(config.broker_conf.resolve())
-    if indexes.settings.mapped_file_size_commit_log is not None:
-        options["commitLogFileSize"] = str(indexes.settings.mapped_file_size_commit_log)
     stream = spark.readStream.format(CommitLogDataSource.name()).options(**options).load()
     query = stream.writeStream.queryName("reput").foreachBatch(batches)
     query = query.option("checkpointLocation", str(config.spark_directory.resolve()))
     if config.once:
         return query.trigger(availableNow=True).start()
     return query.start()
+
+
+def runs_options(config: DispatcherConfig, indexes: Indexes) -> dict[str, str]:
+    """Return the options by which the source yields what the indexes of an output need."""
+    options = {
+        "path": str(config.store.resolve()),
+        "mode": "runs",
+        # a range that retention removed is listed as lost, as a broker moves on to the log's start
+        "failOnDataLoss": "false",
+        "output": str(config.output.resolve()),
+        "verifyCrc": str(indexes.settings.verify_crc).lower(),
+        "gather": indexes.wanted.to_text(),
+    }
+    if config.broker_conf is not None:
+        options["brokerConf"] = str(config.broker_conf.resolve())
+    if indexes.settings.mapped_file_size_commit_log is not None:
+        options["commitLogFileSize"] = str(indexes.settings.mapped_file_size_commit_log)
+    return options
 
 
 def _await_planner(query: StreamingQuery) -> None:

@@ -23,6 +23,7 @@ from store.runs.dispatch import (
     Run,
     ScannedRange,
 )
+from store.runs.manifest import QueueManifest
 from store.runs.packedschema import PACKED_SCHEMA, RowKind
 from store.runs.scan import PackedChunk, runs_of, scan
 from store.runs.spool import ScanMark, SpoolReader, SpoolWriter
@@ -38,13 +39,15 @@ def read_runs(
     end: int,
     spool_directory: Path | None,
     add_bit_maps: AddBitMaps | None = None,
+    *,
+    syncs_spool: bool = False,
     **scan_options: Any,
 ) -> Iterator[pa.RecordBatch]:
     """Read [start, end) of the log in the packed form, with units in the spool if there is one.
 
-    ``scan_options`` are passed to ``scan``.
+    With ``syncs_spool`` they are durable there at the end. ``scan_options`` are passed to ``scan``.
     """
-    spool = SpoolWriter(spool_directory)
+    spool = SpoolWriter(spool_directory, is_durable=syncs_spool)
     if spool_directory is None:
         mark = None
     else:
@@ -78,9 +81,21 @@ def _rows(
                 plannedEndOffset=item.planned_end,
                 lastRecordOffset=item.last_record_offset,
                 units=item.settings.to_text().encode(),
+                unitCount=item.unit_count,
             )
         else:
             yield _bad_row(item)
+
+
+def queue_row(manifest: QueueManifest) -> pa.RecordBatch:
+    """The row of a queue that a task has written, in place of its runs."""
+    return _one_row(
+        kind=RowKind.QUEUE,
+        messageCount=manifest.unit_count,
+        firstPhysicalOffset=manifest.first_physical_offset,
+        endPhysicalOffset=manifest.end_physical_offset,
+        units=manifest.to_text().encode(),
+    )
 
 
 def _bad_row(bad: BadRange) -> pa.RecordBatch:
@@ -189,7 +204,7 @@ def _queue_offsets(chunk: PackedChunk, bounds: Any, contiguous: Any) -> pa.Array
 
 def unpack(
     batches: Iterable[pa.RecordBatch], spool: SpoolReader
-) -> Iterator[Run | BadRange | ScannedRange | IndexEntries]:
+) -> Iterator[Run | BadRange | ScannedRange | IndexEntries | QueueManifest]:
     """Rows of the packed form as objects; units stay in Arrow's or the spool's memory."""
     for batch in batches:
         buffers = {name: _values(batch.column(name)) for name in ("units", "queueOffsets")}
@@ -213,7 +228,10 @@ def unpack(
                     message_count=row["messageCount"],
                     last_record_offset=row["lastRecordOffset"],
                     settings=BatchSettings.from_text(_text(buffers["units"][index])),
+                    unit_count=row["unitCount"],
                 )
+            elif kind == RowKind.QUEUE:
+                yield QueueManifest.from_text(_text(buffers["units"][index]))
             else:
                 yield BadRange(
                     row["firstPhysicalOffset"], row["endPhysicalOffset"], Status(row["status"])
@@ -231,7 +249,7 @@ def _data(
 
 def _text(value: pa.Buffer | None) -> str:
     if value is None:
-        raise ValueError("a SCANNED row of the packed form lacks its batch settings")
+        raise ValueError("a SCANNED or QUEUE row of the packed form lacks its text")
     return str(memoryview(value), "utf-8")
 
 

@@ -3,8 +3,9 @@
 ``queueOffsets`` is int64 little-endian, null if they increase by one from ``firstQueueOffset``.
 ``units`` holds the columns of the run one after the other, ``bytesPerMessage`` wide together:
 units, details, bit maps; in an INDEX row the columns of IndexEntries, in a SCANNED row the text of
-its BatchSettings. They are in the row itself or, at ``spoolPosition``, in a file of the spool
-(``store.runs.spool``). ``status`` is the ``store.log.record.Status`` of a BAD range.
+its BatchSettings, in a QUEUE row that of its QueueManifest. They are in the row itself or, at
+``spoolPosition``, in a file of the spool (``store.runs.spool``).
+``status`` is the ``store.log.record.Status`` of a BAD range, ``unitCount`` is of a SCANNED one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class RowKind(IntEnum):
     SCANNED = 1
     BAD = 2
     INDEX = 3
+    QUEUE = 4
+    """A queue that a task has written, in place of its runs."""
 
 
 PACKED_SCHEMA = pa.schema(
@@ -41,5 +44,6 @@ PACKED_SCHEMA = pa.schema(
         pa.field("plannedEndOffset", pa.int64()),
         pa.field("lastRecordOffset", pa.int64()),
         pa.field("status", pa.int32()),
+        pa.field("unitCount", pa.int64()),
     ]
 )

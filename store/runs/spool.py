@@ -85,9 +85,11 @@ def remove_marks(directory: Path) -> None:
 class SpoolWriter:
     """The file of one task attempt, created on first use."""
 
-    def __init__(self, directory: Path | None) -> None:
-        """With ``directory`` None nothing is spooled."""
+    def __init__(self, directory: Path | None, *, is_durable: bool = False) -> None:
+        """With ``directory`` None nothing is spooled; with ``is_durable`` what was spooled outlives
+        this machine once the file is closed."""
         self._path = directory and directory / uuid.uuid4().hex
+        self._is_durable = is_durable
         self._fd = -1
         self._size = 0
 
@@ -119,17 +121,23 @@ class SpoolWriter:
         return position
 
     def close(self) -> None:
-        """Close the file; from now on the reader owns it."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Close the file; from now on the reader owns it. Raises SyncError."""
+        if self._path is not None and self._fd >= 0:
+            try:
+                if self._is_durable:
+                    fsops.sync(self._fd, self._path)
+            finally:
+                os.close(self._fd)
+                self._fd = -1
 
 
 class SpoolReader:
     """Takes the files of one batch out of the spool."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, keeps_files: bool = False) -> None:
+        """With ``keeps_files`` the files stay for other readers."""
         self._directory = directory
+        self._keeps_files = keeps_files
         self._taken: dict[str, memoryview] = {}
 
     def take(self, name: str, position: int, size: int) -> memoryview:
@@ -157,7 +165,8 @@ class SpoolReader:
             raise StoreError(
                 f"cannot read spool file {path}: {error}; nothing was written"
             ) from error
-        fsops.unlink(path)
+        if not self._keeps_files:
+            fsops.unlink(path)
         return memoryview(mapped)
 
 
