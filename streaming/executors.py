@@ -31,10 +31,8 @@ from sources.schemas import RUNS_SCHEMA
 from store import fsops
 from store.errors import StoreError
 from store.log.commitlog import CommitLog
-from store.runs.dispatch import DispatchBatch, DispatchCounts, ScannedRange
-from store.runs.packed import unpack
-from store.runs.scan import assemble
-from store.runs.spool import SpoolReader, scanned_bytes
+from store.runs.dispatch import DispatchBatch, DispatchCounts
+from store.runs.spool import scanned_bytes
 from store.state.built import settings_of
 from streaming.commit import Committer
 from streaming.config import DispatcherConfig
@@ -42,7 +40,7 @@ from streaming.dispatcher import POLL_SECONDS, run_dispatcher, runs_options
 from streaming.followers import Followers
 from streaming.jvm import Jvm
 from streaming.progress import Progress
-from streaming.queuetask import SORT_COLUMNS, SPOOL_DIRECTORY, QueueTask
+from streaming.queuetask import SORT_COLUMNS, QueueTask
 from streaming.session import session
 from streaming.sparkerrors import error_of_ours, first_line
 from streaming.startup import Start, plan_start
@@ -99,9 +97,8 @@ class _Job:
         epoch: Path,
     ) -> None:
         self._spark = spark
-        self._indexes = start.indexes
-        self._spool = epoch.resolve() / SPOOL_DIRECTORY
-        fsops.make_directories(self._spool, epoch)
+        self._task = QueueTask(start.indexes, epoch.resolve())
+        fsops.make_directories(self._task.spool, epoch.resolve())
         file_count = -(-(start.log_end - start.plan.start) // log.file_size)
         cores = spark.sparkContext.defaultParallelism
         self._part_count = max(PARTS_PER_CORE * cores, file_count)
@@ -110,7 +107,7 @@ class _Job:
             "startingOffsets": str(start.plan.start),
             "endingOffsets": str(start.log_end),
             "minPartitions": str(self._part_count),
-            "spool": str(self._spool),
+            "spool": str(self._task.spool),
             # a node that is lost must not take along what a task on another one reads
             "syncSpool": "true",
         }
@@ -126,7 +123,7 @@ class _Job:
             while wait([answers], POLL_SECONDS).not_done:
                 if stop.is_set():
                     self._spark.sparkContext.cancelAllJobs()
-                progress.ahead_bytes = scanned_bytes(self._spool)
+                progress.ahead_bytes = scanned_bytes(self._task.spool)
                 show(progress)
             try:
                 rows = answers.result()
@@ -136,34 +133,15 @@ class _Job:
                 raise error_of_ours(error) or StoreError(
                     f"the rebuild failed: {first_line(error)}"
                 ) from error
-        return self._batch(rows)
+        return self._task.batch_of(rows)
 
     def _collect(self) -> Sequence[pa.RecordBatch]:
         frame = self._spark.read.format(CommitLogDataSource.name()).options(**self._options).load()
         frame = frame.repartition(self._part_count, *SORT_COLUMNS[:2])
         frame = frame.sortWithinPartitions(*SORT_COLUMNS)
-        frame = _mapped(frame, QueueTask(self._indexes, self._spool.parent))
+        frame = _mapped(frame, self._task)
         rows: Sequence[pa.RecordBatch] = frame._collect_as_arrow()  # type: ignore[operator]
         return rows
-
-    def _batch(self, rows: Sequence[pa.RecordBatch]) -> DispatchBatch | None:
-        items = list(unpack(rows, SpoolReader(self._spool, keeps_files=True)))
-        batch = assemble(items)
-        if batch is None:
-            return None
-        scanned = sum(item.unit_count for item in items if isinstance(item, ScannedRange))
-        written = sum(queue.unit_count for queue in batch.queues)
-        if written != scanned:
-            raise StoreError(
-                f"executors have scanned {scanned} units and written {written}: nothing is "
-                "replaced; start again, and report it"
-            )
-        if batch.batch_topics != self._indexes.batch_topics:
-            raise StoreError(
-                "config/topics.json has other batch topics than when the rebuild began: nothing "
-                "is replaced; start again"
-            )
-        return batch
 
 
 def _mapped(frame: DataFrame, task: QueueTask) -> DataFrame:

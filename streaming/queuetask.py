@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -23,10 +23,11 @@ from checkpoints import STATE_DIRECTORY
 from store import fsops
 from store.errors import OutputError, StoreError
 from store.queue.consumequeue import QueueKey, topic_directory
-from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter, Run
+from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter, Run, ScannedRange
 from store.runs.manifest import QueueManifest, written_files
 from store.runs.packed import queue_row, unpack
 from store.runs.packedschema import RowKind
+from store.runs.scan import assemble
 from store.runs.spool import SpoolReader
 from store.state.ledger import Ledger
 from streaming.indexes import Indexes
@@ -46,6 +47,11 @@ class QueueTask:
     epoch: Path
     """The directory of this rebuild, on a file system that all nodes share."""
 
+    @property
+    def spool(self) -> Path:
+        """The directory through which units reach the tasks."""
+        return self.epoch / SPOOL_DIRECTORY
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the queues of ``batches`` durably; yield their manifests and the other rows.
 
@@ -53,7 +59,7 @@ class QueueTask:
         the epoch is over.
         """
         others: list[pa.RecordBatch] = []
-        spool = SpoolReader(self.epoch / SPOOL_DIRECTORY, keeps_files=True)
+        spool = SpoolReader(self.spool, keeps_files=True)
 
         def runs() -> Iterator[Run]:
             for batch in batches:
@@ -72,6 +78,27 @@ class QueueTask:
                 attempt.sync()
         yield from (rows for rows in others if len(rows))
         yield from map(queue_row, manifests)
+
+    def batch_of(self, answers: Iterable[pa.RecordBatch]) -> DispatchBatch | None:
+        """Return the answers of all tasks as one batch, on the driver; None where the parts of the
+        log do not join, or there are none. Raises StoreError where a unit has no writer."""
+        items = list(unpack(answers, SpoolReader(self.spool, keeps_files=True)))
+        batch = assemble(items)
+        if batch is None:
+            return None
+        scanned = sum(item.unit_count for item in items if isinstance(item, ScannedRange))
+        written = sum(queue.unit_count for queue in batch.queues)
+        if written != scanned:
+            raise StoreError(
+                f"executors have scanned {scanned} units and written {written}: nothing is "
+                "replaced; start again, and report it"
+            )
+        if batch.batch_topics != self.indexes.batch_topics:
+            raise StoreError(
+                f"{self.indexes.settings.root}/config/topics.json has other batch topics than when "
+                "the rebuild began: nothing is replaced; start again"
+            )
+        return batch
 
 
 class _Attempt:

@@ -108,9 +108,7 @@ class Cluster:
         """Start a worker; wait for its registration with ``wait_for`` of the master."""
         work = self._directory / "work"
         size = ("--cores", str(cores), "--memory", "1g", "--work-dir", str(work))
-        worker = Daemon(
-            self._directory, f"{_PACKAGE}.worker.Worker", *_ADDRESS, *size, self.url
-        )
+        worker = Daemon(self._directory, f"{_PACKAGE}.worker.Worker", *_ADDRESS, *size, self.url)
         self.workers.append(worker)
         return worker
 
