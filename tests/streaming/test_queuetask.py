@@ -14,13 +14,15 @@ import pytest
 from checkpoints.swap import clear_aside, epoch_of
 from sinks.executorqueues import ExecutorQueues
 from sources.bitmaps import BitMaps
+from store import fsops
 from store.config import read_store_settings
-from store.errors import StoreError
+from store.errors import StoreError, SyncError
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
 from store.queue.queuetype import find_batch_topics
 from store.runs.dispatch import DispatchBatch
 from store.runs.packed import read_runs
+from store.runs.spool import SpoolWriter
 from store.state.ledger import Ledger
 from streaming.indexes import Indexes
 from streaming.queuetask import SORT_COLUMNS, QueueTask
@@ -114,6 +116,28 @@ def test_an_attempt_of_an_epoch_that_is_over_writes_nothing(scene: Scene, over: 
     with pytest.raises(StoreError, match=r"^node \S+ cannot write queues: .* epoch that is gone"):
         list(scene.task(iter(scene.rows)))
     assert [*scene.output.parent.iterdir()] == [scene.output]
+
+
+def test_nothing_is_answered_that_is_not_durable(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first sync of an attempt, of the spool and of what was moved in fails: so does each."""
+
+    def failing() -> None:
+        monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints("sync:1=EIO"))
+
+    failing()
+    with pytest.raises(SyncError, match=r"attempt-\w+/consumequeue|attempt-\w+/batchconsumequeue"):
+        list(scene.task(iter(scene.rows)))
+    failing()
+    spool = SpoolWriter(scene.task.spool, is_durable=True)
+    assert spool.write(memoryview(bytes(1 << 16))) == 0
+    with pytest.raises(SyncError, match="spool"):
+        spool.close()
+    batch = batch_of(scene)
+    failing()
+    with pytest.raises(SyncError, match=str(scene.output)):
+        scene.move_in(batch)
 
 
 def test_a_start_ends_the_epoch_of_a_killed_one(tmp_path: Path) -> None:
