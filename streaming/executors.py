@@ -77,6 +77,10 @@ def build_on_executors(
             with epoch_of(config.output) as epoch:
                 batch = _Job(config, spark, log, start, epoch).run(progress, stop, show)
                 if batch is not None:
+                    logger.info(
+                        "executors wrote the queues, moving them in: queues=%d seconds=%.1f",
+                        len(batch.queues), time.monotonic() - progress.started,
+                    )  # fmt: skip
                     progress.advance(batch.end, _commit(config, log, start, batch))
         if batch is None and begin < start.log_end and not stop.is_set():
             logger.warning("parts of the log do not join: one writer builds the queues")

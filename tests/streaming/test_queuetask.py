@@ -73,7 +73,7 @@ class Scene:
 
 @pytest.fixture
 def over() -> Iterator[ExitStack]:
-    """What ends the epoch when it is closed."""
+    """Ends the epoch when it is closed."""
     with ExitStack() as held:
         yield held
 
