@@ -9,10 +9,9 @@ BENCH_STAMP := $(VENV)/.installed-bench
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 MUTATION_STAMP := $(VENV)/.installed-mutation
 TARGET ?= frame
-SECONDS ?= 3600
 
 .PHONY: help install run demo test test-durability test-slow lint format bench bench-quick docs build clean \
-	canaries crash-images fuzz mutants power-cut torture
+	canaries crash-images fuzz mutants power-cut soak torture
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -46,7 +45,7 @@ power-cut: install ## cut the power N times (1000) on a real kernel in a process
 	$(BIN)/python -m tests.crash.powercut $(or $(N),1000) $(if $(SEED),--seed $(SEED))
 
 fuzz: $(FUZZ_STAMP) ## fuzz TARGET (frame), guided by coverage, for SECONDS (3600)
-	$(BIN)/python -m tests.fuzz $(TARGET) --seconds $(SECONDS)
+	$(BIN)/python -m tests.fuzz $(TARGET) --seconds $(or $(SECONDS),3600)
 
 $(FUZZ_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]' $(EDITABLE)
@@ -55,6 +54,10 @@ $(FUZZ_STAMP): $(STAMP)
 torture: install ## try faults by the hundred thousand; KIND=log-rot N=1000 SEED=7 FIRST=0 for a part
 	$(BIN)/python -m tests.torture $(KIND) $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FIRST),--first $(FIRST))
+
+soak: install ## follow a live log for SECONDS (7200) with a fault every ten; SEED=n DIRECTORY=... keeps its report
+	$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),7200) $(if $(SEED),--seed $(SEED)) \
+		$(if $(DIRECTORY),--directory $(DIRECTORY))
 
 canaries: install ## seed faults that tests must notice; N=20 of them, NAME=..., RESUME=1
 	$(BIN)/python -m tests.canaries $(N) $(NAME) $(if $(RESUME),--resume)

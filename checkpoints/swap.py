@@ -1,7 +1,7 @@
 """Swap a rebuilt output in atomically, crash-safe at every step.
 
 OUTPUT/.reput-rebuild/new/        the parts, built there as below an output of its own
-OUTPUT/.reput-rebuild/epoch-ID/   attempts of tasks that build queues on executors, and their spool
+OUTPUT/.reput-rebuild/epoch-ID/   attempts of tasks that build queues on executors
 OUTPUT/.reput-rebuild/swap.json   the parts to be swapped; written when all of them are durable
 OUTPUT/NAME.replaced-N            the part that stood there before
 

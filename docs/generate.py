@@ -13,6 +13,7 @@ import typer.main
 
 import bench.page
 import docs.manual
+import docs.screenshot
 import store.rows.rowschema
 from reput.cli import app
 from sources.commitlogoptions import COMMIT_LOG_OPTIONS
@@ -65,10 +66,10 @@ def command_options(name: str) -> str:
 
 def metrics() -> str:
     """The series of a run's metrics."""
-    lines = ["| series | type | label | meaning |", "|---|---|---|---|"]
+    lines = ["| series | type | labels | meaning |", "|---|---|---|---|"]
     for one in SERIES:
-        label = f"`{one.label}`" if one.label else ""
-        lines.append(f"| `{PREFIX}{one.name}` | {one.kind} | {label} | {one.meaning} |")
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        lines.append(f"| `{PREFIX}{one.name}` | {one.kind} | {labels} | {one.meaning} |")
     return "\n".join(lines)
 
 
@@ -82,7 +83,10 @@ def prometheus_rule() -> str:
 def files() -> dict[str, str]:
     """Path -> text of the files that are generated as a whole."""
     manual = {f"docs/man/{name}": text for name, text in docs.manual.pages().items()}
-    return manual | {"deploy/kubernetes/prometheusrule.yml": prometheus_rule()}
+    return manual | {
+        "deploy/kubernetes/prometheusrule.yml": prometheus_rule(),
+        "docs/top.svg": docs.screenshot.picture(),
+    }
 
 
 def row_columns() -> str:

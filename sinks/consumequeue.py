@@ -38,6 +38,7 @@ from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
 from store.state.ledger import QUEUE_OFFSET_GAP, Ledger, LedgerEntry, escaped
 
 MAX_BLANK_UNITS = 1 << 24
+LONG_RUN_UNITS = 1 << 12
 MAX_QUEUE_OFFSET = ((1 << 63) - 1) // CQ_STORE_UNIT_SIZE - (1 << 32)
 """Positions stay below 2^63 bytes, a file's length included."""
 
@@ -277,7 +278,10 @@ def _count_built(units: NDArray[np.void], max_physic_offset: int) -> int:
 
 
 def _joined(runs: list[Run]) -> list[Run]:
-    """Join a queue's runs if their queue offsets are consecutive: one write, one sync."""
+    """Join a queue's short runs if their queue offsets are consecutive, for one write; a copy of
+    long ones would take longer than their writes."""
+    if sum(map(len, runs)) >= LONG_RUN_UNITS * len(runs):
+        return runs
     for before, after in pairwise(runs):
         follows = before.first_queue_offset + len(before) == after.first_queue_offset
         if before.queue_offsets is not None or after.queue_offsets is not None or not follows:
@@ -287,7 +291,7 @@ def _joined(runs: list[Run]) -> list[Run]:
     if len(runs) == 1:
         return runs
     # joined as bytes, because numpy's concatenate would convert the byte order
-    joined = np.frombuffer(b"".join([run.units.tobytes() for run in runs]), UNIT_DTYPE)
+    joined = np.frombuffer(b"".join([run.units.view(np.uint8).data for run in runs]), UNIT_DTYPE)
     return [
         replace(
             runs[0],

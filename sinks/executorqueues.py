@@ -48,7 +48,7 @@ class ExecutorQueues:
         for queue in queues:
             for path in dict.fromkeys(Path(file.path).parent for file in queue.files):
                 fsops.create_directories(self._output / path.parent, self._output)
-                fsops.move(queue.attempt / path, self._output / path)
+                fsops.rename(queue.attempt / path, self._output / path, durable=False)
                 self._has_moved = True
             for entry in queue.ledger:
                 self._ledger.add(entry)

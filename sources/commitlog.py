@@ -10,8 +10,10 @@ sends copies of it to the tasks, which only call ``read``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +51,7 @@ from store.errors import CommitLogDataLossError
 from store.filetimes import Watched
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail, Window, record_starts, walk
-from store.runs.dispatch import BatchSettings
+from store.runs.dispatch import BatchSettings, ScannedRange
 from store.state.built import settings_of
 from store.state.logoffset import offset_json, parse_offset
 
@@ -57,15 +59,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MIN_PARTITION_BYTES = 1 << 20
+LOOK_SECONDS = 0.04
+"""Time between two looks at the log's end while a query waits for a message there."""
+LEAST_PART = 64
+"""A part is at least this fraction of its batch: each costs two milliseconds."""
 
 
 @dataclass
 class LogPartition(InputPartition):
-    """The range [start, end) of the log, and the settings by which all partitions of a batch are
-    read."""
+    """Ranges [start, end) of the log, and the settings by which all partitions of a batch are read.
 
-    start: int
-    end: int
+    It is one range, or all parts of the batch: the tasks of a batch with a spool share them
+    (``store.runs.spool``).
+    """
+
+    ranges: tuple[tuple[int, int], ...]
     settings: BatchSettings
     filters: object
     """The document of consumerFilter.json if bit maps are wanted."""
@@ -163,17 +171,18 @@ class _LogReader:
         """
         _, log = self._store()
         log.refresh()
-        size = end - start
-        wanted = max(self.options["minPartitions"], -(-size // max(log.file_size, 1)))
-        count = max(1, min(wanted, size // MIN_PARTITION_BYTES))
+        wanted = self.options["minPartitions"]
+        sizes = _even_sizes(end - start, wanted, log.file_size)
+        if self.options["spool"] is not None:
+            sizes = _shrinking_sizes(end - start, wanted, log.file_size)
         window = Window(log)
-        cuts = [start]
-        for index in range(1, count):
-            ideal = start + index * size // count
+        cuts, ideal = [start], start
+        for size in sizes[:-1]:
+            ideal += size
             segment = log.segment_at(ideal)
             if segment is None:
                 continue
-            file_end, near = segment.start + log.file_size, size // count // 32
+            file_end, near = segment.start + log.file_size, size // 32
             if ideal - segment.start <= near:
                 cut = segment.start
             elif file_end - ideal <= near:
@@ -185,20 +194,16 @@ class _LogReader:
             if cuts[-1] < cut < end:
                 cuts.append(cut)
         now = self._settings_now()
-        return [LogPartition(a, b, *now) for a, b in zip(cuts, [*cuts[1:], end], strict=True)]
+        ranges = tuple(pairwise([*cuts, end]))
+        if self.options["spool"] is not None:
+            return [LogPartition(ranges, *now)] * min(wanted, len(ranges))
+        return [LogPartition((one,), *now) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one partition. Called in tasks, again after a failure; changes nothing."""
+        """Read one partition. Called in tasks, again after a failure; changes nothing but the
+        spool."""
         if not isinstance(partition, LogPartition):
             return  # Spark's stand-in for an empty plan
-        # among the processes that Spark starts for a query, only the tasks need kernels and Arrow
-        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
-
-        from sources.bitmaps import BitMaps  # noqa: PLC0415
-        from store.rows.rows import read_rows  # noqa: PLC0415
-        from store.runs.packed import read_runs  # noqa: PLC0415
-
-        settings, log = self._store()
         options = self.options
         common: dict[str, Any] = {
             "delay_levels_ms": partition.settings.delay_levels_ms,
@@ -206,23 +211,66 @@ class _LogReader:
             "fail_on_data_loss": options["failOnDataLoss"],
         }
         if options["mode"] == "runs":
-            spool = Path(options["spool"]) if options["spool"] else None
-            wanted = options["gather"].with_batch_topics(partition.settings.batch_topics)
-            bit_maps = BitMaps(log, settings, partition.filters) if wanted.bit_maps else None
-            yield from read_runs(
-                log, partition.start, partition.end, spool, bit_maps.added_to if bit_maps else None,
-                syncs_spool=options["syncSpool"], wanted=wanted, **common,
-            )  # fmt: skip
+            yield from self._read_runs(partition, common)
             return
+        # among the processes that Spark starts for a query, only the tasks need kernels and Arrow
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+        from store.rows.rows import read_rows  # noqa: PLC0415
+
+        ((start, end),) = partition.ranges
         yield from read_rows(
-            log,
-            partition.start,
-            partition.end,
+            self._store()[1],
+            start,
+            end,
             to_arrow_schema(self._schema, timezone="UTC"),
             fail_on_corrupt=options["onCorrupt"] == "fail",
             max_inflated_bytes=options["maxInflatedBytes"] if options["inflateBodies"] else None,
             **common,
         )
+
+    def _read_runs(
+        self, partition: LogPartition, common: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        from sources.bitmaps import BitMaps  # noqa: PLC0415
+        from store.runs.packed import read_runs, scanned_row  # noqa: PLC0415
+        from store.runs.spool import claim, is_open, write_part  # noqa: PLC0415
+
+        settings, log = self._store()
+        wanted = self.options["gather"].with_batch_topics(partition.settings.batch_topics)
+        bit_maps = BitMaps(log, settings, partition.filters).added_to if wanted.bit_maps else None
+        common |= {"add_bit_maps": bit_maps, "wanted": wanted}
+        if self.options["spool"] is None:
+            ((start, end),) = partition.ranges
+            yield from read_runs(log, start, end, **common)
+            return
+        spool = Path(self.options["spool"])
+        for start, end in partition.ranges:
+            # the first part always, so that a batch that has begun when a run is stopped gets on
+            may_claim = start == partition.ranges[0][0] or is_open(spool)
+            if may_claim and (claimed := claim(spool, start)) is not None:
+                with claimed:
+                    rows = read_runs(log, start, end, reached=claimed.reached, **common)
+                    write_part(spool, start, rows)
+                    claimed.reached(end, at_once=True)
+        (start, _), (_, end) = partition.ranges[0], partition.ranges[-1]
+        yield scanned_row(ScannedRange(start, end, end, 0, -1, partition.settings, 0))
+
+
+def _even_sizes(size: int, wanted: int, largest: int) -> list[int]:
+    """Return the sizes of equal parts, at least as many as ``wanted`` unless they are small."""
+    count = max(1, min(max(wanted, -(-size // max(largest, 1))), size // MIN_PARTITION_BYTES))
+    return [(index + 1) * size // count - index * size // count for index in range(count)]
+
+
+def _shrinking_sizes(size: int, tasks: int, largest: int) -> list[int]:
+    """Return the sizes of parts for tasks that share them: large ones first, since fewer runs are
+    less work, and small ones last, so that tasks end together and the last part is soon written."""
+    least, sizes = max(MIN_PARTITION_BYTES, size // LEAST_PART), []
+    while size > 2 * least:
+        sizes.append(max(least, min(size // (2 * tasks), largest)))
+        size -= sizes[-1]
+    return [*sizes, size]
 
 
 class CommitLogBatchReader(_LogReader, DataSourceReader):
@@ -298,10 +346,10 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         self._frozen_end = self._sealed_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch. Called in the planner every 10 ms when idle; it then
-        costs a stat and a small read."""
+        """Return the end of the next batch. Called in the planner, when idle 10 ms after each
+        answer; a look then costs a stat and a small read."""
         begin = self._parsed(start)
-        end = self._end(begin)
+        end = self._end(begin, (self.options["maxWaitMs"] or 0) / 1000)
         check_no_loss(self._store()[1], begin, end, self.options["failOnDataLoss"])
         if end <= begin:
             return start
@@ -311,14 +359,17 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         """Return the log's end. Called in the planner for progress reports."""
         return offset_json(self._store_id, self._end(0))
 
-    def _end(self, begin: int) -> int:
+    def _end(self, begin: int, wait_seconds: float = 0.0) -> int:
         if self._frozen_end is not None:
             return self._frozen_end
         start = max(begin, self.options["sealedEnd"] or 0)
         if self._tail is None:
             # Trigger.Once asks a single time: that answer must include the last record, too
             return self._log_tail().settled(start, patient=True)
-        return self._log_tail().poll(start)
+        deadline = time.monotonic() + (wait_seconds if start == begin else 0.0)
+        while (end := self._log_tail().poll(start)) <= start and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        return end
 
     def _sealed_end(self) -> int:
         known: int | None = self.options["sealedEnd"]

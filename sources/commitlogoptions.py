@@ -49,6 +49,10 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
     Option("sealedEnd", None, offset_or(), "stream",
            "a physical offset up to which the caller has found the log whole: nothing before it is "
            "checked again, and Trigger.AvailableNow ends there"),
+    Option("maxWaitMs", None, positive, "stream",
+           "at the log's end, wait up to this long for a message before the query is told that "
+           "there is none: an idle query then costs little; not for a query of several streams, "
+           "which would wait for each other"),
     Option("failOnDataLoss", "true", boolean, "both",
            "whether missing commitlog files and a log that shrank are errors"),
     Option("maxOffsetsPerTrigger", None, positive, "stream",
@@ -73,9 +77,7 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
     Option("output", None, non_empty, "both",
            "`runs`: the output for which they are made, which records how it was built"),
     Option("spool", None, non_empty, "both",
-           "`runs`: a directory that driver and tasks share; units pass through it, not Spark"),
-    Option("syncSpool", "false", boolean, "both",
-           "`runs`: make what passes through `spool` durable, for readers on other machines"),
+           "`runs`: a directory that driver and tasks share; rows pass through it, not Spark"),
     Option("gather", "{}", Wanted.from_text, "both",
            "`runs`: further columns of a message, for indexes other than the consume queue"),
     Option("storeId", None, non_empty, "both",

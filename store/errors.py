@@ -14,7 +14,7 @@ ReputError
     ├── OwnershipError     another process writes here
     └── OutputError        the output cannot be written
         ├── NoSpaceError   the disk is full: nothing advanced, a retry may succeed
-        └── SyncError      fsync failed: pages may be lost, this process must end
+        └── SyncError      fsync failed: pages may be lost, this run must end
 """
 
 from __future__ import annotations

@@ -149,6 +149,17 @@ def open_for_writing(path: str | Path, size: int | None = None) -> int:
     return fd
 
 
+def create_exclusively(path: Path) -> int | None:
+    """Create ``path`` and open it for writing; None if it exists. Raises OutputError."""
+    try:
+        _failpoints.reach("open", str(path))
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        return None
+    except OSError as error:
+        raise output_error(error, "create", path) from error
+
+
 def pwrite(fd: int, data: bytes | memoryview, offset: int, path: str | Path) -> None:
     """Write all of ``data`` at ``offset``, continuing after short writes; raises OutputError."""
     view = memoryview(data).cast("B")
@@ -264,19 +275,15 @@ def _open_directory(path: Path) -> int:
         raise _sync_error(error, path) from error
 
 
-def rename(source: Path, target: Path) -> None:
-    """Rename durably within one file system."""
-    move(source, target)
-    sync_directory(target.parent)
-
-
-def move(source: Path, target: Path) -> None:
-    """Rename within one file system, durably only when that is synced."""
+def rename(source: Path, target: Path, *, durable: bool = True) -> None:
+    """Rename within one file system: durably, unless nothing depends on it or the caller syncs."""
     try:
         _failpoints.reach("rename", str(source))
         source.rename(target)
     except OSError as error:
         raise output_error(error, "rename", source) from error
+    if durable:
+        sync_directory(target.parent)
 
 
 def exchange(first: Path, second: Path) -> bool:

@@ -222,10 +222,11 @@ class Committer:
             self._measures.note_durable(stored)
             self._followers.advance(batch.end)
             self._on_watermark(batch.runs)
+        if self._measures.queues is not None:
+            self._measures.queues.note(batch.runs)
         self._watermark.check_owned()
         self._store_checkpoint.write(current, self._writers, only_if_due=True)
         self._expire()
-        logger.debug("batch: end=%d messages=%d", batch.end, counts.messages)
         return counts
 
     def _check_log(self) -> None:

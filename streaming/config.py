@@ -14,9 +14,12 @@ from store.log.commitlog import CommitLog
 from store.queue.queuetype import read_queue_types
 
 DEFAULT_LATENCY_MS = 140
-DEFAULT_MAX_BYTES_PER_TRIGGER = 2304 << 20
-"""Two files of the log and the part of the newest one that is filled, so that a small remainder
-makes no batch of its own."""
+DEFAULT_MAX_BYTES_PER_TRIGGER = 16 << 30
+"""A batch is committed in parts, so that it may be large: what it costs Spark is paid once. A start
+after a kill scans up to this much again."""
+MAX_BYTES_THROUGH_SPARK = 2304 << 20
+"""The limit of batches whose units pass through Spark's memory: two files of the log and the part
+of the newest one that is filled."""
 
 
 @dataclass(frozen=True, slots=True)

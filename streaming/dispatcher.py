@@ -27,13 +27,14 @@ from store import fsops
 from store.config import FILE_NAME as BROKER_CONF
 from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
 from store.errors import NoSpaceError, ReputError, StoreError, UsageError
-from store.filetimes import Watched
+from store.filetimes import LookTimer, Watched
 from store.log.commitlog import CommitLog
 from store.runs.dispatch import Run
+from store.runs.spool import open_spool
 from store.state.built import settings_of
 from store.state.logoffset import parse_offset
 from streaming.commit import Committer
-from streaming.config import DispatcherConfig
+from streaming.config import MAX_BYTES_THROUGH_SPARK, DispatcherConfig
 from streaming.followers import Followers
 from streaming.foreachbatch import BatchFunction
 from streaming.indexes import Indexes
@@ -43,10 +44,16 @@ from streaming.progress import Progress
 from streaming.session import session
 from streaming.space import SpaceWait
 from streaming.sparkerrors import error_of_ours, first_line
+from streaming.sparkmetrics import BatchListener, LagGauge
 from streaming.startup import plan_start, take_over
 from streaming.tail import Tail
 
 POLL_SECONDS = 0.25
+_CALLBACKS = threading.Lock()
+"""pyspark prepares the JVM's calls of foreachBatch functions without a lock."""
+IDLE_WAIT_MS = 1000
+"""Time for which the source waits at the log's end before it answers: what Spark does in between
+takes most of an idle query's CPU time."""
 PLANNER_SECONDS = 10.0
 
 logger = logging.getLogger("reput")
@@ -59,14 +66,17 @@ def run_dispatcher(
     jvm: Jvm | None = None,
     on_watermark: Callable[[StoreSettings, Sequence[Run] | None], None] = lambda *_: None,
     measures: Measures | None = None,
+    spark: SparkSession | None = None,
 ) -> Progress:
     """Run until caught up (``once``) or until ``stop`` is set; return the final counts.
 
     Where the disk is full, the run waits and goes on when there is room. ``show`` is called a few
-    times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``.
+    times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``. ``spark``
+    is a session with our source, which this run shares with others, each in a thread of its own.
     ``on_watermark`` is given the output's settings once it can be read, and whenever its watermark
     has moved, with the runs that it now covers (None for any messages), in whatever thread.
-    ``measures`` receives what the run measures. Raises ReputError with a line for people.
+    ``measures`` receives what the run measures; Spark's part only where it is given, and not of a
+    shared session. Raises ReputError with a line for people.
     """
     settings, log = config.open_store()
     logger.info("settings: broker_conf=%s", settings.property_file or NO_PROPERTY_FILE)
@@ -80,9 +90,14 @@ def run_dispatcher(
             logger.warning("finished a rebuild that was killed: output=%s", config.output)
         settings = settings_of(config.output, settings, config.flags)
         moved = partial(on_watermark, settings)
-        run = _Run(config, settings, log, stop, show, moved, measures or Measures())
+        run = _Run(config, settings, log, stop, show, moved, measures, spark)
         run.space.retry(lambda: held.enter_context(Ownership(config.output)))
         return run.space.retry(lambda: run.attempt(held, jvm))
+
+
+def query_name(config: DispatcherConfig) -> str:
+    """Return the name that Spark shows of a run's query."""
+    return f"reput {config.output}"
 
 
 class _Run:
@@ -97,7 +112,8 @@ class _Run:
         stop: threading.Event,
         show: Callable[[Progress], None],
         on_watermark: Callable[[Sequence[Run] | None], None],
-        measures: Measures,
+        measures: Measures | None,
+        spark: SparkSession | None,
     ) -> None:
         self._config = config
         self._settings = settings
@@ -105,16 +121,19 @@ class _Run:
         self._stop = stop
         self._show = show
         self._on_watermark = on_watermark
-        self._measures = measures
-        self._spark: SparkSession | None = None
+        self._measures = measures or Measures()
+        self._listens = measures is not None
+        self._spark = spark
+        self._lag_gauge: LagGauge | None = None
         self._progress: Progress | None = None
         self._replay_from = _replay_from(config, log)
         self._stated_directories = Watched(
             config.broker_conf or config.store / BROKER_CONF,
             lambda: read_store_settings(config.store, config.broker_conf).commit_log_directories,
         )
+        self._checks, self._samples = LookTimer(), LookTimer()
         directories = (config.state_directory, config.spark_directory)
-        self.space = SpaceWait(directories, stop, self._show_waiting, measures)
+        self.space = SpaceWait(directories, stop, self._show_waiting, self._measures)
 
     def attempt(self, held: ExitStack, jvm: Jvm | None) -> Progress:
         """Compare the positions and dispatch from there on; the session stays open in ``held``.
@@ -136,10 +155,6 @@ class _Run:
             opened.callback(self._note_progress, progress, progress.position)
             opened.callback(committer.close)
             tail = None if config.once else Tail(config, indexes, log, plan.watermark.store_id)
-            batches = BatchFunction(
-                config.spool_directory, indexes, log, committer, progress, tail, self._measures
-            )
-            opened.callback(batches.close)
             take_over(config, start, committer, followers)
             self._on_watermark(None)
             progress.log_end = start.log_end
@@ -147,6 +162,16 @@ class _Run:
             if self._spark is None:
                 self._spark = held.enter_context(session(config.spark_conf, jvm))
                 self._spark.dataSource.register(CommitLogDataSource)
+                self._lag_gauge = LagGauge(self._spark)
+                if self._listens:
+                    BatchListener(lambda _: self._measures).listen(self._spark)
+            spool = None
+            if str(self._spark.sparkContext.master).startswith("local"):
+                spool = open_spool(config.spool_directory, config.output)
+            batches = BatchFunction(
+                spool, plan.start, indexes, log, committer, progress, tail, self._measures
+            )
+            opened.callback(batches.close)
             self._measures.queries += 1
             self._query(self._spark, indexes, plan, batches)
             committer.end()
@@ -174,19 +199,14 @@ class _Run:
 
     def _wait(self, query: StreamingQuery, batches: BatchFunction, store_id: str) -> None:
         try:
-            # awaitTermination returns as soon as the query has ended; a stop may take one poll to
-            # be seen
-            while not _ended(query) and not self._stop.is_set():
-                last = query.lastProgress
-                if last is not None and last.sources:
-                    seen = parse_offset(last.sources[0].latestOffset, store_id)
-                    batches.progress.log_end = (
-                        seen if seen is not None else batches.progress.log_end
-                    )
-                    self._measures.sample(last)
+            while not self._has_ended(query) and not self._stop.is_set():
+                if self._samples.is_due():
+                    self._sample(query, batches.progress, store_id)
                 batches.check()
                 batches.tend()
                 batches.note_progress()
+                if self._lag_gauge is not None:
+                    self._lag_gauge.show(batches.progress.lag_bytes)
                 self._check_directories()
                 self._show(batches.progress)
             if query.isActive:
@@ -199,6 +219,21 @@ class _Run:
                 raise self._our_error(error, batches.failure) from error
         batches.note_progress()
         self._show(batches.progress)
+
+    def _has_ended(self, query: StreamingQuery) -> bool:
+        """Wait a moment, or until the query has ended. One that follows the log ends only by an
+        error, and Spark is asked less often: a question costs more than all else of an idle one."""
+        if self._config.once:
+            # pyspark accepts fractions of a second too; its annotation does not say so
+            return bool(query.awaitTermination(POLL_SECONDS))  # type: ignore[arg-type]
+        self._stop.wait(POLL_SECONDS)
+        return self._checks.is_due() and not query.isActive
+
+    def _sample(self, query: StreamingQuery, progress: Progress, store_id: str) -> None:
+        last = query.lastProgress
+        if last is not None and last.sources:
+            seen = parse_offset(last.sources[0].latestOffset, store_id)
+            progress.log_end = progress.log_end if seen is None else seen
 
     def _our_error(self, error: Exception, failure: BaseException | None) -> ReputError:
         """Return the line for people about a failed query: our own error if one of ours caused
@@ -257,6 +292,9 @@ def _start(
     plan: Plan,
     batches: BatchFunction,
 ) -> StreamingQuery:
+    limit = config.max_bytes_per_trigger
+    if batches.spool is None:
+        limit = min(limit or MAX_BYTES_THROUGH_SPARK, MAX_BYTES_THROUGH_SPARK)
     options = {
         **runs_options(config, indexes),
         "startingOffsets": str(
@@ -265,13 +303,17 @@ def _start(
         ),
         "storeId": plan.watermark.store_id,
         "sealedEnd": str(batches.progress.log_end),
-        "maxBytesPerTrigger": str(config.max_bytes_per_trigger),
+        "maxBytesPerTrigger": str(limit),
+        "maxWaitMs": str(IDLE_WAIT_MS),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
     }
-    if str(spark.sparkContext.master).startswith("local"):
-        options["spool"] = str(config.spool_directory.resolve())
+    if batches.spool is not None:
+        options["spool"] = str(batches.spool.resolve())
+    # each output has a pool, which gets as much of the executors as any other (FAIR)
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(config.output))
     stream = spark.readStream.format(CommitLogDataSource.name()).options(**options).load()
-    query = stream.writeStream.queryName("reput").foreachBatch(batches)
+    with _CALLBACKS:
+        query = stream.writeStream.queryName(query_name(config)).foreachBatch(batches)
     query = query.option("checkpointLocation", str(config.spark_directory.resolve()))
     if config.once:
         return query.trigger(availableNow=True).start()
@@ -304,8 +346,3 @@ def _await_planner(query: StreamingQuery) -> None:
         if time.monotonic() > deadline:
             return
         time.sleep(POLL_SECONDS / 5)
-
-
-def _ended(query: StreamingQuery) -> bool:
-    # pyspark accepts fractions of a second too; its annotation does not say so
-    return bool(query.awaitTermination(POLL_SECONDS))  # type: ignore[arg-type]

@@ -28,11 +28,9 @@ from checkpoints.ownership import Ownership
 from checkpoints.swap import epoch_of
 from sources.commitlog import CommitLogDataSource
 from sources.schemas import RUNS_SCHEMA
-from store import fsops
 from store.errors import StoreError
 from store.log.commitlog import CommitLog
 from store.runs.dispatch import DispatchBatch, DispatchCounts
-from store.runs.spool import scanned_bytes
 from store.state.built import settings_of
 from streaming.commit import Committer
 from streaming.config import DispatcherConfig
@@ -102,8 +100,9 @@ class _Job:
     ) -> None:
         self._spark = spark
         self._task = QueueTask(start.indexes, epoch.resolve())
-        fsops.make_directories(self._task.spool, epoch.resolve())
-        file_count = -(-(start.log_end - start.plan.start) // log.file_size)
+        self._bytes = start.log_end - start.plan.start
+        self._scanning: int | None = None
+        file_count = -(-self._bytes // log.file_size)
         cores = spark.sparkContext.defaultParallelism
         self._part_count = max(PARTS_PER_CORE * cores, file_count)
         self._options = {
@@ -111,9 +110,6 @@ class _Job:
             "startingOffsets": str(start.plan.start),
             "endingOffsets": str(start.log_end),
             "minPartitions": str(self._part_count),
-            "spool": str(self._task.spool),
-            # a node that is lost must not take along what a task on another one reads
-            "syncSpool": "true",
         }
 
     def run(
@@ -127,7 +123,7 @@ class _Job:
             while wait([answers], POLL_SECONDS).not_done:
                 if stop.is_set():
                     self._spark.sparkContext.cancelAllJobs()
-                progress.ahead_bytes = scanned_bytes(self._task.spool)
+                progress.ahead_bytes = self._scanned_bytes()
                 show(progress)
             try:
                 rows = answers.result()
@@ -139,9 +135,20 @@ class _Job:
                 ) from error
         return self._task.batch_of(rows)
 
+    def _scanned_bytes(self) -> int:
+        """Return about how much of the log is scanned, by the tasks of the job's first stage."""
+        tracker = self._spark.sparkContext.statusTracker()
+        if self._scanning is None:
+            self._scanning = min(tracker.getActiveStageIds(), default=None)
+        stage = None if self._scanning is None else tracker.getStageInfo(self._scanning)
+        return self._bytes * stage.numCompletedTasks // stage.numTasks if stage else 0
+
     def _collect(self) -> Sequence[pa.RecordBatch]:
         frame = self._spark.read.format(CommitLogDataSource.name()).options(**self._options).load()
-        frame = frame.repartition(self._part_count, *SORT_COLUMNS[:2])
+        topic, queue_id, offset = SORT_COLUMNS
+        # rows of no queue, most of all the index's, are divided too
+        spread = frame[offset] * frame[topic].isNull().cast("long")
+        frame = frame.repartition(self._part_count, topic, queue_id, spread)
         frame = frame.sortWithinPartitions(*SORT_COLUMNS)
         frame = _mapped(frame, self._task)
         rows: Sequence[pa.RecordBatch] = frame._collect_as_arrow()  # type: ignore[operator]

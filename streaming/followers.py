@@ -35,6 +35,7 @@ from store.log.record import Status
 from store.rows.rows import read_rows
 from store.rows.rowschema import ROWS_SCHEMA
 from streaming.config import DispatcherConfig
+from streaming.logcontext import store_name
 
 BYTES_PER_WRITE = 256 << 20
 """Bytes of log, up to this many; at least one record."""
@@ -142,9 +143,11 @@ class _FollowerThread(threading.Thread):
         self._save_due = 0.0
         self._save_fails = False
         self._read_error: BaseException | None = None
+        self._store_name = store_name.get()
 
     def run(self) -> None:
         """Follow until the run is stopped."""
+        store_name.set(self._store_name)
         try:
             self._load()
             while True:

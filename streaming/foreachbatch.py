@@ -1,7 +1,8 @@
-"""Spark's side of a batch: foreachBatch collects packed runs, which are committed in a thread.
+"""Spark's side of a batch: foreachBatch runs the job that scans it, a thread commits what it finds.
 
-A batch returns to Spark before it is durable and is written while Spark scans the next one: the
-watermark, not Spark's checkpoint, decides what is done.
+With a spool, parts are committed while the job runs (``streaming.parts``). A batch returns to Spark
+before it is durable, and its end is written while Spark scans the next one: the watermark, not
+Spark's checkpoint, decides what is done.
 """
 
 from __future__ import annotations
@@ -9,23 +10,29 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 
+from store import fsops
 from store.errors import OutputError, StoreError
 from store.log.commitlog import CommitLog
-from store.runs.dispatch import DispatchBatch, ScannedRange
+from store.runs.dispatch import BatchSettings, DispatchBatch, ScannedRange
 from store.runs.packed import unpack
-from store.runs.scan import assemble
-from store.runs.spool import SpoolReader, clear_spool, remove_marks, scanned_bytes
+from store.runs.scan import Item, assemble
+from store.runs.spool import close_spool, remove_claims, scanned_bytes
+from streaming.batchevent import COLLECT, COMMIT, BatchEvent
 from streaming.commit import Committer
 from streaming.indexes import Indexes
+from streaming.logcontext import store_name
 from streaming.measures import Measures
+from streaming.parts import Parts
 from streaming.progress import Progress
-from streaming.tail import Planned, Tail
+from streaming.tail import Planned, Tail, is_small
 
 TEND_SECONDS = 1.0
 
@@ -40,7 +47,8 @@ class BatchFunction:
 
     def __init__(
         self,
-        spool: Path,
+        spool: Path | None,
+        start: int,
         indexes: Indexes,
         log: CommitLog,
         committer: Committer,
@@ -48,9 +56,9 @@ class BatchFunction:
         tail: Tail | None = None,
         measures: Measures | None = None,
     ) -> None:
-        """``spool`` is where tasks on this machine leave their units; ``tail`` is for a query that
-        follows the log."""
-        self._spool = spool
+        """``spool`` is where tasks on this machine leave their parts, and ``start`` where the query
+        begins; ``tail`` is for a query that follows the log."""
+        self.spool = spool
         self._indexes = indexes
         self._log = log
         self._committer = committer
@@ -63,52 +71,89 @@ class BatchFunction:
         self.has_refused = False
         """A batch was refused because the run is being stopped; ``failure`` is then None."""
         self._tend_due = 0.0
-        self._thread = ThreadPoolExecutor(1, "reput-commit")
+        self._store_name = store_name.get()
+        self._thread = ThreadPoolExecutor(1, "reput-commit", store_name.set, (self._store_name,))
         self._pending: Future[None] | None = None
-        self._collected_end = progress.position
+        self._collected_end = start
         self._has_collected = False
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Collect a batch, hand it over, and wait until the next one is due. Spark calls this on
-        the driver, and may repeat it."""
+        the driver, in a thread of its own, and may repeat it."""
+        store_name.set(self._store_name)
         planned = self._tail.planned(batch_id) if self._tail else None
+        start = self._collected_end
         with self._busy:
-            if self._stopping.is_set():
-                self.has_refused = True
-                raise StoreError("the dispatcher is stopping; the next start repeats this batch")
+            self._refuse_if(self._stopping.is_set())
+            end = planned.end if planned else None
+            event = BatchEvent(self._measures, batch_id, start, end)
             try:
-                with self._measures.stage("collect").measured():
-                    batch = self._scan(planned) or self._collect(frame)
-                self._collected_end = batch.end
+                batch = self._scan(planned, event)
+                if batch is None and self.spool is not None:
+                    self._take_parts(frame, self.spool, planned, event)
+                else:
+                    batch = batch or self._without_spool(frame, event)
+                    self._collected_end = batch.end
+                    self.finish()
+                    self._pending = self._thread.submit(self._commit_batch, batch, planned, event)
                 self._has_collected = True
-                remove_marks(self._spool)
-                self.finish()
-                self._pending = self._thread.submit(self._commit, batch, planned)
             except BaseException as error:
-                self.failure = error
+                if not self.has_refused:
+                    self._note_failure(event, error)
                 raise
         if self._tail and planned:
-            self._tail.pause(planned, batch.end - batch.start, self._stopping)
+            self._tail.pause(planned, self._collected_end - start, self._stopping)
 
-    def _commit(self, batch: DispatchBatch, planned: Planned | None) -> None:
-        with self._measures.stage("commit").measured():
-            counts = self._committer.commit(batch)
-        self.progress.advance(batch.end, counts)
+    def _refuse_if(self, stopping: bool) -> None:
+        if stopping:
+            self.has_refused = True
+            raise StoreError("the dispatcher is stopping; the next start repeats this batch")
+
+    def _commit_batch(
+        self, batch: DispatchBatch, planned: Planned | None, event: BatchEvent
+    ) -> None:
+        self._commit((batch,), planned, event)
+        event.log_durable()
+
+    def _commit(
+        self, batches: Iterable[DispatchBatch], planned: Planned | None, event: BatchEvent
+    ) -> None:
+        try:
+            for batch in batches:
+                with event.step(COMMIT):
+                    counts = self._committer.commit(batch)
+                self.progress.advance(batch.end, counts)
+                event.note_durable(batch.start, batch.end, counts)
+        except BaseException as error:
+            self._note_failure(event, error)
+            raise
         if self._tail and planned:
             self._tail.note_durable(planned)
 
-    def _scan(self, planned: Planned | None) -> DispatchBatch | None:
+    def _note_failure(self, event: BatchEvent, error: BaseException) -> None:
+        """Log a batch as failed, but not one that only finds the error of the batch before it."""
+        if error is not self.failure:
+            self.failure = error
+            event.log_failed(error)
+
+    def _scan(self, planned: Planned | None, event: BatchEvent) -> DispatchBatch | None:
         """Return a small batch that follows what was collected; None where Spark's tasks have to
         scan it."""
         if not (self._tail and planned and self._has_collected):
             return None  # Spark may begin at an offset before ours
+        if not is_small(self._collected_end, planned.end):
+            return None
         self.finish()
-        return self._tail.scan(self._collected_end, planned.end)
+        with event.step(COLLECT):
+            return self._tail.scan(self._collected_end, planned.end)
 
     def stop(self) -> None:
-        """Let the running batch end and accept no other. A batch that begins now is refused, which
-        ends the query: Spark could not interrupt it if it waited here."""
+        """Let the running batch end, after the parts that tasks have begun, and accept no other. A
+        batch that begins now is refused, which ends the query: Spark could not interrupt it if it
+        waited here."""
         self._stopping.set()
+        if self.spool is not None:
+            close_spool(self.spool)
         with self._busy:
             pass
 
@@ -124,8 +169,9 @@ class BatchFunction:
 
     def note_progress(self) -> None:
         """Record how far the tasks of the batch in progress have come."""
-        ahead = self._collected_end - self.progress.position
-        self.progress.ahead_bytes = max(0, ahead) + scanned_bytes(self._spool)
+        scanned = scanned_bytes(self.spool) if self.spool is not None else 0
+        ahead = self._collected_end + scanned - self.progress.position
+        self.progress.ahead_bytes = max(0, ahead)
 
     def tend(self) -> None:
         """Begin ``Committer.tend`` if it is due and no batch is in progress."""
@@ -139,27 +185,73 @@ class BatchFunction:
             finally:
                 self._busy.release()
 
-    def _collect(self, frame: DataFrame) -> DispatchBatch:
+    def _take_parts(
+        self, frame: DataFrame, spool: Path, planned: Planned | None, event: BatchEvent
+    ) -> None:
+        """Run a batch's job while the thread commits its parts."""
+        before = self._pending
+        parts = Parts(spool, self._collected_end, self._scan_to_file_end)
+        self._pending = self._thread.submit(self._commit_parts, before, parts, planned, event)
+        whole = None
+        try:
+            with event.step(COLLECT):
+                whole = _whole(self._collect(frame))
+        finally:
+            parts.end(whole)
+        self._collected_end = whole.end
+        remove_claims(spool)
+        if before is not None:
+            before.result()
+        if self._stopping.is_set():
+            self.finish()
+            self._refuse_if(not parts.are_whole)
+
+    def _commit_parts(
+        self,
+        before: Future[None] | None,
+        parts: Parts,
+        planned: Planned | None,
+        event: BatchEvent,
+    ) -> None:
+        try:
+            if before is not None:
+                before.result()  # it has ended; after a failure nothing may follow
+            self._commit(parts.commits(), planned, event)
+        except BaseException:
+            parts.stop()
+            raise
+        if not parts.have_failed:
+            event.log_durable()
+
+    def _collect(self, frame: DataFrame) -> list[Item]:
         if self.progress.first_batch is None:
             self.progress.first_batch = time.monotonic()
         # the further work of toArrow with the schema and settings is a tenth of a small batch's
         # time
-        arrow = frame._collect_as_arrow()  # type: ignore[operator]
-        items = list(unpack(arrow, SpoolReader(self._spool)))
-        batch = assemble(items)
-        if batch is not None:
-            return batch
-        scanned = [item for item in items if isinstance(item, ScannedRange)]
-        if not scanned:
-            raise StoreError(
-                "a batch came without its range: nothing was written; start the run again"
-            )
-        start = min(part.start for part in scanned)
-        end = max(part.planned_end for part in scanned)
-        logger.warning("parts of a batch do not join, scanning again: start=%d end=%d", start, end)
-        self.finish()
+        return list(unpack(frame._collect_as_arrow()))  # type: ignore[operator]
+
+    def _without_spool(self, frame: DataFrame, event: BatchEvent) -> DispatchBatch:
+        with event.step(COLLECT):
+            items = self._collect(frame)
+            batch = assemble(items)
+        whole = _whole(items)
+        if batch is None:
+            logger.warning(
+                "parts of a batch do not join, scanning again: start=%d end=%d",
+                whole.start, whole.end,
+            )  # fmt: skip
+            self.finish()
+            batch = self._scanned(whole.start, whole.end, whole.settings)
+        return batch
+
+    def _scan_to_file_end(self, start: int, whole: ScannedRange) -> DispatchBatch:
+        segment = self._log.segment_at(start) or self._log.segment_after(start)
+        file_end = segment.start + self._log.file_size if segment else whole.end
+        return self._scanned(start, min(file_end, whole.end), whole.settings)
+
+    def _scanned(self, start: int, end: int, settings: BatchSettings) -> DispatchBatch:
         self._log.refresh()
-        batch = self._indexes.scan(self._log, start, end, scanned[0].settings)
+        batch = self._indexes.scan(self._log, start, end, settings)
         if batch is None:
             raise StoreError(f"the log between {start} and {end} changed while it was read")
         return batch
@@ -168,5 +260,15 @@ class BatchFunction:
         """Wait for a commit in progress, and release what is held of its batch."""
         self._thread.shutdown()
         self._pending = self.failure = None
-        with suppress(OutputError):
-            clear_spool(self._spool)
+        if self.spool is not None:
+            with suppress(OutputError):
+                fsops.remove_tree(self.spool)
+
+
+def _whole(items: list[Item]) -> ScannedRange:
+    """Return the range of a batch, by what its tasks returned."""
+    scanned = [item for item in items if isinstance(item, ScannedRange)]
+    if not scanned:
+        raise StoreError("a batch came without its range: nothing was written; start the run again")
+    end = max(part.planned_end for part in scanned)
+    return replace(scanned[0], start=min(part.start for part in scanned), end=end, planned_end=end)

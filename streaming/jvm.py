@@ -55,12 +55,16 @@ SETTINGS: dict[str, str] = {
     "spark.sql.streaming.numRecentProgressUpdates": "10",
     # this takes a tenth of the cost of an idle query; a busy one does not wait
     "spark.sql.streaming.pollingDelay": "40ms",
+    # of several stores, none waits until another has caught up
+    "spark.scheduler.mode": "FAIR",
     "spark.sql.shuffle.partitions": "1",
     # a batch has a few rows of packed runs: compiled code for them costs a tenth of its CPU
     "spark.sql.codegen.wholeStage": "false",
     # packed runs are megabytes per task: they go straight to the driver, not through the block
     # manager
     "spark.task.maxDirectResultSize": "256m",
+    # they wait for one another in no heap of the driver's, so that no sum of theirs is too much
+    "spark.driver.maxResultSize": "0",
     "spark.python.worker.reuse": "true",
     "spark.sql.session.timeZone": "UTC",
 }

@@ -9,16 +9,15 @@ from __future__ import annotations
 import bisect
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    # a commit, which measures, needs no Spark, and the command line nothing that is heavy
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
-
+    # the command line needs nothing that is heavy
+    from store.runs.dispatch import Run
     from streaming.progress import Progress
 
 APPEND_TO_DURABLE_BOUNDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
@@ -55,6 +54,51 @@ class Durations:
 
 
 @dataclass(slots=True)
+class QueueMeasure:
+    """The measures of one queue."""
+
+    topic: str
+    queue_id: int
+    messages: int = 0
+    """Messages dispatched by this run, with duplicates."""
+    last_store_timestamp_ms: int = 0
+    """Store time of the last of them; 0 if it has none."""
+
+
+class QueueMeasures:
+    """The measures of the first ``limit`` queues of which messages come, and how many are left
+    out: a broker may have 100,000."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._measured: dict[tuple[bytes, int], QueueMeasure] = {}
+        self._dropped: set[tuple[bytes, int]] = set()
+
+    def note(self, runs: Iterable[Run]) -> None:
+        """Count the messages of a batch."""
+        for run in runs:
+            key = run.topic, run.queue_id
+            measure = self._measured.get(key)
+            if measure is None:
+                if len(self._measured) >= self._limit:
+                    self._dropped.add(key)
+                    continue
+                measure = QueueMeasure(run.topic.decode(errors="backslashreplace"), run.queue_id)
+                self._measured[key] = measure
+            measure.messages += len(run)
+            measure.last_store_timestamp_ms = run.last_store_timestamp
+
+    def measured(self) -> list[QueueMeasure]:
+        """Return the measures of the queues that have any."""
+        return [*self._measured.values()]
+
+    @property
+    def dropped(self) -> int:
+        """The number of queues that are left out."""
+        return len(self._dropped)
+
+
+@dataclass(slots=True)
 class Measures:
     """The measures of one run."""
 
@@ -72,26 +116,28 @@ class Measures:
     """Waits for space that have ended."""
     is_waiting: bool = False
     """The run waits for space."""
-    _sampled: str | None = None
+    queues: QueueMeasures | None = None
+    """Measures of single queues; None unless they are wanted."""
+    is_failing: bool = False
+    """The run has failed, and waits to be started again (``streaming.supervisor``)."""
 
     def stage(self, name: str) -> Durations:
         """Return the durations of a stage."""
         return self.stages.setdefault(name, Durations())
+
+    def seconds(self, stages: Iterable[str]) -> dict[str, float]:
+        """Return how long each of these stages has taken in all."""
+        return {name: self.stage(name).sum for name in stages}
 
     def note_durable(self, last_store_timestamp_ms: int) -> None:
         """Count a batch that has just become durable; 0 for one without messages."""
         if last_store_timestamp_ms:
             self.append_to_durable.add(time.time() - last_store_timestamp_ms / 1000)
 
-    def sample(self, progress: StreamingQueryProgress) -> None:
-        """Count Spark's durations of its last batch once. Of batches that follow each other faster
-        than this is called a part is counted."""
-        durations = progress.durationMs
-        if "addBatch" in durations and progress.timestamp != self._sampled:
-            self._sampled = progress.timestamp
-            for name, milliseconds in durations.items():
-                stage = "spark_" + _CAPITAL.sub(r"_\1", name).lower()
-                self.stage(stage).add(milliseconds / 1000)
+    def note_spark(self, durations_ms: Mapping[str, int]) -> None:
+        """Count Spark's durations of a batch, its ``durationMs``."""
+        for name, milliseconds in durations_ms.items():
+            self.stage("spark_" + _CAPITAL.sub(r"_\1", name).lower()).add(milliseconds / 1000)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,11 +90,51 @@ class Progress:
 
     def summary(self) -> dict[str, Any]:
         """The content of the last line of ``--json``."""
+        counts = summed_up(self.counts)
         return {
-            "messages": self.counts.messages,
+            "messages": counts.pop("messages"),
             "end_offset": self.end_offset,
-            "duplicates": self.counts.duplicates,
-            "quarantined_bytes": self.counts.quarantined_bytes,
-            "gaps": self.counts.gaps,
+            **counts,
             "seconds": round(time.monotonic() - self.started, 3),
         }
+
+
+def summed_up(counts: DispatchCounts) -> dict[str, int]:
+    """The counts that a summary shows, by name."""
+    names = ("messages", "duplicates", "quarantined_bytes", "gaps")
+    return {name: getattr(counts, name) for name in names}
+
+
+class TotalProgress:
+    """The progress of several runs, for the same display as that of one."""
+
+    def __init__(self, runs: Sequence[Progress]) -> None:
+        self._runs = runs
+        self.start_offset = sum(run.start_offset for run in runs)
+        self.position = sum(run.position for run in runs)
+        self.ahead_bytes = sum(run.ahead_bytes for run in runs)
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """Bytes of the logs that are not dispatched yet; None while one of them is unknown."""
+        lags = [run.lag_bytes for run in self._runs]
+        known = [lag for lag in lags if lag is not None]
+        return sum(known) if known and len(known) == len(lags) else None
+
+    def rates(self) -> tuple[float, float]:
+        """(messages dispatched/s, bytes scanned/s), as ``Progress.rates``."""
+        messages, size = zip((0.0, 0.0), *(run.rates() for run in self._runs), strict=True)
+        return sum(messages), sum(size)
+
+    def eta_seconds(self) -> float | None:
+        """Seconds until the last one has caught up; None where unknown."""
+        times = [run.eta_seconds() for run in self._runs]
+        known = [seconds for seconds in times if seconds is not None]
+        return max(known) if known and len(known) == len(times) else None
+
+    def summary(self) -> dict[str, Any]:
+        """The counts of all runs."""
+        total = DispatchCounts()
+        for run in self._runs:
+            total.add(run.counts)
+        return summed_up(total)

@@ -28,11 +28,9 @@ from store.runs.manifest import QueueManifest, written_files
 from store.runs.packed import queue_row, unpack
 from store.runs.packedschema import RowKind
 from store.runs.scan import assemble
-from store.runs.spool import SpoolReader
 from store.state.ledger import Ledger
 from streaming.indexes import Indexes
 
-SPOOL_DIRECTORY = "spool"
 UNITS_PER_WRITE = 1 << 20
 """Units, about this many, that are joined for one write: 20 MiB."""
 SORT_COLUMNS = ("topic", "queueId", "firstPhysicalOffset")
@@ -47,11 +45,6 @@ class QueueTask:
     epoch: Path
     """The directory of this rebuild, on a file system that all nodes share."""
 
-    @property
-    def spool(self) -> Path:
-        """The directory through which units reach the tasks."""
-        return self.epoch / SPOOL_DIRECTORY
-
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the queues of ``batches`` durably; yield their manifests and the other rows.
 
@@ -59,13 +52,12 @@ class QueueTask:
         the epoch is over.
         """
         others: list[pa.RecordBatch] = []
-        spool = SpoolReader(self.spool, keeps_files=True)
 
         def runs() -> Iterator[Run]:
             for batch in batches:
                 is_run = pc.equal(batch.column("kind"), int(RowKind.RUN))
                 others.append(batch.filter(pc.invert(is_run)))
-                yield from unpack([batch.filter(is_run)], spool)  # type: ignore[misc]
+                yield from unpack([batch.filter(is_run)])  # type: ignore[misc]
 
         with ExitStack() as held:
             attempt: _Attempt | None = None
@@ -82,7 +74,7 @@ class QueueTask:
     def batch_of(self, answers: Iterable[pa.RecordBatch]) -> DispatchBatch | None:
         """Return the answers of all tasks as one batch, on the driver; None where the parts of the
         log do not join, or there are none. Raises StoreError where a unit has no writer."""
-        items = list(unpack(answers, SpoolReader(self.spool, keeps_files=True)))
+        items = list(unpack(answers))
         batch = assemble(items)
         if batch is None:
             return None

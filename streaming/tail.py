@@ -43,6 +43,11 @@ class Planned:
     """The time of planning, in seconds since the epoch: what is appended later is not in it."""
 
 
+def is_small(start: int, end: int) -> bool:
+    """Return whether [start, end) is scanned on the driver."""
+    return 0 < end - start <= SCANNED_HERE_BYTES
+
+
 class Tail:
     """Spaces and scans the batches of one query that follows a log."""
 
@@ -77,9 +82,7 @@ class Tail:
         return planned
 
     def scan(self, start: int, end: int) -> DispatchBatch | None:
-        """Scan [start, end) here if it is small; None where Spark's tasks have to."""
-        if not 0 < end - start <= SCANNED_HERE_BYTES:
-            return None
+        """Scan [start, end), a small range, here; None where Spark's tasks have to."""
         self._log.refresh()
         return self._indexes.scan(self._log, start, end, self._live.poll())
 

@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from functools import cache
 
-from tests.canaries import MUTATED, ROOT, read_canaries
+from tests.canaries import MUTATED, ROOT, read_canaries, read_equivalents
 
 CANARIES = read_canaries()
 
@@ -60,3 +60,13 @@ def test_mutated_modules_and_their_tests_exist() -> None:
     assert [name for name in MUTATED if not (ROOT / f"{name}.py").is_file()] == []
     tests = {test.partition("::")[0] for tests in MUTATED.values() for test in tests}
     assert [test for test in sorted(tests) if not (ROOT / "tests" / test).is_file()] == []
+
+
+def test_equivalent_faults_have_their_lines_and_reasons() -> None:
+    """One whose line has changed with the code is looked at again, or dropped."""
+    for one in read_equivalents():
+        lines = (ROOT / one.file).read_text("utf-8").splitlines()
+        assert one.line in map(str.strip, lines), one
+        assert one.change != one.line, one
+        assert one.why, one
+        assert one.file.removesuffix(".py") in MUTATED, one

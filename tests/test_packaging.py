@@ -7,6 +7,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -168,8 +169,10 @@ def test_a_new_user_runs_the_commands_of_the_wheel(installed: Path, tmp_path: Pa
         assert _run(installed, tmp_path, *call.split()), call
 
 
-def test_bash_completes_a_command_and_an_option(installed: Path, tmp_path: Path) -> None:
-    """A real bash, with the script that ``reput --show-completion bash`` prints."""
+@pytest.fixture
+def completed(installed: Path, tmp_path: Path) -> Callable[[str], list[str]]:
+    """The words that a real bash offers for the last word of a line, with the script that ``reput
+    --show-completion bash`` prints."""
     script = tmp_path / "completion.bash"
     # what --show-completion prints when the shell is known, which here is no bash
     environment = {**os.environ, "_REPUT_COMPLETE": "source_bash"}
@@ -178,13 +181,82 @@ def test_bash_completes_a_command_and_an_option(installed: Path, tmp_path: Path)
         timeout=60,
     )  # fmt: skip
     script.write_text(done.stdout, "utf-8")
-    for words, wanted in (("reput che", "checkpoints"), ("reput run --metr", "--metrics-port")):
-        count = len(words.split()) - 1
+
+    def offered(line: str) -> list[str]:
+        count = len(line.split(" ")) - 1
         shown = subprocess.run(
             ["bash", "--norc", "-c",
-             f"source {script}; COMP_WORDS=({words}); COMP_CWORD={count}; _reput_completion reput;"
+             f"source {script}; COMP_WORDS=({line}); COMP_CWORD={count}; _reput_completion reput;"
              " printf '%s\\n' \"${COMPREPLY[@]}\""],
             env={**os.environ, "PATH": f"{installed}:{os.environ['PATH']}"},
             capture_output=True, text=True, check=True, timeout=60,
         )  # fmt: skip
-        assert shown.stdout.split() == [wanted]
+        assert shown.stderr == ""
+        return shown.stdout.split("\n")[:-1]
+
+    return offered
+
+
+def test_bash_completes_a_command_and_an_option(completed: Callable[[str], list[str]]) -> None:
+    """A group's name too."""
+    assert completed("reput che") == ["checkpoints"]
+    assert completed("reput run --metr") == ["--metrics-port"]
+
+
+def test_bash_completes_topics_and_groups_of_the_store(
+    completed: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    """Where the line names it, with its output; none on which a shell would act; no error."""
+    store, output = tmp_path / "store", tmp_path / "output"
+    for name in (
+        "Orders",
+        "Ordinary",
+        "订单.1",
+        "$(touch evil)",
+        "O;reboot",
+        "a b",
+        "-O",
+        "%RETRY%G",
+    ):
+        (output / "consumequeue" / name / "0").mkdir(parents=True)
+    (store / "config").mkdir(parents=True)
+    (store / "config" / "topics.json").write_text(
+        '{"topicConfigTable": {"Orphan": {"attributes": {}}}}'
+    )
+    (store / "config" / "consumerOffset.json").write_text(
+        '{"offsetTable": {"Orders@billing": {"0": 5}, "Orders@bi;ll": {"0": 5}}}'
+    )
+    assert completed(f"reput tail {store} Or") == ["Orphan"]
+    assert completed(f"reput tail --output {output} {store} Or") == ["Orders", "Ordinary", "Orphan"]
+    everything = ["%RETRY%G", "Orders", "Ordinary", "Orphan", "订单.1"]
+    assert completed(f"reput status {store} --output {output} --topic ''") == everything
+    assert completed(f"reput groups reset {store} b") == ["billing"]
+    assert completed(f"reput lag {store} --group b") == ["billing"]
+    assert completed(f"reput tail {tmp_path / 'none'} Or") == [""]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_pip_brings_all_that_the_extras_need(wheel: Path, tmp_path: Path) -> None:
+    """From an empty environment, with the exact versions of this repository, and no package of it
+    but what pip installs; each extra is used once."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    binary = tmp_path / "venv" / "bin"
+    pip = [str(binary / "python"), "-m", "pip", "--disable-pip-version-check"]
+    wanted = f"{wheel}[delta,kafka,metrics,pipelines,sql]"
+    constraints = ["-c", str(ROOT / "constraints.txt")]
+    subprocess.run([*pip, "install", "--quiet", *constraints, wanted], check=True, timeout=1800)
+    done = subprocess.run([*pip, "check"], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout
+    shape = ("--topics", "1", "--queues", "1")
+    _run(binary, tmp_path, "produce", "store", "-n", "500", *shape)
+    also = ("--delta", "table", "--metrics-port", "0")
+    said = _run(binary, tmp_path, "run", "store", "--output", "out", "--once", *also)
+    assert said.startswith("500 messages dispatched")
+    assert any((tmp_path / "table" / "_delta_log").iterdir())
+    shown = _run(binary, tmp_path, "sql", "store", "select count(*) as n from messages")
+    assert "500" in shown
+    modules = "import kafka, crc32c, pyspark.pipelines.cli"
+    subprocess.run([binary / "python", "-Ic", modules], check=True, timeout=300)
+    pages = {path.name for path in (tmp_path / "venv" / "share" / "man" / "man1").iterdir()}
+    assert {"reput.1", "reput-run.1"} <= pages

@@ -61,7 +61,7 @@ DIRECTORIES = {
 """The mark of a store of such a kind -> the words of the error."""
 
 COMMANDS: dict[str, tuple[object, ...]] = {
-    "run": ("--once",), "status": (), "expire": (), "verify": (), "get": ("T", 0, 0),
+    "run": ("--once",), "status": (), "top": (), "expire": (), "verify": (), "get": ("T", 0, 0),
     "tail": ("T",), "query": ("T", "--key", "k"), "search-time": ("T", 0, 0),
     "sql": ("select 1",), "export": ("out",), "rebuild": (), "shadow": ("--output", "out"),
     "produce": ("--count", 1),

@@ -1,25 +1,25 @@
-"""The metrics of a run, served over HTTP in Prometheus's text format (``upkeep.series``).
+"""The metrics of a run, or of several, as Prometheus's collector of series (``upkeep.series``).
 
-A scrape reads what exists already: the run's measures, its positions, the ledger and the followers'
-files, and nothing of any queue. A value that is unknown is absent, never 0 (a zero lag looks
-healthy). prometheus_client is imported late, because it is an extra.
+A look reads what exists already: the positions, the ledger and the followers' files, and nothing of
+any queue; the run's measures need none. A value that is unknown is absent, never 0 (a zero lag
+looks healthy). prometheus_client is imported late, because it is an extra.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from checkpoints.agreement import what_differs
 from checkpoints.followers import read_follower_states
 from checkpoints.keptstate import replaced_checkpoints
 from checkpoints.ownership import is_owner
-from store.config import StoreSettings
-from store.errors import ReputError, UsageError, error_text
+from store.errors import ReputError, error_text
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
 from store.state.ledger import LedgerCounter
@@ -34,51 +34,49 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 COUNTED_LAG_BYTES = 32 << 20
-"""Bytes of lag up to which a scrape counts its messages, which takes some milliseconds."""
+"""Bytes of lag up to which a look counts its messages, which takes some milliseconds."""
 
 _Value = float | Durations | None
-_Sample = tuple[str, _Value] | tuple[str, _Value, str]
-"""A series' name, its value, None where it is unknown, and the value of its label."""
+_Sample = tuple[str, _Value, *tuple[str, ...]]
+"""A series' name, its value, None where it is unknown, and the values of its labels."""
 
 logger = logging.getLogger("reput")
 
 
 class RunCollector:
-    """Prometheus's collector of one run; any thread may call it."""
+    """The samples of one run; one thread at a time may ask."""
 
-    def __init__(
-        self, config: DispatcherConfig, settings: StoreSettings, measures: Measures, version: str
-    ) -> None:
+    def __init__(self, config: DispatcherConfig, measures: Measures, version: str) -> None:
         self._config = config
-        self._settings = settings
         self._measures = measures
         self._version = version
         self._watermark = WatermarkReader(config.state_directory)
         self._ledger = LedgerCounter(config.state_directory)
         self._opened: tuple[CommitLog, LogTail] | None = None
+        self._opened_for = 0
+        """The number of queries that were begun when the log was opened."""
         self._log_end: int | None = None
         self._said: dict[str, str] = {}
-        self._one_at_a_time = threading.Lock()
+        self._looked: Sequence[_Sample] = ()
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield every series whose value is known."""
-        with self._one_at_a_time:
-            found = list(self._samples())
-        for series in SERIES:
-            samples = [sample for sample in found if sample[0] == series.name]
-            if any(sample[1] is not None for sample in samples):
-                yield self._metric(series, samples)
+    def samples(self) -> Iterator[_Sample]:
+        """Yield every series, also where its value is unknown: the run's measures as they are now,
+        everything else as of the last ``look``."""
+        yield from self._looked
+        yield from self._of_run()
+
+    def look(self) -> None:
+        """Read the positions of log, output and followers, and the ledger."""
+        self._looked = tuple(self._samples())
 
     def close(self) -> None:
         """Close the log."""
-        with self._one_at_a_time:
-            if self._opened is not None:
-                self._opened[0].close()
-                self._opened = None
+        if self._opened is not None:
+            self._opened[0].close()
+            self._opened = None
 
     def _samples(self) -> Iterator[_Sample]:
         began = time.monotonic()
-        yield "build_info", 1, self._version
         for name, part in (
             ("log", self._of_log), ("output", self._of_output), ("ledger", self._of_ledger),
             ("followers", self._of_followers),
@@ -93,19 +91,25 @@ class RunCollector:
                 logger.warning("metrics of the %s are missing: %s", name, said)
             self._said[name] = said
             yield "unreadable", bool(said), name
-        yield from self._of_run()
-        yield "scrape_seconds", time.monotonic() - began
+        yield "look_seconds", time.monotonic() - began
+        yield "look_timestamp_seconds", time.time()
 
     def _of_log(self) -> Iterator[_Sample]:
         self._log_end = None
         # before the log: a dispatcher may be moving it
         watermark = self._watermark.read()
-        if self._opened is None:
-            log = self._settings.open_log()
-            self._opened = log, LogTail(log)
+        begun = self._measures.queries
+        if self._opened is None or self._opened_for != begun:
+            # a run that was started again may have found other directories
+            self.close()
+            log = self._config.given_settings().open_log()
+            self._opened, self._opened_for = (log, LogTail(log)), begun
         log, tail = self._opened
+        # nothing that is dispatched is walked again, unless it may not be what was dispatched
+        is_known = watermark is not None and what_differs(log, None, watermark) is None
+        known_end = watermark.end_offset if watermark is not None and is_known else 0
         # as the dispatcher does: a search in what is being written takes long
-        self._log_end = log_end = tail.settled(patient=True)
+        self._log_end = log_end = tail.settled(known_end, patient=True)
         yield "log_start_bytes", log.min_offset
         yield "log_end_bytes", log_end
         lag = read_lag(log, log_end, watermark, COUNTED_LAG_BYTES)
@@ -122,6 +126,8 @@ class RunCollector:
         if self._measures.progress is not None:
             # the run holds the output by now
             yield "owner", is_owner(output)
+        elif not output.exists():
+            return  # it is made by the run
         replaced = replaced_checkpoints(self._config.spark_directory)
         yield "checkpoints_replaced", len(replaced)
         space = os.statvfs(output)
@@ -151,13 +157,22 @@ class RunCollector:
 
     def _of_run(self) -> Iterator[_Sample]:
         measures = self._measures
+        yield "build_info", 1, self._version
         for stage, durations in sorted(measures.stages.items()):
             yield "stage_seconds", durations, stage
         yield "append_to_durable_seconds", measures.append_to_durable
         yield "queries_total", measures.queries
+        yield "failing", measures.is_failing
         yield "waiting_for_space", measures.is_waiting
         yield "space_waits_total", measures.space_waits.cumulative[-1]
         yield "space_wait_seconds_total", measures.space_waits.sum
+        if measures.queues is not None:
+            for queue in measures.queues.measured():
+                labels = queue.topic, str(queue.queue_id)
+                yield "queue_messages_total", queue.messages, *labels
+                stored = queue.last_store_timestamp_ms / 1000
+                yield "queue_last_message_timestamp_seconds", stored or None, *labels
+            yield "queues_dropped_total", measures.queues.dropped
         progress = measures.progress
         if progress is None:
             return
@@ -175,20 +190,65 @@ class RunCollector:
         for name in counts.__slots__:
             yield f"{name}_total", getattr(counts, name)
 
-    def _metric(self, series: Series, samples: list[_Sample]) -> Metric:
-        from prometheus_client.metrics_core import Metric  # noqa: PLC0415
 
-        metric = Metric(PREFIX + series.name.removesuffix("_total"), series.meaning, series.kind)
-        for _, value, *label in samples:
-            labels = {"store": str(self._config.store)}
-            if series.label is not None:
-                labels[series.label] = label[0]
-            if isinstance(value, Durations):
-                _add_durations(metric, series, labels, value)
-            elif value is not None:
-                name = metric.name + ("_total" if series.kind == COUNTER else "")
-                metric.add_sample(name, labels, float(value))
-        return metric
+class RunsCollector:
+    """Prometheus's collector of all runs of this process; one thread at a time may call it."""
+
+    def __init__(
+        self, runs: Callable[[], Sequence[tuple[DispatcherConfig, Measures]]], version: str
+    ) -> None:
+        """``runs`` returns the runs as of now: of several stores, some may come and go."""
+        self._runs = runs
+        self._version = version
+        self._collectors: dict[tuple[Path, int], RunCollector] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every series of which a value is known, as of the last ``look``."""
+        found: dict[str, list[tuple[str, _Sample]]] = {}
+        for store, collector in self._current():
+            for sample in collector.samples():
+                if sample[1] is not None:
+                    found.setdefault(sample[0], []).append((store, sample))
+        for series in SERIES:
+            if series.name in found:
+                yield _metric(series, found[series.name])
+
+    def look(self) -> None:
+        """Read what the runs keep in files."""
+        for _, collector in self._current():
+            collector.look()
+
+    def close(self) -> None:
+        """Close the logs."""
+        for collector in self._collectors.values():
+            collector.close()
+
+    def _current(self) -> Sequence[tuple[str, RunCollector]]:
+        """Return the store and the collector of each run that there is, in the order of ``runs``;
+        one that has gone and come again has other measures."""
+        runs = {
+            (config.store, id(measures)): (config, measures) for config, measures in self._runs()
+        }
+        for gone in self._collectors.keys() - runs.keys():
+            self._collectors.pop(gone).close()
+        for key in runs.keys() - self._collectors.keys():
+            self._collectors[key] = RunCollector(*runs[key], self._version)
+        return [(str(key[0]), self._collectors[key]) for key in runs]
+
+
+def _metric(series: Series, found: Sequence[tuple[str, _Sample]]) -> Metric:
+    """Return one series of all stores."""
+    from prometheus_client.metrics_core import Metric  # noqa: PLC0415
+
+    metric = Metric(PREFIX + series.name.removesuffix("_total"), series.meaning, series.kind)
+    for store, (_, value, *values) in found:
+        labels = dict(zip(("store", *series.labels), (store, *values), strict=True))
+        if isinstance(value, Durations):
+            _add_durations(metric, series, labels, value)
+        elif value is not None:
+            name = metric.name + ("_total" if series.kind == COUNTER else "")
+            metric.add_sample(name, labels, float(value))
+    return metric
 
 
 def _of_watermark(watermark: Watermark) -> Iterator[_Sample]:
@@ -207,39 +267,3 @@ def _add_durations(
             metric.add_sample(f"{metric.name}_bucket", {**labels, "le": bound}, count)
     metric.add_sample(f"{metric.name}_count", labels, counts[-1])
     metric.add_sample(f"{metric.name}_sum", labels, value.sum)
-
-
-class MetricsServer:
-    """An HTTP server of one run's metrics for a ``with`` block, and of this process's own."""
-
-    def __init__(self, host: str, port: int, collector: RunCollector) -> None:
-        """Nothing listens yet. Raises UsageError where prometheus_client is missing."""
-        try:
-            from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
-        except ImportError:
-            raise UsageError(
-                "--metrics-port needs the package prometheus_client: pip install 'reput[metrics]'"
-            ) from None
-        self._address = host, port
-        self._collector = collector
-        self._registry = CollectorRegistry()
-        self._registry.register(collector)
-        ProcessCollector(registry=self._registry)
-
-    def __enter__(self) -> Self:
-        """Listen; ``self.port`` is the port that is bound. Raises UsageError."""
-        from prometheus_client import start_http_server  # noqa: PLC0415
-
-        host, port = self._address
-        try:
-            self._server, self._thread = start_http_server(port, host, self._registry)
-        except OSError as error:
-            raise UsageError(f"--metrics-port cannot listen at {host}:{port}: {error}") from error
-        self.port = self._server.server_port
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-        self._collector.close()

@@ -1,7 +1,8 @@
 """The series of a run's metrics: name, type, labels and meaning of each (docs/metrics.md).
 
-Base units, counters that end in ``_total``, and labels with few values: never a topic, a key or an
-offset. Each series has the label ``store`` besides its own.
+Base units, counters that end in ``_total``, and labels with few values: never a key or an offset,
+and a topic and queue only where a run is asked for series of single queues, which have a limit.
+Each series has the label ``store`` besides its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 PREFIX = "reput_"
 GAUGE, COUNTER, SUMMARY, HISTOGRAM = "gauge", "counter", "summary", "histogram"
+REASON, FOLLOWER, QUEUE = ("reason",), ("follower",), ("topic", "queue_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +21,12 @@ class Series:
     name: str
     kind: str
     meaning: str
-    label: str | None = None
+    labels: tuple[str, ...] = ()
+    """Its own labels."""
 
 
 SERIES = (
-    Series("build_info", GAUGE, "1; the label is the version of reput.", "version"),
+    Series("build_info", GAUGE, "1; the label is the version of reput.", ("version",)),
     Series("log_start_bytes", GAUGE, "Physical offset at which the log begins."),
     Series("log_end_bytes", GAUGE, "Sealed end of the log: what may be dispatched ends there."),
     Series("watermark_bytes", GAUGE, "Position before which everything is durable."),
@@ -39,7 +42,7 @@ SERIES = (
     Series("ahead_bytes", GAUGE, "Bytes beyond the position that are scanned, not durable."),
     Series("recovery_ratio", GAUGE, "Part of the log from the start position on that is done."),
     Series("eta_seconds", GAUGE, "Seconds to the log's end at the present rate."),
-    Series("batches_total", COUNTER, "Durable batches of this run."),
+    Series("batches_total", COUNTER, "Durable batches of this run, or parts of large ones."),
     Series("dispatched_bytes_total", COUNTER, "Bytes of log that this run has dispatched."),
     Series("messages_total", COUNTER, "Messages dispatched by this run, with duplicates."),
     Series("duplicates_total", COUNTER, "Messages of this run whose entries existed before."),
@@ -51,34 +54,49 @@ SERIES = (
         "stage_seconds", SUMMARY,
         "Time that a stage took. `collect`, `commit` and its parts `write` and `sync` (of each "
         "index), `ledger` and `watermark` are ours; `spark_...` are Spark's durationMs, of a "
-        "sample of batches.", "stage",
+        "sample of batches.", ("stage",),
     ),
     Series(
         "append_to_durable_seconds", HISTOGRAM,
         "Of each batch, from the store time of its last message to its durable watermark.",
     ),
     Series("queries_total", COUNTER, "Spark queries begun: 1, and 1 more after a wait for space."),
+    Series("failing", GAUGE, "1 while the run of one of several stores waits to be started again."),
     Series("waiting_for_space", GAUGE, "1 while the run waits for disk space, otherwise 0."),
     Series("space_waits_total", COUNTER, "Waits for disk space that have ended."),
     Series("space_wait_seconds_total", COUNTER, "Time spent in these waits."),
     Series("output_free_bytes", GAUGE, "Space that the output's file system has for this user."),
     Series("checkpoints_replaced", GAUGE, "Checkpoints of Spark that starts moved aside; kept."),
-    Series("ledger_ranges", GAUGE, "Ranges in the ledger.", "reason"),
-    Series("ledger_bytes", GAUGE, "Bytes of log in these ranges.", "reason"),
-    Series("follower_position_bytes", GAUGE, "End of the log that the target holds.", "follower"),
-    Series("follower_lag_bytes", GAUGE, "Bytes from there to the log's end.", "follower"),
-    Series("follower_rows_total", COUNTER, "Rows delivered, also by earlier runs.", "follower"),
-    Series("follower_lost_bytes_total", COUNTER, "Bytes lost before delivery.", "follower"),
-    Series("follower_failing", GAUGE, "1 if the last attempt failed, otherwise 0.", "follower"),
+    Series("ledger_ranges", GAUGE, "Ranges in the ledger.", REASON),
+    Series("ledger_bytes", GAUGE, "Bytes of log in these ranges.", REASON),
+    Series("follower_position_bytes", GAUGE, "End of the log that the target holds.", FOLLOWER),
+    Series("follower_lag_bytes", GAUGE, "Bytes from there to the log's end.", FOLLOWER),
+    Series("follower_rows_total", COUNTER, "Rows delivered, also by earlier runs.", FOLLOWER),
+    Series("follower_lost_bytes_total", COUNTER, "Bytes lost before delivery.", FOLLOWER),
+    Series("follower_failing", GAUGE, "1 if the last attempt failed, otherwise 0.", FOLLOWER),
     Series(
         "follower_failing_since_timestamp_seconds", GAUGE, "Time of the first of these failures.",
-        "follower",
+        FOLLOWER,
     ),
-    Series("follower_truncating", GAUGE, "1 until the target was cut as the log.", "follower"),
+    Series("follower_truncating", GAUGE, "1 until the target was cut as the log.", FOLLOWER),
     Series(
         "unreadable", GAUGE,
         "1 if this part of the metrics (`log`, `output`, `ledger`, `followers`) could not be read, "
-        "otherwise 0.", "reason",
+        "otherwise 0.", REASON,
     ),
-    Series("scrape_seconds", GAUGE, "Time that collecting these series took."),
+    Series("look_timestamp_seconds", GAUGE, "When log, output, ledger and followers were read."),
+    Series("look_seconds", GAUGE, "Time that this took."),
+    Series(
+        "queue_messages_total", COUNTER,
+        "Messages of this queue, of which `messages_total` is the sum; with `--metrics-queues`.",
+        QUEUE,
+    ),
+    Series(
+        "queue_last_message_timestamp_seconds", GAUGE,
+        "Store time of this queue's last message; with `--metrics-queues`.", QUEUE,
+    ),
+    Series(
+        "queues_dropped_total", COUNTER,
+        "Queues without series of their own, because `--metrics-queues` allows no more.",
+    ),
 )  # fmt: skip

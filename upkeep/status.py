@@ -19,7 +19,7 @@ from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail, Window, records, walk
 from store.log.record import Record
 from store.queue.topics import check_topics
-from store.queue.view import list_all_queues, open_view
+from store.queue.view import QueueView, list_all_queues, open_view
 from store.state.brokerlock import broker_pid
 from store.state.ledger import QUEUE_OFFSET_GAP, LedgerCount, read_counts
 from store.state.output import watermark_of_output
@@ -109,10 +109,7 @@ def read_status(
         if topics is not None and key.topic not in topics:
             continue
         queue = open_view(output, key, settings, log, is_batch=is_batch)
-        queue.follow(watermark)
-        # a batch queue without units has the min offset -1
-        first = max(queue.min_offset, 0)
-        queues.append(QueueStatus(key.topic, key.queue_id, first, queue.max_offset))
+        queues.append(QueueStatus(key.topic, key.queue_id, *queue_bounds(queue, watermark)))
     status = OutputStatus(
         str(settings.property_file) if settings.property_file else None,
         tuple(map(str, settings.commit_log_directories)),
@@ -120,10 +117,17 @@ def read_status(
         broker_pid(output),
         tuple(count for count in ledger if count.reason != QUEUE_OFFSET_GAP),
         sum(count.ranges for count in ledger if count.reason == QUEUE_OFFSET_GAP),
-        tuple(queues), _follower_statuses(output, log_end),
+        tuple(queues), follower_statuses(output, log_end),
     )  # fmt: skip
     log.close()
     return status
+
+
+def queue_bounds(queue: QueueView, watermark: int | None) -> tuple[int, int]:
+    """Return the min and the max offset of a queue up to the watermark."""
+    queue.follow(watermark)
+    # a batch queue without units has the min offset -1
+    return max(queue.min_offset, 0), queue.max_offset
 
 
 def read_lag(
@@ -148,11 +152,13 @@ def _age_of_first(log: CommitLog, watermark: int, log_end: int) -> float:
     return max(0.0, time.time() - first.store_timestamp / 1000)
 
 
-def _follower_statuses(output: Path, log_end: int) -> tuple[FollowerStatus, ...]:
-    return tuple(
-        FollowerStatus(
-            **asdict(state),
-            lag_bytes=None if state.position is None else max(0, log_end - state.position),
-        )
-        for state in read_follower_states(output / STATE_DIRECTORY)
-    )
+def follower_statuses(output: Path, log_end: int | None) -> tuple[FollowerStatus, ...]:
+    """Return the last recorded state of each follower; the lag is unknown without the log's end.
+    Raises StoreError for a file that cannot be read."""
+    found = []
+    for state in read_follower_states(output / STATE_DIRECTORY):
+        lag = None
+        if log_end is not None and state.position is not None:
+            lag = max(0, log_end - state.position)
+        found.append(FollowerStatus(**asdict(state), lag_bytes=lag))
+    return tuple(found)

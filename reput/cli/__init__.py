@@ -56,6 +56,10 @@ _COMMANDS = {
         "status:status",
         "Show the log's end, the watermark, the lag, the quarantine and every topic's queues.",
     ),
+    "top": (
+        "top:top",
+        "Watch rates, lag, queues, batches, followers and faults of an output on a terminal.",
+    ),
     "expire": (
         "expire:expire",
         "Show, or remove, the queue files whose messages the log no longer holds.",

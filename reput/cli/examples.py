@@ -8,9 +8,17 @@ EXAMPLES: Final = {
     "run": (
         "run /data/store --output /data/queues",
         "run /data/store --output /data/queues --once --json",
+        "run --stores '/data/broker-*' --outputs /data/queues",
     ),
     "serve": ("serve /data/store --listen 127.0.0.1:9876",),
-    "status": ("status /data/store --output /data/queues",),
+    "status": (
+        "status /data/store --output /data/queues",
+        "status --stores '/data/broker-*' --outputs /data/queues",
+    ),
+    "top": (
+        "top /data/store --output /data/queues",
+        "top /data/store --output /data/queues --metrics 9464",
+    ),
     "expire": ("expire /data/store --output /data/queues",),
     "verify": ("verify /data/store --output /data/queues",),
     "get": ("get /data/store Orders 0 1042",),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reput.cli import options, render, tables
+from reput.cli import completion, options, render, tables
 from reput.cli.commands import Command, DefaultGroup
 from store.config import StoreSettings
 from store.errors import UsageError
@@ -40,8 +40,12 @@ Output = Annotated[
     ),
 ]
 Group = Annotated[
-    str, typer.Argument(help="The consumer group.", callback=options.text, metavar="GROUP")
-]
+    str,
+    typer.Argument(
+        help="The consumer group.", callback=options.text, metavar="GROUP",
+        autocompletion=completion.groups,
+    ),
+]  # fmt: skip
 Apply = Annotated[
     bool, options.flag("Write the offsets; otherwise they are only shown.", "--apply")
 ]

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
+from reput.cli import completion
 from reput.cli.render import print_note
 from reput.cli.tables import time_text
 from sources.options import parse_size
@@ -211,20 +212,32 @@ def kinds_option(text: str | None, known: Sequence[str]) -> Sequence[str]:
     return kinds
 
 
-def followers(
-    delta: str | None, schema: Path | None, store_id: str | None, interval: str
-) -> tuple[FollowerTarget, ...]:
-    """Return the Delta followers that the options ask for. Raises UsageError."""
-    interval_seconds = duration_option_ms("--delta-interval", interval) / 1000
+def delta_followers(
+    delta: Delta = None,
+    delta_schema: DeltaSchema = None,
+    delta_store_id: DeltaStoreId = None,
+    delta_interval: DeltaInterval = "10s",
+) -> Callable[[str | None], tuple[FollowerTarget, ...]]:
+    """Return a function for the Delta followers that the options ask for: of the only store (None),
+    or of one of several, by its name. Both raise UsageError."""
+    interval_seconds = duration_option_ms("--delta-interval", delta_interval) / 1000
     if delta is None:
-        if schema is not None or store_id is not None:
+        if delta_schema is not None or delta_store_id is not None:
             raise UsageError("--delta-schema and --delta-store-id need --delta URL")
-        return ()
+        return lambda _name: ()
     from sinks.delta import DeltaTarget  # noqa: PLC0415
     from sinks.jsonbody import JsonColumns  # noqa: PLC0415
 
-    columns = JsonColumns.read(schema) if schema is not None else None
-    return (DeltaTarget(delta, columns, store_id, interval_seconds),)
+    columns = JsonColumns.read(delta_schema) if delta_schema is not None else None
+
+    def targets(name: str | None) -> tuple[FollowerTarget, ...]:
+        if name is None:
+            return (DeltaTarget(delta, columns, delta_store_id, interval_seconds),)
+        if delta_store_id is not None:
+            raise UsageError("--delta-store-id is for one store; leave it out with --stores")
+        return (DeltaTarget(f"{delta.rstrip('/')}/{name}", columns, None, interval_seconds),)
+
+    return targets
 
 
 def spark_conf(pairs: list[str]) -> dict[str, str]:
@@ -241,7 +254,11 @@ def spark_conf(pairs: list[str]) -> dict[str, str]:
 
 SETTINGS, DAMAGE, INDEX = "Settings of store and Spark", "Damage and gaps", "Index of keys"
 DELTA, KAFKA, CLIENTS = "Delta table", "Kafka", "Clients that are served"
+METRICS = "Metrics"
 """Panels of ``--help``; each aligns its own columns, so that names fit into 80 columns."""
+
+
+_COMPLETIONS = {"TOPIC": completion.topics, "GROUP": completion.groups}
 
 
 def flag(help: str, *names: str, panel: str | None = None) -> Any:
@@ -252,8 +269,11 @@ def flag(help: str, *names: str, panel: str | None = None) -> Any:
 
 def value(metavar: str, help: str, *names: str, panel: str | None = None, **limits: Any) -> Any:
     """Return typer's declaration of an option with a value. ``metavar`` must be short, since the
-    option's name stands beside it in 80 columns."""
-    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **limits)
+    option's name stands beside it in 80 columns; shells complete a TOPIC and a GROUP."""
+    return typer.Option(
+        *names, help=help, metavar=metavar, rich_help_panel=panel,
+        autocompletion=_COMPLETIONS.get(metavar), **limits,
+    )  # fmt: skip
 
 
 def time_value(what: str) -> Any:
@@ -269,7 +289,12 @@ ReadRoot = Annotated[
     Path,
     typer.Argument(help="The root directory of a store or of another output.", metavar="STORE"),
 ]
-Topic = Annotated[str, typer.Argument(help="The topic.", callback=text, metavar="TOPIC")]
+Topic = Annotated[
+    str,
+    typer.Argument(
+        help="The topic.", callback=text, metavar="TOPIC", autocompletion=completion.topics
+    ),
+]
 Queue = Annotated[int, typer.Argument(min=0, help="The queue's id.", metavar="QUEUE")]
 Output = Annotated[
     Path | None,

@@ -24,7 +24,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from reput import INTERRUPTED, interrupts
-from reput.cli.tables import escaped, human_bytes, human_seconds, lag_text
+from reput.cli.tables import escaped, human_bytes, human_seconds, known, lag_text
+from streaming.logcontext import store_name
 
 PLAIN_SECONDS = 5.0
 UNCHANGED_SECONDS = 60.0
@@ -104,10 +105,26 @@ def print_json(fields: object, **options: Any) -> None:
 
 
 class _Handler(logging.Handler):
+    """Writes a record; one with ``fields`` says them after its event, each as ``name=value``."""
+
     def emit(self, record: logging.LogRecord) -> None:
+        fields: Mapping[str, object] = getattr(record, "fields", {})
+        if fields and record.levelno <= logging.INFO and _stderr.bar is not None:
+            return  # the bar says it
         now = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        level, text = record.levelname.lower(), record.getMessage()
-        _stderr.say(level, {"event": text}, f"{now} {level:7} {escaped(text)}")
+        level, event, store = record.levelname.lower(), record.getMessage(), store_name.get()
+        about = {} if store is None else {"store": store}
+        text = event + ":" * bool(fields)
+        text = " ".join([text, *(f"{name}={_field_text(one)}" for name, one in fields.items())])
+        where = "" if store is None else f"{escaped(store)}: "
+        line = f"{now} {level:7} {where}{escaped(text)}"
+        _stderr.say(level, {**about, "event": event, **fields}, line)
+
+
+def _field_text(value: object) -> str:
+    """Return a value of a log line; text with blanks is quoted, so that its end can be seen."""
+    text = known(value)
+    return json_text(text) if " " in text else text
 
 
 def set_up(as_json: bool) -> None:

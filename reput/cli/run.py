@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import reput
-from reput.cli import options, render, tables
+from reput.cli import options, render, severalstores, tables
 from reput.cli.clientoptions import address, client_settings, is_loopback, note_ready, warn_if_open
-from reput.cli.kafkaoptions import kafka_followers
+from reput.cli.kafkaoptions import KafkaStoreId, kafka_followers
 from serving.config import ServerConfig
 from store.errors import UsageError
 from store.follower import FollowerTarget
@@ -21,15 +21,18 @@ from streaming.config import (
     DispatcherConfig,
 )
 from streaming.jvm import started
-from streaming.measures import Measures
+from streaming.measures import Measures, QueueMeasures
 
 if TYPE_CHECKING:
     from serving.embedded import EmbeddedServer
-    from store.config import StoreSettings
     from streaming.progress import Progress
     from upkeep.shadow import Shadow
 
     Watcher = EmbeddedServer | Shadow
+
+
+MAX_METRICS_QUEUES = 1000
+"""Prometheus keeps each series in memory, and the page of this many takes 10 ms to write."""
 
 
 class OnCorrupt(StrEnum):
@@ -53,7 +56,11 @@ Latency = Annotated[
     ),
 ]
 MaxBytesPerTrigger = Annotated[
-    str, options.value("SIZE", "Read up to this much of the log per micro-batch: `64k`, `1g`.")
+    str,
+    options.value(
+        "SIZE",
+        "Read up to this much of the log per micro-batch: `64k`, `1g`; several stores share it.",
+    ),
 ]
 OnCorruptOption = Annotated[
     OnCorrupt,
@@ -68,26 +75,26 @@ MetricsPort = Annotated[
         "[HOST:]PORT",
         "Serve metrics to Prometheus at http://HOST:PORT/metrics; the host is 127.0.0.1 if not "
         "given, and port 0 takes a free one.",
+        panel=options.METRICS,
+    ),
+]
+MetricsQueues = Annotated[
+    int | None,
+    options.value(
+        "N",
+        "Serve series of single queues as well, of the first N of a store of which messages come.",
+        panel=options.METRICS,
+        min=1,
+        max=MAX_METRICS_QUEUES,
     ),
 ]
 
 
-@options.with_options(
-    flags=options.build_flags,
-    kafka=kafka_followers,
-    clients=client_settings,
-    dispatcher=options.dispatcher_settings,
-)
-def run(
-    store: options.Store,
-    output: options.Output = None,
+def run_settings(
     once: Once = False,
     checkpoint: Checkpoint = None,
     latency: Latency = f"{DEFAULT_LATENCY_MS}ms",
-    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
-    *,
     on_corrupt: OnCorruptOption = OnCorrupt.QUARANTINE,
-    flags: dict[str, Any],
     adopt: Annotated[
         bool, options.flag("Continue queues that another writer built.", "--adopt")
     ] = False,
@@ -97,10 +104,38 @@ def run(
     ] = None,
     index: options.Index = None,
     retention: options.Retention = False,
-    delta: options.Delta = None,
-    delta_schema: options.DeltaSchema = None,
-    delta_store_id: options.DeltaStoreId = None,
-    delta_interval: options.DeltaInterval = "10s",
+) -> dict[str, Any]:
+    """Return the fields of ``DispatcherConfig`` that only this command sets. Raises UsageError."""
+    return {
+        "once": once,
+        "checkpoint": checkpoint,
+        "latency_ms": options.duration_option_ms("--latency", latency),
+        "fail_on_corrupt": on_corrupt is OnCorrupt.FAIL,
+        "adopt": adopt,
+        "replay_from": replay_from,
+        "index": index,
+        "retention": retention,
+    }
+
+
+@options.with_options(
+    settings=run_settings,
+    flags=options.build_flags,
+    delta=options.delta_followers,
+    kafka=kafka_followers,
+    clients=client_settings,
+    dispatcher=options.dispatcher_settings,
+)
+def run(
+    store: severalstores.OneStore = None,
+    output: options.Output = None,
+    stores: severalstores.Stores = None,
+    outputs: severalstores.Outputs = None,
+    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 30}g",
+    *,
+    settings: dict[str, Any],
+    flags: dict[str, Any],
+    delta: Callable[[str | None], tuple[FollowerTarget, ...]],
     serve: Annotated[
         str | None,
         options.value(
@@ -110,7 +145,9 @@ def run(
         ),
     ] = None,
     metrics_port: MetricsPort = None,
+    metrics_queues: MetricsQueues = None,
     kafka: tuple[FollowerTarget, ...],
+    kafka_store_id: KafkaStoreId = None,
     clients: dict[str, Any],
     dispatcher: dict[str, Any],
     as_json: options.AsJson = False,
@@ -119,45 +156,75 @@ def run(
 
     SIGTERM or Ctrl-C ends it after the running batch, a second one at once; whatever ended it, the
     next start goes on from the watermark. An output keeps the settings that it was built with, so
-    give `--on-queue-gap`, `--verify-crc`, `--index` and `--index-tags` only once.
+    give `--on-queue-gap`, `--verify-crc`, `--index` and `--index-tags` only once. With `--stores`
+    several brokers' stores are followed, each into an output of its own; one that fails is started
+    again alone.
     """
-    max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger)
-    config = DispatcherConfig(
-        store=store,
-        output=output or store,
-        once=once,
-        checkpoint=checkpoint,
-        latency_ms=options.duration_option_ms("--latency", latency),
-        max_bytes_per_trigger=max_bytes or 0,
-        fail_on_corrupt=on_corrupt is OnCorrupt.FAIL,
-        adopt=adopt,
-        replay_from=replay_from,
-        index=index,
-        retention=retention,
-        **flags,
-        **dispatcher,
-        followers=options.followers(delta, delta_schema, delta_store_id, delta_interval) + kafka,
-    )
-    settings, log = config.open_store()  # a mistake is answered before Java starts
+    several = severalstores.several_stores(store, stores, outputs)
+    new_measures = _new_measures(metrics_port, metrics_queues)
+    max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger) or 0
+    fields = {**settings, **flags, **dispatcher}
+    if several is None:
+        root = store or Path()
+        fields |= {"max_bytes_per_trigger": max_bytes, "followers": delta(None) + kafka}
+        config = DispatcherConfig(root, output or root, **fields)
+        _run_one(config, serve, clients, metrics_port, new_measures, as_json)
+        return
+    of_one_store = ("checkpoint", "replay_from", "broker_conf")
+    given = {"output": output, "serve": serve, "kafka_store_id": kafka_store_id}
+    several.refuse(given | {name: fields[name] for name in of_one_store})
+    _check_clients(serve, clients)
+
+    def configured(root: Path, output: Path, number: int) -> DispatcherConfig:
+        # all may catch up at once, each with two batches in memory
+        share, followers = max(1, max_bytes // number), delta(output.name) + kafka
+        return DispatcherConfig(
+            root, output, **fields, max_bytes_per_trigger=share, followers=followers
+        )
+
+    supervised = severalstores.supervisor(several, configured, new_measures, once=fields["once"])
+    metrics = _metrics(supervised.runs, metrics_port)
+    severalstores.dispatch_all(supervised, fields["spark_conf"], metrics)
+    severalstores.show(supervised, as_json)
+
+
+def _run_one(
+    config: DispatcherConfig,
+    serve: str | None,
+    clients: dict[str, Any],
+    metrics_port: str | None,
+    new_measures: Callable[[], Measures] | None,
+    as_json: bool,
+) -> None:
+    _, log = config.open_store()  # a mistake is answered before Java starts
     log.close()
-    measures = Measures()
-    served = _metrics(config, settings, measures, metrics_port)
+    measures = new_measures() if new_measures is not None else None
+    served = _metrics(lambda: [(config, measures)] if measures is not None else [], metrics_port)
     _show(dispatch(config, _server(config, serve, clients), measures, served), as_json)
+
+
+def _new_measures(listen: str | None, queues: int | None) -> Callable[[], Measures] | None:
+    """Return what makes a run's measures for its metrics; None without any. Raises UsageError."""
+    if listen is None:
+        if queues is not None:
+            raise UsageError("--metrics-queues needs --metrics-port")
+        return None
+    return lambda: Measures(queues=None if queues is None else QueueMeasures(queues))
 
 
 @contextmanager
 def _metrics(
-    config: DispatcherConfig, settings: StoreSettings, measures: Measures, listen: str | None
+    runs: Callable[[], Sequence[tuple[DispatcherConfig, Measures]]], listen: str | None
 ) -> Iterator[None]:
     """Serve the metrics of ``--metrics-port`` in a ``with`` block, if given. Raises UsageError."""
     if listen is None:
         yield
         return
-    from upkeep.metrics import MetricsServer, RunCollector  # noqa: PLC0415
+    from upkeep.metrics import RunsCollector  # noqa: PLC0415
+    from upkeep.metricsserver import MetricsServer  # noqa: PLC0415
 
     host, port = address("--metrics-port", listen, "127.0.0.1")
-    collector = RunCollector(config, settings, measures, reput.__version__)
-    with MetricsServer(host, port, collector) as server:
+    with MetricsServer(host, port, RunsCollector(runs, reput.__version__)) as server:
         if not is_loopback(host):
             render.print_note(f"warning: whoever reaches {host} can read the metrics")
         shown = f"[{host}]" if ":" in host else host
@@ -165,14 +232,18 @@ def _metrics(
         yield
 
 
+def _check_clients(listen: str | None, clients: dict[str, Any]) -> None:
+    if listen is None and clients:
+        raise UsageError("--advertise, --positions and --tls-... need --serve HOST:PORT")
+
+
 def _server(
     config: DispatcherConfig, listen: str | None, clients: dict[str, Any]
 ) -> EmbeddedServer | None:
     """Return the server that the options ask for, with its port bound; None without ``--serve``.
     Raises UsageError."""
+    _check_clients(listen, clients)
     if listen is None:
-        if clients:
-            raise UsageError("--advertise, --positions and --tls-... need --serve HOST:PORT")
         return None
     if config.once:
         raise UsageError("--serve is for a run that follows the log; leave --once out")
@@ -209,7 +280,7 @@ def dispatch(
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
             on_watermark = watcher.watermark_moved if watcher is not None else lambda *_: None
-            return run_dispatcher(config, stop, display, jvm, on_watermark, measures or Measures())
+            return run_dispatcher(config, stop, display, jvm, on_watermark, measures)
     finally:
         display.close()
 

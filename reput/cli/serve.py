@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import glob
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from reput.cli.clientoptions import address, client_settings, note_ready, warn_i
 from serving.config import ServerConfig
 from serving.stores import BrokerIdentity, ServedStore, check_names
 from store.errors import UsageError
+from store.stores import find_roots
 
 DEFAULT_PORT = 9876
 
@@ -108,8 +108,4 @@ def _roots(roots: list[Path], pattern: str | None) -> list[Path]:
         raise UsageError("give either STORE, which may be repeated, or --stores GLOB")
     if pattern is None:
         return roots
-    # Path.glob takes no absolute pattern
-    found = [Path(path) for path in sorted(glob.glob(pattern))]  # noqa: PTH207
-    if not found:
-        raise UsageError(f"--stores is {pattern!r}, which no directory matches")
-    return found
+    return find_roots(pattern)

@@ -28,7 +28,7 @@ def shadow(
     once: Once = False,
     checkpoint: Checkpoint = None,
     latency: Latency = f"{DEFAULT_LATENCY_MS}ms",
-    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 20}m",
+    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 30}g",
     *,
     flags: dict[str, Any],
     retention: options.Retention = False,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
 
 from rich.console import Console
 
-from reput.cli import options, render, tables
+from reput.cli import options, render, severalstores, tables
 from store.config import NO_PROPERTY_FILE, StoreSettings
+from store.errors import ReputError, StoreError
 from upkeep.status import FollowerStatus, OutputStatus, QueueStatus, read_status
 
 WATCH_SECONDS = 2.0
@@ -19,11 +22,23 @@ CLEAR_FROM_HOME = "\x1b[H\x1b[J"
 """Erases below the cursor's home: a terminal scrolls nothing of it into its history."""
 
 
-@options.with_options(settings=options.output_settings)
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at a store or at several."""
+
+    content: dict[str, Any]
+    """The object that ``--json`` prints."""
+    show: Callable[[], None]
+    """Prints it for people."""
+    unread: Sequence[str] = ()
+    """A line for each store that cannot be read."""
+
+
 def status(
-    store: options.Store,
-    settings: StoreSettings,
+    store: severalstores.OneStore = None,
     output: options.ReadOutput = None,
+    stores: severalstores.Stores = None,
+    outputs: severalstores.Outputs = None,
     topic: Annotated[
         list[str] | None,
         options.value("TOPIC", "Show each queue of this topic; may be repeated.", "--topic", "-t"),
@@ -32,24 +47,82 @@ def status(
         bool,
         options.flag("Show it again every two seconds until Ctrl-C or SIGTERM.", "--watch", "-w"),
     ] = False,
+    broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the log's end, the watermark, the lag, the quarantine and every topic's queues.
 
-    Reads only. The lag in seconds is the age of the first message that is not dispatched yet.
+    Reads only. The lag in seconds is the age of the first message that is not dispatched yet. With
+    `--stores` it shows a row for each store; the exit code is 1 if one of them cannot be read.
     """
+    several = severalstores.several_stores(store, stores, outputs)
+    sizes = commitlog_file_size, consume_queue_file_size
+    if several is not None:
+        several.refuse({"output": output, "topic": topic, "broker_conf": broker_conf})
+        look = partial(_look_at_all, several, sizes)
+    else:
+        place = store or Path()
+        settings = options.output_settings(place, output, broker_conf, *sizes)
+        look = partial(_look_at_one, settings, output or place, topic)
     console = Console()
     with render.stopped_by_signals() as stop:
         while True:
-            found = read_status(settings, output or store, topic)
+            found = look()
             if as_json:
-                render.print_json(asdict(found))
+                render.print_json(found.content)
             else:
                 if watch and console.is_terminal and not console.is_dumb_terminal:
                     sys.stdout.write(CLEAR_FROM_HOME)
-                _show(found, topic)
+                found.show()
             if not watch or stop.wait(WATCH_SECONDS):
-                return
+                break
+    if found.unread:
+        raise StoreError("; ".join(found.unread))
+
+
+def _look_at_one(settings: StoreSettings, output: Path, topics: Sequence[str] | None) -> _Look:
+    found = read_status(settings, output, topics)
+    return _Look(asdict(found), partial(_show, found, topics))
+
+
+def _look_at_all(
+    several: severalstores.SeveralStores, sizes: tuple[str | None, str | None]
+) -> _Look:
+    rows: list[dict[str, Any]] = []
+    unread = []
+    for root, output in several.find().items():
+        row: dict[str, Any] = {"store": str(root), "output": str(output)}
+        try:
+            settings = options.output_settings(root, output, None, *sizes)
+            row |= {**asdict(read_status(settings, output, ())), "error": None}
+            del row["queues"]
+        except ReputError as error:
+            row["error"] = str(error)
+            unread.append(f"{root}: {error}")
+        rows.append(row)
+    return _Look({"stores": rows}, partial(_show_all, rows), unread)
+
+
+def _show_all(stores: Sequence[dict[str, Any]]) -> None:
+    columns = ("store", "watermark", "lag", "writer", "quarantined", "gaps", "failing followers")
+    rows = []
+    for one in stores:
+        if one["error"] is not None:
+            rows.append((one["store"], *["unknown"] * (len(columns) - 1)))
+            continue
+        lag = "unknown" if one["lag_seconds"] is None else tables.human_seconds(one["lag_seconds"])
+        failing = [each["name"] for each in one["followers"] if each["error"] is not None]
+        rows.append(
+            (
+                one["store"], tables.known(one["watermark"]),
+                f"{lag}, {tables.lag_text(one['lag_bytes'])}", one["writer_pid"] or "none",
+                tables.counted(sum(each["bytes"] for each in one["quarantine"]), "byte"),
+                f"{one['gaps']:,}", ", ".join(failing) or "none",
+            )
+        )  # fmt: skip
+    tables.print_table("stores", columns, rows)
 
 
 def _show(found: OutputStatus, topics: Sequence[str] | None) -> None:

@@ -35,32 +35,36 @@ class UnsyncedFiles:
     """
 
     def __init__(self) -> None:
-        self._files: list[tuple[int, str | Path]] = []
+        self._files: dict[str | Path, int] = {}
         self._directories: dict[Path, None] = {}
         self._are_many = False
 
     def add(self, written: Unsynced) -> None:
         """Take over the descriptors."""
-        self._files += written.files
+        for fd, path in written.files:
+            # the first stays: opened before the others, it reports their errors too
+            if self._are_many or path in self._files:
+                os.close(fd)
+            else:
+                self._files[path] = fd
         if not self._are_many:
             self._directories |= dict.fromkeys(written.directories)
             self._are_many = len(self._files) >= MAX_OPEN_FILES
         if self._are_many:
-            # the first stays: opened before the others, it reports their errors too
             while len(self._files) > 1:
-                os.close(self._files.pop()[0])
+                os.close(self._files.popitem()[1])
             self._directories.clear()
 
     def sync(self) -> None:
         """Make the files durable; raises SyncError."""
         if self._are_many:
-            fsops.sync_file_system(*self._files[0])
+            ((path, fd),) = self._files.items()
+            fsops.sync_file_system(fd, path)
         else:
             # in parallel: all wait for the disk, whose journal commits them together
             with ThreadPoolExecutor(SYNC_THREADS) as threads:
-                list(threads.map(lambda file: fsops.sync(*file), self._files))
-        while self._files:
-            os.close(self._files.pop()[0])
+                list(threads.map(lambda file: fsops.sync(file[1], file[0]), self._files.items()))
+        self.close()
         for directory in self._directories:
             fsops.sync_directory(directory)
         self._directories.clear()
@@ -69,4 +73,4 @@ class UnsyncedFiles:
     def close(self) -> None:
         """Close the files without a sync; no durable state depends on them."""
         while self._files:
-            os.close(self._files.pop()[0])
+            os.close(self._files.popitem()[1])

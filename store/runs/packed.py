@@ -4,7 +4,7 @@ that could not be dispatched, and for the scanned range (``store.runs.packedsche
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,7 @@ from store.runs.dispatch import (
 )
 from store.runs.manifest import QueueManifest
 from store.runs.packedschema import PACKED_SCHEMA, RowKind
-from store.runs.scan import PackedChunk, runs_of, scan
-from store.runs.spool import ScanMark, SpoolReader, SpoolWriter
+from store.runs.scan import Item, PackedChunk, runs_of, scan
 
 AddBitMaps = Callable[[Sequence[Run]], Sequence[Run]]
 """Returns the runs with bit maps added to those whose topic has filters."""
@@ -37,52 +36,19 @@ def read_runs(
     log: CommitLog,
     start: int,
     end: int,
-    spool_directory: Path | None,
     add_bit_maps: AddBitMaps | None = None,
-    *,
-    syncs_spool: bool = False,
     **scan_options: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """Read [start, end) of the log in the packed form, with units in the spool if there is one.
-
-    With ``syncs_spool`` they are durable there at the end. ``scan_options`` are passed to ``scan``.
-    """
-    spool = SpoolWriter(spool_directory, is_durable=syncs_spool)
-    if spool_directory is None:
-        mark = None
-    else:
-        mark = scan_options["reached"] = ScanMark(spool_directory, start)
-    try:
-        yield from _rows(scan(log, start, end, **scan_options), spool, add_bit_maps)
-    finally:
-        spool.close()
-        if mark is not None:
-            mark.close()
-
-
-def _rows(
-    items: Iterable[PackedChunk | ScannedRange | BadRange],
-    spool: SpoolWriter,
-    add_bit_maps: AddBitMaps | None,
-) -> Iterator[pa.RecordBatch]:
-    for item in items:
+    """Read [start, end) of the log in the packed form; ``scan_options`` are passed to ``scan``."""
+    for item in scan(log, start, end, **scan_options):
         if isinstance(item, PackedChunk):
-            yield _runs_batch(item, spool, add_bit_maps)
+            yield _runs_batch(item, add_bit_maps)
             for bad in item.unusable:
                 yield _bad_row(bad)
             if item.index_entries is not None:
-                yield _index_row(item.index_entries, spool)
+                yield _index_row(item.index_entries)
         elif isinstance(item, ScannedRange):
-            yield _one_row(
-                kind=RowKind.SCANNED,
-                messageCount=item.message_count,
-                firstPhysicalOffset=item.start,
-                endPhysicalOffset=item.end,
-                plannedEndOffset=item.planned_end,
-                lastRecordOffset=item.last_record_offset,
-                units=item.settings.to_text().encode(),
-                unitCount=item.unit_count,
-            )
+            yield scanned_row(item)
         else:
             yield _bad_row(item)
 
@@ -98,6 +64,20 @@ def queue_row(manifest: QueueManifest) -> pa.RecordBatch:
     )
 
 
+def scanned_row(scanned: ScannedRange) -> pa.RecordBatch:
+    """Return the row of a scanned range."""
+    return _one_row(
+        kind=RowKind.SCANNED,
+        messageCount=scanned.message_count,
+        firstPhysicalOffset=scanned.start,
+        endPhysicalOffset=scanned.end,
+        plannedEndOffset=scanned.planned_end,
+        lastRecordOffset=scanned.last_record_offset,
+        units=scanned.settings.to_text().encode(),
+        unitCount=scanned.unit_count,
+    )
+
+
 def _bad_row(bad: BadRange) -> pa.RecordBatch:
     return _one_row(
         kind=RowKind.BAD,
@@ -108,20 +88,15 @@ def _bad_row(bad: BadRange) -> pa.RecordBatch:
     )
 
 
-def _index_row(entries: IndexEntries, spool: SpoolWriter) -> pa.RecordBatch:
+def _index_row(entries: IndexEntries) -> pa.RecordBatch:
     columns = (entries.offsets, entries.hashes, entries.store_timestamps)
-    data = b"".join(column.tobytes() for column in columns)
-    spooled = spool.write(memoryview(data))
-    place: dict[str, Any] = {"units": data}
-    if spooled is not None:
-        place = {"spoolName": spool.name, "spoolPosition": spooled}
     return _one_row(
         kind=RowKind.INDEX,
         messageCount=len(entries.offsets),
         firstPhysicalOffset=entries.first_physical_offset,
         endPhysicalOffset=entries.first_physical_offset,
         bytesPerMessage=INDEX_ENTRY_BYTES,
-        **place,
+        units=b"".join(column.tobytes() for column in columns),
     )
 
 
@@ -130,9 +105,7 @@ def _one_row(**values: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=PACKED_SCHEMA)
 
 
-def _runs_batch(
-    chunk: PackedChunk, spool: SpoolWriter, add_bit_maps: AddBitMaps | None
-) -> pa.RecordBatch:
+def _runs_batch(chunk: PackedChunk, add_bit_maps: AddBitMaps | None) -> pa.RecordBatch:
     runs = chunk.runs
     counts = runs[:, scankernel.RUN_COUNT]
     contiguous = runs[:, scankernel.RUN_CONTIGUOUS] == 1
@@ -140,7 +113,6 @@ def _runs_batch(
     topic_bounds = np.concatenate(([0], np.cumsum(runs[:, scankernel.RUN_TOPIC_LENGTH])))
     widths, data = _columns_of_runs(chunk, add_bit_maps)
     places = np.concatenate(([0], np.cumsum(counts * widths)))
-    spooled = spool.write(data.data)
     columns = {
         "kind": np.full(len(runs), RowKind.RUN, np.int32),
         "topic": _binary(topic_bounds, chunk.topic_arena),
@@ -152,12 +124,8 @@ def _runs_batch(
         "queueOffsets": _queue_offsets(chunk, bounds, contiguous),
         "lastStoreTimestamp": runs[:, scankernel.RUN_LAST_STORE_TIMESTAMP],
         "bytesPerMessage": widths,
+        "units": _binary(places, data),
     }
-    if spooled is None:
-        columns["units"] = _binary(places, data)
-    else:
-        columns["spoolName"] = [spool.name] * len(runs)
-        columns["spoolPosition"] = spooled + places[:-1]
     arrays = [
         pa.array(columns[field.name], field.type)
         if field.name in columns
@@ -202,10 +170,8 @@ def _queue_offsets(chunk: PackedChunk, bounds: Any, contiguous: Any) -> pa.Array
     )
 
 
-def unpack(
-    batches: Iterable[pa.RecordBatch], spool: SpoolReader
-) -> Iterator[Run | BadRange | ScannedRange | IndexEntries | QueueManifest]:
-    """Rows of the packed form as objects; units stay in Arrow's or the spool's memory."""
+def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[Item]:
+    """Rows of the packed form as objects; units stay in Arrow's memory."""
     for batch in batches:
         buffers = {name: _values(batch.column(name)) for name in ("units", "queueOffsets")}
         rest = batch.drop_columns(list(buffers))
@@ -216,10 +182,9 @@ def unpack(
             row = dict(zip(names, values, strict=True))
             kind = row["kind"]
             if kind == RowKind.RUN:
-                data = _data(row, buffers["units"][index], spool)
-                yield _run(row, data, buffers["queueOffsets"][index])
+                yield _run(row, buffers["units"][index], buffers["queueOffsets"][index])
             elif kind == RowKind.INDEX:
-                yield _index_entries(row, _data(row, buffers["units"][index], spool))
+                yield _index_entries(row, buffers["units"][index])
             elif kind == RowKind.SCANNED:
                 yield ScannedRange(
                     start=row["firstPhysicalOffset"],
@@ -238,22 +203,13 @@ def unpack(
                 )
 
 
-def _data(
-    row: dict[str, Any], inline: pa.Buffer | None, spool: SpoolReader
-) -> pa.Buffer | memoryview:
-    if inline is not None:
-        return inline
-    size = row["messageCount"] * row["bytesPerMessage"]
-    return spool.take(row["spoolName"], row["spoolPosition"], size)
-
-
-def _text(value: pa.Buffer | None) -> str:
+def _text(value: memoryview | None) -> str:
     if value is None:
         raise ValueError("a SCANNED or QUEUE row of the packed form lacks its text")
-    return str(memoryview(value), "utf-8")
+    return str(value, "utf-8")
 
 
-def _run(row: dict[str, Any], data: pa.Buffer | memoryview, jumps: pa.Buffer | None) -> Run:
+def _run(row: dict[str, Any], data: Any, jumps: memoryview | None) -> Run:
     count, width = row["messageCount"], row["bytesPerMessage"]
     unit, detailed = UNIT_DTYPE.itemsize, UNIT_DTYPE.itemsize + DETAIL_DTYPE.itemsize
     details = bit_maps = None
@@ -274,7 +230,7 @@ def _run(row: dict[str, Any], data: pa.Buffer | memoryview, jumps: pa.Buffer | N
     )
 
 
-def _index_entries(row: dict[str, Any], data: pa.Buffer | memoryview) -> IndexEntries:
+def _index_entries(row: dict[str, Any], data: Any) -> IndexEntries:
     count = row["messageCount"]
     if not count:  # numpy makes no array of an empty buffer
         return IndexEntries(row["firstPhysicalOffset"], *_NO_ENTRIES)
@@ -286,7 +242,16 @@ def _index_entries(row: dict[str, Any], data: pa.Buffer | memoryview) -> IndexEn
     )
 
 
-def _values(column: pa.Array) -> list[pa.Buffer | None]:
+def _values(column: pa.Array) -> Sequence[memoryview | None]:
+    """Return the values of a binary column without a copy, and without an object of Arrow's for
+    each of them."""
     if column.null_count == len(column):
         return [None] * len(column)
-    return [value.as_buffer() for value in column]
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    view = memoryview(data or b"")
+    found = [view[low:high] for low, high in pairwise(bounds.tolist())]
+    if not column.null_count:
+        return found
+    are_valid = column.is_valid().to_pylist()
+    return [value if valid else None for value, valid in zip(found, are_valid, strict=True)]

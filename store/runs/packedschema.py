@@ -3,9 +3,9 @@
 ``queueOffsets`` is int64 little-endian, null if they increase by one from ``firstQueueOffset``.
 ``units`` holds the columns of the run one after the other, ``bytesPerMessage`` wide together:
 units, details, bit maps; in an INDEX row the columns of IndexEntries, in a SCANNED row the text of
-its BatchSettings, in a QUEUE row that of its QueueManifest. They are in the row itself or, at
-``spoolPosition``, in a file of the spool (``store.runs.spool``).
-``status`` is the ``store.log.record.Status`` of a BAD range, ``unitCount`` is of a SCANNED one.
+its BatchSettings, in a QUEUE row that of its QueueManifest. ``status`` is the
+``store.log.record.Status`` of a BAD range, ``unitCount`` is of a SCANNED one. Rows reach the driver
+through the spool (``store.runs.spool``) or, where there is none, through Spark.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ PACKED_SCHEMA = pa.schema(
         pa.field("queueOffsets", pa.binary()),
         pa.field("units", pa.binary()),
         pa.field("bytesPerMessage", pa.int32()),
-        pa.field("spoolName", pa.string()),
-        pa.field("spoolPosition", pa.int64()),
         pa.field("lastStoreTimestamp", pa.int64()),
         pa.field("plannedEndOffset", pa.int64()),
         pa.field("lastRecordOffset", pa.int64()),

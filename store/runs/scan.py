@@ -34,6 +34,8 @@ from store.runs.dispatch import (
 )
 from store.runs.manifest import QueueManifest
 
+Item = Run | BadRange | ScannedRange | IndexEntries | QueueManifest
+"""One of the things that a task answers."""
 CHUNK_RECORDS = 1 << 18
 """A chunk of this many records stays in the cache while it is packed."""
 MAX_CHUNK_RECORDS = 1 << 22
@@ -267,7 +269,7 @@ def runs_of(chunk: PackedChunk) -> Iterator[Run]:
 
 
 def assemble(
-    items: Iterable[Run | BadRange | ScannedRange | IndexEntries | QueueManifest],
+    items: Iterable[Item],
 ) -> DispatchBatch | None:
     """Join the results of a range's partitions, in any order; None if they do not join.
 

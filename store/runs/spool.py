@@ -1,15 +1,22 @@
-"""The spool: files in which scanned units wait for the driver, instead of passing through Spark.
+"""The spool: files in which scanned parts of a batch wait for the driver, instead of passing
+through Spark.
 
-Megabytes of units in a task's result cost the JVM more than the scan itself (about ten copies). So
-a task writes them into its own file in the spool directory, and its row holds the position. Both
-sides must see the directory: it is the output's own one on one machine.
+Megabytes of units in a task's result cost the JVM more than the scan itself (about ten copies),
+and they come only when the last task has ended. So a task writes the rows of one part, a range of
+the log, as an Arrow stream into a file of the spool, which it renames when it is whole. The driver
+maps it meanwhile. Both sides must see the directory: it is the output's own one on one machine.
 
-Each task attempt has one file with a random name. Nothing in it is durable or needed after a crash:
-the owner of the output empties the directory when it starts. The reader unlinks a file as soon as
-it is mapped, so no batch leaves one there.
+    {start}.at        a task has claimed the part that begins at this offset; a long says how many
+                      bytes of it are scanned, for ``scanned_bytes``
+    {start}.partial   its rows so far
+    {start}.part      all of its rows
+    open              while this is there, all parts may be claimed, otherwise a batch's first one
 
-A long task also records its progress there, in a file named by its partition's start: ``ScanMark``
-writes the numbers that ``scanned_bytes`` adds up.
+A batch's tasks share its parts: each claims the first one that nobody has claimed, so that they
+end at about the same time. A part depends only on the log, on its range and on its batch's
+settings, whoever scans it. One that never comes is scanned by the driver, which needs nothing of
+the spool: nothing in it is durable, and every query has a directory of its own, so that a task of
+an earlier one, which may live on for seconds, finds its directory gone.
 """
 
 from __future__ import annotations
@@ -18,165 +25,173 @@ import mmap
 import os
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
+
+import pyarrow as pa
 
 from store import fsops
 from store.errors import OutputError, StoreError
-
-MIN_SPOOLED_BYTES = 1 << 16
-"""Smaller data goes through Spark, which is faster than a file."""
+from store.runs.packedschema import PACKED_SCHEMA
 
 MARK_SECONDS = 0.25
-"""A task that ends sooner leaves no mark."""
-_MARK_SUFFIX = ".at"
-_MARK_BYTES = 8
+"""Least time between two records of a claim's progress."""
+_CLAIM_SUFFIX = ".at"
+_CLAIM_BYTES = 8
+_PARTIAL_SUFFIX = ".partial"
+_PART_SUFFIX = ".part"
+_OPEN = "open"
 
 
-class ScanMark:
-    """Records, for progress displays, the bytes of its partition that a task has scanned.
+class Claim:
+    """A task's claim of one part, with the number of its bytes that are scanned."""
 
-    It is a file of one long. A retried task reuses its file; nothing depends on the content.
-    """
-
-    def __init__(self, directory: Path, start: int) -> None:
-        self._path = directory / f"{start}{_MARK_SUFFIX}"
+    def __init__(self, path: Path, fd: int, start: int) -> None:
+        self._path = path
+        self._fd = fd
         self._start = start
         self._due = time.monotonic() + MARK_SECONDS
-        self._fd = -1
 
-    def __call__(self, offset: int) -> None:
-        """Record that the scan has reached ``offset``."""
+    def reached(self, offset: int, *, at_once: bool = False) -> None:
+        """Record now and then that the scan has reached ``offset``."""
         now = time.monotonic()
-        if now < self._due:
+        if now < self._due and not at_once:
             return
         self._due = now + MARK_SECONDS
+        mark = (offset - self._start).to_bytes(_CLAIM_BYTES, "big")
         try:
-            if self._fd < 0:
-                self._fd = fsops.open_for_writing(self._path)
-            mark = (offset - self._start).to_bytes(_MARK_BYTES, "big")
             fsops.pwrite(self._fd, mark, 0, self._path)
         except OutputError:
-            return
+            return  # only displays miss it
 
-    def close(self) -> None:
-        """Close the file; it is removed with ``remove_marks``."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        # the file stays until ``remove_claims``: nobody may scan the part again
+        os.close(self._fd)
+
+
+def claim(directory: Path, start: int) -> Claim | None:
+    """Claim the part that begins at ``start``; None if another task has it, or if the spool is gone
+    or full: the task then leaves it alone."""
+    path = directory / f"{start}{_CLAIM_SUFFIX}"
+    try:
+        fd = fsops.create_exclusively(path)
+    except OutputError:
+        return None
+    return None if fd is None else Claim(path, fd, start)
 
 
 def scanned_bytes(directory: Path) -> int:
     """Sum of the bytes that tasks of the current batch have recorded as scanned."""
     total = 0
-    for path in directory.glob(f"*{_MARK_SUFFIX}"):
+    for path in directory.glob(f"*{_CLAIM_SUFFIX}"):
         try:
-            total += int.from_bytes(path.read_bytes()[:_MARK_BYTES], "big")
+            total += int.from_bytes(path.read_bytes()[:_CLAIM_BYTES], "big")
         except OSError:
             continue
     return total
 
 
-def remove_marks(directory: Path) -> None:
-    """Remove the marks of tasks that have ended."""
-    for path in directory.glob(f"*{_MARK_SUFFIX}"):
+def remove_claims(directory: Path) -> None:
+    """Remove the claims of a batch whose tasks have ended."""
+    for path in directory.glob(f"*{_CLAIM_SUFFIX}"):
         fsops.unlink(path)
 
 
-class SpoolWriter:
-    """The file of one task attempt, created on first use."""
+class _PartFile:
+    """A file as Arrow writes to it."""
 
-    def __init__(self, directory: Path | None, *, is_durable: bool = False) -> None:
-        """With ``directory`` None nothing is spooled; with ``is_durable`` what was spooled outlives
-        this machine once the file is closed."""
-        self._path = directory and directory / uuid.uuid4().hex
-        self._is_durable = is_durable
-        self._fd = -1
+    closed = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = fsops.open_for_writing(path)
         self._size = 0
 
-    @property
-    def name(self) -> str:
-        """The file's name in the spool directory."""
-        return self._path.name if self._path else ""
+    def write(self, data: pa.Buffer | bytes) -> None:
+        """Append; raises OutputError."""
+        view = memoryview(data)
+        fsops.pwrite(self._fd, view, self._size, self._path)
+        self._size += len(view)
 
-    def write(self, data: memoryview) -> int | None:
-        """Write ``data`` and return its byte position in the file.
+    def tell(self) -> int:
+        """Return the size so far."""
+        return self._size
 
-        None means that it must go through Spark: it is small, there is no spool, or the spool
-        cannot take it.
-        """
-        if self._path is None or len(data) < MIN_SPOOLED_BYTES:
-            return None
-        try:
-            if self._fd < 0:
-                self._fd = fsops.open_for_writing(self._path)
-            fsops.pwrite(self._fd, data, self._size, self._path)
-        except OutputError:
-            if not self._size:
-                # no row names the file, so nobody else would remove it, and the space is needed
-                self.close()
-                fsops.unlink(self._path)
-            return None
-        position = self._size
-        self._size += len(data)
-        return position
+    def flush(self) -> None:
+        """Do nothing: nothing is held back."""
 
     def close(self) -> None:
-        """Close the file; from now on the reader owns it. Raises SyncError."""
-        if self._path is not None and self._fd >= 0:
-            try:
-                if self._is_durable:
-                    fsops.sync(self._fd, self._path)
-            finally:
-                os.close(self._fd)
-                self._fd = -1
+        """Close the file."""
+        os.close(self._fd)
 
 
-class SpoolReader:
-    """Takes the files of one batch out of the spool."""
-
-    def __init__(self, directory: Path, *, keeps_files: bool = False) -> None:
-        """With ``keeps_files`` the files stay for other readers."""
-        self._directory = directory
-        self._keeps_files = keeps_files
-        self._taken: dict[str, memoryview] = {}
-
-    def take(self, name: str, position: int, size: int) -> memoryview:
-        """``size`` bytes of a file at ``position``, valid while they are referenced.
-
-        Raises StoreError if the file is gone or too short.
-        """
-        view = self._taken.get(name)
-        if view is None:
-            view = self._taken[name] = self._map(self._directory / name)
-        if position + size > len(view):
-            raise StoreError(
-                f"spool file {self._directory / name} is too short; nothing was written"
-            )
-        return view[position : position + size]
-
-    def _map(self, path: Path) -> memoryview:
+def write_part(directory: Path, start: int, rows: Iterable[pa.RecordBatch]) -> None:
+    """Hand over the rows of a claimed part; without room for them, they are dropped."""
+    partial = directory / f"{start}{_PARTIAL_SUFFIX}"
+    try:
+        file = _PartFile(partial)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
-            finally:
-                os.close(fd)
-        except (OSError, ValueError) as error:
-            raise StoreError(
-                f"cannot read spool file {path}: {error}; nothing was written"
-            ) from error
-        if not self._keeps_files:
-            fsops.unlink(path)
-        return memoryview(mapped)
+            with pa.ipc.new_stream(pa.PythonFile(file, "w"), PACKED_SCHEMA) as stream:
+                for batch in rows:
+                    stream.write_batch(batch)
+        finally:
+            file.close()
+        fsops.rename(partial, directory / f"{start}{_PART_SUFFIX}", durable=False)
+    except OutputError:
+        fsops.unlink(partial)
+
+
+def take_part(directory: Path, start: int) -> list[pa.RecordBatch] | None:
+    """Return the rows of the part that begins at ``start``, and remove it; None if it is not there.
+
+    They lie in the mapped file, whose space is free when nothing refers to them any more. Raises
+    StoreError if it cannot be read.
+    """
+    path = directory / f"{start}{_PART_SUFFIX}"
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    try:
+        mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+        batches = list(pa.ipc.open_stream(pa.py_buffer(mapped)))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    finally:
+        os.close(fd)
+    fsops.unlink(path)
+    return batches
+
+
+def _unreadable(path: Path, error: Exception) -> StoreError:
+    return StoreError(f"cannot read spool file {path}: {error}; nothing of it was written")
+
+
+def open_spool(directory: Path, root: Path) -> Path:
+    """Create a directory for one query in ``directory``, which is below ``root``."""
+    spool = directory / uuid.uuid4().hex
+    fsops.create_directories(spool, root)
+    fsops.write_new_file(spool / _OPEN, b"")
+    return spool
+
+
+def is_open(spool: Path) -> bool:
+    """Return whether tasks may claim any part."""
+    return (spool / _OPEN).exists()
+
+
+def close_spool(spool: Path) -> None:
+    """Let tasks claim no part but a batch's first; those that they have claimed may still come."""
+    fsops.unlink(spool / _OPEN)
 
 
 def empty_spool(directory: Path, root: Path) -> None:
-    """Create the directory below ``root``, or empty it of an earlier owner's files."""
+    """Create the directory of spools below ``root``, or empty it of what earlier queries left."""
     fsops.make_directories(directory, root)
-    clear_spool(directory)
-
-
-def clear_spool(directory: Path) -> None:
-    """Remove all files that tasks have left in the directory, if it exists."""
-    for path in directory.iterdir() if directory.is_dir() else ():
-        fsops.unlink(path)
+    for path in directory.iterdir():
+        fsops.remove_tree(path)

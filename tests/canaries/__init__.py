@@ -96,10 +96,29 @@ class Canary:
         return text.replace(self.old, self.new)
 
 
+@dataclass(frozen=True)
+class Equivalent:
+    """A random fault that no test can notice, because the program does the same with it."""
+
+    file: str
+    line: str
+    """The line that it changes, without its indentation."""
+    change: str
+    """The line with the fault; ``pass`` where a statement is gone."""
+    why: str
+    """The reason why nothing that is promised changes."""
+
+
 def read_canaries() -> list[Canary]:
     """All canaries, in the order of the lists."""
     return [
         Canary(**{**entry, "tests": tuple(entry["tests"])})
         for path in sorted(LISTS.glob("*.toml"))
-        for entry in tomllib.loads(path.read_text("utf-8"))["canary"]
+        for entry in tomllib.loads(path.read_text("utf-8")).get("canary", ())
     ]
+
+
+def read_equivalents() -> list[Equivalent]:
+    """The faults that ``make mutants`` leaves out of its samples."""
+    text = (LISTS / "equivalent.toml").read_text("utf-8")
+    return [Equivalent(**entry) for entry in tomllib.loads(text)["equivalent"]]

@@ -1,9 +1,9 @@
 """``make mutants``: random faults in the parts that need no Spark, applied as canaries are.
 
 The changes are those of cosmic-ray's operators, and a statement that is gone. A seed chooses
-places, each with one of the changes that are possible there. ``--resume`` leaves out what was
-caught before; ``--list`` shows the mutants and runs nothing. It ends with 1 where fewer than
-``--score`` percent are caught.
+places, each with one of the changes that are possible there; those of ``equivalent.toml``, which
+change nothing, are left out. ``--resume`` leaves out what was caught before; ``--list`` shows the
+mutants and runs nothing. It ends with 1 where fewer than ``--score`` percent are caught.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 from filelock import FileLock
 
-from tests.canaries import MUTATED, ROOT, Canary
+from tests.canaries import MUTATED, ROOT, Canary, read_equivalents
 from tests.canaries.__main__ import PLACE, run
 from tests.support.seeds import choose_seed
 
@@ -91,6 +91,12 @@ def is_mutant(text: str, other: str) -> bool:
     return dumps[0] != dumps[1]
 
 
+def change_of(text: str, other: str) -> tuple[str, str]:
+    """The first line that differs, as it is and with the fault, without indentation."""
+    pairs = zip(text.splitlines(), other.splitlines(), strict=False)
+    return next(((a.strip(), b.strip()) for a, b in pairs if a != b), ("", ""))
+
+
 def mutants(count: int, seed: int) -> list[Canary]:
     """So many, the same for the same seed and tree; the first ones are those of a lower count."""
     rng = random.Random(seed)
@@ -102,6 +108,7 @@ def mutants(count: int, seed: int) -> list[Canary]:
         *((name, at, False) for name in MUTATED for at in sorted(changes[name])),
     ]
     rng.shuffle(sites)
+    nothing = {(one.file, one.line, one.change) for one in read_equivalents()}
     found: list[Canary] = []
     for name, at, removed in sites:
         if len(found) == count:
@@ -115,8 +122,12 @@ def mutants(count: int, seed: int) -> list[Canary]:
         else:
             what, ordinal = rng.choice(changes[name][at])
             other = mutate_code(text, get_operator(what)(), ordinal)
-        if other is not None and is_mutant(text, other):
-            title = f"{name}.py:{at[0]}:{at[1]} {what.removeprefix('core/')}: {line}"
+        if other is None or not is_mutant(text, other):
+            continue
+        change = change_of(text, other)
+        if (f"{name}.py", *change) not in nothing:
+            operator = what.removeprefix("core/")
+            title = f"{name}.py:{at[0]}:{at[1]} {operator}: {change[0]} => {change[1]}"
             tests = (f"tests/{test}" for test in MUTATED[name])
             found.append(Canary(title, "", f"{name}.py", text, other, (TIMEOUT, *tests)))
     return found

@@ -25,7 +25,8 @@ from store.state.logoffset import offset_json
 from store.state.output import fingerprint
 from store.state.watermark import Watermark
 from tests.support.golden import tree
-from tests.support.wire import PlainLog
+from tests.support.small_store import SmallStore
+from tests.support.wire import BLANK_MAGIC, PlainLog
 
 STORE = "0123456789abcdef0123456789abcdef"
 FILE_SIZE = 1024
@@ -401,6 +402,18 @@ def test_a_replay_begins_at_any_record_that_was_dispatched(scene: Scene) -> None
         assert (plan.start, plan.spark) == (offset, None)
         assert plan.watermark == found
         assert f"replaying from {offset}" in plan.notes
+
+
+def test_a_replay_begins_at_the_end_of_a_log_that_ends_with_its_file(tmp_path: Path) -> None:
+    """A BLANK ends the last file, and the broker has not begun another one."""
+    plain = PlainLog(FILE_SIZE)
+    plain.append()
+    plain.put(plain.end, struct.pack(">iI", FILE_SIZE - plain.end, BLANK_MAGIC))
+    store = SmallStore(tmp_path, plain)
+    store.output.start()
+    assert store.end == FILE_SIZE
+    store.output.start(replay_from=str(FILE_SIZE))
+    assert store.end == FILE_SIZE
 
 
 def test_a_replay_from_elsewhere_is_refused(scene: Scene) -> None:

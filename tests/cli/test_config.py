@@ -114,7 +114,7 @@ def test_the_strongest_place_counts(
     names = (
         "call", "environment, REPUT_RUN_MAX_BYTES_PER_TRIGGER", f"[run] of {path}", str(path)
     )  # fmt: skip
-    first = next(compress(zip(values, names, strict=True), places), ("2304m", "default"))
+    first = next(compress(zip(values, names, strict=True), places), ("16g", "default"))
     assert (found["value"], found["from"]) == first
 
 
@@ -136,7 +136,7 @@ def test_a_command_runs_with_what_a_file_says(
     ("text", "parts"),
     [
         ("[run]\nmax-byte-per-trigger = 1", ("[run] of ", "did you mean max-bytes-per-trigger?")),
-        ('outputs = "x"', ("outputs", "did you mean output?")),
+        ('outpt = "x"', ("outpt", "did you mean output?")),
         ("[rum]\nonce = true", ("no command is named 'rum'", "did you mean run?")),
         ("run = 3", ("run must be a table",)),
         ("[run]\nonce = 1", ("once is 1", "must be true or false")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from reput.cli import render
 from store.log.record import Record
 from store.runs.dispatch import DispatchCounts
 from store.state.ledger import Ledger, LedgerEntry
+from streaming.batchevent import COLLECT, COMMIT
 from streaming.progress import Progress
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, Call, json_object
@@ -121,3 +123,56 @@ def test_status_tells_quarantine_gaps_lag_and_topics(tmp_path: Path, call: Call)
         stored = int(datetime.now().timestamp() * 1000) - 3_600_000
         appender.append(Record(b"A", b"x", store_timestamp=stored))
     assert json_object(call("status", store, "--output", output, "--json"))["lag_seconds"] >= 3600
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_batch_is_one_event_in_json_and_in_text(tmp_path: Path, call: Call) -> None:
+    """Its range, its messages and the time of each stage, by the same names; the events of a run
+    join, from where it began to the watermark."""
+    store = tmp_path / "store"
+    with Appender(store, file_size=1 << 16) as appender:
+        for _ in range(600):
+            appender.append(Record(b"A", b"x" * 400))
+    command = ("run", store, "--once", "--max-bytes-per-trigger", "64k", "--output")
+    as_json = call(*command, tmp_path / "json", "--json")
+    told = [json.loads(line) for line in as_json.stderr.splitlines()]
+    events = [one for one in told if one["event"] == "batch"]
+    assert len(events) >= 3
+    ends = [0, *(one["end"] for one in events)]
+    assert [one["start"] for one in events] == ends[:-1]
+    assert ends[-1] == json_object(as_json)["end_offset"] == appender.end_offset
+    assert sum(one["messages"] for one in events) == 600
+    assert [one["batch_id"] for one in events] == list(range(len(events)))
+    as_text = call(*command, tmp_path / "text").stderr
+    lines = re.findall(r"^\S+Z? info    batch: (.*)$", as_text, re.M)
+    assert len(lines) == len(events)
+    for line, event in zip(lines, events, strict=True):
+        fields = dict(part.split("=") for part in line.split(" "))
+        assert list(fields) == list(event)[3:]
+        for name in ("batch_id", "start", "end", "messages", "duplicates", "quarantined_bytes"):
+            assert fields[name] == str(event[name])
+        stages = {name for name in fields if name.endswith("_ms")}
+        assert stages == {f"{one}_ms" for one in (*COLLECT, *COMMIT)}
+        parts = sum(event[f"{one}_ms"] for one in COMMIT[1:])
+        assert 0 <= parts <= event["commit_ms"] + 1
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_failed_batch_says_its_cause_first(tmp_path: Path, call: Call) -> None:
+    """In both forms, in one line; the run's error says the same."""
+    store = tmp_path / "store"
+    with Appender(store, file_size=1 << 16) as appender:
+        appender.append(Record(b"a/b", b"x"))
+        appender.append(Record(b"A", b"x"))
+    with (store / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(5)
+        file.write(b"\x99")
+    command = ("run", store, "--once", "--on-corrupt", "fail", "--output", tmp_path / "output")
+    failed = call(*command, "--json")
+    told = [json.loads(line) for line in failed.stderr.splitlines()]
+    (event,) = (one for one in told if one["event"] == "batch failed")
+    assert list(event)[:4] == ["time", "level", "event", "cause"]
+    assert (failed.returncode, told[-1]["event"]) == (1, event["cause"])
+    assert (event["level"], event["start"]) == ("error", 0)
+    (line,) = (line for line in call(*command).stderr.splitlines() if "batch failed" in line)
+    assert f'batch failed: cause="{event["cause"]}" batch_id=0 start=0 ' in line

@@ -6,11 +6,15 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tests.support.cli import ROOT
 from tests.support.prometheus import program
@@ -96,6 +100,40 @@ def test_prometheus_parses_every_expression_of_the_dashboard(tmp_path: Path) -> 
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_grafanas_models_have_every_field_of_the_dashboard() -> None:
+    """As Grafana's own library reads it: a field that it does not know is gone, and is noticed."""
+    plugins.register_default_plugins()
+    dashboard = json.loads(DASHBOARD.read_text("utf-8"))
+    assert list(_lost(dashboard, _as_modelled(dashboard))) == []
+    misspelt = [
+        (dashboard, "refesh"),
+        (dashboard["panels"][1], "gridpos"),
+        (dashboard["panels"][1]["targets"][0], "exprr"),
+        (dashboard["panels"][1]["fieldConfig"]["defaults"], "unitt"),
+    ]
+    for part, field in misspelt:
+        part[field] = "s"
+        (place,) = _lost(dashboard, _as_modelled(dashboard))
+        assert place.endswith(f"/{field}")
+        del part[field]
+
+
+def _as_modelled(dashboard: dict[str, Any]) -> Any:
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))
+
+
+def _lost(ours: Any, theirs: Any, place: str = "") -> Iterator[str]:
+    """Yield the places of ours where the other has nothing or something else; it may have more."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key, value in ours.items():
+            yield from _lost(value, theirs.get(key), f"{place}/{key}")
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for number, (value, other) in enumerate(zip(ours, theirs, strict=True)):
+            yield from _lost(value, other, f"{place}/{number}")
+    elif ours != theirs:
+        yield place
 
 
 def test_every_panel_has_its_place_and_reads_the_provisioned_source() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from glob import iglob
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,12 @@ def test_a_worker_killed_while_it_writes_changes_no_byte(
     assert not [*output.glob(".reput*")]
 
 
-def _work_of(output: Path) -> set[Path]:
-    """The files and directories that tasks have made so far."""
-    aside = output / ".reput-rebuild"
-    return {*aside.glob("epoch-*/attempt-*"), *aside.glob("epoch-*/spool/*")}
+def _work_of(output: Path) -> set[str]:
+    """The files and directories that tasks of both stages have made so far."""
+    # Path.glob raises where a directory is removed meanwhile
+    attempts = f"{output}/.reput-rebuild/epoch-*/attempt-*"
+    shuffled = f"{output.parent}/local/**/shuffle_*.data"
+    return {*iglob(attempts), *iglob(shuffled, recursive=True)}  # noqa: PTH207
 
 
 def _kill_while_it_runs(

@@ -1,4 +1,5 @@
-"""The Kubernetes manifests against Kubernetes's own schemas, and their commands against ours."""
+"""The Kubernetes manifests against Kubernetes's own schemas and the operators' models, and their
+commands against ours."""
 
 from __future__ import annotations
 
@@ -8,13 +9,20 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
+from kubeflow_spark_api.models import SparkV1beta2SparkApplication
+from pydantic import BaseModel, ValidationError
 
 from tests.deploy.test_service import accepted
 from tests.support.cli import ROOT
 
 FOLDER = ROOT / "deploy" / "kubernetes"
-CUSTOM = ("monitoring.coreos.com/v1", "sparkoperator.k8s.io/v1beta2")
-"""Versions that operators define, for which Kubernetes has no schemas."""
+MODELS: dict[str, type[BaseModel]] = {
+    "PodMonitor": PodMonitor,
+    "PrometheusRule": PrometheusRule,
+    "SparkApplication": SparkV1beta2SparkApplication,
+}
+"""Kinds that operators define, for which Kubernetes has no schemas: as generated from theirs."""
 
 
 def _manifests() -> list[dict[str, Any]]:
@@ -35,7 +43,7 @@ def _container() -> dict[str, Any]:
 
 def test_kubernetes_accepts_every_manifest_of_its_own() -> None:
     """Strictly: an unknown field is an error."""
-    own = [one for one in _manifests() if one["apiVersion"] not in CUSTOM]
+    own = [one for one in _manifests() if one["kind"] not in MODELS]
     assert sorted(one["kind"] for one in own) == ["Deployment", "PersistentVolumeClaim"]
     for one in own:
         kubernetes_validate.validate(one, "1.37", strict=True)
@@ -47,6 +55,37 @@ def test_the_schema_check_notices_a_misspelt_field() -> None:
     wrong["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, "1.37", strict=True)
+
+
+def _as_modelled(manifest: dict[str, Any]) -> Any:
+    """The manifest as its operator reads it: a field that it does not know is gone."""
+    model = MODELS[manifest["kind"]].model_validate(manifest)
+    return model.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def test_the_operators_accept_every_manifest_of_theirs() -> None:
+    """With all its fields."""
+    for kind in MODELS:
+        assert _as_modelled(_of_kind(kind)) == _of_kind(kind)
+
+
+def test_the_operators_notice_a_misspelt_field_and_a_wrong_type() -> None:
+    """In the parts that they define, and where they take over Kubernetes's."""
+    for kind, path, wrong in (
+        ("PodMonitor", ("spec", "podMetricsEndpoints", 0), {"intervall": "15s"}),
+        ("PrometheusRule", ("spec", "groups", 0, "rules", 0), {"form": "2m"}),
+        ("SparkApplication", ("spec", "driver"), {"volumeMount": []}),
+        ("SparkApplication", ("spec", "driver"), {"cores": "one"}),
+    ):
+        manifest = _of_kind(kind)
+        part = manifest
+        for step in path:
+            part = part[step]  # type: ignore[index]
+        part.update(wrong)
+        try:
+            assert _as_modelled(manifest) != manifest
+        except ValidationError as error:
+            assert "cores" in wrong and "driver.cores" in str(error)
 
 
 def test_one_pod_writes() -> None:

@@ -18,6 +18,7 @@ from store.log.commitlog import CommitLog
 from store.log.cursor import Window, walk
 from store.state.watermark import read_watermark
 from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
+from tests.support.processes import not_ended
 from upkeep.verify.run import verify
 
 START_TIMEOUT = 120.0
@@ -93,5 +94,5 @@ def test_sigterm_ends_a_run_after_its_batch_and_leaves_nothing(tmp_path: Path) -
         after.end_offset, summary["messages"], ()
     )  # fmt: skip
     # the JVM ends itself when the driver's end of a pipe is closed, a moment after the driver
-    psutil.wait_procs(_started_by(mark), timeout=GONE_TIMEOUT)
+    not_ended(_started_by(mark), GONE_TIMEOUT)
     assert _started_by(mark) == []

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import venv
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
 from sources.queueoptions import ConsumeQueueOptions
 from sources.schemas import rows_schema
 from store.errors import CommitLogDataLossError, UsageError
+from store.log.record import Record
 from store.state.logoffset import offset_json, parse_offset
 from tests.sources.test_rows import read, reference
 from tests.support.processes import open_files
 from tests.support.several_paths import state_paths
+from workload.appender import Appender
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -163,6 +166,27 @@ def test_end_is_frozen_for_available_now(golden: Callable[[str], Path], tmp_path
     shutil.copy(files[2], store / "commitlog")
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     assert parse_offset(end) == 2 * 262144
+
+
+def test_an_idle_stream_is_answered_when_a_message_comes(tmp_path: Path) -> None:
+    """With ``maxWaitMs``; without it, Spark asks again."""
+    with Appender(tmp_path / "store", file_size=1 << 16) as appender:
+        appender.append(Record(topic=b"T", body=b"1"))
+        known = {"sealedEnd": str(appender.end_offset)}
+        waiting, asking = (
+            stream_reader(tmp_path / "store", **known, **options)
+            for options in ({"maxWaitMs": "60000"}, {})
+        )
+        end = asking.latestOffset(asking.initialOffset(), ReadAllAvailable())
+        assert asking.latestOffset(end, ReadAllAvailable()) == end
+        with ThreadPoolExecutor(1) as pool:
+            waiting.latestOffset(waiting.initialOffset(), ReadAllAvailable())
+            answer = pool.submit(waiting.latestOffset, end, ReadAllAvailable())
+            appender.append(Record(topic=b"T", body=b"2"))
+        found = parse_offset(answer.result(), waiting._store_id)
+        assert found == appender.end_offset > parse_offset(end, waiting._store_id)
+        waiting.stop()
+        asking.stop()
 
 
 def test_idle_offsets_are_the_same_text(golden: Callable[[str], Path]) -> None:

@@ -127,6 +127,21 @@ def test_space_that_cannot_be_had_is_no_space(tmp_path: Path) -> None:
     assert path.read_bytes() == b"old".ljust(8192, b"\0")
 
 
+def test_space_is_looked_for_by_taking_some(tmp_path: Path) -> None:
+    """The space that was taken is given back; only a full disk counts as one, by the kernel's
+    word."""
+    assert fsops.has_space(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+    def child() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        assert not fsops.has_space(tmp_path)
+
+    assert wait_status_of(child) == 0
+    assert not list(tmp_path.iterdir())
+    assert fsops.has_space(tmp_path / "missing"), "that is for the one who writes there"
+
+
 def test_a_mapping_is_the_file(tmp_path: Path) -> None:
     """Stores are seen by readers at once, and any range can be synced."""
     path = tmp_path / "file"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from store.errors import NoSpaceError, StoreError
-from store.runs.dispatch import DispatchBatch, DispatchCounts
+from store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCounts, ScannedRange
+from store.runs.packed import scanned_row
+from store.runs.spool import is_open, open_spool, write_part
 from streaming.foreachbatch import BatchFunction
 from streaming.progress import Progress
 
@@ -38,18 +41,35 @@ def commits() -> Commits:
     return Commits()
 
 
-@pytest.fixture
-def batches(tmp_path: Path, commits: Commits, monkeypatch: pytest.MonkeyPatch) -> BatchFunction:
-    """Its frames are ends of batches."""
+SETTINGS = BatchSettings(frozenset(), ())
 
-    def collected(_batches: BatchFunction, end: Any) -> DispatchBatch:
+
+@pytest.fixture(params=["spool", "no spool"])
+def batches(
+    commits: Commits,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> BatchFunction:
+    """Its frames are ends of batches, each of which is one byte and one part."""
+
+    def collected(batches: BatchFunction, end: Any) -> list[Any]:
         if end > 1:
             commits.go_on.set()
-        return DispatchBatch(end - 1, end, (), (), 0, -1)
+        return hand_over(batches, end - 1, end)
 
     monkeypatch.setattr(BatchFunction, "_collect", collected)
     anything: Any = commits
-    return BatchFunction(tmp_path, anything, anything, anything, Progress(0, 0))
+    spool = open_spool(tmp_path / "spool", tmp_path) if request.param == "spool" else None
+    return BatchFunction(spool, 0, anything, anything, anything, Progress(0, 0))
+
+
+def hand_over(batches: BatchFunction, start: int, end: int) -> list[Any]:
+    """A task with one part and no message; what Spark brings of it."""
+    scanned = ScannedRange(start, end, end, 0, -1, SETTINGS, 0)
+    if batches.spool is not None:
+        write_part(batches.spool, start, [scanned_row(scanned)])
+    return [scanned]
 
 
 def test_a_batch_waits_for_the_one_before_and_has_its_error(
@@ -89,3 +109,51 @@ def test_no_batch_begins_once_a_stop_has(batches: BatchFunction, commits: Commit
     assert batches.has_refused
     batches.close()
     assert commits.begun == []
+
+
+def test_a_failed_batch_is_logged_once_with_its_cause_first(
+    batches: BatchFunction, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch that finds its error is none that failed; one whose scan fails is."""
+    caplog.set_level(logging.INFO, "reput")
+    frames: list[Any] = [1, 2, None]
+    batches(frames[0], 7)
+    for frame, batch_id, error in ((frames[1], 8, NoSpaceError), (frames[2], 9, TypeError)):
+        with pytest.raises(error):
+            batches(frame, batch_id)
+    batches.close()
+    failed = [vars(record)["fields"] for record in caplog.records if record.levelname == "ERROR"]
+    assert [next(iter(fields)) for fields in failed] == ["cause", "cause"]
+    assert failed[0]["cause"] == "the disk is full"
+    assert [(one["batch_id"], one["start"]) for one in failed] == [(7, 0), (9, 2)]
+    assert failed[0]["commit_ms"] >= 0
+    assert "commit_ms" not in failed[1]
+
+
+@pytest.mark.parametrize("batches", ["spool"], indirect=True)
+def test_a_large_batch_ends_at_a_part_when_the_run_is_stopped(
+    batches: BatchFunction, commits: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop comes while its job runs: what tasks have claimed is committed, and Spark, which
+    hears of a failure, repeats the batch."""
+    stop = threading.Thread(target=batches.stop)
+
+    def stopped_job(batches: BatchFunction, _frame: Any) -> list[Any]:
+        commits.go_on.set()
+        hand_over(batches, 0, 2)
+        stop.start()
+        spool = batches.spool
+        while spool is not None and is_open(spool):
+            pass
+        return [ScannedRange(0, 9, 9, 0, -1, SETTINGS, 0)]
+
+    monkeypatch.setattr(BatchFunction, "_collect", stopped_job)
+    frame: Any = None
+    with pytest.raises(StoreError, match="the dispatcher is stopping"):
+        batches(frame, 0)
+    stop.join(LONGEST_SECONDS)
+    batches.close()
+    assert batches.has_refused
+    assert batches.failure is None
+    assert commits.begun == [2]
+    assert batches.progress.position == 2

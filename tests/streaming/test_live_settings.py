@@ -29,7 +29,6 @@ from store.runs.dispatch import DispatchBatch
 from store.runs.packed import unpack
 from store.runs.packedschema import PACKED_SCHEMA
 from store.runs.scan import assemble
-from store.runs.spool import SpoolReader
 from store.state.logoffset import offset_json
 from streaming.commit import Committer
 from streaming.config import DispatcherConfig
@@ -102,8 +101,7 @@ class Query:
                 with closing(pickle.loads(pickle.dumps(self._reader))._store()[1]):
                     yield from self._reader.read(pickle.loads(part))
 
-        spool = SpoolReader(self.output / "reput" / "spool")
-        batch = assemble(unpack(rows(), spool))  # type: ignore[arg-type]
+        batch = assemble(unpack(rows()))  # type: ignore[arg-type]
         assert batch is not None
         return batch
 

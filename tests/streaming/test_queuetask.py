@@ -22,7 +22,6 @@ from store.log.cursor import LogTail
 from store.queue.queuetype import find_batch_topics
 from store.runs.dispatch import DispatchBatch
 from store.runs.packed import read_runs
-from store.runs.spool import SpoolWriter
 from store.state.ledger import Ledger
 from streaming.indexes import Indexes
 from streaming.queuetask import SORT_COLUMNS, QueueTask
@@ -40,7 +39,6 @@ class Scene:
         self.store = store
         self.output = output
         self.task = QueueTask(indexes, epoch)
-        self.task.spool.mkdir()
         output.mkdir(exist_ok=True)
         self._log = settings.open_log()
         self.rows = self._scan(self._log, indexes)
@@ -53,8 +51,7 @@ class Scene:
             rows
             for start, stop in reversed([*pairwise(cuts)])
             for rows in read_runs(
-                log, start, stop, self.task.spool, bit_maps.added_to if bit_maps else None,
-                syncs_spool=True, wanted=indexes.wanted,
+                log, start, stop, bit_maps.added_to if bit_maps else None, wanted=indexes.wanted,
                 delay_levels_ms=indexes.settings.message_delay_levels_ms,
             )
         ]  # fmt: skip
@@ -121,7 +118,7 @@ def test_an_attempt_of_an_epoch_that_is_over_writes_nothing(scene: Scene, over: 
 def test_nothing_is_answered_that_is_not_durable(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first sync of an attempt, of the spool and of what was moved in fails: so does each."""
+    """The first sync of an attempt and of what was moved in fails: so does each."""
 
     def failing() -> None:
         monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints("sync:1=EIO"))
@@ -129,11 +126,6 @@ def test_nothing_is_answered_that_is_not_durable(
     failing()
     with pytest.raises(SyncError, match=r"attempt-\w+/consumequeue|attempt-\w+/batchconsumequeue"):
         list(scene.task(iter(scene.rows)))
-    failing()
-    spool = SpoolWriter(scene.task.spool, is_durable=True)
-    assert spool.write(memoryview(bytes(1 << 16))) == 0
-    with pytest.raises(SyncError, match="spool"):
-        spool.close()
     batch = batch_of(scene)
     failing()
     with pytest.raises(SyncError, match=str(scene.output)):

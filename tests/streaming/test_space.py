@@ -7,13 +7,13 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 
 from store import fsops
 from store.errors import NoSpaceError
-from store.runs.dispatch import DispatchBatch
 from streaming import space
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
@@ -92,7 +92,7 @@ def test_spark_may_find_the_disk_full_with_words_or_without(
     # both directories have room; the first has none when the cause is asked for, nor soon after
     looks = [True, True, False, False]
 
-    def failing(batches: BatchFunction, frame: DataFrame) -> DispatchBatch:
+    def failing(batches: BatchFunction, frame: DataFrame) -> Any:
         if errors:
             raise errors.pop(0)
         return collect(batches, frame)

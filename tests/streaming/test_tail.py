@@ -113,10 +113,9 @@ def test_small_batches_are_scanned_here_as_tasks_scan_them(
     collected = list[int]()
     collect = BatchFunction._collect
 
-    def counted(batches: BatchFunction, frame: Any) -> DispatchBatch:
-        batch = collect(batches, frame)
-        collected.append(batch.end)
-        return batch
+    def counted(batches: BatchFunction, frame: Any) -> Any:
+        collected.append(batches.progress.position)
+        return collect(batches, frame)
 
     monkeypatch.setattr(BatchFunction, "_collect", counted)
     monkeypatch.setattr("streaming.tail.SCANNED_HERE_BYTES", 10_000)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from streaming import workertemplate
 from streaming.workertemplate import WorkerTemplate
-from tests.support.processes import fork
+from tests.support.processes import fork, not_ended
 
 Stub = subprocess.Popen[bytes]
 WORKER = """
@@ -106,7 +106,7 @@ def test_a_worker_that_spark_kills_ends(template: WorkerTemplate, tmp_path: Path
     """Spark knows the stub's process only."""
     with _waiting(template, tmp_path) as (stub, worker):
         stub.kill()
-        assert psutil.wait_procs([worker], timeout=60)[1] == []
+        assert not_ended([worker], 60) == []
 
 
 def test_a_worker_that_ends_while_spark_kills_it_is_no_matter(
@@ -121,7 +121,7 @@ def test_a_worker_that_ends_while_spark_kills_it_is_no_matter(
     with _waiting(template, tmp_path) as (stub, worker):
         assert worker.is_running()
         stub.kill()
-        assert psutil.wait_procs([worker], timeout=60)[1] == []
+        assert not_ended([worker], 60) == []
 
 
 def test_without_its_template_the_stub_is_the_interpreter(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_nothing_outlives_a_driver_that_is_killed() -> None:
     template = psutil.Process(int(found))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert psutil.wait_procs([template], timeout=60)[1] == []
+    assert not_ended([template], 60) == []
     assert not Path(python).parent.exists()
     os.close(read)
     os.close(write)

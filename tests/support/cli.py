@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from reput.cli import main
+from tests.support.processes import not_ended
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 REPUT = [sys.executable, "-m", "reput"]
@@ -115,4 +116,4 @@ def kill_tree(pid: int) -> None:
             process.kill()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(tree, timeout=10)
+    not_ended(tree, 10)

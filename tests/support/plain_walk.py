@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from store.log import record
 from store.log.cursor import BadRange
 from store.log.record import Record, Status
-from tests.support.wire import PlainLog
+from tests.support.wire import BLANK_MAGIC, V1_MAGIC, V2_MAGIC, PlainLog
+
+MAGICS = {magic.to_bytes(4, "big") for magic in (V1_MAGIC, V2_MAGIC, BLANK_MAGIC)}
+"""Without one of them there is neither a record nor a BLANK, whatever else stands there."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class PlainWalk:
 
     def is_boundary(self, offset: int, file_end: int) -> bool:
         """Whether scanning may go on here: a record (dispatchable or not) or a BLANK."""
-        if offset + 8 > file_end:
+        at = offset - self._start
+        if offset + 8 > file_end or self._image[at + 4 : at + 8] not in MAGICS:
             return False
         found = self.at(offset)
         return isinstance(found, Record) or found in (Status.BLANK, Status.BAD_PROPERTY)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from store import fsops
 
 CHILD_FAILED = 70
+POLL_SECONDS = 0.01
 
 
 def bytes_read() -> int:
@@ -29,6 +33,25 @@ def open_files(below: Path) -> int:
         with suppress(FileNotFoundError):
             found += path.readlink().is_relative_to(below)
     return found
+
+
+def not_ended(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait for processes to end, and return those that did not.
+
+    psutil's own ``wait_procs`` fails where one ends just then: Linux 6.18 says ENOENT, not ESRCH.
+    """
+    deadline, alive = time.monotonic() + seconds, list(processes)
+    while alive := [process for process in alive if _lives(process)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL_SECONDS)
+    return alive
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def fork(work: Callable[[], object]) -> int:

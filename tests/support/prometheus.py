@@ -1,6 +1,7 @@
 """A real Prometheus of a test's own: it scrapes one target and evaluates the repository's alerts.
 
-Their durations are scaled down by ``FACTOR``, so that an alert fires within seconds.
+Their durations, and the sizes and ages that would take as long to come about, are a sixtieth, so
+that an alert fires within seconds.
 """
 
 from __future__ import annotations
@@ -23,34 +24,40 @@ import yaml
 
 from tests.support.cli import ROOT, kill_tree
 
-FACTOR = 60
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reput"
-_SCALED = {"m": "s", "h": "m"}
-_STALLED_SECONDS = 300
+_UNITS = {"m": "s", "h": "m"}
+LIMITS = {
+    "* 3600": "* 60",
+    "reput_watermark_timestamp_seconds > 300": "reput_watermark_timestamp_seconds > 5",
+    "reput_lag_seconds > 60": "reput_lag_seconds > 1",
+    "> 256 * 1024 * 1024": "> 256 * 1024 * 1024 / 60",
+}
+"""Texts of expressions that no duration is in, and what stands for them here."""
 
 
 def program(name: str) -> Path:
     """Return promtool or prometheus, installed or in the cache; skips the test where it is not."""
     found = Path(shutil.which(name) or CACHE / name)
     if not found.exists():
-        pytest.skip(f"no {name}: deploy/install-promtool.sh installs it")
+        pytest.skip(f"no {name}: deploy/install-prometheus.sh installs it")
     return found
 
 
-def scaled(duration: str) -> str:
-    """Return a sixtieth of each duration in a text: minutes become seconds, hours minutes."""
-    return re.sub(r"\b(\d+)([mh])\b", lambda found: found[1] + _SCALED[found[2]], duration)
+def scaled(text: str) -> str:
+    """Return a sixtieth of each duration in a text: minutes become seconds, hours minutes; and of
+    ``LIMITS``."""
+    text = re.sub(r"\b(\d+)([mh])\b", lambda found: found[1] + _UNITS[found[2]], text)
+    for limit, short in LIMITS.items():
+        text = text.replace(limit, short)
+    return text
 
 
 def scaled_alerts() -> dict[str, Any]:
-    """Return the repository's alerts, in which each ``for``, each range, each offset and the age of
-    a watermark that stands still are a sixtieth."""
+    """Return the repository's alerts, scaled."""
     rules: dict[str, Any] = yaml.safe_load(ALERTS.read_text("utf-8"))
     for alert in rules["groups"][0]["rules"]:
-        alert["expr"] = scaled(alert["expr"]).replace(
-            f"> {_STALLED_SECONDS}", f"> {_STALLED_SECONDS // FACTOR}"
-        )
+        alert["expr"] = scaled(alert["expr"])
         if "for" in alert:
             alert["for"] = scaled(alert["for"])
     return rules
@@ -112,14 +119,18 @@ class Prometheus:
         found: list[dict[str, Any]] = self._get(f"query?query={quote(expression)}")["result"]
         return found
 
-    def await_value(self, expression: str) -> None:
-        """Wait until an expression has a result."""
-        self._await(lambda: bool(self.query(expression)), expression)
+    def await_value(self, expression: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Wait until an expression has a result; ``meanwhile`` is called again and again."""
+        self._await(lambda: bool(self.query(expression)), expression, meanwhile)
 
-    def await_alert(self, name: str) -> dict[str, Any]:
-        """Wait until the alert fires, and return it."""
-        self._await(lambda: name in self.firing(), name)
-        return self.firing()[name]
+    def await_alert(
+        self, name: str, meanwhile: Callable[[], None] = lambda: None
+    ) -> dict[str, Any]:
+        """Wait until the alert fires, and return it; ``meanwhile`` is called again and again."""
+        fired: dict[str, Any] = {}
+        self._await(lambda: bool(fired.update(self.firing()) or name in fired), name, meanwhile)
+        found: dict[str, Any] = fired[name]
+        return found
 
     def await_silence(self) -> None:
         """Wait until no alert fires."""
@@ -130,9 +141,12 @@ class Prometheus:
         alerts = self._get("alerts")["alerts"]
         return {one["labels"]["alertname"]: one for one in alerts if one["state"] == "firing"}
 
-    def _await(self, happened: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 90
+    def _await(
+        self, happened: Callable[[], bool], what: str, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        deadline = time.monotonic() + 150
         while not happened():
+            meanwhile()
             said = (self._directory / "log").read_text("utf-8", "replace")
             assert self._process.poll() is None, said
             if time.monotonic() > deadline:

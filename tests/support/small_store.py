@@ -23,7 +23,7 @@ from tests.support import wire
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import tree
 from tests.support.index_model import Message, ModelIndex
-from tests.support.plain_walk import PlainWalk
+from tests.support.plain_walk import PlainItems, PlainWalk
 from tests.support.queue_model import ModelQueues
 
 FILE_SIZE = 4096
@@ -42,6 +42,8 @@ class Expected:
     queues: ModelQueues = field(default_factory=lambda: ModelQueues(QUEUE_FILE_SIZE))
     index: ModelIndex = field(default_factory=lambda: ModelIndex(SLOTS, ENTRIES))
     listed: set[Listed] = field(default_factory=set)
+    items: PlainItems | None = None
+    """The findings of the walk over the log."""
 
 
 class SmallStore:
@@ -119,9 +121,10 @@ class SmallStore:
             assert self.output.verify().differences == ()
         return expected
 
-    def lost(self, sound: wire.PlainLog) -> list[int]:
+    def lost(self, sound: wire.PlainLog, expected: Expected) -> list[int]:
         """Messages whose bytes are as they were before the damage, and which have neither a unit
-        nor their bytes in listed ranges and other records, up to the watermark."""
+        nor their bytes in listed ranges and other records, up to the watermark; ``expected`` is
+        the answer of ``check``."""
         units = {
             wire.UNIT.unpack_from(data, at)[0]
             for data in tree(self.output.root / "consumequeue").values()
@@ -129,7 +132,8 @@ class SmallStore:
         }
         walk, end = PlainWalk(self.plain), self.end
         taken = [(low, high) for low, high, _ in self.listed()]
-        items = walk.items(self.plain.start, end)
+        items = expected.items
+        assert items is not None
         # in the place of a record eight bytes may say that the file ends there
         starts = {start for start, _ in sound.spans}
         taken += [(at, walk.file_end(at)) for at in items.blanks if at in starts]
@@ -138,12 +142,13 @@ class SmallStore:
             assert isinstance(found, Record)
             if start in units or not found.dispatched_to_queue:
                 taken.append((start, start + found.total_size))
+        taken.sort()
         return [
             span[0]
             for span in sound.spans
             if span[1] <= end
             and sound.bytes_at(span) == self.plain.bytes_at(span)
-            and not _is_covered(*span, sorted(taken))
+            and not _is_covered(*span, taken)
         ]
 
 
@@ -189,7 +194,7 @@ def _dispatched(expected: Expected, found: Record, levels: tuple[int, ...]) -> N
 def expected_of(plain: wire.PlainLog, end: int, gone: Sequence[tuple[int, int]] = ()) -> Expected:
     """The output of the log's bytes before ``end``, but for ranges that were ``gone``."""
     expected, walk = Expected(), PlainWalk(plain)
-    items = walk.items(plain.start, end)
+    items = expected.items = walk.items(plain.start, end)
     sizes = {}
     expected.listed |= {(*lost, "segment_deleted") for lost in gone}
     for start in items.records:

@@ -18,6 +18,7 @@ from types import ModuleType
 
 from tests.support.seeds import choose_seed
 from tests.torture import (
+    Several,
     clock,
     derivedrot,
     dispatchermachine,
@@ -45,7 +46,7 @@ class Tally:
 
     def __init__(self, kind: str, seed: int, first: int, count: int) -> None:
         self.kind, self.seed, self.first, self.count = kind, seed, first, count
-        self.done = 0
+        self.done = self.faults = 0
         self.failed: list[int] = []
         self.outcomes: Counter[str] = Counter()
         self._began = time.monotonic()
@@ -55,7 +56,9 @@ class Tally:
         """All cases; a failure is printed, and the next case follows."""
         for case in range(self.first, self.first + self.count):
             try:
-                self.outcomes[KINDS[self.kind].run(directory, self.seed, case)] += 1
+                outcome = KINDS[self.kind].run(directory, self.seed, case)
+                self.outcomes[outcome] += 1
+                self.faults += outcome.faults if isinstance(outcome, Several) else 1
             except Exception:
                 self.failed.append(case)
                 if len(self.failed) <= SHOWN_FAILURES:
@@ -71,7 +74,7 @@ class Tally:
         seconds = time.monotonic() - self._began
         return (
             f"{self.kind:24} seed={self.seed} cases {self.first}..{self.first + self.done - 1} "
-            f"of {self.count}: {len(self.failed)} failed, {seconds:.0f} s"
+            f"of {self.count}, {self.faults:,} faults: {len(self.failed)} failed, {seconds:.0f} s"
         )
 
 

@@ -1,8 +1,9 @@
 """Damage to any derived file of a golden store's output: found at a start or by a verification,
 healed from the log, and then RocketMQ's bytes again (of the index: its content).
 
-Axes: kinds of files, kinds of damage, whether a run or a verification comes first. The output is
-built by the dispatcher's own writer, without Spark. What is at its start refused says what to do.
+Axes: kinds of files, kinds of damage, one file or one of each of many queues, whether a run or a
+verification comes first. The output is built by the dispatcher's own writer, without Spark. What is
+at its start refused says what to do.
 """
 
 from __future__ import annotations
@@ -14,14 +15,21 @@ from pathlib import Path
 from store.errors import ReputError, UsageError
 from store.state.storecheckpoint import StoreCheckpoint
 from store.state.watermark import read_watermark
+from tests.crash.workloads import one_after_another
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
 from tests.support.golden import log_records
+from tests.torture import Several
 
 NAME = "derived rot"
-CASES = 50_000
+CASES = 10_000
+"""Six faults each, on average."""
+MANY = 12
+"""Queues, of each of which one file is damaged, mostly."""
 NAMES = ("plain", "mixed", "ext", "lmq", "batch")
 """The golden stores."""
+Chosen = list[tuple[str, Path]]
+"""Files that are damaged, with their kinds."""
 
 
 class Bench:
@@ -47,27 +55,42 @@ class Bench:
         return is_marked and checkpoint == self.checkpoint and self.output.unequal() == []
 
     def check_case(self, rng: random.Random) -> str:
-        """One damaged file; how it was found."""
+        """One damaged file, or one of each of many queues; how the damage was found."""
         self.output.restore(self.kept)
-        kind, paths = rng.choice(sorted(self.output.files().items()))
-        path = rng.choice(paths)
-        damage = damage_file(rng, path)
-        place = f"{damage} of {path.relative_to(self.output.root)}"
-        how = ""
-        if rng.random() < 0.5:
+        chosen = self._one(rng) if rng.random() < 0.5 else self._many(rng)
+        places = [f"{damage_file(rng, path)} of {path}" for _, path in chosen]
+        place = ", ".join(places)
+        how, is_started = "", rng.random() < 0.5
+        if is_started:
             try:
                 self.output.start()
                 if self.is_equal() and not self.output.verify().differences:
-                    return "healed by the start"
+                    return Several("healed by the start", len(chosen))
             except ReputError as error:
                 assert "reput verify" in str(error) or "--adopt" in str(error), f"{place} {error}"
                 how = "refused at start"
-        if kind == "checkpoint" and self._is_as_a_slave_may_leave_it():
+        if chosen[0][0] == "checkpoint" and self._is_as_a_slave_may_leave_it():
             return "possible"
-        how = self._repair(kind, place, how)
+        how = self._repair(chosen, place, how, is_started=is_started)
         assert self.is_equal(), f"{place}: {how}, {self.output.unequal()}"
         assert self.output.verify().differences == (), place
-        return how
+        return Several(how, len(chosen))
+
+    def _one(self, rng: random.Random) -> Chosen:
+        kind, paths = rng.choice(sorted(self.output.files().items()))
+        return [(kind, rng.choice(paths))]
+
+    def _many(self, rng: random.Random) -> Chosen:
+        """A file of the index, and files of different queues, which are compared apart."""
+        queues: dict[tuple[str, ...], Chosen] = {}
+        for kind, paths in self.output.files().items():
+            for path in paths:
+                if kind not in ("checkpoint", "watermark"):
+                    # no queue twice, neither with its ext nor with another file
+                    name = () if kind == "index" else path.parts[-3:-1]
+                    queues.setdefault(name, []).append((kind, path))
+        names = rng.sample(sorted(queues), min(MANY, len(queues)))
+        return [rng.choice(queues[name]) for name in names]
 
     def _is_as_a_slave_may_leave_it(self) -> bool:
         """Whether nothing but masterFlushedOffset differs, and it is a record's start: nothing says
@@ -77,7 +100,7 @@ class Bench:
             return False
         return found == replace(kept, master_flushed_offset=found.master_flushed_offset) != kept
 
-    def _repair(self, kind: str, place: str, how: str) -> str:
+    def _repair(self, chosen: Chosen, place: str, how: str, *, is_started: bool) -> str:
         try:
             found = self.output.verify(repair=True)
         except UsageError as error:
@@ -85,7 +108,11 @@ class Bench:
             assert "--adopt" in str(error), place
             self.output.start(adopt=True)
             return how or "refused by verify"
-        assert kind in {d.kind for d in found.differences}, f"{place} {found}"
+        seen = {(d.kind, (self.output.root / d.path).parent) for d in found.differences}
+        missed = {(kind, path.parent) for kind, path in chosen} - seen
+        # a start may have healed some of the files
+        assert seen, place
+        assert is_started or not missed, f"{place}: {missed} {found}"
         self.output.start()
         return how or "found by verify"
 
@@ -97,7 +124,10 @@ def run(directory: Path, seed: int, case: int) -> str:
     """One case; the golden store and how its damage was found."""
     rng = random.Random(f"{seed}:{case}")
     name = rng.choice(NAMES)
-    if (directory, name) not in _benches:
-        (directory / name).mkdir(parents=True)
-        _benches[directory, name] = Bench(name, directory / name)
-    return f"{name}: {_benches[directory, name].check_case(rng)}"
+    with one_after_another():
+        if (directory, name) not in _benches:
+            (directory / name).mkdir(parents=True)
+            _benches[directory, name] = Bench(name, directory / name)
+        how = _benches[directory, name].check_case(rng)
+    faults = how.faults if isinstance(how, Several) else 1
+    return Several(f"{name}: {'one' if faults == 1 else 'many'} {how}", faults)

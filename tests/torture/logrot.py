@@ -12,12 +12,16 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.crash.workloads import one_after_another
 from tests.support.damage import damage
 from tests.support.small_store import SmallStore
 from tests.support.wire import PlainLog, random_fields
+from tests.torture import Several
 
 NAME = "log rot"
-CASES = 200_000
+CASES = 20_000
+"""Ten faults each, on average."""
+LONG_FILES = 26
 LOG_FILE_SIZE = 2048
 SIZES = (1, 2, 8, 91, 512, 1024)
 
@@ -60,11 +64,11 @@ ROT: dict[str, Callable[[random.Random, PlainLog], None]] = {
 }  # fmt: skip
 
 
-def random_log(rng: random.Random) -> PlainLog:
-    """Two files and a bit of messages, most of them in order in their queues."""
+def random_log(rng: random.Random, files: int = 2) -> PlainLog:
+    """Some files and a bit of messages, most of them in order in their queues."""
     log = PlainLog(LOG_FILE_SIZE, rng.choice((0, LOG_FILE_SIZE * 5)))
     queue_offset = 0
-    while log.end - log.start < 2 * LOG_FILE_SIZE + 300:
+    while log.end - log.start < files * LOG_FILE_SIZE + 300:
         fields = random_fields(rng)
         if rng.random() < 0.9:
             # mostly numbers that are numbers
@@ -77,17 +81,20 @@ def random_log(rng: random.Random) -> PlainLog:
 
 
 def run(directory: Path, seed: int, case: int) -> str:
-    """One case; how the log was damaged."""
+    """One log, mostly a short one that is damaged once, or a long one that is damaged in many
+    places; how often, and how."""
     rng = random.Random(f"{seed}:{case}")
-    sound = random_log(rng)
+    files, faults = rng.choice(((2, 1), (2, 3), (LONG_FILES, LONG_FILES)))
+    sound = random_log(rng, files)
     harmed = copy.deepcopy(sound)
-    name = rng.choice(list(ROT))
-    for _ in range(rng.choice((1, 1, 1, 3))):
+    names = rng.choices(list(ROT), k=faults)
+    for name in names:
         ROT[name](rng, harmed)
     if directory.exists():
         shutil.rmtree(directory)
     store = SmallStore(directory, harmed)
-    store.output.start()
-    store.check(verify=rng.random() < 0.3)
-    assert store.lost(sound) == []
-    return name
+    with one_after_another():
+        store.output.start()
+        expected = store.check(verify=rng.random() < 0.3)
+    assert store.lost(sound, expected) == []
+    return Several(names[0] if faults == 1 else f"{faults} in one log", faults)

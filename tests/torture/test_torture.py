@@ -23,7 +23,7 @@ from tests.torture import (
 )
 
 SAMPLES = {
-    logrot: 1000, torntail: 3, sparkcheckpoint: 20, failingwrites: 100, kills: 40, races: 30,
+    logrot: 120, torntail: 3, sparkcheckpoint: 20, failingwrites: 100, kills: 40, races: 30,
     shuffledappend: 15, clock: 10, logmachine: 10,
     dispatchermachine: 6,
 }  # fmt: skip

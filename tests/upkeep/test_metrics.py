@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import io
 import json
 import os
 import re
@@ -12,11 +14,13 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 
 from checkpoints.followers import FollowerState, write_follower_state
@@ -24,16 +28,20 @@ from checkpoints.ownership import Ownership
 from checkpoints.watermark import WatermarkFile, new_store_id
 from sinks.delta import DeltaTarget
 from store.config import read_store_settings
-from store.runs.dispatch import DispatchCounts
+from store.queue.consumequeue import UNIT_DTYPE
+from store.runs.dispatch import DispatchCounts, Run
 from store.state.ledger import Ledger, LedgerEntry
 from store.state.output import fingerprint
 from store.state.watermark import Watermark
 from streaming.config import DispatcherConfig
-from streaming.measures import Measures
+from streaming.measures import Measures, QueueMeasures
 from streaming.progress import Progress
 from tests.support.cli import REPUT, ROOT, Call, json_object, kill_tree, reput_json
 from tests.support.golden import log_records, unpack_golden
-from upkeep.metrics import MetricsServer, RunCollector
+from tests.support.prometheus import free_port
+from upkeep import pageserver
+from upkeep.metrics import RunsCollector
+from upkeep.metricsserver import MetricsServer
 from upkeep.series import COUNTER, PREFIX, SERIES
 
 Scraped = dict[str, float]
@@ -50,8 +58,8 @@ class Scene:
         self.measures = Measures()
         self.target = DeltaTarget(str(directory / "table"))
         self.config = DispatcherConfig(self.store, self.output, followers=(self.target,))
-        collector = RunCollector(self.config, self.settings, self.measures, "1.2")
-        self.server = MetricsServer("127.0.0.1", 0, collector)
+        self.collector = RunsCollector(lambda: [(self.config, self.measures)], "1.2")
+        self.server = MetricsServer("127.0.0.1", 0, self.collector)
         self._watermark: WatermarkFile | None = None
 
     def dispatch(self, done: int) -> None:
@@ -72,16 +80,21 @@ class Scene:
         with_log.close()
 
     def scrape(self) -> Scraped:
-        """Return what the server answers, without the process's own series."""
-        return scraped(f"http://127.0.0.1:{self.server.port}/metrics")
+        """Return what a scrape is answered after a look, without the process's own series."""
+        self.collector.look()
+        return samples(self.server.page())
 
 
 def scraped(url: str) -> Scraped:
-    """Sample -> value; without the label of the store and without the process's own series."""
+    """Return the samples of a run's answer."""
     with urllib.request.urlopen(url, timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
+        return samples(answer.read())
+
+
+def samples(page: bytes) -> Scraped:
+    """Sample -> value; without the label of the store and without the process's own series."""
     found = {}
-    for line in lines:
+    for line in page.decode().splitlines():
         if line.startswith(PREFIX):
             name, _, value = line.rpartition(" ")
             found[re.sub(r'(,?)store="[^"]*"(,?)', _comma, name).replace("{}", "")] = float(value)
@@ -101,15 +114,16 @@ def names(found: Scraped) -> set[str]:
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     made = Scene(tmp_path)
-    with made.server:
-        yield made
+    yield made
+    made.collector.close()
 
 
 def test_before_a_run_has_positions_nothing_is_said_of_them(scene: Scene) -> None:
-    """Nor of an output that is not there: it is named as unreadable, and the log is known."""
+    """Nor of an output that the run has yet to make, while the log is known; one that is gone later
+    is named as unreadable."""
     found = scene.scrape()
-    assert found['reput_unreadable{reason="output"}'] == 1
-    assert found['reput_unreadable{reason="log"}'] == 0
+    for part in ("log", "output", "ledger", "followers"):
+        assert found[f'reput_unreadable{{reason="{part}"}}'] == 0
     unknown = (
         "lag",
         "watermark",
@@ -123,6 +137,8 @@ def test_before_a_run_has_positions_nothing_is_said_of_them(scene: Scene) -> Non
     )
     assert not {name for name in names(found) if any(word in name for word in unknown)}
     assert found["reput_log_end_bytes"] > found["reput_log_start_bytes"] == 0
+    scene.measures.progress = Progress()
+    assert scene.scrape()['reput_unreadable{reason="output"}'] == 1
 
 
 def test_lag_is_that_of_status(scene: Scene, call: Call) -> None:
@@ -175,6 +191,8 @@ def test_the_table_is_what_is_emitted(scene: Scene) -> None:
         measures.progress, measures.queries = progress, 1
         measures.stage("sync").add(2.5)
         measures.note_durable(int(time.time() * 1000) - 1500)
+        measures.queues = QueueMeasures(1)
+        measures.queues.note([_run(b"a", 2, 5000), _run(b"b", 9, 1)])
         found = scene.scrape()
         owned = found["reput_owner"]
         owner = scene.config.state_directory / "owner.json"
@@ -182,9 +200,9 @@ def test_the_table_is_what_is_emitted(scene: Scene) -> None:
         assert (owned, scene.scrape()["reput_owner"]) == (1, 0)
     assert names(found) == {PREFIX + series.name for series in SERIES}
     for series in SERIES:
-        samples = {name for name in found if name.startswith(PREFIX + series.name)}
-        labels = {label for name in samples for label in re.findall(r'(\w+)="', name)} - {"le"}
-        assert labels == ({series.label} if series.label else set()), series
+        its = {name for name in found if name.startswith(PREFIX + series.name)}
+        labels = {label for name in its for label in re.findall(r'(\w+)="', name)} - {"le"}
+        assert labels == {*series.labels}, series
         assert (series.kind == COUNTER) == series.name.endswith("_total")
     for name, value in (
         ('build_info{version="1.2"}', 1), ("epoch", 3), ("queries_total", 1), ("batches_total", 1),
@@ -198,6 +216,68 @@ def test_the_table_is_what_is_emitted(scene: Scene) -> None:
     ):  # fmt: skip
         assert found[PREFIX + name] == value, name
     assert 'reput_follower_failing{follower="gone"}' not in found
+
+
+def test_labels_are_few() -> None:
+    """Nothing that grows with the log, but for series of single queues, which are asked for."""
+    of_queues = {series for series in SERIES if series.name.startswith("queue_")}
+    named = {label for series in {*SERIES} - of_queues for label in series.labels}
+    assert named == {"version", "stage", "reason", "follower"}
+    assert {series.labels for series in of_queues} == {("topic", "queue_id")}
+
+
+def _run(topic: bytes, messages: int, stored: int) -> Run:
+    return Run(topic, 3, 0, 0, None, np.zeros(messages, UNIT_DTYPE), stored)
+
+
+def test_queues_up_to_the_limit_have_series_and_the_others_are_counted(scene: Scene) -> None:
+    """Each once, however often it comes; without being asked, no queue is named. A name with any
+    characters is a label."""
+    assert not {name for name in scene.scrape() if "queue" in name}
+    odd = b'quote" slash\\ line\n'
+    queues = scene.measures.queues = QueueMeasures(2)
+    for stored, batch in ((5000, (b"a", odd)), (6000, (b"b", b"a", b"c", b"b"))):
+        queues.note([_run(topic, 2, stored) for topic in batch])
+    shown = r'queue_id="3",topic="quote\" slash\\ line\n"'
+    assert {name: value for name, value in scene.scrape().items() if "queue" in name} == {
+        'reput_queue_messages_total{queue_id="3",topic="a"}': 4,
+        f"reput_queue_messages_total{{{shown}}}": 2,
+        'reput_queue_last_message_timestamp_seconds{queue_id="3",topic="a"}': 6,
+        f"reput_queue_last_message_timestamp_seconds{{{shown}}}": 5,
+        "reput_queues_dropped_total": 2,
+    }
+
+
+def test_a_look_does_not_walk_what_is_dispatched(scene: Scene) -> None:
+    """It begins at the watermark: the log's last file may have a gigabyte."""
+    scene.dispatch(len(scene.stored) - 1)
+    segment, damaged = max((scene.store / "commitlog").iterdir()), scene.stored[-3]
+    before = scene.scrape()
+    assert damaged.physical_offset > int(segment.name)
+    with segment.open("r+b") as file:
+        file.seek(damaged.physical_offset - int(segment.name))
+        file.write(bytes(damaged.total_size))
+    scene.collector.close()
+    found = scene.scrape()
+    for name in ("log_end_bytes", "lag_bytes", "lag_messages"):
+        assert found[PREFIX + name] == before[PREFIX + name]
+
+
+def test_each_series_has_a_sample_for_every_store_as_they_come_and_go(tmp_path: Path) -> None:
+    """A series is described once, as Prometheus wants it; a store that is gone has none left."""
+    scenes = [Scene(tmp_path / name) for name in ("a", "b")]
+    runs = [(scene.config, scene.measures) for scene in scenes]
+    scenes[1].measures.is_failing = True
+    collector = RunsCollector(lambda: runs, "1")
+    server = MetricsServer("127.0.0.1", 0, collector)
+    for stores in (scenes, scenes[:1], scenes):
+        runs[:] = [(scene.config, scene.measures) for scene in stores]
+        text = server.page().decode()
+        assert text.count("# TYPE reput_failing gauge") == 1
+        found = re.findall(r'^reput_failing\{store="(.*)"\} (.*)$', text, re.M)
+        wanted = [(str(one.store), f"{one.measures.is_failing:.1f}") for one in stores]
+        assert found == wanted
+    collector.close()
 
 
 def test_ranges_that_follow_are_added(scene: Scene) -> None:
@@ -216,13 +296,61 @@ def test_ranges_that_follow_are_added(scene: Scene) -> None:
 
 
 def test_a_server_that_is_left_is_gone(tmp_path: Path) -> None:
-    """Its port can be bound by another listener, and none of its threads is left."""
+    """Its port can be bound by another listener, and neither a thread nor a process is left."""
     before, server = set(threading.enumerate()), Scene(tmp_path).server
+    others = psutil.Process().children()
     with server:
         scraped(f"http://127.0.0.1:{server.port}/metrics")
         assert set(threading.enumerate()) > before
+        (serving,) = (each for each in psutil.Process().children() if each not in others)
     assert not [each for each in threading.enumerate() if each not in before]
+    assert not serving.is_running()
     socket.create_server(("127.0.0.1", server.port)).close()
+
+
+def test_a_scrape_does_not_wait_for_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for Python's lock nor for a look that hangs: what is known is answered,
+    and what is not yet is absent."""
+    scene, hangs = Scene(tmp_path), threading.Event()
+    monkeypatch.setattr(RunsCollector, "look", lambda _: hangs.wait(60) and None)
+    with scene.server:
+        url = f"http://127.0.0.1:{scene.server.port}/metrics"
+        # a thread of this process could not answer while this one does not let go of the lock
+        fetch = f"import urllib.request as r; print(r.urlopen({url!r}, timeout=20).status)"
+        held = ctypes.PyDLL(None)
+        with subprocess.Popen([sys.executable, "-Ic", fetch], stdout=subprocess.PIPE) as client:
+            status = ctypes.c_int()
+            held.waitpid(client.pid, ctypes.byref(status), 0)
+            assert (client.stdout.read() if client.stdout else b"", status.value) == (b"200\n", 0)
+        found = scraped(url)
+        assert names(found) >= {"reput_build_info", "reput_queries_total"}
+        assert not {name for name in names(found) if "lag" in name or "log" in name}
+        with socket.create_connection(("127.0.0.1", scene.server.port)) as silent:
+            assert scraped(url) and silent
+        hangs.set()
+
+
+def test_a_run_that_hangs_is_no_longer_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The alert of a run that is down would not fire otherwise."""
+    page = pageserver.Page()
+    pages = io.BytesIO((2).to_bytes(8, "big") + b"ab" + (3).to_bytes(8, "big") + b"cde")
+    assert page.read_one(pages) and page.read_one(pages) and not page.read_one(pages)
+    assert page.fresh() == b"cde"
+    monkeypatch.setattr(page, "came", page.came - pageserver.STALE_SECONDS - 1)
+    assert page.fresh() is None
+
+
+def test_a_serving_process_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    """At the same port, while the run goes on."""
+    others = psutil.Process().children()
+    with Scene(tmp_path).server as server:
+        (serving,) = (each for each in psutil.Process().children() if each not in others)
+        serving.kill()
+        # nobody accepts this connection until another one does
+        assert "reput_log_end_bytes" in scraped(f"http://127.0.0.1:{server.port}/metrics")
+        assert serving not in psutil.Process().children()
 
 
 def test_a_port_in_use_is_a_usage_error_and_frees_the_other(scene: Scene, call: Call) -> None:
@@ -254,10 +382,16 @@ def test_without_the_package_it_is_named(
 
 
 @contextmanager
-def running(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+def running(
+    *arguments: object,
+    reput: Sequence[str] = REPUT,
+    environment: Mapping[str, str] = os.environ,
+) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """A run of the command: the process, the address of its metrics and the lines before it."""
-    command = [*REPUT, "run", *map(str, arguments)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(
+        [*reput, "run", *map(str, arguments)],
+        stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
+    )  # fmt: skip
     try:
         assert process.stderr is not None
         lines = []
@@ -274,15 +408,26 @@ def running(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str, li
 
 def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
     """By the command: it says which port it took, on 127.0.0.1 alone; its values are those of
-    status; they stop with it."""
-    store, output = tmp_path / "store", tmp_path / "output"
+    status; they stop with it. Spark counts every batch, and shows our lag among its own metrics."""
+    store, output, ui_port = tmp_path / "store", tmp_path / "output", free_port()
     reput_json("produce", store, "--count", 5000, "--topics", 3)
     options = (store, "--output", output)
-    with running(*options, "--metrics-port", 0) as (process, url, lines):
+    servlet = "spark.metrics.conf.*.sink.prometheusServlet"
+    settings = (
+        "spark.ui.enabled=true", f"spark.ui.port={ui_port}",
+        f"{servlet}.class=org.apache.spark.metrics.sink.PrometheusServlet",
+        f"{servlet}.path=/metrics/prometheus",
+    )  # fmt: skip
+    confs = [word for setting in settings for word in ("--conf", setting)]
+    asked = ("--metrics-port", 0, "--metrics-queues", 5)
+    with running(*options, *asked, *confs) as (process, url, lines):
         assert not any("warning" in line for line in lines)
         found = scraped(url)
         # Spark's own durations of the batch follow its commit
         while 'reput_stage_seconds_count{stage="spark_add_batch"}' not in found:
+            assert process.poll() is None
+            found = scraped(url)
+        while found.get("reput_messages_total") != 5000 or found["reput_lag_bytes"]:
             assert process.poll() is None
             found = scraped(url)
         said = reput_json("status", *options)
@@ -295,6 +440,12 @@ def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
         assert found["reput_append_to_durable_seconds_count"] == found["reput_batches_total"]
         for stage in ("collect", "commit", "write", "sync", "ledger", "watermark"):
             assert found[f'reput_stage_seconds_count{{stage="{stage}"}}'] >= 1
+        counts = [value for name, value in found.items() if "queue_messages_total" in name]
+        assert (len(counts), found["reput_queues_dropped_total"]) == (5, 3 * 4 - 5)
+        assert 0 < sum(counts) < 5000
+        with urllib.request.urlopen(f"http://127.0.0.1:{ui_port}/metrics/prometheus") as answer:
+            gauge = rb"driver_AccumulatorSource_reput_lag_bytes_Value.* 0\n"
+            assert re.search(gauge, answer.read())
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         with pytest.raises(OSError, match="refused"):

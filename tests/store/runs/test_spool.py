@@ -1,130 +1,160 @@
-"""The spool, held to bytes of our own making: what a task writes is what the driver maps."""
+"""The spool, held to rows of our own making: what a task hands over is what the driver takes."""
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from store import fsops
 from store.errors import StoreError
 from store.log.commitlog import CommitLog
+from store.runs.packedschema import PACKED_SCHEMA, RowKind
 from store.runs.scan import scan
 from store.runs.spool import (
-    MIN_SPOOLED_BYTES,
-    ScanMark,
-    SpoolReader,
-    SpoolWriter,
+    claim,
+    close_spool,
     empty_spool,
-    remove_marks,
+    is_open,
+    open_spool,
+    remove_claims,
     scanned_bytes,
+    take_part,
+    write_part,
 )
 
 
-def test_what_is_written_is_what_is_taken(tmp_path: Path) -> None:
-    """Several pieces of several tasks, taken in any order; no file stays."""
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """The spool of one query."""
+    (tmp_path / "reput").mkdir()
+    return open_spool(tmp_path / "reput" / "spool", tmp_path)
+
+
+def rows_of(*units: bytes) -> pa.RecordBatch:
+    """A batch with these values."""
+    known = {"kind": RowKind.RUN, "messageCount": 1, "firstPhysicalOffset": 0}
+    rows = [{**known, "endPhysicalOffset": 1, "units": value} for value in units]
+    return pa.RecordBatch.from_pylist(rows, schema=PACKED_SCHEMA)
+
+
+def test_what_is_handed_over_is_what_is_taken(spool: Path) -> None:
+    """Several parts of several batches of rows, taken once, in any order; no file stays."""
     rng = random.Random(1)
-    pieces = {}
-    for _ in range(3):
-        writer = SpoolWriter(tmp_path)
-        for _ in range(4):
-            data = rng.randbytes(MIN_SPOOLED_BYTES + rng.randrange(10_000))
-            position = writer.write(memoryview(data))
-            assert position is not None
-            pieces[writer.name, position] = data
-        writer.close()
-    assert len(list(tmp_path.iterdir())) == 3
-    reader = SpoolReader(tmp_path)
-    order = list(pieces)
-    rng.shuffle(order)
-    taken = {key: reader.take(*key, len(pieces[key])) for key in order}
-    assert list(tmp_path.iterdir()) == []
-    assert taken == pieces
+    parts = {}
+    for start in (0, 17, 1 << 40):
+        units = [rng.randbytes(rng.randrange(100_000)) for _ in range(4)]
+        write_part(spool, start, iter([rows_of(*units[:3]), rows_of(units[3])]))
+        parts[start] = units
+    for start in sorted(parts, key=lambda _: rng.random()):
+        batches = take_part(spool, start)
+        assert batches is not None
+        taken = [value for batch in batches for value in batch.column("units").to_pylist()]
+        assert taken == parts[start]
+        assert take_part(spool, start) is None
+    assert [path.name for path in spool.iterdir()] == ["open"]
 
 
-def test_little_or_nowhere_goes_another_way(tmp_path: Path) -> None:
-    """No file is made for it."""
-    assert SpoolWriter(tmp_path).write(memoryview(bytes(MIN_SPOOLED_BYTES - 1))) is None
-    assert SpoolWriter(None).write(memoryview(bytes(MIN_SPOOLED_BYTES))) is None
-    assert SpoolWriter(tmp_path / "gone").write(memoryview(bytes(MIN_SPOOLED_BYTES))) is None
-    assert list(tmp_path.iterdir()) == []
+def test_a_part_is_there_as_a_whole_or_not_at_all(spool: Path) -> None:
+    """The driver looks while rows come."""
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            assert take_part(spool, 5) is None
+            yield rows_of(b"%d" % number)
+
+    write_part(spool, 5, rows())
+    assert take_part(spool, 5) is not None
 
 
-@pytest.mark.parametrize("failing", ["open:1=EACCES", "pwrite:1=ENOSPC", "pwrite:2=ENOSPC"])
-def test_a_spool_that_cannot_be_written(
-    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("operation", ["open", "pwrite", "rename"])
+def test_a_part_without_room_is_dropped(
+    operation: str, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task goes on without it, and with it once it can be written again."""
-    monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints(failing))
-    writer = SpoolWriter(tmp_path)
-    data = os.urandom(MIN_SPOOLED_BYTES)
-    found = [writer.write(memoryview(data)) for _ in range(4)]
-    writer.close()
-    assert found.count(None) == 1
-    reader = SpoolReader(tmp_path)
-    for position in filter(lambda at: at is not None, found):
-        assert position is not None
-        assert reader.take(writer.name, position, len(data)) == data
+    """Whichever of its writes fails; its space is needed."""
+    batches = [rows_of(os.urandom(1000)), rows_of(b"more")]
+    for number in (1, 2, 9) if operation == "pwrite" else (1,):
+        failing = fsops._Failpoints(f"{operation}:{number}=ENOSPC")
+        with monkeypatch.context() as patch:
+            patch.setattr(fsops, "_failpoints", failing)
+            write_part(spool, 0, batches)
+        assert failing._counts[operation] >= number
+        assert [path.name for path in spool.iterdir()] == ["open"]
 
 
-def test_a_full_disk_keeps_no_file_that_nobody_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first write fails half done: no row names the file, and its space is needed."""
-    monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints("pwrite:1=ENOSPC"))
-    writer = SpoolWriter(tmp_path)
-    assert writer.write(memoryview(bytes(MIN_SPOOLED_BYTES))) is None
-    writer.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_is_cut_or_gone_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_or_no_file_is_an_error(spool: Path) -> None:
     """Nothing is made up."""
-    writer = SpoolWriter(tmp_path)
-    writer.write(memoryview(bytes(MIN_SPOOLED_BYTES)))
-    writer.close()
-    with pytest.raises(StoreError, match="too short"):
-        SpoolReader(tmp_path).take(writer.name, 10, MIN_SPOOLED_BYTES)
+    write_part(spool, 0, [rows_of(bytes(5000))])
+    path = spool / "0.part"
+    for size in (3000, 10, 0):
+        os.truncate(path, size)
+        with pytest.raises(StoreError, match="cannot read spool file"):
+            take_part(spool, 0)
+    path.unlink()
+    path.symlink_to("/etc/passwd")
     with pytest.raises(StoreError, match="cannot read spool file"):
-        SpoolReader(tmp_path).take(writer.name, 0, 1)
-    (tmp_path / "empty").touch()
-    with pytest.raises(StoreError, match="cannot read spool file"):
-        SpoolReader(tmp_path).take("empty", 0, 1)
+        take_part(spool, 0)
+
+
+def test_a_part_is_claimed_once(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays claimed after it was taken, while its batch runs: a repeated task scans the rest."""
+    claimed = claim(spool, 7)
+    assert claimed is not None
+    with claimed:
+        assert claim(spool, 7) is None
+        write_part(spool, 7, [rows_of(b"x")])
+    take_part(spool, 7)
+    assert claim(spool, 7) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(fsops, "_failpoints", fsops._Failpoints("open:1=ENOSPC"))
+        assert claim(spool, 8) is None
+    remove_claims(spool)
+    assert [path.name for path in spool.iterdir()] == ["open"]
+
+
+def test_a_spool_is_closed_and_goes(spool: Path) -> None:
+    """A claimed part may still come; a task of an earlier query finds its directory gone."""
+    assert is_open(spool)
+    with claim(spool, 0) or pytest.fail("not claimed"):
+        close_spool(spool)
+        assert not is_open(spool)
+        write_part(spool, 0, [rows_of(b"x")])
+    assert take_part(spool, 0) is not None
+    fsops.remove_tree(spool)
+    close_spool(spool)
+    assert claim(spool, 1) is None
+    write_part(spool, 1, [rows_of(b"x")])
+    assert not spool.exists()
 
 
 def test_the_owner_empties_it(tmp_path: Path) -> None:
-    """Made where missing; what killed tasks left is removed."""
-    spool = tmp_path / "reput" / "spool"
-    empty_spool(spool, tmp_path)
-    (spool / "left").write_bytes(b"x")
-    empty_spool(spool, tmp_path)
-    assert list(spool.iterdir()) == []
+    """Made where missing; what killed runs left is removed, of versions with other files too."""
+    directory = tmp_path / "reput" / "spool"
+    empty_spool(directory, tmp_path)
+    write_part(open_spool(directory, tmp_path), 0, [rows_of(b"x")])
+    (directory / "left").write_bytes(b"x")
+    empty_spool(directory, tmp_path)
+    assert list(directory.iterdir()) == []
 
 
-def test_marks_add_up_to_what_is_scanned(
-    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_claims_add_up_to_what_is_scanned(
+    golden: Callable[[str], Path], spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two parts of a log, one of them begun twice; at the end every byte counts once."""
+    """Two parts of a log; at the end every byte counts once."""
     monkeypatch.setattr("store.runs.spool.MARK_SECONDS", -1.0)
     log = CommitLog([golden("plain") / "commitlog"])
     bounds = [log.segments[0].start, log.segments[1].start, log.segments[2].start]
     seen = []
-    for start, end in ((0, 1), (0, 1), (1, 2)):
-        mark = ScanMark(tmp_path, bounds[start])
-        list(scan(log, bounds[start], bounds[end], reached=mark))
-        mark.close()
-        seen.append(scanned_bytes(tmp_path))
-    assert seen == [bounds[1] - bounds[0]] * 2 + [bounds[2] - bounds[0]]
-    remove_marks(tmp_path)
-    assert scanned_bytes(tmp_path) == 0
-
-
-def test_a_short_scan_leaves_no_mark(tmp_path: Path) -> None:
-    """A batch of a live log costs no file."""
-    mark = ScanMark(tmp_path, 0)
-    mark(100)
-    mark.close()
-    assert list(tmp_path.iterdir()) == []
+    for start, end in ((0, 1), (1, 2)):
+        claimed = claim(spool, bounds[start])
+        assert claimed is not None
+        with claimed:
+            list(scan(log, bounds[start], bounds[end], reached=claimed.reached))
+        seen.append(scanned_bytes(spool))
+    assert seen == [bounds[1] - bounds[0], bounds[2] - bounds[0]]
+    remove_claims(spool)
+    assert scanned_bytes(spool) == 0

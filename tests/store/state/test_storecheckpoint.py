@@ -12,6 +12,8 @@ from store import fsops
 from store.errors import NoSpaceError, SyncError
 from store.state.storecheckpoint import StoreCheckpoint
 from tests.support.golden import GOLDEN_NAMES
+from tests.support.power_cuts import Disk
+from tests.support.recorder import Recorder, read_tree
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
@@ -51,6 +53,15 @@ def test_a_checkpoint_is_one_page(tmp_path: Path) -> None:
     second.write(tmp_path)
     assert StoreCheckpoint.read(tmp_path) == second
     assert (path.stat().st_ino, path.stat().st_size) == (inode, 4096)
+
+
+def test_a_new_checkpoint_survives_a_power_cut_with_its_name(tmp_path: Path) -> None:
+    """So does what an old one is given; its name is durable already."""
+    for fields in ((1, 2, 3), (4, 5, 6)):
+        with Recorder(tmp_path) as recorder:
+            StoreCheckpoint(*fields).write(tmp_path)
+        recorder.check()
+        assert Disk.after(recorder).durable() == read_tree(tmp_path)
 
 
 @pytest.mark.parametrize("length", [4096, 0], ids=["page", "cut"])

@@ -1,0 +1,75 @@
+"""The one event of the log for each batch: its range, its messages and the time of each stage.
+
+It is logged when the batch is durable, or when it fails, and then says the cause first. Its fields
+have the same names in text and in JSON, which ``reput.cli.render`` writes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from store.errors import ReputError
+from store.runs.dispatch import DispatchCounts
+from streaming.measures import Measures
+from streaming.sparkerrors import error_of_ours, first_line
+
+COLLECT = ("collect",)
+COMMIT = ("commit", "write", "sync", "ledger", "watermark")
+"""A step's stages: the whole of it, then its parts."""
+
+logger = logging.getLogger("reput")
+
+
+class BatchEvent:
+    """The event of one batch, which one thread collects and another one commits, in pieces."""
+
+    def __init__(self, measures: Measures, batch_id: int, start: int, end: int | None) -> None:
+        """[start, end) is the range that is planned; ``end`` is None where only Spark's tasks know
+        it."""
+        self._measures = measures
+        self._fields: dict[str, object] = {"batch_id": batch_id, "start": start, "end": end}
+        self._stages: dict[str, float] = {}
+        self._counts: DispatchCounts | None = None
+        """The counts of what is durable of it; None while nothing is."""
+
+    @contextmanager
+    def step(self, stages: tuple[str, ...]) -> Iterator[None]:
+        """Measure a ``with`` block as the first of the stages, and note how long each took."""
+        before = self._measures.seconds(stages)
+        try:
+            with self._measures.stage(stages[0]).measured():
+                yield
+        finally:
+            after = self._measures.seconds(stages)
+            for name in stages:
+                self._stages[name] = self._stages.get(name, 0.0) + after[name] - before[name]
+
+    def note_durable(self, start: int, end: int, counts: DispatchCounts) -> None:
+        """Note that a piece of the batch, [start, end), is durable."""
+        if self._counts is None:
+            self._counts = DispatchCounts()
+            self._fields["start"] = start
+        self._counts.add(counts)
+        self._fields["end"] = end
+
+    def log_durable(self) -> None:
+        """Log what is durable of the batch: all of it, unless the run was stopped meanwhile."""
+        counts = self._counts
+        if counts is not None:
+            fields = {
+                **self._fields, "messages": counts.messages, "duplicates": counts.duplicates,
+                "quarantined_bytes": counts.quarantined_bytes,
+            }  # fmt: skip
+            logger.info("batch", extra={"fields": fields | self._milliseconds()})
+
+    def _milliseconds(self) -> dict[str, object]:
+        return {f"{name}_ms": round(1000 * seconds, 1) for name, seconds in self._stages.items()}
+
+    def log_failed(self, error: BaseException) -> None:
+        """Log that the batch failed, with the cause before everything else."""
+        ours = error if isinstance(error, ReputError) else error_of_ours(error)
+        cause = " ".join((str(ours) if ours is not None else first_line(error)).split())
+        fields = {"cause": cause, **self._fields, **self._milliseconds()}
+        logger.error("batch failed", extra={"fields": fields})

@@ -1,0 +1,88 @@
+"""``--stores``: several brokers' stores in one command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_errors import assert_one_line
+from tests.support.cli import Call, json_object
+from tests.support.golden import difference, unpack_golden
+
+NAMES = ("lmq", "mixed", "plain")
+
+
+@pytest.mark.usefixtures("spark")
+def test_all_are_caught_up_and_the_one_that_fails_is_named(tmp_path: Path, call: Call) -> None:
+    """Queues are RocketMQ's, byte for byte; the next run finds the repaired store and nothing new
+    in others."""
+    stores, outputs = tmp_path / "stores", tmp_path / "outputs"
+    for name in NAMES:
+        unpack_golden(name, stores)
+    broken = unpack_golden("wide", stores)
+    (stores / "no store").mkdir()
+    segment = max((broken / "commitlog").iterdir())
+    sound = segment.read_bytes()
+    segment.write_bytes(sound[:1000])
+    several = ("--stores", stores / "*", "--outputs", outputs)
+    done = call("run", *several, "--once", "--json")
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.returncode, lines[-1]["level"]) == (1, "error")
+    assert lines[-1]["event"].startswith(f"1 of 4 stores failed: {broken}: commitlog file")
+    assert {line["store"] for line in lines[:-1] if "store" in line} == {*NAMES, "wide"}
+    (failed,) = [line for line in lines[:-1] if line["level"] == "error"]
+    assert failed["store"] == "wide"
+    found = json.loads(done.stdout)["stores"]
+    assert [one["store"] for one in found] == [str(stores / name) for name in (*NAMES, "wide")]
+    assert [one["error"] is None for one in found] == [True, True, True, False]
+    for name in NAMES:
+        assert difference(outputs / name / "consumequeue", stores / name / "consumequeue") == []
+    assert "unknown" in call("status", *several).stdout
+    segment.write_bytes(sound)
+    again = json_object(call("run", *several, "--once", "--json"))["stores"]
+    assert [one["messages"] > 0 for one in again] == [False, False, False, True]
+    assert difference(outputs / "wide" / "consumequeue", broken / "consumequeue") == []
+    seen = json_object(call("status", *several, "--json"))["stores"]
+    assert [one["watermark"] for one in seen] == [one["end_offset"] for one in again]
+    assert all((one["lag_bytes"], one["writer_pid"]) == (0, None) for one in seen)
+
+
+def test_wrong_calls_end_with_one_line(
+    golden: Callable[[str], Path], tmp_path: Path, call: Call
+) -> None:
+    """Options of one store are refused, and nothing is written."""
+    store, outputs = golden("plain"), tmp_path / "outputs"
+    for place in ("other", "another"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "plain").symlink_to(store)
+    several = ["--stores", tmp_path / "plain", "--outputs", outputs]
+    for arguments, words in (
+        ([], "give either STORE or --stores GLOB"),
+        ([store, *several], "give either STORE or --stores GLOB"),
+        ([*several[:2]], "--stores GLOB and --outputs DIR need each other"),
+        ([store, *several[2:]], "--stores GLOB and --outputs DIR need each other"),
+        (["--stores", tmp_path / "none*", *several[2:]], "which no directory matches"),
+        (["--stores", tmp_path / "oth*", *several[2:]], "nothing that matches has a commitlog"),
+        (
+            ["--stores", tmp_path / "*other" / "plain", *several[2:]],
+            f"the output {outputs / 'plain'}",
+        ),
+        ([*several, "--output", outputs], "--output is for one store"),
+        ([*several, "--checkpoint", outputs], "--checkpoint is for one store"),
+        ([*several, "--replay-from", "earliest"], "--replay-from is for one store"),
+        ([*several, "--broker-conf", store / "broker.conf"], "--broker-conf is for one store"),
+        ([*several, "--serve", "127.0.0.1:0"], "--serve is for one store"),
+        ([*several, "--advertise", "here"], "need --serve HOST:PORT"),
+        ([*several, "--delta", outputs, "--delta-store-id", "a"], "--delta-store-id is for one"),
+        ([*several, "--kafka", "x:1", "--kafka-store-id", "a"], "--kafka-store-id is for one"),
+    ):
+        assert_one_line(call("run", *arguments, "--once"), 2, words)
+    for arguments, words in (
+        ([], "give either STORE or --stores GLOB"),
+        ([*several, "--topic", "T"], "--topic is for one store"),
+    ):
+        assert_one_line(call("status", *arguments), 2, words)
+    assert not outputs.exists()
