@@ -1,6 +1,7 @@
 """Swap a rebuilt output in atomically, crash-safe at every step.
 
 OUTPUT/.reput-rebuild/new/        the parts, built there as below an output of its own
+OUTPUT/.reput-rebuild/epoch-ID/   attempts of tasks that build queues on executors
 OUTPUT/.reput-rebuild/swap.json   the parts to be swapped; written when all of them are durable
 OUTPUT/NAME.replaced-N            the part that stood there before
 
@@ -16,8 +17,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from store.errors import StoreError, UsageError
 
 ASIDE_DIRECTORY = ".reput-rebuild"
 BUILD_DIRECTORY = "new"
+_EPOCH_PREFIX = "epoch-"
 JOURNAL_NAME = "swap.json"
 _REPLACED_NAME = re.compile(r"(.+)\.replaced-([1-9][0-9]{0,8})\Z", re.ASCII)
 
@@ -49,8 +52,32 @@ def build_root(output: Path) -> Path:
     return output / ASIDE_DIRECTORY / BUILD_DIRECTORY
 
 
+@contextmanager
+def epoch_of(built: Path) -> Iterator[Path]:
+    """Yield a new directory beside ``build_root`` in which tasks on executors write.
+
+    Its name is random: a task that an earlier owner has left running never writes into it. When the
+    block ends the directory is removed, and tasks that still run can create nothing in its place.
+    """
+    epoch = built.with_name(_EPOCH_PREFIX + uuid.uuid4().hex)
+    fsops.make_directories(epoch, built.parent)
+    try:
+        yield epoch
+    finally:
+        _remove_epoch(epoch)
+
+
+def _remove_epoch(epoch: Path) -> None:
+    # a task may be creating files in it, and finds none of its paths from the rename on
+    gone = epoch.with_name(f"gone-{epoch.name}")
+    fsops.rename(epoch, gone)
+    fsops.remove_tree(gone)
+
+
 def clear_aside(output: Path) -> None:
     """Remove parts that were built and not swapped in. Only the owner of the output may call it."""
+    for epoch in (output / ASIDE_DIRECTORY).glob(f"{_EPOCH_PREFIX}*"):
+        _remove_epoch(epoch)
     fsops.remove_tree(output / ASIDE_DIRECTORY)
 
 

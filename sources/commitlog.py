@@ -254,7 +254,7 @@ class _LogReader:
                     write_part(spool, start, rows)
                     claimed.reached(end, at_once=True)
         (start, _), (_, end) = partition.ranges[0], partition.ranges[-1]
-        yield scanned_row(ScannedRange(start, end, end, 0, -1, partition.settings))
+        yield scanned_row(ScannedRange(start, end, end, 0, -1, partition.settings, 0))
 
 
 def _even_sizes(size: int, wanted: int, largest: int) -> list[int]:

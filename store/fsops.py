@@ -96,15 +96,18 @@ def has_space(directory: Path) -> bool:
 
 
 def make_directories(path: Path, root: Path) -> None:
-    """Create ``path`` below ``root`` durably: each new directory's parent is synced."""
-    for parent in create_directories(path, root):
+    """Create ``path`` below ``root``, and ``root`` itself where it is missing, durably: each new
+    directory's parent is synced."""
+    top = root if root.parent.is_dir() else Path(root.anchor)
+    for parent in create_directories(path, top):
         sync_directory(parent)
 
 
 def create_directories(path: Path, root: Path) -> list[Path]:
     """Create ``path`` below ``root``; return the directories that must still be synced for it.
 
-    After an error, those that were created are durable: another call finds them there.
+    The parent of ``root`` must exist: who writes to a place that was removed must not create it
+    again. After an error, those that were created are durable: another call finds them there.
     """
     missing, current = [path], path
     unsynced = []
@@ -115,7 +118,7 @@ def create_directories(path: Path, root: Path) -> list[Path]:
         for current in reversed(missing):
             _failpoints.reach("mkdir", str(current))
             try:
-                current.mkdir(parents=current == root)
+                current.mkdir()
                 unsynced.append(current.parent)
             except FileExistsError:
                 if not current.is_dir():
@@ -273,7 +276,7 @@ def _open_directory(path: Path) -> int:
 
 
 def rename(source: Path, target: Path, *, durable: bool = True) -> None:
-    """Rename within one file system, durably unless nothing depends on it after a crash."""
+    """Rename within one file system: durably, unless nothing depends on it or the caller syncs."""
     try:
         _failpoints.reach("rename", str(source))
         source.rename(target)

@@ -296,8 +296,7 @@ def _start(
     if batches.spool is None:
         limit = min(limit or MAX_BYTES_THROUGH_SPARK, MAX_BYTES_THROUGH_SPARK)
     options = {
-        "path": str(config.store.resolve()),
-        "mode": "runs",
+        **runs_options(config, indexes),
         "startingOffsets": str(
             spark_checkpoint.read_start(config.spark_directory, plan.watermark.store_id)
             or plan.start
@@ -307,18 +306,9 @@ def _start(
         "maxBytesPerTrigger": str(limit),
         "maxWaitMs": str(IDLE_WAIT_MS),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
-        # a range that retention removed is listed as lost, as a broker moves on to the log's start
-        "failOnDataLoss": "false",
-        "output": str(config.output.resolve()),
-        "verifyCrc": str(indexes.settings.verify_crc).lower(),
-        "gather": indexes.wanted.to_text(),
     }
     if batches.spool is not None:
         options["spool"] = str(batches.spool.resolve())
-    if config.broker_conf is not None:
-        options["brokerConf"] = str(config.broker_conf.resolve())
-    if indexes.settings.mapped_file_size_commit_log is not None:
-        options["commitLogFileSize"] = str(indexes.settings.mapped_file_size_commit_log)
     # each output has a pool, which gets as much of the executors as any other (FAIR)
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(config.output))
     stream = spark.readStream.format(CommitLogDataSource.name()).options(**options).load()
@@ -328,6 +318,24 @@ def _start(
     if config.once:
         return query.trigger(availableNow=True).start()
     return query.start()
+
+
+def runs_options(config: DispatcherConfig, indexes: Indexes) -> dict[str, str]:
+    """Return the options by which the source yields what the indexes of an output need."""
+    options = {
+        "path": str(config.store.resolve()),
+        "mode": "runs",
+        # a range that retention removed is listed as lost, as a broker moves on to the log's start
+        "failOnDataLoss": "false",
+        "output": str(config.output.resolve()),
+        "verifyCrc": str(indexes.settings.verify_crc).lower(),
+        "gather": indexes.wanted.to_text(),
+    }
+    if config.broker_conf is not None:
+        options["brokerConf"] = str(config.broker_conf.resolve())
+    if indexes.settings.mapped_file_size_commit_log is not None:
+        options["commitLogFileSize"] = str(indexes.settings.mapped_file_size_commit_log)
+    return options
 
 
 def _await_planner(query: StreamingQuery) -> None:

@@ -21,10 +21,9 @@ from pyspark.sql import DataFrame
 from store import fsops
 from store.errors import OutputError, StoreError
 from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange
-from store.runs.dispatch import BatchSettings, DispatchBatch, IndexEntries, Run, ScannedRange
+from store.runs.dispatch import BatchSettings, DispatchBatch, ScannedRange
 from store.runs.packed import unpack
-from store.runs.scan import assemble
+from store.runs.scan import Item, assemble
 from store.runs.spool import close_spool, remove_claims, scanned_bytes
 from streaming.batchevent import COLLECT, COMMIT, BatchEvent
 from streaming.commit import Committer
@@ -36,7 +35,6 @@ from streaming.progress import Progress
 from streaming.tail import Planned, Tail, is_small
 
 TEND_SECONDS = 1.0
-_Items = list[Run | BadRange | ScannedRange | IndexEntries]
 
 logger = logging.getLogger("reput")
 
@@ -225,7 +223,7 @@ class BatchFunction:
         if not parts.have_failed:
             event.log_durable()
 
-    def _collect(self, frame: DataFrame) -> _Items:
+    def _collect(self, frame: DataFrame) -> list[Item]:
         if self.progress.first_batch is None:
             self.progress.first_batch = time.monotonic()
         # the further work of toArrow with the schema and settings is a tenth of a small batch's
@@ -267,7 +265,7 @@ class BatchFunction:
                 fsops.remove_tree(self.spool)
 
 
-def _whole(items: _Items) -> ScannedRange:
+def _whole(items: list[Item]) -> ScannedRange:
     """Return the range of a batch, by what its tasks returned."""
     scanned = [item for item in items if isinstance(item, ScannedRange)]
     if not scanned:

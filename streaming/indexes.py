@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sinks.batchconsumequeue import BatchConsumeQueueWriter
 from sinks.consumequeue import ConsumeQueueWriter
+from sinks.executorqueues import ExecutorQueues
 from sinks.index import IndexFileWriter
 from sources.bitmaps import BitMaps
 from store.config import StoreSettings
@@ -37,6 +38,8 @@ class Indexes:
     settings: StoreSettings
     batch_topics: frozenset[bytes]
     """Topics that have batch queues at the start; each batch brings its own set."""
+    on_executors: bool = False
+    """Executors write the queues, and this process moves them in."""
 
     @classmethod
     def of(cls, config: DispatcherConfig, settings: StoreSettings) -> Indexes:
@@ -86,6 +89,25 @@ class Indexes:
     ) -> Sequence[IndexWriter]:
         """Open the writers, in the order in which they write; ``durable_end`` is the watermark, or
         None to trust another writer's files."""
+        found: list[IndexWriter] = []
+        if self.on_executors:
+            found.append(ExecutorQueues(output, ledger))
+        else:
+            found += self.open_queue_writers(output, ledger, durable_end, log)
+        if self.settings.builds_index:
+            is_late = (durable_end or 0) > log.min_offset
+            if is_late and self.first_indexed(output) is None:
+                logger.warning(
+                    "the index begins at %d: reput rebuild --only index adds older keys",
+                    durable_end,
+                )
+            found.append(IndexFileWriter(output, self._layout, log, durable_end=durable_end))
+        return found
+
+    def open_queue_writers(
+        self, output: Path, ledger: Ledger, durable_end: int | None, log: CommitLog
+    ) -> Sequence[IndexWriter]:
+        """Open the writers of both kinds of queues alone."""
         settings = self.settings
 
         def queue_offset_at(queue: QueueKey, physical_offset: int, size: int) -> int | None:
@@ -100,7 +122,7 @@ class Indexes:
                     return queue_offset
             return None
 
-        found: list[IndexWriter] = [
+        return [
             ConsumeQueueWriter(
                 output,
                 settings.mapped_file_size_consume_queue,
@@ -119,12 +141,3 @@ class Indexes:
                 durable_end=durable_end,
             ),
         ]
-        if settings.builds_index:
-            is_late = (durable_end or 0) > log.min_offset
-            if is_late and self.first_indexed(output) is None:
-                logger.warning(
-                    "the index begins at %d: reput rebuild --only index adds older keys",
-                    durable_end,
-                )
-            found.append(IndexFileWriter(output, self._layout, log, durable_end=durable_end))
-        return found

@@ -63,6 +63,8 @@ SETTINGS: dict[str, str] = {
     # packed runs are megabytes per task: they go straight to the driver, not through the block
     # manager
     "spark.task.maxDirectResultSize": "256m",
+    # they wait for one another in no heap of the driver's, so that no sum of theirs is too much
+    "spark.driver.maxResultSize": "0",
     "spark.python.worker.reuse": "true",
     "spark.sql.session.timeZone": "UTC",
 }

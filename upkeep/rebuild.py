@@ -37,6 +37,7 @@ from store.state.storecheckpoint import StoreCheckpoint
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
+from streaming.executors import build_on_executors
 from streaming.jvm import Jvm
 from streaming.progress import Progress
 from upkeep.compare import (
@@ -76,13 +77,15 @@ def rebuild(
     kinds: Collection[str] = DIRECTORY_KINDS,
     topics: Collection[str] | None = None,
     dry_run: bool = False,
+    on_executors: bool = False,
 ) -> Rebuilt:
     """Build what follows from the log of ``config.store`` and swap it into ``config.output``.
 
     ``kinds`` are some of DIRECTORY_KINDS; those that the dispatcher does not write stay unchanged.
     ``topics`` limits the replacement to their queues. If every new part is put in place, so are the
     positions and RocketMQ's checkpoint; otherwise these stay, and the next run finds the new units
-    built. Raises ReputError, and OwnershipError where a broker or dispatcher runs.
+    built. With ``on_executors`` Spark's executors write the queues. Raises ReputError, and
+    OwnershipError where a broker or dispatcher runs.
     """
     output = config.output
     chosen, parts = _chosen(config, kinds, topics)
@@ -102,7 +105,8 @@ def rebuild(
             # the index, the slowest part, is not built where it would not be swapped in
             has_index = INDEX_DIRECTORY in built_kinds
             record_build(built, replace(settings, message_index_enable=has_index))
-            progress = run_dispatcher(_aside(config, built), stop, show, jvm)
+            build = build_on_executors if on_executors else run_dispatcher
+            progress = build(_aside(config, built), stop, show, jvm)
             record_build(built, settings)
             if stop.is_set():
                 raise StoreError("stopped before everything was built: nothing was replaced")

@@ -43,6 +43,14 @@ def rebuild(
         bool,
         options.flag("Build nothing, and remove what earlier rebuilds kept.", "--drop-old"),
     ] = False,
+    executors: Annotated[
+        bool,
+        options.flag(
+            "Let Spark's executors write the queues; every node must see STORE and the output, "
+            "and may write there.",
+            "--executors",
+        ),
+    ] = False,
     *,
     flags: dict[str, Any],
     dispatcher: dict[str, Any],
@@ -56,6 +64,8 @@ def rebuild(
     """
     if dry_run and drop_old:
         raise UsageError("--dry-run and --drop-old exclude each other; give one of them")
+    if executors and drop_old:
+        raise UsageError("--drop-old builds nothing, so that --executors has no work; give one")
     root = output or store
     if drop_old:
         _drop_old(root, as_json)
@@ -69,7 +79,7 @@ def rebuild(
         **flags,
         **dispatcher,
     )
-    _show(_rebuild(config, kinds, topic, dry_run), root, dry_run, as_json)
+    _show(_rebuild(config, kinds, topic, dry_run, executors), root, dry_run, as_json)
 
 
 def _drop_old(root: Path, as_json: bool) -> None:
@@ -87,6 +97,7 @@ def _rebuild(
     kinds: Sequence[str],
     topics: list[str] | None,
     dry_run: bool,
+    executors: bool,
 ) -> Rebuilt:
     config.open_store()[1].close()  # a mistake is answered before Java starts
     display = render.ProgressDisplay()
@@ -96,7 +107,8 @@ def _rebuild(
             from upkeep.rebuild import rebuild as build  # noqa: PLC0415
 
             return build(
-                config, stop, display, jvm, kinds=kinds, topics=topics, dry_run=dry_run
+                config, stop, display, jvm,
+                kinds=kinds, topics=topics, dry_run=dry_run, on_executors=executors,
             )  # fmt: skip
     finally:
         display.close()

@@ -112,7 +112,7 @@ class MappedFileQueue:
         path, position = self.path(kept[-1]), end - kept[-1]
         fd = fsops.open_for_writing(path)
         try:
-            used = _used(fd, position)
+            used = used_end(fd, position)
             if used > position:
                 fsops.pwrite(fd, bytes(used - position), position, path)
                 fsops.sync(fd, path)
@@ -132,7 +132,7 @@ def data_end(fd: int) -> int:
             raise
 
 
-def _used(fd: int, position: int) -> int:
+def used_end(fd: int, position: int = 0) -> int:
     """Byte after the last nonzero one from ``position`` on; ``position`` without one.
 
     Holes are not read, because a new file mostly consists of one.

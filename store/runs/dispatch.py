@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store.log.cursor import BadRange
+
+if TYPE_CHECKING:
+    from store.runs.manifest import QueueManifest
 
 DETAIL_DTYPE = np.dtype(
     [
@@ -155,6 +158,8 @@ class ScannedRange:
     last_record_offset: int
     """Start of the last sound record; -1 if there is none."""
     settings: BatchSettings
+    unit_count: int
+    """Units of all runs, those of light queues too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +178,8 @@ class DispatchBatch:
     """Sorted by first physical offset; empty if no index is built."""
     batch_topics: frozenset[bytes] = frozenset()
     """Topics that had batch queues when the batch was scanned."""
+    queues: Sequence[QueueManifest] = ()
+    """Sorted by first physical offset: queues that executors have written, in place of runs."""
 
     def runs_by_queue(self) -> dict[tuple[bytes, int], list[Run]]:
         """(topic, queue id) -> its runs, in log order."""
@@ -184,6 +191,8 @@ class DispatchBatch:
     @property
     def last_store_timestamp(self) -> int:
         """storeTimestamp of the last dispatched message in ms; 0 if there is none."""
+        if self.queues:
+            return max(self.queues, key=lambda q: q.end_physical_offset).last_store_timestamp
         last = max(self.runs, key=lambda run: int(run.units["offset"][-1]), default=None)
         return last.last_store_timestamp if last else 0
 

@@ -23,8 +23,9 @@ from store.runs.dispatch import (
     Run,
     ScannedRange,
 )
+from store.runs.manifest import QueueManifest
 from store.runs.packedschema import PACKED_SCHEMA, RowKind
-from store.runs.scan import PackedChunk, runs_of, scan
+from store.runs.scan import Item, PackedChunk, runs_of, scan
 
 AddBitMaps = Callable[[Sequence[Run]], Sequence[Run]]
 """Returns the runs with bit maps added to those whose topic has filters."""
@@ -52,6 +53,17 @@ def read_runs(
             yield _bad_row(item)
 
 
+def queue_row(manifest: QueueManifest) -> pa.RecordBatch:
+    """The row of a queue that a task has written, in place of its runs."""
+    return _one_row(
+        kind=RowKind.QUEUE,
+        messageCount=manifest.unit_count,
+        firstPhysicalOffset=manifest.first_physical_offset,
+        endPhysicalOffset=manifest.end_physical_offset,
+        units=manifest.to_text().encode(),
+    )
+
+
 def scanned_row(scanned: ScannedRange) -> pa.RecordBatch:
     """Return the row of a scanned range."""
     return _one_row(
@@ -62,6 +74,7 @@ def scanned_row(scanned: ScannedRange) -> pa.RecordBatch:
         plannedEndOffset=scanned.planned_end,
         lastRecordOffset=scanned.last_record_offset,
         units=scanned.settings.to_text().encode(),
+        unitCount=scanned.unit_count,
     )
 
 
@@ -157,9 +170,7 @@ def _queue_offsets(chunk: PackedChunk, bounds: Any, contiguous: Any) -> pa.Array
     )
 
 
-def unpack(
-    batches: Iterable[pa.RecordBatch],
-) -> Iterator[Run | BadRange | ScannedRange | IndexEntries]:
+def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[Item]:
     """Rows of the packed form as objects; units stay in Arrow's memory."""
     for batch in batches:
         buffers = {name: _values(batch.column(name)) for name in ("units", "queueOffsets")}
@@ -182,7 +193,10 @@ def unpack(
                     message_count=row["messageCount"],
                     last_record_offset=row["lastRecordOffset"],
                     settings=BatchSettings.from_text(_text(buffers["units"][index])),
+                    unit_count=row["unitCount"],
                 )
+            elif kind == RowKind.QUEUE:
+                yield QueueManifest.from_text(_text(buffers["units"][index]))
             else:
                 yield BadRange(
                     row["firstPhysicalOffset"], row["endPhysicalOffset"], Status(row["status"])
@@ -191,7 +205,7 @@ def unpack(
 
 def _text(value: memoryview | None) -> str:
     if value is None:
-        raise ValueError("a SCANNED row of the packed form lacks its batch settings")
+        raise ValueError("a SCANNED or QUEUE row of the packed form lacks its text")
     return str(value, "utf-8")
 
 

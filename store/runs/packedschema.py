@@ -3,8 +3,9 @@
 ``queueOffsets`` is int64 little-endian, null if they increase by one from ``firstQueueOffset``.
 ``units`` holds the columns of the run one after the other, ``bytesPerMessage`` wide together:
 units, details, bit maps; in an INDEX row the columns of IndexEntries, in a SCANNED row the text of
-its BatchSettings. ``status`` is the ``store.log.record.Status`` of a BAD range. Rows reach the
-driver through the spool (``store.runs.spool``) or, where there is none, through Spark.
+its BatchSettings, in a QUEUE row that of its QueueManifest. ``status`` is the
+``store.log.record.Status`` of a BAD range, ``unitCount`` is of a SCANNED one. Rows reach the driver
+through the spool (``store.runs.spool``) or, where there is none, through Spark.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class RowKind(IntEnum):
     SCANNED = 1
     BAD = 2
     INDEX = 3
+    QUEUE = 4
+    """A queue that a task has written, in place of its runs."""
 
 
 PACKED_SCHEMA = pa.schema(
@@ -39,5 +42,6 @@ PACKED_SCHEMA = pa.schema(
         pa.field("plannedEndOffset", pa.int64()),
         pa.field("lastRecordOffset", pa.int64()),
         pa.field("status", pa.int32()),
+        pa.field("unitCount", pa.int64()),
     ]
 )

@@ -32,7 +32,10 @@ from store.runs.dispatch import (
     ScannedRange,
     Wanted,
 )
+from store.runs.manifest import QueueManifest
 
+Item = Run | BadRange | ScannedRange | IndexEntries | QueueManifest
+"""One of the things that a task answers."""
 CHUNK_RECORDS = 1 << 18
 """A chunk of this many records stays in the cache while it is packed."""
 MAX_CHUNK_RECORDS = 1 << 22
@@ -197,17 +200,18 @@ def scan(
     levels = np.array(delay_levels_ms, np.int64)
     batch_topics = _joined(sorted(wanted.batch_topics))
     chunk = _Chunk((end - start) // record.MIN_RECORD_LENGTH + 1, wanted)
-    message_count, offset = 0, start
+    message_count, unit_count, offset = 0, 0, start
 
     def decode(window: Window, file_end: int, pos: int, stop: int) -> tuple[int, int]:
-        nonlocal message_count
-        before = _message_count(chunk)
+        nonlocal message_count, unit_count
+        before, units_before = _message_count(chunk), int(chunk.state[scankernel.STATE_COUNT])
         status, pos = scankernel.scan_records(
             window.data, window.length, window.base, file_end, pos, stop, verify_crc, CRC_TABLES,
             levels, chunk.out(), chunk.state, chunk.details, chunk.keys, wanted.index_tags or None,
             chunk.unusable, wanted.lmq, batch_topics,
         )  # fmt: skip
         message_count += _message_count(chunk) - before
+        unit_count += int(chunk.state[scankernel.STATE_COUNT]) - units_before
         return status, pos
 
     for offset, found in decode_windows(log, start, end, decode, fail_on_data_loss):
@@ -226,7 +230,7 @@ def scan(
         yield packed
     last_record_offset = int(chunk.state[scankernel.STATE_LAST_RECORD])
     settings = BatchSettings(wanted.batch_topics, delay_levels_ms)
-    yield ScannedRange(start, offset, end, message_count, last_record_offset, settings)
+    yield ScannedRange(start, offset, end, message_count, last_record_offset, settings, unit_count)
 
 
 def _joined(names: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -265,7 +269,7 @@ def runs_of(chunk: PackedChunk) -> Iterator[Run]:
 
 
 def assemble(
-    items: Iterable[Run | BadRange | ScannedRange | IndexEntries],
+    items: Iterable[Item],
 ) -> DispatchBatch | None:
     """Join the results of a range's partitions, in any order; None if they do not join.
 
@@ -276,11 +280,14 @@ def assemble(
     bad: list[BadRange] = []
     scanned: list[ScannedRange] = []
     index_entries: list[IndexEntries] = []
+    queues: list[QueueManifest] = []
     for item in items:
         if isinstance(item, Run):
             runs.append(item)
         elif isinstance(item, IndexEntries):
             index_entries.append(item)
+        elif isinstance(item, QueueManifest):
+            queues.append(item)
         elif isinstance(item, BadRange):
             bad.append(item)
         else:
@@ -300,6 +307,7 @@ def assemble(
         last_record_offset=max(part.last_record_offset for part in scanned),
         index_entries=sorted(index_entries, key=lambda entries: entries.first_physical_offset),
         batch_topics=scanned[0].settings.batch_topics,
+        queues=sorted(queues, key=lambda queue: queue.first_physical_offset),
     )
 
 

@@ -135,7 +135,7 @@ class Ledger:
         self.path = directory / FILE_NAME
         self._seen: set[_Key] = set()
         self._size = 0
-        self._pending: list[str] = []
+        self._pending: list[LedgerEntry] = []
         if self.path.exists():
             whole = self.path.read_bytes()
             kept = whole[: whole.rfind(b"\n") + 1]
@@ -149,8 +149,13 @@ class Ledger:
         if entry.key in self._seen:
             return False
         self._seen.add(entry.key)
-        self._pending.append(entry.to_json())
+        self._pending.append(entry)
         return True
+
+    def take_added(self) -> list[LedgerEntry]:
+        """Return the added entries instead of appending them: the owner of the ledger will."""
+        added, self._pending = self._pending, []
+        return added
 
     def truncate(self, end_offset: int) -> None:
         """Durably remove entries from ``end_offset`` on: where the log was cut their bytes are
@@ -173,7 +178,7 @@ class Ledger:
         """Durably append the added entries. Raises OutputError; may then be called again."""
         if not self._pending:
             return
-        data = "".join(line + "\n" for line in self._pending).encode()
+        data = "".join(entry.to_json() + "\n" for entry in self._pending).encode()
         new = not self.path.exists()
         fd = fsops.open_for_writing(self.path)
         try:

@@ -200,9 +200,9 @@ def test_queue_gap_policies(golden: Callable[[str], Path], tmp_path: Path) -> No
         dispatch(store, tmp_path / "fail", on_queue_gap=OnQueueGap.FAIL)
 
 
-def test_record_forged_inside_a_body_never_gets_an_entry(tmp_path: Path) -> None:
-    """A body that holds a record with the right position, where a split of the batch could fall."""
-    store, output = tmp_path / "store", tmp_path / "output"
+def forged_log(store: Path) -> list[Record]:
+    """Make a log whose bodies hold records with the right position, where a split of it may fall;
+    return its messages."""
     seed = 7
     print(f"seed={seed}")
     rng = random.Random(seed)
@@ -218,6 +218,13 @@ def test_record_forged_inside_a_body_never_gets_an_entry(tmp_path: Path) -> None
                 )  # fmt: skip
                 fakes += _encoded(fake)
             real.append(appender.append(Record(topic=b"Real", body=bytes(fakes))))
+    return real
+
+
+def test_record_forged_inside_a_body_never_gets_an_entry(tmp_path: Path) -> None:
+    """A body that holds a record with the right position, where a split of the batch could fall."""
+    store, output = tmp_path / "store", tmp_path / "output"
+    real = forged_log(store)
     dispatch(store, output)
     assert [key.topic for key in list_queues(output / "consumequeue")] == ["Real"]
     assert dispatched(output, 6_000_000) == {record.physical_offset for record in real}

@@ -66,7 +66,7 @@ def batches(
 
 def hand_over(batches: BatchFunction, start: int, end: int) -> list[Any]:
     """A task with one part and no message; what Spark brings of it."""
-    scanned = ScannedRange(start, end, end, 0, -1, SETTINGS)
+    scanned = ScannedRange(start, end, end, 0, -1, SETTINGS, 0)
     if batches.spool is not None:
         write_part(batches.spool, start, [scanned_row(scanned)])
     return [scanned]
@@ -145,7 +145,7 @@ def test_a_large_batch_ends_at_a_part_when_the_run_is_stopped(
         spool = batches.spool
         while spool is not None and is_open(spool):
             pass
-        return [ScannedRange(0, 9, 9, 0, -1, SETTINGS)]
+        return [ScannedRange(0, 9, 9, 0, -1, SETTINGS, 0)]
 
     monkeypatch.setattr(BatchFunction, "_collect", stopped_job)
     frame: Any = None

@@ -46,7 +46,7 @@ class Batch:
         self.plain = plain
         self.log = CommitLog([plain.write(root / "commitlog")])
         self.spool = open_spool(root / "spool", root)
-        self.whole = ScannedRange(plain.start, plain.end, plain.end, 0, -1, SETTINGS)
+        self.whole = ScannedRange(plain.start, plain.end, plain.end, 0, -1, SETTINGS, 0)
         self.scanned: list[int] = []
         """Where the driver has scanned by itself."""
         self.parts = Parts(self.spool, plain.start, self._scan)

@@ -1,0 +1,143 @@
+"""A rebuild whose queues tasks of Spark write: all that one writer builds, byte for byte.
+
+tests/deploy has it on a cluster whose workers are killed; here the tasks are on this machine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from store.config import OnQueueGap
+from store.errors import StoreError
+from store.log.record import Record
+from store.state.storecheckpoint import StoreCheckpoint
+from store.state.watermark import Watermark, read_watermark
+from streaming.config import DispatcherConfig
+from streaming.dispatcher import run_dispatcher
+from streaming.progress import Progress
+from tests.streaming.test_bad_input import TOPICS, forged_log
+from tests.streaming.test_golden_indexes import TREES, check_equal
+from tests.support.cli import Call
+from tests.support.golden import destroy, log_records, tree
+from upkeep.rebuild import rebuild
+from workload.appender import Appender
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+Golden = Callable[[str], Path]
+
+
+def on_executors(store: Path, output: Path, **options: object) -> Progress:
+    """Build a fresh output."""
+    config = DispatcherConfig(store, output, **options)  # type: ignore[arg-type]
+    return rebuild(config, threading.Event(), on_executors=True).progress
+
+
+def by_one_writer(store: Path, output: Path, **options: object) -> Progress:
+    config = DispatcherConfig(store, output, once=True, **options)  # type: ignore[arg-type]
+    return run_dispatcher(config, threading.Event())
+
+
+def watermark(output: Path) -> Watermark:
+    found = read_watermark(output / "reput")
+    assert found is not None
+    return replace(found, store_id="", sequence=0, epoch=0)
+
+
+def ledger(output: Path) -> list[bytes]:
+    path = output / "reput" / "quarantine.jsonl"
+    return sorted(path.read_bytes().splitlines()) if path.exists() else []
+
+
+def check_same(ours: Path, theirs: Path) -> None:
+    """Every kind of queue, ledger, watermark and checkpoint, and nothing besides them."""
+    for name in TREES:
+        assert tree(ours / name) == tree(theirs / name), name
+    assert ledger(ours) == ledger(theirs)
+    assert watermark(ours) == watermark(theirs)
+    assert StoreCheckpoint.read(ours) == StoreCheckpoint.read(theirs)
+    assert {path.name for path in (ours / "reput").iterdir()} <= {
+        path.name for path in (theirs / "reput").iterdir()
+    }
+    assert not [*ours.glob(".reput*")]
+
+
+@pytest.mark.parametrize("name", ["lmq", "mixed", "queues-5.5.1"])
+def test_queues_and_index_equal_rocketmqs(golden: Golden, tmp_path: Path, name: str) -> None:
+    """Ext, batch and light queues, delayed messages, keys and tags; positions and ledger are those
+    of one writer, and the next run goes on from them."""
+    store, ours, theirs = golden(name), tmp_path / "ours", tmp_path / "theirs"
+    tags = name == "queues-5.5.1"
+    done = on_executors(store, ours, index_tags=tags)
+    check_equal(ours, store, index=True)
+    assert done.counts == by_one_writer(store, theirs, index_tags=tags).counts
+    check_same(ours, theirs)
+    assert by_one_writer(store, ours).counts.messages == 0
+
+
+def test_the_ledger_lists_what_one_writer_lists(golden: Golden, tmp_path: Path) -> None:
+    """Damage, gaps, unusable names and queue ids, in several parts."""
+    store, ours, theirs = golden("mixed"), tmp_path / "ours", tmp_path / "theirs"
+    destroy(store, log_records(store)[900::900])
+    odd = tmp_path / "odd"
+    with Appender(odd, file_size=1 << 20) as appender:
+        for number in range(3000):
+            topic = [*TOPICS.values()][number % len(TOPICS)] if number % 100 == 0 else b"Good"
+            queue_id = -1 if number % 70 == 0 else number % 3
+            appender.append(Record(topic=topic, queue_id=queue_id, body=bytes(1000)))
+    for source in (store, odd):
+        done = on_executors(source, ours / source.name, on_queue_gap=OnQueueGap.BLANK)
+        expected = by_one_writer(source, theirs / source.name, on_queue_gap=OnQueueGap.BLANK)
+        assert ledger(ours / source.name)
+        assert done.counts == expected.counts
+        check_same(ours / source.name, theirs / source.name)
+
+
+def test_parts_that_do_not_join_are_built_by_one_writer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cut falls on a record forged inside a body: no entry of it, and no message is lost."""
+    store = tmp_path / "store"
+    real = forged_log(store)
+    with caplog.at_level("WARNING", "reput"):
+        on_executors(store, tmp_path / "ours")
+    assert "do not join: one writer builds the queues" in caplog.text
+    assert [path.name for path in (tmp_path / "ours" / "consumequeue").iterdir()] == ["Real"]
+    assert watermark(tmp_path / "ours").last_record_offset == real[-1].physical_offset
+    by_one_writer(store, tmp_path / "theirs")
+    check_same(tmp_path / "ours", tmp_path / "theirs")
+
+
+def test_what_a_task_refuses_is_said_in_one_line(
+    golden: Golden, tmp_path: Path, call: Call
+) -> None:
+    """A gap with --on-queue-gap fail; nothing is left. --drop-old has no work for executors."""
+    store, output = golden("lmq"), tmp_path / "output"
+    words = ("rebuild", store, "--output", output, "--executors")
+    done = call(*words, "--on-queue-gap", "fail")
+    assert done.returncode == 1
+    assert "queue offsets jump in topic" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert {path.name for path in output.iterdir()} <= {"lock", "reput"}
+    done = call(*words, "--drop-old")
+    assert done.returncode == 2
+    assert "--drop-old builds nothing" in done.stderr
+    done = call(*words, "--topic", "Topic_0", "--dry-run")
+    assert done.returncode == 1
+    assert "a dry run: nothing was replaced" in done.stdout
+    assert not [*output.glob(".reput*")]
+
+
+def test_a_stop_replaces_nothing(golden: Golden, tmp_path: Path) -> None:
+    """While the job runs: its tasks are cancelled, and what they wrote is gone."""
+    store, output = golden("mixed"), tmp_path / "output"
+    stop = threading.Event()
+    config = DispatcherConfig(store, output)
+    with pytest.raises(StoreError, match="stopped before everything was built"):
+        rebuild(config, stop, lambda _: stop.set(), on_executors=True)
+    assert {path.name for path in output.iterdir()} <= {"lock", "reput"}
