@@ -64,7 +64,7 @@ class Batch:
         return found
 
     def hand_over(self, start: int, end: int) -> None:
-        """What a task does with a part that it has claimed."""
+        """Scan a part and hand it over, as a task does that has claimed it."""
         write_part(self.spool, start, read_runs(self.log, start, end, wanted=WANTED))
 
     def check(self, commits: Sequence[DispatchBatch]) -> None:
@@ -159,7 +159,7 @@ def test_what_no_part_covers_is_scanned_here(batch: Batch, missing: str, seed: i
 
 
 def test_nothing_follows_a_job_that_failed_or_was_stopped(batch: Batch, seed: int) -> None:
-    """What came before is committed; the next start goes on there."""
+    """The parts that came before are committed; the next start goes on there."""
     planned = ranges(batch, random.Random(seed), 6)
     for part in (*planned[:2], planned[4]):
         batch.hand_over(*part)

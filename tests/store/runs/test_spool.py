@@ -101,7 +101,7 @@ def test_a_file_that_is_cut_or_no_file_is_an_error(spool: Path) -> None:
 
 
 def test_a_part_is_claimed_once(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after it was taken, while its batch runs: a task that is repeated scans what is left."""
+    """A task that is repeated scans what is left, and not what was taken."""
     claimed = claim(spool, 7)
     assert claimed is not None
     with claimed:
