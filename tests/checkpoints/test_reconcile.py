@@ -17,7 +17,7 @@ import pytest
 
 from checkpoints import spark_checkpoint
 from checkpoints.agreement import Built, what_differs
-from checkpoints.reconcile import Plan, make_plan
+from checkpoints.reconcile import Plan, make_plan, watermark_of
 from store.config import StoreSettings
 from store.errors import CommitLogError, UsageError
 from store.log.commitlog import CommitLog
@@ -389,6 +389,13 @@ def test_an_unknown_last_record_is_not_checked(scene: Scene) -> None:
     """After a cut or a loss there is none to compare."""
     found = replace(scene.watermark(12), last_record_offset=-1, last_record_crc=0)
     assert scene.plan(found).start == scene.border(12)
+
+
+def test_an_output_that_reput_did_not_build_has_no_watermark(scene: Scene) -> None:
+    """Upkeep's commands then say so, each in its own words."""
+    scene.built(3)
+    built = Built(scene.directory, StoreSettings(scene.directory, ()))
+    assert watermark_of(scene.log, scene.end, built) is None
 
 
 def test_a_replay_begins_at_any_record_that_was_dispatched(scene: Scene) -> None:

@@ -338,3 +338,10 @@ def test_declaration_in_toml(tmp_path: Path) -> None:
     path = tmp_path / "columns.toml"
     path.write_text('[T]\na = "long"\n["with.dot"]\nb = "string"\n', "utf-8")
     assert JsonColumns.read(path).type == pa.struct({"a": pa.int64(), "b": pa.string()})
+
+
+def test_a_table_on_this_machine_has_a_path() -> None:
+    """A run looks there whether it would write among a store's data."""
+    for url in ("/data/a b", "file:///data/a%20b"):
+        assert DeltaTarget(url).local_path == Path("/data/a b")
+    assert DeltaTarget("s3://bucket/a").local_path is None

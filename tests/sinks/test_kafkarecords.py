@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pyarrow as pa
+from kafka.producer.future import FutureProduceResult
 from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.structs import TopicPartition
 
 from sinks.kafkarecords import (
     KafkaRecord,
     RecordBatch,
+    _LateFutures,
     count_values,
     header,
     header_column,
@@ -89,3 +93,15 @@ def test_lists_are_joined_within_their_rows() -> None:
     assert join_lists(offsets, values).to_pylist() == [
         b"\x02a", b"", b"\x00" + varint(80) + "é".encode() * 40,
     ]  # fmt: skip
+
+
+def test_a_records_future_is_made_once_and_ends_with_its_batch() -> None:
+    """kafka-python binds it to a part of the batch, if it splits that, and asks for it again."""
+    batch = SimpleNamespace(produce_future=FutureProduceResult(TopicPartition("topic", 0)))
+    futures = _LateFutures(batch, 3)
+    assert len(futures) == 3
+    assert futures[1] is futures[1]
+    assert futures[1] is not futures[2]
+    batch.produce_future.success((70, None, ValueError))
+    assert [future.exception.args for future in (futures[1], futures[2])] == [(1,), (2,)]
+    assert all(future.failed() for future in futures)

@@ -69,6 +69,8 @@ class Soak:
         except Exception as error:
             self.problems.append("".join(traceback.format_exception(error)))
         finally:
+            if self.problems:
+                site.keep_output()
             site.close()
         for problem in self.problems:
             self.note(problem=problem)

@@ -153,6 +153,10 @@ class Site:
         """The consumer's next connection."""
         self._port = port
 
+    def names(self) -> set[Path]:
+        """The files of the output."""
+        return {path for path in self.inside.rglob("*") if path.is_file()}
+
     def wait_until(self, is_true: Callable[[], bool], seconds: float) -> bool:
         """Wait for a condition of other processes."""
         deadline = time.monotonic() + seconds
@@ -255,6 +259,10 @@ class Site:
                     file.seek(offset - start)
                     return file.read(size)
         return b""
+
+    def keep_output(self) -> None:
+        """Copy the output from its disk, which goes with the soak, for whoever looks why."""
+        shutil.copytree(self.inside, self.directory / "output", dirs_exist_ok=True)
 
     def close(self) -> None:
         """End all processes."""

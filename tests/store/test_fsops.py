@@ -21,7 +21,7 @@ import pytest
 from store import fsops
 from store.errors import NoSpaceError, OutputError, SyncError
 from tests.support.power_cuts import Disk
-from tests.support.processes import is_killed_at, wait_status_of
+from tests.support.processes import is_killed_at, open_files, wait_status_of
 from tests.support.recorder import Recorder, read_tree
 
 FULL = Path("/dev/full")
@@ -166,6 +166,7 @@ def test_what_has_returned_survives_a_power_cut(tmp_path: Path, operation: str) 
     with Recorder(tmp_path) as recorder:
         DURABLE[operation](tmp_path)
     recorder.check()
+    assert open_files(tmp_path) == 0
     after = read_tree(tmp_path)
     assert after != before
     assert Disk.after(recorder).durable() == after

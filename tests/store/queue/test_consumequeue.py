@@ -29,6 +29,7 @@ from store.queue.consumequeue import (
 )
 from store.queue.unsynced import UnsyncedFiles
 from tests.support.golden import GOLDEN_NAMES
+from tests.support.processes import open_files
 from tests.support.wire import PRE_BLANK, UNIT, file_name
 
 BLANK_SIZE = 2147483647
@@ -263,6 +264,7 @@ def test_a_cut_queue_holds_nothing_after_the_cut(tmp_path: Path) -> None:
         write_queue(directory, 100, units)
         files = ConsumeQueueFiles(directory, 100)
         files.clear_from(keep * 20)
+        assert open_files(tmp_path) == 0
         stored = b"".join(path.read_bytes() for path in sorted(directory.iterdir()))
         assert stored == whole[: keep * 20].ljust(-(-keep // 5) * 100, b"\0")
         assert files.starts == [int(path.name) for path in sorted(directory.iterdir())]

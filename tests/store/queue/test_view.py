@@ -20,7 +20,7 @@ from store.config import StoreSettings, read_store_settings
 from store.errors import QueueFileError
 from store.log.commitlog import CommitLog
 from store.queue.consumequeue import QueueKey
-from store.queue.view import QueueView, open_view
+from store.queue.view import ConsumeQueueView, QueueView, open_view
 from tests.support.batch_queue import BATCH_UNIT
 from tests.support.golden import ALL_GOLDEN_NAMES, relaid_queues
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
@@ -118,6 +118,20 @@ def test_a_view_has_the_units_of_the_files(
                 assert not view.is_gone(offset)
             assert view.units_from(view.max_offset, 1) is None
             assert view.columns_from(view.max_offset, 1) is None
+
+
+def test_units_read_ahead_serve_no_place_before_them(golden: Callable[[str], Path]) -> None:
+    """Step by step backwards too, each read is of the offset that was asked for."""
+    (queue, *_) = queues_of(golden("plain"))
+    units = [UNIT.pack(*row[1:]) for row in queue.rows]
+    with queue.opened() as view:
+        assert isinstance(view, ConsumeQueueView)
+        for offset in (40, 41, 39, 38, 37, 90, 0, 1):
+            found = view.stored_units(offset, 2)
+            assert found is not None
+            data, first, count = found
+            assert count == 2
+            assert data.tobytes()[20 * first :][:40] == b"".join(units[offset : offset + 2])
 
 
 @pytest.mark.parametrize("name", ["mixed", "ext", "batch"])

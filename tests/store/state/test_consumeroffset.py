@@ -175,6 +175,18 @@ def test_a_file_that_a_broker_wrote_stands_above_the_journal(tmp_path: Path) -> 
     assert read_committed(tmp_path) == {KEYS[0]: {0: 7}}
 
 
+def test_files_of_the_same_offsets_differ(tmp_path: Path) -> None:
+    """Their counters grow: a journal belongs to one of them, which its CRC tells."""
+    offsets = {("T", "g"): {0: 7}}
+    with ConsumerOffsetFile(tmp_path) as file:
+        file.load(tmp_path)
+        contents = []
+        for _ in range(3):
+            file.replace(offsets, 0)
+            contents.append((tmp_path / CONSUMER_OFFSET_FILE).read_bytes())
+    assert len({*contents}) == 3
+
+
 def test_one_process_writes(tmp_path: Path) -> None:
     """Another is refused until the first has ended; a reader never is."""
     with (

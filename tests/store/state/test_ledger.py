@@ -14,7 +14,7 @@ import pytest
 
 from store import fsops
 from store.errors import NoSpaceError, OutputError, SyncError
-from store.state.ledger import FILE_NAME, Ledger, LedgerEntry, escaped
+from store.state.ledger import FILE_NAME, Ledger, LedgerEntry, escaped, read_entries
 from tests.support.processes import is_killed_at
 
 ENTRIES = [LedgerEntry(offset, offset + 50, "bad_magic", "T", 1, 7) for offset in (0, 100, 200)]
@@ -78,6 +78,19 @@ def test_a_message_is_listed_for_each_of_its_queues(tmp_path: Path) -> None:
     assert [(line["topic"], line["queue_id"]) for line in lines(tmp_path)] == [
         (entry.topic, entry.queue_id) for entry in entries
     ]
+
+
+def test_entries_are_read_back_as_they_were_listed(tmp_path: Path) -> None:
+    """In their order; a damaged line is none."""
+    entries = [LedgerEntry(10, 20, "bad_magic"), LedgerEntry(5, 9, "queue_id", "T", -1, 7, "why")]
+    assert list(read_entries(tmp_path)) == []
+    ledger = Ledger(tmp_path)
+    for entry in entries:
+        ledger.add(entry)
+    ledger.sync()
+    with (tmp_path / FILE_NAME).open("ab") as file:
+        file.write(b"{damaged}\n")
+    assert list(read_entries(tmp_path)) == [*entries, None]
 
 
 def test_a_torn_last_line_is_cut_and_listed_again(tmp_path: Path) -> None:
