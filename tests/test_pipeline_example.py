@@ -18,25 +18,15 @@ from tests.support.cli import ROOT, reput_json
 EXAMPLE = ROOT / "docs" / "examples" / "pipeline"
 PLACES = {"/tmp/mystore": "store", "/tmp/queues": "output", "/tmp/reput-pipeline": "storage"}
 """The places that a user of the example sets, and where they are here."""
-SETTINGS = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.memory": "1g",
-    "spark.log.level": "ERROR",
-}  # fmt: skip
 
 
 def _run(pipeline: Path) -> None:
-    environment = {
-        **os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable,
-        "JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    }  # fmt: skip
-    confs = [word for item in SETTINGS.items() for word in ("--conf", "=".join(item))]
-    command = [Path(sys.executable).with_name("spark-pipelines"), *confs, "run"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        command, cwd=pipeline, env=environment, capture_output=True, text=True, check=False,
-        timeout=900,
+        [Path(sys.executable).with_name("spark-pipelines"), "run"],
+        cwd=pipeline, env=environment, capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "Run is COMPLETED" in done.stdout + done.stderr
 
 
