@@ -205,6 +205,9 @@ def test_log_that_was_cut_takes_its_rows_back(tmp_path: Path) -> None:
     starts = [start for start, _ in log.spans]
     for name in ("a", "b"):
         assert [row["physicalOffset"] for row in found if row["storeId"] == name] == starts
+    other = DeltaTarget(str(table), store_id="c").open(STORE_ID, ANY_SETTINGS)
+    other.truncate(0)
+    assert other.position() is None, "it has no rows here"
     # nothing was delivered past the cut
     ours.truncate(log.end)
     ours.write(log.end, log.end + 8, iter(()))

@@ -19,13 +19,12 @@ import psutil
 
 from store.state.watermark import SLOT_SIZE
 from store.state.watermark import USED_SIZE as SLOT_USED_SIZE
-from tests.soak.site import END_SECONDS, Site, SoakError, Started, free_port
+from tests.soak.site import END_SECONDS, TREES, Site, SoakError, Started, free_port
 from tests.support.cli import kill_tree
 from tests.support.file_damage import damage_file
 
 STATE = "reput"
 LONGEST_PAUSE = 8.0
-TREES = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index")
 
 
 def _java(run: Started) -> psutil.Process | None:

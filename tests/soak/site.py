@@ -38,6 +38,7 @@ END_SECONDS = 1200.0
 PROGRESS_SECONDS = 3600.0
 """As long as a machine may be busy with what is more urgent."""
 STORE_ID = "soak"
+TREES = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index")
 
 
 class SoakError(AssertionError):
@@ -154,8 +155,8 @@ class Site:
         self._port = port
 
     def names(self) -> set[Path]:
-        """The files of the output."""
-        return {path for path in self.inside.rglob("*") if path.is_file()}
+        """The derived files of the output."""
+        return {path for tree in TREES for path in (self.inside / tree).rglob("*")}
 
     def wait_until(self, is_true: Callable[[], bool], seconds: float) -> bool:
         """Wait for a condition of other processes."""

@@ -310,6 +310,15 @@ def test_a_queue_of_blanks_alone_has_no_last_message(tmp_path: Path) -> None:
     assert files.last_unit(files.find_end(1 << 40)) is None
 
 
+def test_a_files_last_message_may_be_before_blanks(tmp_path: Path) -> None:
+    """A gap that is filled reaches over the end of a file, which retention asks for."""
+    write_queue(tmp_path / "q", 100, [(0, 10, 1), (10, 20, 2), *[BLANK] * 5, (30, 40, 3)])
+    files = ConsumeQueueFiles(tmp_path / "q", 100)
+    assert files.last_unit(100) == (10, 20)
+    assert files.last_unit(140) == (10, 20)
+    assert files.last_unit(160) == (30, 40)
+
+
 def test_a_queue_file_of_another_size_is_named(tmp_path: Path) -> None:
     """The path, the size found and the setting are in the error; an empty file is being made."""
     write_queue(tmp_path / "q", 100, [(0, 100, 0)])

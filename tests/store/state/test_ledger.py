@@ -14,7 +14,16 @@ import pytest
 
 from store import fsops
 from store.errors import NoSpaceError, OutputError, SyncError
-from store.state.ledger import FILE_NAME, Ledger, LedgerEntry, escaped, read_entries
+from store.state.ledger import (
+    FILE_NAME,
+    Ledger,
+    LedgerCount,
+    LedgerCounter,
+    LedgerEntry,
+    escaped,
+    read_counts,
+    read_entries,
+)
 from tests.support.processes import is_killed_at
 
 ENTRIES = [LedgerEntry(offset, offset + 50, "bad_magic", "T", 1, 7) for offset in (0, 100, 200)]
@@ -91,6 +100,26 @@ def test_entries_are_read_back_as_they_were_listed(tmp_path: Path) -> None:
     with (tmp_path / FILE_NAME).open("ab") as file:
         file.write(b"{damaged}\n")
     assert list(read_entries(tmp_path)) == [*entries, None]
+
+
+def test_a_counter_follows_a_ledger_that_grows_or_is_replaced(tmp_path: Path) -> None:
+    """By a longer or a shorter one, in place or by its name; a line that is not whole yet waits."""
+    path, counter = tmp_path / FILE_NAME, LedgerCounter(tmp_path)
+    lines = [LedgerEntry(at, at + 10, "bad_magic").to_json().encode() + b"\n" for at in (10, 30)]
+    other = LedgerEntry(100, 105, "queue_id").to_json().encode() + b"\n"
+    assert counter.counts() == ()
+    path.write_bytes(lines[0] + lines[1][:9])
+    assert counter.counts() == (LedgerCount("bad_magic", 1, 10),)
+    path.write_bytes(b"".join(lines))
+    assert counter.counts() == (LedgerCount("bad_magic", 2, 20),)
+    path.write_bytes(other)
+    assert counter.counts() == (LedgerCount("queue_id", 1, 5),)
+    (tmp_path / "new").write_bytes(lines[0] + other)
+    (tmp_path / "new").rename(path)
+    wanted = (LedgerCount("bad_magic", 1, 10), LedgerCount("queue_id", 1, 5))
+    assert counter.counts() == wanted == read_counts(tmp_path)
+    path.unlink()
+    assert counter.counts() == ()
 
 
 def test_a_torn_last_line_is_cut_and_listed_again(tmp_path: Path) -> None:
