@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.crash.workloads import Workloads, quick
 from tests.support.crash_images import Case, Tally, try_chosen, try_random
-from tests.support.memory import MEMORY
+from tests.support.memory import memory
 from tests.support.seeds import choose_seed
 
 NAMES = (
@@ -43,9 +43,8 @@ def main() -> int:
     print(f"seed={seed}", flush=True)
     logging.getLogger("reput").setLevel(logging.CRITICAL)
     begun = time.monotonic()
-    directory = MEMORY if MEMORY.is_dir() else None
     with (
-        tempfile.TemporaryDirectory(prefix="reput-images-", dir=directory) as place,
+        tempfile.TemporaryDirectory(prefix="reput-images-", dir=memory()) as place,
         quick(Path(place)) as workloads,
     ):
         tallies, following = _rounds(workloads, seed, options.round, options.images)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import re
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from tests.fuzz import targets
-from tests.support.memory import MEMORY
+from tests.support.memory import memory
 from tests.support.seeds import choose_seed
 
 ROOT = Path(__file__).parent.parent.parent
@@ -50,21 +49,17 @@ def fuzz(name: str, seconds: int, seed: int) -> int:
     """Fuzz a target; the exit code."""
     FAILURES.mkdir(parents=True, exist_ok=True)
     print(f"target={name} seed={seed} seconds={seconds}", flush=True)
-    memory = MEMORY if MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="reput-fuzz-", dir=memory) as place:
-        corpus = Path(place, "corpus")
-        corpus.mkdir()
+    with tempfile.TemporaryDirectory(prefix="reput-fuzz-", dir=memory()) as corpus:
         for number, data in enumerate(targets.load(name).seeds()):
-            (corpus / str(number)).write_bytes(data)
+            Path(corpus, str(number)).write_bytes(data)
         command = [
             sys.executable, "-m", "tests.fuzz.worker", name, f"-seed={seed}",
             f"-max_total_time={seconds}", f"-rss_limit_mb={MEMORY_MIB}",
-            f"-timeout={INPUT_SECONDS}", f"-artifact_prefix={FAILURES}/{name}-", str(corpus),
+            f"-timeout={INPUT_SECONDS}", f"-artifact_prefix={FAILURES}/{name}-", corpus,
         ]  # fmt: skip
         process = subprocess.Popen(
-            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace",
-            env={**os.environ, "TMPDIR": place},
-        )  # fmt: skip
+            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace"
+        )
         states = []
         for line in cast(IO[str], process.stderr):
             if not DETAIL.match(line):

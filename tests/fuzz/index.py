@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from store.index.indexfile import IndexFiles, IndexHeader, IndexLayout
-from tests.fuzz.place import place
+from tests.support.memory import memory
 
 LAYOUT = IndexLayout(4, 12)
 FOREVER = 1 << 62
@@ -28,11 +30,12 @@ def check(data: bytes) -> None:
     """Search a file of these bytes for a few keys."""
     header = IndexHeader.decode(data.ljust(40, b"\0"))
     assert header.index_count > 0
-    directory = place("index")
-    path = directory / "20200101000000000"
-    path.write_bytes(data[: LAYOUT.file_size].ljust(LAYOUT.file_size, b"\0"))
-    files = IndexFiles(directory, LAYOUT)
-    files.first_phy_offset()
-    for key in (b"", b"\7", b"T#k"):
-        found = files.query_offset(key, 1000, 0, FOREVER)
-        assert len(found.phy_offsets) < LAYOUT.max_index_num
+    with tempfile.TemporaryDirectory(dir=memory()) as place:
+        directory = Path(place)
+        path = directory / "20200101000000000"
+        path.write_bytes(data[: LAYOUT.file_size].ljust(LAYOUT.file_size, b"\0"))
+        files = IndexFiles(directory, LAYOUT)
+        files.first_phy_offset()
+        for key in (b"", b"\7", b"T#k"):
+            found = files.query_offset(key, 1000, 0, FOREVER)
+            assert len(found.phy_offsets) < LAYOUT.max_index_num

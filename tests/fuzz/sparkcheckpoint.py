@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
-from itertools import zip_longest
+from pathlib import Path
 
 from checkpoints.spark_checkpoint import DamagedCheckpointError, read_positions, read_start
 from store.state.logoffset import offset_json
-from tests.fuzz.place import place
+from tests.support.memory import memory
 
 STORE = "0" * 32
 FILES = ("metadata", "reput-start", "offsets/0", "offsets/1", "commits/0", "commits/1")
@@ -25,19 +26,18 @@ def seeds() -> Iterator[bytes]:
 
 def check(data: bytes) -> None:
     """Write the files, of which empty ones are missing, and read the positions."""
-    directory = place("sparkcheckpoint")
-    for folder in ("offsets", "commits"):
-        (directory / folder).mkdir(exist_ok=True)
-    for path, content in zip_longest(FILES, data.split(BETWEEN)[: len(FILES)], fillvalue=b""):
-        if content:
-            (directory / path).write_bytes(content)
-        else:
-            (directory / path).unlink(missing_ok=True)
-    read_start(directory, STORE)
-    try:
-        found = read_positions(directory, STORE)
-    except DamagedCheckpointError:
-        return
-    offsets = [position.offset for position in found]
-    assert all(0 <= offset < 1 << 63 for offset in offsets)
-    assert set(offsets) <= {0, 100, 900}, "a position that nobody wrote"
+    with tempfile.TemporaryDirectory(dir=memory()) as place:
+        directory = Path(place)
+        for folder in ("offsets", "commits"):
+            (directory / folder).mkdir()
+        for path, content in zip(FILES, data.split(BETWEEN), strict=False):
+            if content:
+                (directory / path).write_bytes(content)
+        read_start(directory, STORE)
+        try:
+            found = read_positions(directory, STORE)
+        except DamagedCheckpointError:
+            return
+        offsets = [position.offset for position in found]
+        assert all(0 <= offset < 1 << 63 for offset in offsets)
+        assert set(offsets) <= {0, 100, 900}, "a position that nobody wrote"

@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
@@ -30,6 +31,7 @@ AFTER_PROGRESS = 0.75
 """The share of faults that wait until the run has dispatched something; the others meet starts."""
 PATIENCE_SECONDS = 300.0
 CONSUME_SECONDS = 1800.0
+STOPPED_SECONDS = 60.0
 
 
 class Soak:
@@ -64,6 +66,7 @@ class Soak:
             site.append()
             site.start()
             site.consumer.start()
+            threading.Thread(target=self._feel_stops, daemon=True).start()
             self._soak()
             self._finish()
         except Exception as error:
@@ -101,6 +104,17 @@ class Soak:
             took=round(time.monotonic() - began, 1), watermark=site.position, runs=site.runs,
             consumed=sum(len(one.units) for one in site.consumer.queues.values()),
         )  # fmt: skip
+
+    def _feel_stops(self) -> None:
+        """Notice that the whole soak stood still: Spark's JVM gives itself up after ten minutes."""
+        last = time.monotonic()
+        while True:
+            time.sleep(1)
+            now = time.monotonic()
+            if now - last > STOPPED_SECONDS and self._site.run is not None:
+                self._site.run.may_end = True
+                self.note(stood_still=round(now - last))
+            last = now
 
     def _watch(self) -> None:
         """Restart what a fault has ended; a soak whose watermark stands still has failed."""

@@ -12,6 +12,11 @@ import pytest
 MEMORY = Path("/dev/shm")
 
 
+def memory() -> Path | None:
+    """A file system in memory, where there is one; None means the usual place."""
+    return MEMORY if MEMORY.is_dir() else None
+
+
 @pytest.fixture
 def ram_path(tmp_path: Path) -> Iterator[Path]:
     """A directory in memory where the system has one: thousands of syncs cost nothing there."""

@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
+from tests.support.memory import memory
 from tests.support.seeds import choose_seed
 from tests.torture import (
     Several,
@@ -94,7 +95,7 @@ def main() -> int:
     print(f"seed={chosen.seed}", flush=True)
     tallies: list[Tally] = []
     try:
-        with tempfile.TemporaryDirectory(prefix="reput-torture-", dir=_memory()) as directory:
+        with tempfile.TemporaryDirectory(prefix="reput-torture-", dir=memory()) as directory:
             for kind in chosen.kinds or KINDS:
                 count = KINDS[kind].CASES if chosen.count is None else chosen.count
                 tallies.append(Tally(kind, chosen.seed, chosen.first, count))
@@ -107,12 +108,6 @@ def main() -> int:
         for outcome, count in sorted(tally.outcomes.items()):
             print(f"  {count:8,} {outcome}")
     return 1 if any(tally.failed for tally in tallies) else 0
-
-
-def _memory() -> Path | None:
-    """A file system in memory, where there is one."""
-    shared = Path("/dev/shm")
-    return shared if shared.is_dir() else None
 
 
 if __name__ == "__main__":

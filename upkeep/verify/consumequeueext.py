@@ -363,25 +363,32 @@ class ComparedExt(FilesAsFound):
 
     def finish(self) -> None:
         """Check what no address leads to: files, and units after the last one."""
-        is_whole = self._log.end == self._log.sealed_end
-        is_known = self._place is not None and is_whole
-        last = self._last_start() if is_known else None
+        last = self._last_start() if self._place is not None else None
+        at, rest = self._rest(last)
+        beyond = {start for start in self.sizes if last is not None and start > last}
+        if (beyond or rest) and not self._log.is_whole():
+            beyond, rest = set(), 0
         for start, size in sorted(self.sizes.items()):
-            if start % self.file_size or (last is not None and start > last):
+            if start % self.file_size or start in beyond:
                 self._strays.append(start)
                 self._note(Damage.FILE, start, found=(size,))
             elif size != self.file_size:
                 self._wrong_sizes.append(start)
                 self._note(Damage.FILE_SIZE, start, found=(size,), expected=(self.file_size,))
-        if last is not None and last >= 0 and last in self.sizes and self._place is not None:
-            begin = max(self._place, last)
-            data = self.bytes_at(begin, max(last + self.used_bytes(last) - begin, 0)).tobytes()
-            position = 0
-            while (unit := decode_unit(data, position)) is not None:
-                position += unit.size
-            rest = data[position:].rstrip(b"\0")
-            if rest:
-                self._note(Damage.STRAY, begin + position, found=(len(rest),))
+        if rest:
+            self._note(Damage.STRAY, at, found=(rest,))
+
+    def _rest(self, last: int | None) -> tuple[int, int]:
+        """Return where the units end in the file at ``last``, the last one, and how many bytes that
+        are no units follow them."""
+        if last is None or last not in self.sizes or self._place is None:
+            return 0, 0
+        begin = max(self._place, last)
+        data = self.bytes_at(begin, max(last + self.used_bytes(last) - begin, 0)).tobytes()
+        position = 0
+        while (unit := decode_unit(data, position)) is not None:
+            position += unit.size
+        return begin + position, len(data[position:].rstrip(b"\0"))
 
     def _last_start(self) -> int:
         """Return the start of the file in which the ext ends: that of the last unit, or of a later

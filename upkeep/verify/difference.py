@@ -7,7 +7,7 @@ so that every unit that is cut lies beyond the watermark and the next run writes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -108,16 +108,29 @@ def _goes_on(last: Difference, following: Difference) -> bool:
     return same and in_file and last.entry + last.count == following.entry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LogRange:
-    """The bounds of the log that count."""
+    """The bounds of the log that count. Broker and dispatcher may go on while files are compared:
+    whoever asks how far the log reaches has read them before."""
 
     start: int
     """Its first byte: messages before it are gone."""
     end: int
     """The watermark: messages from here on need no unit yet."""
     sealed_end: int
-    """The sealed end: no message lies beyond it."""
+    """The sealed end when it was looked up last: no message lay beyond it."""
+    look_up: Callable[[int], int]
+    """Looks the sealed end up again, from an earlier one on."""
+
+    def reaches(self, offset: int) -> bool:
+        """Return whether the log is sealed up to ``offset`` by now."""
+        if offset > self.sealed_end:
+            self.sealed_end = self.look_up(self.sealed_end)
+        return offset <= self.sealed_end
+
+    def is_whole(self) -> bool:
+        """Return whether no message lies beyond the watermark by now."""
+        return not self.reaches(self.end + 1)
 
 
 class Verifier(Protocol):

@@ -88,8 +88,6 @@ class IndexVerifier:
         """For each file, the first message in the log with an entry in it."""
         self._damaged: set[int] = set()
         """Numbers of damaged files."""
-        self._is_live = log.end < log.sealed_end
-        """There are messages beyond the watermark."""
         self._is_past_gone = log.start == 0
         """No file from here on has entries of messages that are gone."""
 
@@ -244,13 +242,14 @@ class IndexVerifier:
         path = self._path
         if path is None:
             # an empty file comes with the next message
-            if header.index_count > 1 or not self._is_live:
+            if header.index_count > 1 or self._log.is_whole():
                 expected = (self._layout.file_size,)
                 self._note(Damage.MISSING, 0, 0, None, expected, self._firsts[-1])
         elif (size := path.stat().st_size) != self._layout.file_size:
             self._note(Damage.FILE_SIZE, 0, 0, (size,), (self._layout.file_size,), self._firsts[-1])
-        elif not (is_last and self._is_live):
-            # in the last file only the entries are durable then; a start rebuilds the rest
+        elif is_last:
+            self._compare_last_file(header, path)
+        else:
             self._compare_file(header, path)
         self._number += 1
         return IndexHeader.of_follow_up(header)
@@ -276,6 +275,19 @@ class IndexVerifier:
             begin = header.begin_phy_offset if header.index_count > 1 else None
             self._note(Damage.HEADER, 0, 0, _fields(found), _fields(header), begin)
         self._compare_records(path, INDEX_HEADER_SIZE, layout.entry_position(0), Damage.SLOT)
+
+    def _compare_last_file(self, header: IndexHeader, path: Path) -> None:
+        """Compare a file as ``_compare_file`` does, unless there are messages beyond the watermark:
+        then only its entries are durable, and a start rebuilds the rest."""
+        if not self._log.is_whole():
+            return
+        was_damaged, before = self._number in self._damaged, len(self._differences.found)
+        self._compare_file(header, path)
+        if not self._log.is_whole():
+            # a dispatcher has gone on meanwhile
+            del self._differences.found[before:]
+            if not was_damaged:
+                self._damaged.discard(self._number)
 
     def _compare_records(self, path: Path, start: int, end: int, damage: Damage) -> None:
         """Compare entries, or slots, in the bytes [start, end)."""
@@ -372,7 +384,7 @@ class IndexVerifier:
                 self._begin_file(following)
         while path := self._path:
             size = path.stat().st_size
-            if not self._is_live:
+            if self._log.is_whole():
                 self._note(Damage.FILE, 0, 0, (size,), None, None)
             elif size != self._layout.file_size:
                 self._note(Damage.FILE_SIZE, 0, 0, (size,), (self._layout.file_size,), None)

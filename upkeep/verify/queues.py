@@ -175,9 +175,8 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         """Check the parts that were not compared: files, expired units, and bytes after the last
         unit."""
         first, begin, end = self._bounds()
-        is_whole = self._log.end == self._log.sealed_end
-        if not self.sizes and self._begin is None and self._log.start and is_whole:
-            self._is_emptied = self._has_traces()
+        if not self.sizes and self._begin is None and self._log.start:
+            self._is_emptied = self._has_traces() and self._log.is_whole()
         if self._is_emptied:
             self._note(Damage.MISSING, 0, 0, None, (self.file_size,))
         for start, size in sorted(self.sizes.items()):
@@ -271,9 +270,10 @@ class ComparedQueue(FilesAsFound, QueueFiles):
     def _is_live(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
         """Return which units belong to messages beyond the watermark, and will be written anew."""
         offsets, sizes = units["offset"], units["size"]
-        return np.asarray(
-            (offsets >= self._log.end) & (sizes > 0) & (offsets <= self._log.sealed_end - sizes)
-        )
+        is_beyond = np.asarray((offsets >= self._log.end) & (sizes > 0))
+        if is_beyond.any():
+            self._log.reaches(int(offsets[is_beyond].max()) + 1)
+        return is_beyond & (offsets <= self._log.sealed_end - sizes)
 
     def remove_strays(self, root: Path) -> None:
         """Heal damage that costs no message: restore file sizes, remove files that do not belong,

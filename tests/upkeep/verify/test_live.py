@@ -1,0 +1,68 @@
+"""A verification beside a dispatcher that goes on: what it writes meanwhile is no difference.
+
+The log grows and is dispatched at chosen moments of the comparison, which was made for an earlier
+watermark. Damage below that one is found all the same.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import upkeep.verify.index
+import upkeep.verify.queues
+import upkeep.verify.run
+from tests.support.derived_output import DerivedOutput
+from tests.support.grown_log import GrownLog
+
+MOMENTS = {
+    "before the log is read": (upkeep.verify.run._Pass, "_scan"),
+    "before queues are finished": (upkeep.verify.queues.ComparedQueue, "finish"),
+    "before the index is finished": (upkeep.verify.index.IndexVerifier, "finish"),
+    "before its last file": (upkeep.verify.index.IndexVerifier, "_compare_file"),
+    "before its slots": (upkeep.verify.index.IndexVerifier, "_compare_records"),
+    "before the checkpoint": (upkeep.verify.run, "compare_store_checkpoint"),
+}
+
+
+@pytest.mark.parametrize(
+    ("messages", "is_damaged"), [(1, False), (3, False), (60, False), (60, True)]
+)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_what_is_dispatched_meanwhile_is_no_difference(
+    ram_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    moment: str,
+    messages: int,
+    *,
+    is_damaged: bool,
+) -> None:
+    """One message, a few, or new files of every kind; a queue was damaged before, or not."""
+    log = GrownLog(ram_path / "store", random.Random(seed), ext=seed % 2 == 0)
+    log.grow(40)
+    output = DerivedOutput(log.root, ram_path / "output")
+    output.start()
+    if is_damaged:
+        path = min((output.root / "consumequeue" / "A").rglob("0*0"))
+        path.write_bytes(b"damaged!" + path.read_bytes()[8:])
+    owner, name = MOMENTS[moment]
+    inner = getattr(owner, name)
+    moments = []
+
+    def go_on(*arguments: object, **options: object) -> object:
+        if not moments:
+            moments.append(moment)
+            log.grow(messages)
+            output.start()
+        return inner(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, go_on)
+        found = output.verify().differences
+    assert moments
+    wanted = [("consumequeue", "unit")] if is_damaged else []
+    assert [(one.kind, one.damage.value) for one in found] == wanted
+    assert is_damaged or output.verify().differences == ()
