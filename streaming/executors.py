@@ -40,7 +40,7 @@ from streaming.jvm import Jvm
 from streaming.progress import Progress
 from streaming.queuetask import SORT_COLUMNS, QueueTask
 from streaming.session import session
-from streaming.sparkerrors import error_of_ours, first_line
+from streaming.sparkerrors import cause_line, error_of_ours
 from streaming.startup import Start, plan_start
 
 PARTS_PER_CORE = 4
@@ -131,7 +131,7 @@ class _Job:
                 if stop.is_set():
                     return None
                 raise error_of_ours(error) or StoreError(
-                    f"the rebuild failed: {first_line(error)}"
+                    f"the rebuild failed: {cause_line(error)}; nothing is replaced, start it again"
                 ) from error
         return self._task.batch_of(rows)
 

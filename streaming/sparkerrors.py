@@ -36,8 +36,7 @@ and some constructors take more."""
 def error_of_ours(error: BaseException) -> ReputError | None:
     """Return the error of ours that a Python worker raised, as its base class; None where ``error``
     has another cause."""
-    # pyspark converts the outermost error alone: a cause loses its condition
-    thrown: Any = getattr(error, "_origin", None)
+    thrown = _thrown(error)
     while thrown is not None:
         if is_instance_of(SparkContext._gateway, thrown, "org.apache.spark.SparkThrowable"):
             parameter = _TRACEBACK_PARAMETERS.get(thrown.getCondition())
@@ -49,6 +48,21 @@ def error_of_ours(error: BaseException) -> ReputError | None:
                     return _OURS[name](message)
         thrown = thrown.getCause()
     return None
+
+
+def _thrown(error: BaseException) -> Any:
+    """Return Java's exception; None where there is none."""
+    # pyspark converts the outermost error alone, and not all of them: a cause loses its condition
+    return getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+
+
+def cause_line(error: BaseException) -> str:
+    """Return the message of the first cause of a failed job, without its stack."""
+    thrown = _thrown(error)
+    while thrown is not None and thrown.getCause() is not None:
+        thrown = thrown.getCause()
+    message = thrown.getMessage() if thrown is not None else None
+    return message.strip().splitlines()[0] if message else first_line(error)
 
 
 def first_line(error: BaseException) -> str:
