@@ -127,8 +127,10 @@ class BatchFunction:
 
     def note_progress(self) -> None:
         """Record how far the tasks of the batch in progress have come."""
-        ahead = self._collected_end - self.progress.position
-        self.progress.ahead_bytes = max(0, ahead) + scanned_bytes(self._spool)
+        ahead = max(0, self._collected_end - self.progress.position)
+        if self._busy.locked():
+            ahead += scanned_bytes(self._spool)
+        self.progress.ahead_bytes = ahead
 
     def tend(self) -> None:
         """Begin ``Committer.tend`` if it is due and no batch is in progress."""
