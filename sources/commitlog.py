@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MIN_PARTITION_BYTES = 1 << 20
-LOOK_SECONDS = 0.04
-"""Time between two looks at the log's end while a query waits for a message there."""
+FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.02, 0.1
+"""Pauses between looks at the log's end, the first and the longest, while a query waits there."""
 LEAST_PART = 64
 """A part is at least this fraction of its batch: each costs two milliseconds."""
 
@@ -367,8 +367,14 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
             # Trigger.Once asks a single time: that answer must include the last record, too
             return self._log_tail().settled(start, patient=True)
         deadline = time.monotonic() + (wait_seconds if start == begin else 0.0)
-        while (end := self._log_tail().poll(start)) <= start and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
+        tail, pause = self._log_tail(), FIRST_PAUSE_SECONDS
+        was_idle = tail.is_idle
+        while (end := tail.poll(start)) <= start and time.monotonic() < deadline:
+            pause = min(pause * 1.25, LAST_PAUSE_SECONDS)
+            if tail.is_idle != was_idle:
+                # a record that has just come is sealed by the next look
+                was_idle, pause = tail.is_idle, FIRST_PAUSE_SECONDS
+            time.sleep(pause)
         return end
 
     def _sealed_end(self) -> int:

@@ -169,9 +169,10 @@ class BatchFunction:
 
     def note_progress(self) -> None:
         """Record how far the tasks of the batch in progress have come."""
-        scanned = scanned_bytes(self.spool) if self.spool is not None else 0
-        ahead = self._collected_end + scanned - self.progress.position
-        self.progress.ahead_bytes = max(0, ahead)
+        ahead = max(0, self._collected_end - self.progress.position)
+        if self.spool is not None and self._busy.locked():
+            ahead += scanned_bytes(self.spool)
+        self.progress.ahead_bytes = ahead
 
     def tend(self) -> None:
         """Begin ``Committer.tend`` if it is due and no batch is in progress."""

@@ -265,6 +265,11 @@ class LogTail:
         self._next_hole_check = 0.0
         self._idle_end: int | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last poll has found the log whole, and nothing after its sealed end."""
+        return self._idle_end is not None
+
     def settled(self, start: int = 0, *, patient: bool = False) -> int:
         """The sealed end after two polls, so that it includes the last record, which one poll
         omits.
