@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 MIN_PARTITION_BYTES = 1 << 20
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.02, 0.1
 """Pauses between looks at the log's end, the first and the longest, while a query waits there."""
-LEAST_PART = 64
+LEAST_PART = 32
 """A part is at least this fraction of its batch: each costs two milliseconds."""
 
 
@@ -268,7 +268,7 @@ def _shrinking_sizes(size: int, tasks: int, largest: int) -> list[int]:
     less work, and small ones last, so that tasks end together and the last part is soon written."""
     least, sizes = max(MIN_PARTITION_BYTES, size // LEAST_PART), []
     while size > 2 * least:
-        sizes.append(max(least, min(size // (2 * tasks), largest)))
+        sizes.append(max(least, min(size // tasks, largest)))
         size -= sizes[-1]
     return [*sizes, size]
 

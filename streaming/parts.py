@@ -71,12 +71,14 @@ class Parts:
         """Yield the batch in pieces, each worth a commit of its own, or everything that is there
         while the one before was written."""
         while (first := self._next(wait=True)) is not None:
-            taken = [first]
-            while _bytes_of(taken) < COMMIT_BYTES:
-                following = self._next(wait=not _is_worth_a_commit(taken))
+            taken, queues, messages = [first], _queues_of(first), first.message_count
+            while taken[-1].end - first.start < COMMIT_BYTES:
+                following = self._next(wait=messages < UNITS_PER_QUEUE * len(queues))
                 if following is None:
                     break
                 taken.append(following)
+                queues |= _queues_of(following)
+                messages += following.message_count
             yield joined(taken)
 
     def _next(self, *, wait: bool) -> DispatchBatch | None:
@@ -115,10 +117,5 @@ def joined(parts: Sequence[DispatchBatch]) -> DispatchBatch:
     )
 
 
-def _bytes_of(parts: Sequence[DispatchBatch]) -> int:
-    return parts[-1].end - parts[0].start
-
-
-def _is_worth_a_commit(parts: Sequence[DispatchBatch]) -> bool:
-    queues = {(run.topic, run.queue_id) for part in parts for run in part.runs}
-    return sum(part.message_count for part in parts) >= UNITS_PER_QUEUE * len(queues)
+def _queues_of(part: DispatchBatch) -> set[tuple[bytes, int]]:
+    return {(run.topic, run.queue_id) for run in part.runs}

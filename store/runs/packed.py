@@ -4,7 +4,7 @@ that could not be dispatched, and for the scanned range (``store.runs.packedsche
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,10 @@ from store.runs.scan import Item, PackedChunk, runs_of, scan
 
 AddBitMaps = Callable[[Sequence[Run]], Sequence[Run]]
 """Returns the runs with bit maps added to those whose topic has filters."""
+_RUN_COLUMNS = (
+    "topic", "queueId", "messageCount", "bytesPerMessage", "firstPhysicalOffset",
+    "firstQueueOffset", "lastStoreTimestamp",
+)  # fmt: skip
 _NO_ENTRIES = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))
 
 
@@ -173,34 +177,34 @@ def _queue_offsets(chunk: PackedChunk, bounds: Any, contiguous: Any) -> pa.Array
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[Item]:
     """Rows of the packed form as objects; units stay in Arrow's memory."""
     for batch in batches:
-        buffers = {name: _values(batch.column(name)) for name in ("units", "queueOffsets")}
-        rest = batch.drop_columns(list(buffers))
-        names = rest.schema.names
-        # by columns, because many queues make hundreds of thousands of rows
-        columns = (rest.column(name).to_pylist() for name in names)
-        for index, values in enumerate(zip(*columns, strict=True)):
-            row = dict(zip(names, values, strict=True))
-            kind = row["kind"]
-            if kind == RowKind.RUN:
-                yield _run(row, buffers["units"][index], buffers["queueOffsets"][index])
-            elif kind == RowKind.INDEX:
-                yield _index_entries(row, buffers["units"][index])
-            elif kind == RowKind.SCANNED:
-                yield ScannedRange(
-                    start=row["firstPhysicalOffset"],
-                    end=row["endPhysicalOffset"],
-                    planned_end=row["plannedEndOffset"],
-                    message_count=row["messageCount"],
-                    last_record_offset=row["lastRecordOffset"],
-                    settings=BatchSettings.from_text(_text(buffers["units"][index])),
-                    unit_count=row["unitCount"],
-                )
-            elif kind == RowKind.QUEUE:
-                yield QueueManifest.from_text(_text(buffers["units"][index]))
-            else:
-                yield BadRange(
-                    row["firstPhysicalOffset"], row["endPhysicalOffset"], Status(row["status"])
-                )
+        at = 0
+        # rows that came through Spark are in batches of its own
+        for kind, rows in groupby(batch.column("kind").to_pylist()):
+            part = batch.slice(at, len(list(rows)))
+            at += len(part)
+            yield from _runs(part) if kind == RowKind.RUN else map(_item, *_rows(part))
+
+
+def _rows(batch: pa.RecordBatch) -> tuple[list[dict[str, Any]], Sequence[memoryview | None]]:
+    return batch.drop_columns(["units"]).to_pylist(), _values(batch.column("units"))
+
+
+def _item(row: dict[str, Any], data: memoryview | None) -> Item:
+    if row["kind"] == RowKind.QUEUE:
+        return QueueManifest.from_text(_text(data))
+    if row["kind"] == RowKind.INDEX:
+        return _index_entries(row, data)
+    if row["kind"] == RowKind.SCANNED:
+        return ScannedRange(
+            start=row["firstPhysicalOffset"],
+            end=row["endPhysicalOffset"],
+            planned_end=row["plannedEndOffset"],
+            message_count=row["messageCount"],
+            last_record_offset=row["lastRecordOffset"],
+            settings=BatchSettings.from_text(_text(data)),
+            unit_count=row["unitCount"],
+        )
+    return BadRange(row["firstPhysicalOffset"], row["endPhysicalOffset"], Status(row["status"]))
 
 
 def _text(value: memoryview | None) -> str:
@@ -209,25 +213,30 @@ def _text(value: memoryview | None) -> str:
     return str(value, "utf-8")
 
 
-def _run(row: dict[str, Any], data: Any, jumps: memoryview | None) -> Run:
-    count, width = row["messageCount"], row["bytesPerMessage"]
+def _runs(batch: pa.RecordBatch) -> Iterator[Run]:
+    """The runs of a chunk, by columns: many queues make hundreds of thousands of rows."""
     unit, detailed = UNIT_DTYPE.itemsize, UNIT_DTYPE.itemsize + DETAIL_DTYPE.itemsize
-    details = bit_maps = None
-    if width >= detailed:
-        details = np.frombuffer(data, DETAIL_DTYPE, count, count * unit)
-    if width > detailed:
-        bit_maps = np.frombuffer(data, np.uint8, -1, count * detailed).reshape(count, -1)
-    return Run(
-        topic=row["topic"],
-        queue_id=row["queueId"],
-        first_physical_offset=row["firstPhysicalOffset"],
-        first_queue_offset=row["firstQueueOffset"],
-        queue_offsets=None if jumps is None else np.frombuffer(jumps, np.int64),
-        units=np.frombuffer(data, UNIT_DTYPE, count),
-        last_store_timestamp=row["lastStoreTimestamp"],
-        details=details,
-        bit_maps=bit_maps,
-    )
+    columns = (batch.column(name).to_pylist() for name in _RUN_COLUMNS)
+    values: Any = (_values(batch.column(name)) for name in ("units", "queueOffsets"))
+    for topic, queue_id, count, width, offset, queue_offset, timestamp, data, jumps in zip(
+        *columns, *values, strict=True
+    ):
+        details = bit_maps = None
+        if width >= detailed:
+            details = np.frombuffer(data, DETAIL_DTYPE, count, count * unit)
+        if width > detailed:
+            bit_maps = np.frombuffer(data, np.uint8, -1, count * detailed).reshape(count, -1)
+        yield Run(
+            topic=topic,
+            queue_id=queue_id,
+            first_physical_offset=offset,
+            first_queue_offset=queue_offset,
+            queue_offsets=None if jumps is None else np.frombuffer(jumps, np.int64),
+            units=np.frombuffer(data, UNIT_DTYPE, count),
+            last_store_timestamp=timestamp,
+            details=details,
+            bit_maps=bit_maps,
+        )
 
 
 def _index_entries(row: dict[str, Any], data: Any) -> IndexEntries:
