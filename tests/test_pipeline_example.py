@@ -16,6 +16,7 @@ import pytest
 from tests.support.cli import ROOT, reput_json
 
 EXAMPLE = ROOT / "docs" / "examples" / "pipeline"
+CATALOG = "spark.sql.catalogImplementation=hive"
 PLACES = {"/tmp/mystore": "store", "/tmp/queues": "output", "/tmp/reput-pipeline": "storage"}
 """The places that a user of the example sets, and where they are here."""
 
@@ -23,7 +24,7 @@ PLACES = {"/tmp/mystore": "store", "/tmp/queues": "output", "/tmp/reput-pipeline
 def _run(pipeline: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [Path(sys.executable).with_name("spark-pipelines"), "run"],
+        [Path(sys.executable).with_name("spark-pipelines"), "--conf", CATALOG, "run"],
         cwd=pipeline, env=environment, capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -43,6 +44,7 @@ def test_each_run_adds_what_has_come(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, pipeline)
     spec = pipeline / "spark-pipeline.yml"
     text = spec.read_text("utf-8")
+    assert f"spark-pipelines --conf {CATALOG} run" in text
     for example, name in PLACES.items():
         assert text.count(example) == 1
         text = text.replace(example, str(tmp_path / name))
