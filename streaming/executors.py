@@ -55,10 +55,12 @@ def build_on_executors(
     stop: threading.Event,
     show: Callable[[Progress], None] = lambda _: None,
     jvm: Jvm | None = None,
+    spark: SparkSession | None = None,
 ) -> Progress:
     """Build the fresh output of ``config`` once, as ``run_dispatcher`` does; return the counts.
 
     ``show`` is called a few times a second. Nothing is counted where ``stop`` is set meanwhile.
+    ``spark`` is a session with our source, which others use as well, each in a thread of its own.
     Where parts of the log do not join, because a body holds what looks like a record, one writer
     builds the output. Raises ReputError.
     """
@@ -66,8 +68,10 @@ def build_on_executors(
     with ExitStack() as held:
         held.callback(log.close)
         settings = settings_of(config.output, settings, config.flags)
-        spark = held.enter_context(session(config.spark_conf, jvm))
-        spark.dataSource.register(CommitLogDataSource)
+        shared = spark
+        if spark is None:
+            spark = held.enter_context(session(config.spark_conf, jvm))
+            spark.dataSource.register(CommitLogDataSource)
         with Ownership(config.output):
             start = plan_start(config, settings, log)
             begin = start.plan.start
@@ -82,7 +86,7 @@ def build_on_executors(
                     progress.advance(batch.end, _commit(config, log, start, batch))
         if batch is None and begin < start.log_end and not stop.is_set():
             logger.warning("parts of the log do not join: one writer builds the queues")
-            return run_dispatcher(config, stop, show, jvm)
+            return run_dispatcher(config, stop, show, jvm, spark=shared)
         show(progress)
         return progress
 
@@ -100,8 +104,8 @@ class _Job:
     ) -> None:
         self._spark = spark
         self._task = QueueTask(start.indexes, epoch.resolve())
+        self._name = str(epoch)
         self._bytes = start.log_end - start.plan.start
-        self._scanning: int | None = None
         file_count = -(-self._bytes // log.file_size)
         cores = spark.sparkContext.defaultParallelism
         self._part_count = max(PARTS_PER_CORE * cores, file_count)
@@ -122,7 +126,7 @@ class _Job:
             answers = thread.submit(self._collect)
             while wait([answers], POLL_SECONDS).not_done:
                 if stop.is_set():
-                    self._spark.sparkContext.cancelAllJobs()
+                    self._spark.sparkContext.cancelJobGroup(self._name)
                 progress.ahead_bytes = self._scanned_bytes()
                 show(progress)
             try:
@@ -138,12 +142,16 @@ class _Job:
     def _scanned_bytes(self) -> int:
         """Return about how much of the log is scanned, by the tasks of the job's first stage."""
         tracker = self._spark.sparkContext.statusTracker()
-        if self._scanning is None:
-            self._scanning = min(tracker.getActiveStageIds(), default=None)
-        stage = None if self._scanning is None else tracker.getStageInfo(self._scanning)
+        jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._name))
+        scanning = min((stage for job in jobs if job for stage in job.stageIds), default=None)
+        stage = None if scanning is None else tracker.getStageInfo(scanning)
         return self._bytes * stage.numCompletedTasks // stage.numTasks if stage else 0
 
     def _collect(self) -> Sequence[pa.RecordBatch]:
+        context = self._spark.sparkContext
+        context.setJobGroup(self._name, f"reput rebuild {self._name}")
+        # of several stores, none waits for all tasks of another
+        context.setLocalProperty("spark.scheduler.pool", self._name)
         frame = self._spark.read.format(CommitLogDataSource.name()).options(**self._options).load()
         topic, queue_id, offset = SORT_COLUMNS
         # rows of no queue, most of all the index's, are divided too

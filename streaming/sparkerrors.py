@@ -14,9 +14,10 @@ from typing import Any
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 
 from store import errors
-from store.errors import ReputError, StoreError, UsageError
+from store.errors import ReputError, StoreError, UsageError, error_text
 
 _TRACEBACK_PARAMETERS = {
     "PYTHON_DATA_SOURCE_ERROR": "msg",
@@ -63,6 +64,12 @@ def cause_line(error: BaseException) -> str:
         thrown = thrown.getCause()
     message = thrown.getMessage() if thrown is not None else None
     return message.strip().splitlines()[0] if message else first_line(error)
+
+
+def error_line(error: Exception) -> str:
+    """Return one line about any error: Spark's own message, or ``error_text``."""
+    is_sparks = isinstance(error, Py4JError | PySparkException)
+    return first_line(error) if is_sparks else error_text(error)
 
 
 def first_line(error: BaseException) -> str:

@@ -15,20 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
 from sources.commitlog import CommitLogDataSource
-from store.errors import ReputError, StoreError, error_text
+from store.errors import ReputError, StoreError
 from store.runs.dispatch import DispatchCounts
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import query_name, run_dispatcher
 from streaming.logcontext import about, store_name
 from streaming.measures import Measures
 from streaming.progress import TotalProgress, summed_up
-from streaming.sparkerrors import first_line
+from streaming.sparkerrors import error_line
 from streaming.sparkmetrics import BatchListener
 
 TICK_SECONDS = 0.5
@@ -233,11 +231,9 @@ def _dispatch(store: SupervisedStore, spark: SparkSession, stop: threading.Event
     store_name.set(store.name)
     try:
         run_dispatcher(store.config, stop, measures=store.measures, spark=spark)
-    except (Py4JError, PySparkException) as error:
-        store.error = first_line(error)
     except Exception as error:
         # whatever it is, it is this store's alone
-        store.error = error_text(error)
+        store.error = error_line(error)
 
 
 def _check(spark: SparkSession) -> None:

@@ -37,7 +37,6 @@ from store.state.storecheckpoint import StoreCheckpoint
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
-from streaming.executors import build_on_executors
 from streaming.jvm import Jvm
 from streaming.progress import Progress
 from upkeep.compare import (
@@ -55,6 +54,11 @@ REPLACEABLE = (*DIRECTORY_KINDS, CHECKPOINT_KIND, STATE_DIRECTORY)
 """Parts of an output that a rebuild puts in place, in this order."""
 BLOCK_SIZE = 512
 """The unit of st_blocks, in bytes."""
+
+Builder = Callable[
+    [DispatcherConfig, threading.Event, Callable[[Progress], None], Jvm | None], Progress
+]
+"""Builds a fresh output from a whole log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +78,18 @@ def rebuild(
     show: Callable[[Progress], None] = lambda _: None,
     jvm: Jvm | None = None,
     *,
+    build: Builder = run_dispatcher,
     kinds: Collection[str] = DIRECTORY_KINDS,
     topics: Collection[str] | None = None,
     dry_run: bool = False,
-    on_executors: bool = False,
 ) -> Rebuilt:
     """Build what follows from the log of ``config.store`` and swap it into ``config.output``.
 
     ``kinds`` are some of DIRECTORY_KINDS; those that the dispatcher does not write stay unchanged.
     ``topics`` limits the replacement to their queues. If every new part is put in place, so are the
     positions and RocketMQ's checkpoint; otherwise these stay, and the next run finds the new units
-    built. With ``on_executors`` Spark's executors write the queues. Raises ReputError, and
-    OwnershipError where a broker or dispatcher runs.
+    built. ``build`` writes the new output: ``run_dispatcher``, or ``build_on_executors``. Raises
+    ReputError, and OwnershipError where a broker or dispatcher runs.
     """
     output = config.output
     chosen, parts = _chosen(config, kinds, topics)
@@ -105,7 +109,6 @@ def rebuild(
             # the index, the slowest part, is not built where it would not be swapped in
             has_index = INDEX_DIRECTORY in built_kinds
             record_build(built, replace(settings, message_index_enable=has_index))
-            build = build_on_executors if on_executors else run_dispatcher
             progress = build(_aside(config, built), stop, show, jvm)
             record_build(built, settings)
             if stop.is_set():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reput.cli import options, render, tables
+from reput.cli import options, render, severalstores, tables
 from reput.cli.comparison import comparison_lines, print_differences
 from store.errors import UsageError
 from store.index.indexfile import INDEX_DIRECTORY
@@ -18,7 +19,9 @@ from streaming.jvm import started
 from upkeep.compare import DIRECTORY_KINDS
 
 if TYPE_CHECKING:
+    from streaming.progress import Progress
     from upkeep.rebuild import Rebuilt
+    from upkeep.rebuildstores import StoreRebuild
 
 DIFFERENT = 1
 SHOWN_DIFFERENCES = 10
@@ -26,8 +29,10 @@ SHOWN_DIFFERENCES = 10
 
 @options.with_options(flags=options.build_flags, dispatcher=options.dispatcher_settings)
 def rebuild(
-    store: options.Store,
+    store: severalstores.OneStore = None,
     output: options.Output = None,
+    stores: severalstores.Stores = None,
+    outputs: severalstores.Outputs = None,
     topic: Annotated[
         list[str] | None,
         options.value(
@@ -60,45 +65,48 @@ def rebuild(
 
     It keeps what it replaces as `consumequeue.replaced-N`, and does not start while a broker or a
     dispatcher runs there. If it is killed, either the old or the new files are in place, and the
-    next start finishes the swap or removes the rest.
+    next start finishes the swap or removes the rest. With `--stores` several brokers' stores are
+    rebuilt side by side; one that fails is left as it was.
     """
     if dry_run and drop_old:
         raise UsageError("--dry-run and --drop-old exclude each other; give one of them")
     if executors and drop_old:
         raise UsageError("--drop-old builds nothing, so that --executors has no work; give one")
-    root = output or store
+    several = severalstores.several_stores(store, stores, outputs)
+    if several is not None:
+        given = {"output": output, "topic": topic, "broker_conf": dispatcher["broker_conf"]}
+        several.refuse(given)
+    root = store or Path()
+    roots = {root: output or root} if several is None else several.find()
     if drop_old:
-        _drop_old(root, as_json)
+        _drop_old(roots.values(), as_json)
         return
     kinds = options.kinds_option(only, DIRECTORY_KINDS)
-    config = DispatcherConfig(
-        store=store,
-        output=root,
-        # an index that is asked for by name is built from now on
-        index=True if only is not None and INDEX_DIRECTORY in kinds else None,
-        **flags,
-        **dispatcher,
-    )
-    _show(_rebuild(config, kinds, topic, dry_run, executors), root, dry_run, as_json)
+    # an index that is asked for by name is built from now on
+    index = True if only is not None and INDEX_DIRECTORY in kinds else None
+    configs = {
+        root: DispatcherConfig(store=root, output=place, index=index, **flags, **dispatcher)
+        for root, place in roots.items()
+    }
+    choice = {"kinds": kinds, "topics": topic, "dry_run": dry_run}
+    if several is None:
+        _show(_rebuild(configs[root], executors, choice), roots[root], dry_run, as_json)
+    else:
+        found = _rebuild_all([*configs.values()], executors, choice)
+        _show_all(found, dry_run, as_json)
 
 
-def _drop_old(root: Path, as_json: bool) -> None:
+def _drop_old(roots: Iterable[Path], as_json: bool) -> None:
     from upkeep.rebuild import drop_old  # noqa: PLC0415
 
-    dropped = [str(path) for path in drop_old(root)]
+    dropped = [str(path) for root in roots for path in drop_old(root)]
     if as_json:
         render.print_json({"removed": dropped})
     else:
         tables.print_line(f"removed {', '.join(dropped) or 'nothing'}")
 
 
-def _rebuild(
-    config: DispatcherConfig,
-    kinds: Sequence[str],
-    topics: list[str] | None,
-    dry_run: bool,
-    executors: bool,
-) -> Rebuilt:
+def _rebuild(config: DispatcherConfig, on_executors: bool, choice: Mapping[str, Any]) -> Rebuilt:
     config.open_store()[1].close()  # a mistake is answered before Java starts
     display = render.ProgressDisplay()
     try:
@@ -106,19 +114,79 @@ def _rebuild(
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
             from upkeep.rebuild import rebuild as build  # noqa: PLC0415
 
-            return build(
-                config, stop, display, jvm,
-                kinds=kinds, topics=topics, dry_run=dry_run, on_executors=executors,
-            )  # fmt: skip
+            return build(config, stop, display, jvm, build=_builder(on_executors), **choice)
     finally:
         display.close()
+
+
+def _rebuild_all(
+    configs: Sequence[DispatcherConfig], on_executors: bool, choice: Mapping[str, Any]
+) -> Sequence[StoreRebuild]:
+    display = render.ProgressDisplay()
+    spark_conf = configs[0].spark_conf
+    try:
+        with render.stopped_by_signals() as stop, started(spark_conf) as jvm:
+            from sources.commitlog import CommitLogDataSource  # noqa: PLC0415
+            from streaming.session import session  # noqa: PLC0415
+            from upkeep.rebuildstores import rebuild_stores  # noqa: PLC0415
+
+            with session(spark_conf, jvm) as spark:
+                spark.dataSource.register(CommitLogDataSource)
+                build = partial(_builder(on_executors), spark=spark)
+                at_once = spark.sparkContext.defaultParallelism
+                return rebuild_stores(configs, at_once, stop, display, build=build, **choice)
+    finally:
+        display.close()
+
+
+def _builder(on_executors: bool) -> Callable[..., Progress]:
+    from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
+    from streaming.executors import build_on_executors  # noqa: PLC0415
+
+    return build_on_executors if on_executors else run_dispatcher
+
+
+def _fields(done: Rebuilt, dry_run: bool) -> dict[str, Any]:
+    found = done.comparison
+    fields = {"equal": found.is_equal, **asdict(found), "kept": [str(p) for p in done.kept]}
+    return {**done.progress.summary(), "replaced": not dry_run, **fields}
+
+
+def _show_all(stores: Sequence[StoreRebuild], dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        found = [
+            {
+                "store": str(one.config.store),
+                "output": str(one.config.output),
+                "error": one.error,
+                **({} if one.done is None else _fields(one.done, dry_run)),
+            }
+            for one in stores
+        ]
+        render.print_json({"stores": found})
+    else:
+        result = "built and compared" if dry_run else "replaced"
+        rows = [
+            (str(one.config.store), "unknown", "unknown", "failed")
+            if one.done is None
+            else (
+                str(one.config.store),
+                f"{one.done.progress.summary()['messages']:,}",
+                f"{len(one.done.comparison.differences):,}",
+                result,
+            )
+            for one in stores
+        ]
+        tables.print_table("stores", ("store", "messages", "differences", "result"), rows)
+    severalstores.raise_failures({one.config.store: one.error for one in stores})
+    if dry_run and not all(one.done and one.done.comparison.is_equal for one in stores):
+        raise typer.Exit(DIFFERENT)
 
 
 def _show(done: Rebuilt, root: Path, dry_run: bool, as_json: bool) -> None:
     found = done.comparison
     if as_json:
-        fields = {"equal": found.is_equal, **asdict(found), "kept": [str(p) for p in done.kept]}
-        render.print_json({**done.progress.summary(), "replaced": not dry_run, **fields})
+        render.print_json(_fields(done, dry_run))
     else:
         if found.differences:
             shown = found.differences[:SHOWN_DIFFERENCES]

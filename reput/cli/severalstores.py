@@ -139,7 +139,12 @@ def show(supervised: Supervisor, as_json: bool) -> None:
             for one in found
         ]  # fmt: skip
         tables.print_table("stores", columns, rows)
-    failed = [one for one in found if one["error"] is not None]
+    raise_failures({one["store"]: one["error"] for one in found})
+
+
+def raise_failures(errors: Mapping[object, str | None]) -> None:
+    """Raise StoreError where some of these stores have failed, with all reasons."""
+    failed = {store: error for store, error in errors.items() if error is not None}
     if failed:
-        reasons = "; ".join(f"{one['store']}: {one['error']}" for one in failed)
-        raise StoreError(f"{len(failed)} of {len(found)} stores failed: {reasons}")
+        reasons = "; ".join(f"{store}: {error}" for store, error in failed.items())
+        raise StoreError(f"{len(failed)} of {len(errors)} stores failed: {reasons}")

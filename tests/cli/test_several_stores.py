@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.support.cli import Call, json_object
 from tests.support.golden import difference, unpack_golden
 
 NAMES = ("lmq", "mixed", "plain")
+QUEUES = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
 
 
 @pytest.mark.usefixtures("spark")
@@ -50,6 +52,44 @@ def test_all_are_caught_up_and_the_one_that_fails_is_named(tmp_path: Path, call:
     assert all((one["lag_bytes"], one["writer_pid"]) == (0, None) for one in seen)
 
 
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("ways", [(), ("--executors",)], ids=["one writer", "executors"])
+def test_all_are_rebuilt_and_the_one_that_fails_is_left(
+    tmp_path: Path, call: Call, ways: tuple[str, ...]
+) -> None:
+    """Queues are RocketMQ's, byte for byte; a store whose log is cut has no output; what differs is
+    found in the store that it is in."""
+    stores, outputs = tmp_path / "stores", tmp_path / "outputs"
+    for name in NAMES:
+        unpack_golden(name, stores)
+    broken = unpack_golden("wide", stores)
+    segment = max((broken / "commitlog").iterdir())
+    segment.write_bytes(segment.read_bytes()[:1000])
+    several = ("--stores", stores / "*", "--outputs", outputs, *ways)
+    done = call("rebuild", *several, "--json")
+    assert done.returncode == 1
+    last = json.loads(done.stderr.splitlines()[-1])["event"]
+    assert last.startswith(f"1 of 4 stores failed: {broken}: commitlog file")
+    found = json.loads(done.stdout)["stores"]
+    assert [one["store"] for one in found] == [str(stores / name) for name in (*NAMES, "wide")]
+    assert [one.get("replaced", False) for one in found] == [True, True, True, False]
+    for name in NAMES:
+        for kind in QUEUES:
+            assert difference(outputs / name / kind, stores / name / kind) == []
+    assert not [*(outputs / "wide").glob("consumequeue*")]
+    shutil.rmtree(broken)
+    damaged = max((outputs / "plain" / "consumequeue").rglob("0*0"))
+    damaged.write_bytes(b"damaged!" + damaged.read_bytes()[8:])
+    tried = call("rebuild", *several, "--dry-run", "--json")
+    assert tried.returncode == 1, tried.stderr
+    equal = [one["equal"] for one in json.loads(tried.stdout)["stores"]]
+    assert equal == [True, True, False]
+    assert "failed" not in call("rebuild", *several).stdout
+    assert difference(outputs / "plain" / "consumequeue", stores / "plain" / "consumequeue") == []
+    removed = json_object(call("rebuild", *several[:4], "--drop-old", "--json"))["removed"]
+    assert {Path(path).parent.name for path in removed} == {*NAMES}
+
+
 def test_wrong_calls_end_with_one_line(
     golden: Callable[[str], Path], tmp_path: Path, call: Call
 ) -> None:
@@ -85,4 +125,5 @@ def test_wrong_calls_end_with_one_line(
         ([*several, "--topic", "T"], "--topic is for one store"),
     ):
         assert_one_line(call("status", *arguments), 2, words)
+        assert_one_line(call("rebuild", *arguments), 2, words)
     assert not outputs.exists()

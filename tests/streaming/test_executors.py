@@ -19,6 +19,7 @@ from store.state.storecheckpoint import StoreCheckpoint
 from store.state.watermark import Watermark, read_watermark
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
+from streaming.executors import build_on_executors
 from streaming.progress import Progress
 from tests.streaming.test_bad_input import TOPICS, forged_log
 from tests.streaming.test_golden_indexes import TREES, check_equal
@@ -35,7 +36,7 @@ Golden = Callable[[str], Path]
 def on_executors(store: Path, output: Path, **options: object) -> Progress:
     """Build a fresh output."""
     config = DispatcherConfig(store, output, **options)  # type: ignore[arg-type]
-    return rebuild(config, threading.Event(), on_executors=True).progress
+    return rebuild(config, threading.Event(), build=build_on_executors).progress
 
 
 def by_one_writer(store: Path, output: Path, **options: object) -> Progress:
@@ -139,5 +140,5 @@ def test_a_stop_replaces_nothing(golden: Golden, tmp_path: Path) -> None:
     stop = threading.Event()
     config = DispatcherConfig(store, output)
     with pytest.raises(StoreError, match="stopped before everything was built"):
-        rebuild(config, stop, lambda _: stop.set(), on_executors=True)
+        rebuild(config, stop, lambda _: stop.set(), build=build_on_executors)
     assert {path.name for path in output.iterdir()} <= {"lock", "reput"}
