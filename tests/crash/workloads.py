@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,11 @@ def one_after_another() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
+def _resume_whole(work: Work, told: Told) -> None:
+    """Start and go on to the end, in one process."""
+    work.resume(told, lambda *_: None)
+
+
 @contextmanager
 def quick(directory: Path, seed: int | None = None) -> Iterator[Workloads]:
     """The workloads, as ``one_after_another``."""
@@ -113,7 +119,9 @@ class Remote:
     def truncate(self, end: int) -> None:
         """Remove the rows beyond the end to which the log was cut."""
         self.rows = [row for row in self.rows if row[0] < end]
-        self.end = None if self.end is None else min(self.end, end)
+        if self.end is not None:
+            self.end = min(self.end, end)
+            self.note(self.end)
 
     def counts(self) -> Mapping[str, int]:
         """Return no counts."""
@@ -124,6 +132,8 @@ class Remote:
 
 
 Note = Callable[[str, object], None]
+DELIVERED_AGAIN = "delivered again"
+"""What a target holds after a start that has changed it; then it is of the last process's log."""
 """Somebody is told something: ``Recorder.note``."""
 
 
@@ -137,8 +147,9 @@ class Work:
     lay: Callable[[], None]
     """Have the disk as it is before the run."""
     run: Callable[[Note], None]
-    resume: Callable[[Told], object]
-    """Start on what is on the disk, and go on to the end."""
+    resume: Callable[[Told, Note], object]
+    """Start on what is on the disk, and go on to the end; the notes are for a start that may be
+    killed as well."""
     outcome: Callable[[], Outcome]
     accepted: list[Outcome]
     """The outcomes of undisturbed runs; once the run is done, only the last one is."""
@@ -183,7 +194,8 @@ class Workloads:
                 work.run(recorder.note)
             recorder.check()
             outcome = work.outcome()
-            yield Case(work.name, recorder, work.resume, work.outcome, outcome, work.accepted)
+            resume = partial(_resume_whole, work)
+            yield Case(work.name, recorder, resume, work.outcome, outcome, work.accepted)
 
     def _config(self, store: Path | None = None, **options: Any) -> DispatcherConfig:
         return DispatcherConfig(store or self.log.root, self.output, once=True, **options)
@@ -246,7 +258,7 @@ class Workloads:
         """A run over one log, and the next over that one or another."""
         return Work(
             name, after, lay, lambda note: self._dispatch(note, self._config(before)),
-            lambda _told: dispatch(self._config(after)), self.outcome, [wanted],
+            lambda *_: dispatch(self._config(after)), self.outcome, [wanted],
         )  # fmt: skip
 
     def dispatch(self) -> Iterator[Work]:
@@ -270,7 +282,7 @@ class Workloads:
         flags = {"on_queue_gap": OnQueueGap.BLANK}
         for log in (self.log.root, self.shorter):
 
-            def resume(told: Told, log: Path = log) -> None:
+            def resume(told: Told, _note: Note, log: Path = log) -> None:
                 # an output keeps its settings, so the flags are not needed again
                 again = {} if WATERMARK in told else flags
                 dispatch(self._config(log, **again))
@@ -293,20 +305,21 @@ class Workloads:
 
         def run(note: Note) -> None:
             remote.end, remote.rows = None, []
-            remote.note = lambda end: note(DELIVERED, end)
+            remote.note = partial(note, DELIVERED)
             self._dispatch(note, self._config(followers=(remote,)))
-            remote.note = lambda _: None
 
         def result() -> Outcome:
             return {**self.outcome(), DELIVERED: (remote.end, remote.rows)}
 
-        rows = wanted[self.log.root][DELIVERED][1]
         for log in (self.log.root, self.shorter):
 
-            def resume(told: Told, log: Path = log) -> None:
-                end = told.get(DELIVERED)
+            def resume(told: Told, note: Note, log: Path = log) -> None:
+                is_again = DELIVERED_AGAIN in told
+                end = told.get(DELIVERED_AGAIN if is_again else DELIVERED)
                 assert end is None or isinstance(end, int)
+                rows = wanted[log if is_again else self.log.root][DELIVERED][1]
                 remote.end, remote.rows = end, [row for row in rows if row[0] < (end or 0)]
+                remote.note = partial(note, DELIVERED_AGAIN)
                 dispatch(self._config(log, followers=(remote,)))
 
             yield Work(
@@ -370,7 +383,7 @@ class Workloads:
         dispatch(config)
         yield Work(
             "retention", log, lay, lambda note: self._dispatch(note, config),
-            lambda _told: dispatch(config), self.outcome, [self.outcome()],
+            lambda *_: dispatch(config), self.outcome, [self.outcome()],
         )  # fmt: skip
 
     def repair(self) -> Iterator[Work]:
@@ -391,7 +404,7 @@ class Workloads:
             self.verify(self.log.root, repair=True)
             note(DONE, True)
 
-        def resume(told: Told) -> None:
+        def resume(told: Told, _note: Note) -> None:
             if DONE not in told:
                 self.verify(self.log.root, repair=True)
             dispatch(self._config())
@@ -412,7 +425,7 @@ class Workloads:
             upkeep.checkpoints.rewind(settings, self.output, None, target, apply=True)
             note(DONE, True)
 
-        def resume(_told: Told) -> None:
+        def resume(_told: Told, _note: Note) -> None:
             dispatch(self._config())
 
         wanted = self._undisturbed(self.log.root)
@@ -438,12 +451,10 @@ class Workloads:
             return Progress(0, 0)
 
         def run(note: Note) -> None:
-            with self._patch.context() as patch:
-                patch.setattr(upkeep.rebuild, "run_dispatcher", build)
-                upkeep.rebuild.rebuild(self._config(**flags), threading.Event())
+            upkeep.rebuild.rebuild(self._config(**flags), threading.Event(), build=build)
             note(DONE, True)
 
-        def resume(_told: Told) -> None:
+        def resume(_told: Told, _note: Note) -> None:
             dispatch(self._config())
 
         yield Work("rebuild", self.log.root, lay, run, resume, self.outcome, [old, new])

@@ -123,14 +123,14 @@ class FaultBench(Bench):
             # so is the next start
             told = found.told
             found = self._interrupt(
-                lambda _, told=told: work.resume(told),  # type: ignore[misc]
+                lambda note, told=told: work.resume(told, note),  # type: ignore[misc]
                 rng.randrange(1, 80),
                 action,
                 found.recorder,
             )
             place += f", then at {found.call or 'the end'}"
         with found.recorder:
-            work.resume(found.told)
+            work.resume(found.told, found.recorder.note)
         self._check_end(work, found, place, rng)
         if not (sync_failed and work.cuts):
             # docs/reliability.md says what is not promised

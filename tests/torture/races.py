@@ -166,7 +166,7 @@ class RaceBench(Bench):
 
     def _resume(self, work: Work) -> None:
         found = read_watermark(self.workloads.output / STATE_DIRECTORY)
-        work.resume({WATERMARK: found.end_offset} if found else {})
+        work.resume({WATERMARK: found.end_offset} if found else {}, lambda *_: None)
 
     def _race(self, work: Work, rng: random.Random) -> tuple[str, int | None]:
         count = rng.choice((2, 2, 3))
