@@ -30,7 +30,7 @@ class Line:
 LINES = (
     Line("catch-up, 300-byte bodies", "catch-up-300", ("reput",), ("RocketMQ",), True),
     Line("catch-up, 1,200-byte bodies", "catch-up-1200", ("reput",), ("RocketMQ",), True),
-    Line("beside its concurrent build", "catch-up-1200", ("reput",), (CONCURRENT,), True),
+    Line("1,200 bytes, its concurrent build", "catch-up-1200", ("reput",), (CONCURRENT,), True),
     Line("with the index, two keys a message", "all-dispatchers-300", ("reput",), ("RocketMQ",),
          True),
     Line("whole process, exec to exit", "whole-process-300", ("reput",), ("RocketMQ",), True),

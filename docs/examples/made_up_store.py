@@ -1,4 +1,4 @@
-"""Writes a store with an hour of made-up traffic, for the chart in the README. Argument: STORE."""
+"""Writes an hour of made-up traffic into STORE, the argument, for the chart in docs/reading.md."""
 
 import math
 import random
