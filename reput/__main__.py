@@ -29,11 +29,10 @@ def main() -> None:
     from streaming.withoutpandas import leave_out_pandas  # noqa: PLC0415
 
     leave_out_pandas()
-    try:
-        run_command()
-    finally:
-        # at its end Python looks for garbage three times, in all that was loaded
-        gc.freeze()
+    # what is loaded now stays: at its end Python looks through it for garbage three times. What a
+    # command loads does not, since duckdb complains where its own is not found
+    gc.freeze()
+    run_command()
 
 
 if __name__ == "__main__":

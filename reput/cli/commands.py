@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -26,7 +26,9 @@ class _Conversion:
 
     def __init__(self, param: Any) -> None:
         descriptor = param.type_descriptor
-        self._type, self._limits = descriptor.annotation, descriptor.parameter_info
+        kind = next(iter(get_args(descriptor.annotation)), descriptor.annotation)
+        self._type = kind if isinstance(kind, type) else ()
+        self._limits = descriptor.parameter_info
         self._by_typer = param.get_runtime_param
 
     def __call__(self) -> _Conversion:
@@ -37,15 +39,22 @@ class _Conversion:
         """Return a value of the parameter's type, or nothing for None. Called by typer."""
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
-        if isinstance(self._type, type) and isinstance(value, self._type):
-            if not isinstance(value, str) or value.isprintable():
-                return value
-        elif isinstance(value, str) and value.isprintable():
+        are_several = isinstance(value, list | tuple)
+        converted = [self._converted(one) for one in (value if are_several else [value])]
+        if None in converted:
+            return self._by_typer().coerce(value, param=param, ctx=ctx)
+        return converted if are_several else converted[0]
+
+    def _converted(self, value: Any) -> Any:
+        """Return None for a value that is left to typer."""
+        if isinstance(value, str):
+            if not value.isprintable():
+                return None
             if self._type is Path:
                 return Path(value)
             if self._type is int and self._is_within_limits(value):
                 return int(value)
-        return self._by_typer().coerce(value, param=param, ctx=ctx)
+        return value if isinstance(value, self._type) else None
 
     def _is_within_limits(self, text: str) -> bool:
         if not text.isascii() or not text.isdigit() or len(text) > _PLAIN_DIGITS:
