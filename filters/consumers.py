@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from filters import sql92
 from filters.bloom import BloomFilter, has_bits, set_bits
+
+if TYPE_CHECKING:
+    from filters import sql92
 
 SQL92 = "SQL92"
 CONSUMER_FILTER_FILE = "config/consumerFilter.json"
@@ -128,6 +131,8 @@ def _consumer(topic: str, group: str, entry: Mapping[str, object], place: str) -
     if kind != SQL92 or expression is None:
         problem = f"no {SQL92} expression"
     else:
+        from filters import sql92  # noqa: PLC0415
+
         try:
             selector = sql92.parse(expression)
         except sql92.ExpressionError as error:

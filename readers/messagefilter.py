@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from filters import sql92, tags
+from filters import tags
 from filters.consumers import ConsumerFilter
 from store.log import properties
 from store.queue.consumequeueext import ExtUnit
+
+if TYPE_CHECKING:
+    from filters import sql92
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class MessageFilter:
     @classmethod
     def by_sql(cls, expression: str) -> MessageFilter:
         """Filter by an SQL92 expression. Raises ``sql92.ExpressionError``, a ValueError."""
+        from filters import sql92  # noqa: PLC0415
+
         return cls(selector=sql92.parse(expression))
 
     @classmethod

@@ -60,6 +60,8 @@ SETTINGS: dict[str, str] = {
     "spark.sql.shuffle.partitions": "1",
     # a batch has a few rows of packed runs: compiled code for them costs a tenth of its CPU
     "spark.sql.codegen.wholeStage": "false",
+    # nor is it worth the compiler's 350 classes, which the class archive leaves out
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     # packed runs are megabytes per task: they go straight to the driver, not through the block
     # manager
     "spark.task.maxDirectResultSize": "256m",

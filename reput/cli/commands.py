@@ -4,7 +4,8 @@ for a command until it is called."""
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -14,10 +15,57 @@ from reput.cli.render import set_up
 
 MARKUP: Final = "markdown"
 """The markup of docstrings, which are the commands' help."""
+_PLAIN_DIGITS = 18
+"""Digits of a whole number that is surely within 64 bits."""
+
+
+class _Conversion:
+    """Takes the values that are right as they are: texts, paths and whole numbers. Any other value
+    goes to typer, which converts it or says what is wrong, by pydantic; to load that takes longer
+    than to load all else that ``reput get`` needs."""
+
+    def __init__(self, param: Any) -> None:
+        descriptor = param.type_descriptor
+        kind = next(iter(get_args(descriptor.annotation)), descriptor.annotation)
+        self._type = kind if isinstance(kind, type) else ()
+        self._limits = descriptor.parameter_info
+        self._by_typer = param.get_runtime_param
+
+    def __call__(self) -> _Conversion:
+        """Return itself, since it stands in the place of typer's method that returns one."""
+        return self
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return a value of the parameter's type, or nothing for None. Called by typer."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        are_several = isinstance(value, list | tuple)
+        converted = [self._converted(one) for one in (value if are_several else [value])]
+        if None in converted:
+            return self._by_typer().coerce(value, param=param, ctx=ctx)
+        return converted if are_several else converted[0]
+
+    def _converted(self, value: Any) -> Any:
+        """Return None for a value that is left to typer."""
+        if isinstance(value, str):
+            if not value.isprintable():
+                return None
+            if self._type is Path:
+                return Path(value)
+            if self._type is int and self._is_within_limits(value):
+                return int(value)
+        return value if isinstance(value, self._type) else None
+
+    def _is_within_limits(self, text: str) -> bool:
+        if not text.isascii() or not text.isdigit() or len(text) > _PLAIN_DIGITS:
+            return False
+        least, most = self._limits.min, self._limits.max
+        return (least is None or least <= int(text)) and (most is None or int(text) <= most)
 
 
 class _Plain:
-    """Removes the type that typer shows beside an option without a value."""
+    """Removes the type that typer shows beside an option without a value, and spares plain values
+    its conversion."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return all parameters, typer's own included, with no type beside flags. It is called for
@@ -26,6 +74,8 @@ class _Plain:
         for param in params:
             if getattr(param, "is_flag", False):
                 param.metavar = ""
+            if "get_runtime_param" not in vars(param):
+                param.get_runtime_param = _Conversion(param)
         return params
 
 

@@ -1,6 +1,6 @@
 """Logs, errors and progress of a command, on stderr; as JSON lines with ``--json``.
 
-All of them go through one console, so that no line is printed into a progress bar.
+All of them go through one object, so that no line is printed into a progress bar.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import typer
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-from rich.text import Text
 
 from reput import INTERRUPTED, interrupts
 from reput.cli.tables import escaped, human_bytes, human_seconds, known, lag_text
 from streaming.logcontext import store_name
+
+if TYPE_CHECKING:
+    from reput.cli.bar import Bar
 
 PLAIN_SECONDS = 5.0
 UNCHANGED_SECONDS = 60.0
@@ -59,16 +59,18 @@ class _Stderr:
 
     def __init__(self) -> None:
         self.as_json = False
-        self.bar: Progress | None = None
+        self.bar: Bar | None = None
 
     def say(self, level: str, fields: Mapping[str, object], plain: str) -> None:
         """Write one line at once: ``plain`` for people, ``fields`` for machines."""
         if self.as_json:
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             plain = json_text({"time": now, "level": level, **fields})
-        console = self.bar.console if self.bar is not None else Console(stderr=True)
         # never broken, so that a line can be copied and searched for
-        console.print(Text(plain), soft_wrap=True)
+        if self.bar is None:
+            typer.echo(plain, err=True)
+        else:
+            self.bar.print_above(plain)
 
 
 _stderr = _Stderr()
@@ -167,16 +169,6 @@ def stopped_by_signals(
             signal.signal(number, handler)
 
 
-class _Bar(Progress):
-    """A bar over the terminal's width, and below it a line with counts, rates and lag."""
-
-    def get_renderables(self) -> Iterator[RenderableType]:
-        """Yield the bar and the line below it. rich calls it at each refresh."""
-        yield self.make_tasks_table(self.tasks)
-        for task in self.tasks:
-            yield Text(task.fields["at"], no_wrap=True, overflow="ellipsis")
-
-
 class ProgressDisplay:
     """Progress of a command: a bar on a terminal, otherwise a line every few seconds if something
     has changed, and at least every minute."""
@@ -185,10 +177,10 @@ class ProgressDisplay:
         self._doing = doing
         self._due = time.monotonic() + PLAIN_SECONDS
         self._last: tuple[float, str] = (time.monotonic(), "")
-        console = Console(stderr=True)
-        if console.is_terminal and not _stderr.as_json:
-            columns = (TextColumn("{task.description}"), BarColumn(None), TaskProgressColumn())
-            _stderr.bar = _Bar(*columns, console=console, transient=True, expand=True)
+        if sys.stderr.isatty() and not _stderr.as_json:
+            from reput.cli.bar import Bar  # noqa: PLC0415
+
+            _stderr.bar = Bar()
             self._task = _stderr.bar.add_task(doing, total=None, at="starting")
             _stderr.bar.start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
@@ -279,6 +280,7 @@ def dispatch(
             # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
             from streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
+            gc.freeze()  # as at the command's start
             on_watermark = watcher.watermark_moved if watcher is not None else lambda *_: None
             return run_dispatcher(config, stop, display, jvm, on_watermark, measures)
     finally:

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
-
 from reput.cli import options, render, severalstores, tables
 from store.config import NO_PROPERTY_FILE, StoreSettings
 from store.errors import ReputError, StoreError
@@ -66,14 +64,13 @@ def status(
         place = store or Path()
         settings = options.output_settings(place, output, broker_conf, *sizes)
         look = partial(_look_at_one, settings, output or place, topic)
-    console = Console()
     with render.stopped_by_signals() as stop:
         while True:
             found = look()
             if as_json:
                 render.print_json(found.content)
             else:
-                if watch and console.is_terminal and not console.is_dumb_terminal:
+                if watch and tables.is_terminal():
                     sys.stdout.write(CLEAR_FROM_HOME)
                 found.show()
             if not watch or stop.wait(WATCH_SECONDS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import logging
 import os
@@ -51,6 +52,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return subprocess.CompletedProcess([], int(ended.value.code or 0), *capsys.readouterr())
 
     yield run
+    gc.unfreeze()  # the garbage of this process is not the command's alone
     for each, state in zip(loggers, before, strict=True):
         each.handlers, each.filters, each.level, each.propagate = state
 
