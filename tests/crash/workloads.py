@@ -133,7 +133,7 @@ class Remote:
 
 Note = Callable[[str, object], None]
 DELIVERED_AGAIN = "delivered again"
-"""What a target holds after a start that has changed it; then it is of the last process's log."""
+"""The note of a start that has changed its target, whose rows are of that start's log then."""
 """Somebody is told something: ``Recorder.note``."""
 
 
