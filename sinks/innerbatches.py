@@ -25,8 +25,8 @@ def unwrapped(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     themselves. A batch that cannot be split stays one row. Only one is inflated at a time.
     """
     start = 0
-    for index, sys_flag in enumerate(rows["sysFlag"].to_pylist()):
-        found = _messages(rows.slice(index, 1)) if is_inner_batch(sys_flag) else None
+    for index in np.flatnonzero(is_inner_batch(rows["sysFlag"].to_numpy())).tolist():
+        found = _messages(rows.slice(index, 1))
         if found is not None:
             yield from _between(rows, start, index)
             yield found
