@@ -44,8 +44,8 @@ _HEADER_COLUMNS = (
     "reconsumeTimes", "bornHost", "bornTimestamp", "storeTimestamp", "bodyCompression",
 )  # fmt: skip
 _TIMES = ("bornTimestamp", "storeTimestamp")
-SLICE_BYTES = 1 << 20
-SLICE_ROWS = 1 << 12
+SLICE_BYTES = 2 << 20
+SLICE_ROWS = 1 << 13
 """About as many bytes of values, and messages, are sent at a time: enough that a message costs
 little, and few enough that inflated bodies fit memory and transactions end when they should."""
 
@@ -380,6 +380,8 @@ def _keys(messages: pa.RecordBatch) -> pa.Array:
     """KEYS of each message, or else UNIQ_KEY; null without both."""
     keys = messages["keys"]
     given = pc.if_else(pc.equal(keys, ""), None, keys)
+    if not given.null_count:
+        return given
     unique = pc.map_lookup(messages["properties"], pa.scalar(_UNIQ_KEY), "first")
     return pc.coalesce(given, unique)
 
