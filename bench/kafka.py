@@ -1,7 +1,8 @@
 """The mirror to Kafka, compared with kafka-python's producer alone on the same messages.
 
-The broker is that of the interop tests, on this machine. This does not measure Kafka's speed: both
-sides are bound by the Python that assembles records.
+The broker is that of the interop tests, on this machine. This does not measure Kafka's speed: the
+producer alone is bound by the Python that assembles records, and the mirror shares the machine with
+the broker, which uses as much CPU.
 """
 
 from __future__ import annotations

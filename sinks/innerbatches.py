@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from store.log import java, properties
 from store.log.compression import MAX_INFLATED_BYTES, inflate
@@ -22,24 +23,19 @@ def unwrapped(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     messages.
 
     The messages take from the batch its offset in the log and every column that they do not have
-    themselves. A batch that cannot be split stays one row. Only one is inflated at a time.
+    themselves. A batch that cannot be split stays one row. Only one is inflated at a time. What is
+    yielded may be empty.
     """
     start = 0
-    for index, sys_flag in enumerate(rows["sysFlag"].to_pylist()):
-        found = _messages(rows.slice(index, 1)) if is_inner_batch(sys_flag) else None
+    flags = [flag for flag in pc.unique(rows["sysFlag"]).to_pylist() if is_inner_batch(flag)]
+    is_batch = pc.is_in(rows["sysFlag"], pa.array(flags, pa.int32()))
+    for index in np.flatnonzero(is_batch).tolist():
+        found = _messages(rows.slice(index, 1))
         if found is not None:
-            yield from _between(rows, start, index)
+            yield rows.slice(start, index - start)
             yield found
             start = index + 1
-    yield from _between(rows, start, rows.num_rows)
-
-
-def _between(rows: pa.RecordBatch, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Copy a part of the rows: reading a map column of a slice would scan all of the rows."""
-    if end - start == rows.num_rows:
-        yield rows
-    elif start < end:
-        yield rows.take(pa.array(np.arange(start, end)))
+    yield rows.slice(start)
 
 
 def _messages(batch: pa.RecordBatch) -> pa.RecordBatch | None:

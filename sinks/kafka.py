@@ -8,25 +8,19 @@ unless they are selected.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.innerbatches import unwrapped
-from sinks.kafkarecords import (
-    KafkaRecord,
-    count_values,
-    header,
-    header_column,
-    join_columns,
-    join_lists,
-    with_lengths,
-)
+from sinks.kafkarecords import Headers, KafkaRecords
 from sinks.kafkatopics import OWN_PREFIX, TopicNames, TopicSelection, check_topic
 from sinks.kafkatransactions import KafkaSettings, KafkaTransactions
 from store.config import StoreSettings
@@ -47,10 +41,13 @@ _LIGHT_LISTS = tuple(
 )
 _HEADER_COLUMNS = (
     "topic", "queueId", "queueOffset", "physicalOffset", "tags", "tagsCode", "sysFlag", "flag",
-    "reconsumeTimes", "bornHost",
+    "reconsumeTimes", "bornHost", "bornTimestamp", "storeTimestamp", "bodyCompression",
 )  # fmt: skip
-_COMPRESSION_HEADER = f"{HEADER_PREFIX}bodyCompression"
-_SENT_COLUMNS = ("topic", "queueId", "physicalOffset", "body", "bodyCompression")
+_TIMES = ("bornTimestamp", "storeTimestamp")
+SLICE_BYTES = 2 << 20
+SLICE_ROWS = 1 << 13
+"""About as many bytes of values, and messages, are sent at a time: enough that a message costs
+little, and few enough that inflated bodies fit memory and transactions end when they should."""
 
 logger = logging.getLogger("reput")
 
@@ -124,7 +121,6 @@ class KafkaFollower(ABC):
 
         Raises StoreError for a message that Kafka refuses, kafka-python's errors otherwise.
         """
-        sending: KafkaRecord | None = None
         sent_offset = -1
         to = self._transactions
         try:
@@ -135,16 +131,16 @@ class KafkaFollower(ABC):
                     if to.in_transaction:
                         to.commit(batch["physicalOffset"][0].as_py())
                     to.add_partitions(partitions)
-                for sending in self._records(messages):
+                for records in self._records(messages):
+                    first, last = (int(records.physical_offsets[row]) for row in (0, -1))
                     # a position cannot lie between the messages of an inner batch
-                    if to.commit_is_due and sending.physical_offset != sent_offset:
-                        to.commit(sending.physical_offset)
-                    to.send(sending)
-                    sent_offset = sending.physical_offset
-                sending = None
+                    if to.commit_is_due and first != sent_offset:
+                        to.commit(first)
+                    to.send(records)
+                    sent_offset = last
             to.commit(end)
         except BaseException as error:
-            explained = to.explained(error, sending)
+            explained = to.explained(error)
             to.close()
             if explained is error:
                 raise
@@ -172,15 +168,15 @@ class KafkaFollower(ABC):
     def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch that may be sent."""
         delivered = pc.is_in(batch["transactionType"], _DELIVERED)
-        return batch.filter(pc.and_(delivered, pc.is_null(batch["corruptReason"])))
+        return _filtered(batch, pc.and_(delivered, pc.is_null(batch["corruptReason"])))
 
     @abstractmethod
     def _partitions(self, messages: pa.RecordBatch) -> Mapping[str, int]:
         """Number of partitions that each Kafka topic of these messages needs."""
 
     @abstractmethod
-    def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecord]:
-        """Yield the records for messages, one at a time, because an inflated body may be large."""
+    def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecords]:
+        """Yield the records for messages, a slice at a time."""
 
 
 class KafkaMirror(KafkaFollower):
@@ -203,44 +199,40 @@ class KafkaMirror(KafkaFollower):
         messages = super()._messages(batch)
         found = pc.unique(messages["topic"]).to_pylist()
         chosen = pa.array([topic for topic in found if topic in self._chosen], pa.string())
-        return messages.filter(pc.is_in(messages["topic"], chosen))
+        return _filtered(messages, pc.is_in(messages["topic"], chosen))
 
     def _topic(self, topic: str) -> str:
         if topic not in self._known:
             self._known[topic] = self._names.of(topic)
         return self._known[topic]
 
+    def _places(self, messages: pa.RecordBatch) -> tuple[list[tuple[str, int]], np.ndarray]:
+        """Topics and partitions, and the number of each message's place among them."""
+        topics = messages["topic"].dictionary_encode()
+        queues = messages["queueId"].to_numpy() % MAX_PARTITIONS
+        pairs = pa.array(topics.indices.to_numpy() * MAX_PARTITIONS + queues).dictionary_encode()
+        names = [self._topic(topic) for topic in topics.dictionary.to_pylist()]
+        places = (divmod(pair, MAX_PARTITIONS) for pair in pairs.dictionary.to_pylist())
+        return [(names[topic], queue) for topic, queue in places], pairs.indices.to_numpy()
+
     def _partitions(self, messages: pa.RecordBatch) -> Mapping[str, int]:
         counts: dict[str, int] = {}
-        queues = zip(messages["topic"].to_pylist(), messages["queueId"].to_pylist(), strict=True)
-        for topic, queue_id in set(queues):
-            name = self._topic(topic)
-            counts[name] = max(counts.get(name, 0), queue_id % MAX_PARTITIONS + 1)
+        for name, partition in self._places(messages)[0]:
+            counts[name] = max(counts.get(name, 0), partition + 1)
         return counts
 
-    def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecord]:
+    def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecords]:
         for rows in unwrapped(messages):
-            yield from self._records_of(rows)
-
-    def _records_of(self, messages: pa.RecordBatch) -> Iterator[KafkaRecord]:
-        headers, header_counts = _headers(messages)
-        columns = (messages[name].to_pylist() for name in _SENT_COLUMNS)
-        times = _milliseconds(messages, "storeTimestamp").to_pylist()
-        for topic, queue_id, offset, stored_body, codec, stored_ms, key, encoded, count in zip(
-            *columns, times, _keys(messages), headers, header_counts, strict=True
-        ):
-            body, compression = _plain(stored_body, codec)
-            kept = b"" if compression is None else header(_COMPRESSION_HEADER, compression)
-            yield KafkaRecord(
-                topic=self._topic(topic),
-                partition=queue_id % MAX_PARTITIONS,
-                key=key,
-                value=body,
-                headers=encoded + kept,
-                header_count=count + bool(kept),
-                timestamp_ms=max(stored_ms or 0, 0),
-                physical_offset=offset,
-            )
+            for part in _with_plain_bodies(rows):
+                stored_ms = pc.fill_null(_milliseconds(part, "storeTimestamp"), 0).to_numpy()
+                yield KafkaRecords.of(
+                    *self._places(part),
+                    _keys(part),
+                    part["body"],
+                    np.maximum(stored_ms, 0),
+                    part["physicalOffset"].to_numpy(),
+                    _headers(part),
+                )
 
 
 class KafkaArrivals(KafkaFollower):
@@ -266,7 +258,28 @@ class KafkaArrivals(KafkaFollower):
     def _partitions(self, messages: pa.RecordBatch) -> Mapping[str, int]:
         return {self._topic: 1} if messages.num_rows else {}
 
-    def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecord]:
+    def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecords]:
+        notices = self._notices(messages)
+        while found := list(itertools.islice(notices, SLICE_ROWS)):
+            keys, values, times, offsets = zip(*found, strict=True)
+            different = pa.array(keys, pa.binary()).dictionary_encode()
+            partitions = [
+                self._transactions.partition_for(self._topic, key)
+                for key in different.dictionary.to_pylist()
+            ]
+            places = {partition: code for code, partition in enumerate(dict.fromkeys(partitions))}
+            codes = np.array([places[partition] for partition in partitions])
+            yield KafkaRecords.of(
+                [(self._topic, partition) for partition in places],
+                codes[different.indices],
+                pa.array(keys, pa.binary()),
+                pa.array(values, pa.binary()),
+                np.array(times, np.int64),
+                np.array(offsets, np.int64),
+            )
+
+    def _notices(self, messages: pa.RecordBatch) -> Iterator[tuple[bytes, bytes, int, int]]:
+        """Key, value, time and physical offset of each record."""
         columns = (messages[name].to_pylist() for name in ("tagsCode", "physicalOffset"))
         stored = _milliseconds(messages, "storeTimestamp").to_pylist()
         for queues, code, position, stored_ms in zip(
@@ -279,16 +292,9 @@ class KafkaArrivals(KafkaFollower):
                     "topic": topic, "queueId": queue_id, "maxOffset": offset + 1, "tagsCode": code,
                     "storeTimestamp": stored_ms,
                 }  # fmt: skip
-                yield KafkaRecord(
-                    topic=self._topic,
-                    partition=None,
-                    key=f"{topic}-{queue_id}".encode(),
-                    value=json.dumps(notice, ensure_ascii=False, separators=(",", ":")).encode(),
-                    headers=b"",
-                    header_count=0,
-                    timestamp_ms=max(stored_ms or 0, 0),
-                    physical_offset=position,
-                )
+                value = json.dumps(notice, ensure_ascii=False, separators=(",", ":"))
+                key = f"{topic}-{queue_id}"
+                yield key.encode(), value.encode(), max(stored_ms or 0, 0), position
 
     def _queues(self, messages: pa.RecordBatch) -> Iterator[list[tuple[str, int, int]]]:
         """(topic, queue id, queue offset) of each message in its own queue, then in its light
@@ -315,33 +321,69 @@ class KafkaArrivals(KafkaFollower):
             ]
 
 
-def _headers(messages: pa.RecordBatch) -> tuple[list[bytes], list[int]]:
-    """(encoded headers of each message, number of them), properties first."""
-    own = [header_column(HEADER_PREFIX + name, messages[name]) for name in _HEADER_COLUMNS]
-    for name in ("bornTimestamp", "storeTimestamp"):
-        own.append(header_column(HEADER_PREFIX + name, _milliseconds(messages, name)))
-    found = messages["properties"]
-    names = found.keys
-    prefixed = pc.binary_join_element_wise(PROPERTY_PREFIX, names, "")
-    names = pc.if_else(pc.starts_with(names, HEADER_PREFIX), prefixed, names)
-    pairs = join_columns([with_lengths(names), with_lengths(found.items)])
-    property_counts = pc.subtract(found.offsets[1:], found.offsets[:-1])
-    encoded = join_columns([join_lists(found.offsets, pairs), *own])
-    counts = pc.add(property_counts, count_values(own))
-    return encoded.to_pylist(), counts.to_pylist()
+def _filtered(batch: pa.RecordBatch, chosen: pa.Array) -> pa.RecordBatch:
+    """The chosen rows, copied only where there are others."""
+    return batch if pc.all(chosen, min_count=0).as_py() else batch.filter(chosen)
 
 
-def _keys(messages: pa.RecordBatch) -> list[bytes | None]:
-    keys = messages["keys"]
-    given = pc.if_else(pc.equal(keys, ""), None, keys)
-    unique = pc.map_lookup(messages["properties"], pa.scalar(_UNIQ_KEY), "first")
-    found: list[bytes | None] = pc.coalesce(given, unique).cast(pa.binary()).to_pylist()
-    return found
+def _with_plain_bodies(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield slices of the rows with inflated bodies, where that is possible, and then without
+    bodyCompression."""
+    if messages["bodyCompression"].null_count == messages.num_rows:
+        ends = np.cumsum(pc.binary_length(messages["body"]).to_numpy(), dtype=np.int64)
+        start = 0
+        while start < messages.num_rows:
+            before = ends[start - 1] if start else 0
+            full = int(np.searchsorted(ends, before + SLICE_BYTES)) + 1
+            end = min(full, start + SLICE_ROWS, messages.num_rows)
+            yield messages.slice(start, end - start)
+            start = end
+        return
+    columns = (messages[name] for name in ("body", "bodyCompression"))
+    bodies: list[tuple[bytes, str | None]] = []
+    size = start = 0
+    for body, codec in zip(*columns, strict=True):
+        bodies.append(_plain(body.as_py(), codec.as_py()))
+        size += len(bodies[-1][0])
+        if size >= SLICE_BYTES or len(bodies) == SLICE_ROWS:
+            yield _with_bodies(messages.slice(start, len(bodies)), bodies)
+            start += len(bodies)
+            size, bodies = 0, []
+    if bodies:
+        yield _with_bodies(messages.slice(start), bodies)
 
 
 def _plain(body: bytes, compression: str | None) -> tuple[bytes, str | None]:
     inflated = None if compression is None else inflate(body, compression, MAX_INFLATED_BYTES)
     return (body, compression) if inflated is None else (inflated, None)
+
+
+def _with_bodies(
+    messages: pa.RecordBatch, bodies: list[tuple[bytes, str | None]]
+) -> pa.RecordBatch:
+    for name, values in zip(("body", "bodyCompression"), zip(*bodies, strict=True), strict=True):
+        index = messages.schema.get_field_index(name)
+        field = messages.schema.field(index)
+        messages = messages.set_column(index, field, pa.array(values, field.type))
+    return messages
+
+
+def _headers(messages: pa.RecordBatch) -> Headers:
+    fields = {
+        HEADER_PREFIX + name: _milliseconds(messages, name) if name in _TIMES else messages[name]
+        for name in _HEADER_COLUMNS
+    }
+    return Headers.of(messages["properties"], fields, HEADER_PREFIX, PROPERTY_PREFIX)
+
+
+def _keys(messages: pa.RecordBatch) -> pa.Array:
+    """KEYS of each message, or else UNIQ_KEY; null without both."""
+    keys = messages["keys"]
+    given = pc.if_else(pc.equal(keys, ""), None, keys)
+    if not given.null_count:
+        return given
+    unique = pc.map_lookup(messages["properties"], pa.scalar(_UNIQ_KEY), "first")
+    return pc.coalesce(given, unique)
 
 
 def _milliseconds(batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -1,9 +1,8 @@
 """Kafka's records as a producer writes them (record batch, version 2), encoded by columns.
 
 kafka-python unpacks a record and each of its headers four times on the way into a batch, which
-takes nearly all of its time. This module lets Arrow encode the headers of many messages at once and
-hands whole batches to kafka-python, which still sends them and keeps sequence numbers and
-transactions.
+takes nearly all of its time. Here kernels write the columns of many messages into batches at once,
+which kafka-python is given whole; it still sends them and keeps sequence numbers and transactions.
 
 A record in a batch has these fields, all zigzag varints except the attributes:
 
@@ -22,85 +21,163 @@ header of a batch when it sends it.
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from sinks.kafkakernel import (
+    MAX_FIELD_BYTES,
+    MAX_VARINT_BYTES,
+    encode_headers,
+    encode_records,
+)
 
 _MAGIC = 2
 _UNCOMPRESSED = 0
-_NOTHING = pa.scalar(b"", pa.binary())
 
 
-class KafkaRecord(NamedTuple):
-    """One message to be sent."""
+class Arena(NamedTuple):
+    """Texts or bytes as kernels read them; both arrays are read-only."""
 
-    topic: str
-    partition: int | None
-    """None lets the key choose the partition."""
-    key: bytes | None
-    value: bytes
-    headers: bytes
-    """Encoded headers, concatenated."""
-    header_count: int
-    timestamp_ms: int
-    physical_offset: int
-    """Offset in the commit log."""
+    data: np.ndarray
+    bounds: np.ndarray
+    """Value i is ``data[bounds[i]:bounds[i + 1]]``."""
 
+    @classmethod
+    def of(cls, values: pa.Array) -> Arena:
+        """The values of a string or binary array, not copied; a null has no bytes."""
+        _, bounds, data = values.buffers()
+        if not len(values):
+            bounds = data = None
+        start, count = values.offset, len(values) + 1
+        return cls(
+            _constant(np.frombuffer(data or b"", np.uint8)),
+            _constant(
+                np.zeros(1, np.int32)
+                if bounds is None
+                else np.frombuffer(bounds, np.int32, count, start * np.int32().itemsize)
+            ),
+        )
 
-@functools.lru_cache(1 << 16)
-def varint(value: int) -> bytes:
-    """Encode ``value`` in zigzag form, seven bits per byte, the least significant first."""
-    left = value << 1 if value >= 0 else (-value << 1) - 1
-    encoded = bytearray()
-    while left > 0x7F:
-        encoded.append(left & 0x7F | 0x80)
-        left >>= 7
-    encoded.append(left)
-    return bytes(encoded)
+    @property
+    def lengths(self) -> np.ndarray:
+        """Number of bytes of each value."""
+        return np.diff(self.bounds)
 
-
-def with_lengths(texts: pa.Array) -> pa.Array:
-    """Each text in UTF-8, or each binary value, prefixed with its length; null stays null."""
-    encoded = texts.cast(pa.string()).cast(pa.binary())
-    lengths = pc.binary_length(encoded).dictionary_encode()
-    table = pa.array([varint(length) for length in lengths.dictionary.to_pylist()], pa.binary())
-    return pc.binary_join_element_wise(table.take(lengths.indices), encoded, _NOTHING)
+    @property
+    def size(self) -> int:
+        """Number of bytes of all values."""
+        return int(self.bounds[-1]) - int(self.bounds[0])
 
 
-def header_column(name: str, values: pa.Array) -> pa.Array:
-    """A header of this name for each value; null stays null."""
-    return pc.binary_join_element_wise(_text(name), with_lengths(values), _NOTHING)
+def _constant(array: np.ndarray) -> np.ndarray:
+    """Arrow's memory may be writable or not, and a kernel would be compiled for each case."""
+    array.flags.writeable = False
+    return array
 
 
-def header(name: str, value: str) -> bytes:
-    """Encode one header."""
-    encoded = value.encode()
-    return bytes(_text(name).as_py()) + varint(len(encoded)) + encoded
+class Headers(NamedTuple):
+    """Encoded headers of messages."""
+
+    encoded: Arena
+    """The headers of each message, concatenated."""
+    counts: np.ndarray
+    """int32."""
+
+    @classmethod
+    def of(
+        cls, properties: pa.MapArray, fields: Mapping[str, pa.Array], reserved: str, escape: str
+    ) -> Headers:
+        """The properties of each message, then those of its fields that are not null, as text.
+
+        A property whose name begins with ``reserved`` gets ``escape`` before it.
+        """
+        rows = len(properties)
+        pairs = np.array(properties.offsets)
+        names, items = Arena.of(properties.keys), Arena.of(properties.items)
+        labels = Arena.of(pa.array(list(fields), pa.string()))
+        texts = pa.concat_arrays([column.cast(pa.string()) for column in fields.values()])
+        values = Arena.of(texts)
+        low, high = int(pairs[0]), int(pairs[-1])
+        varints = 2 * MAX_VARINT_BYTES
+        room = (
+            int(names.bounds[high]) - int(names.bounds[low])
+            + int(items.bounds[high]) - int(items.bounds[low])
+            + (high - low) * (varints + len(escape))
+            + values.size + rows * (labels.size + len(fields) * varints)
+        )  # fmt: skip
+        out, bounds = np.empty(room, np.uint8), np.zeros(rows + 1, np.int32)
+        counts = np.empty(rows, np.int32)
+        encode_headers(
+            pairs, *names, *items, _bytes(reserved), _bytes(escape),
+            *labels, *values, _present(texts), out, bounds, counts,
+        )  # fmt: skip
+        return cls(Arena(_constant(out), _constant(bounds)), counts)
 
 
-def join_columns(columns: list[pa.Array]) -> pa.Array:
-    """Concatenate the values of each row, without nulls."""
-    # Arrow 26 drops rows of nulls only, so every row gets an empty value
-    return pc.binary_join_element_wise(_NOTHING, *columns, _NOTHING, null_handling="skip")
+def _bytes(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode(), np.uint8)
 
 
-def count_values(columns: list[pa.Array]) -> pa.Array:
-    """int32: number of values of each row that are not null."""
-    return functools.reduce(pc.add, [column.is_valid().cast(pa.int32()) for column in columns])
+def _present(values: pa.Array) -> np.ndarray:
+    return np.array(values.is_valid().to_numpy(zero_copy_only=False))
 
 
-def join_lists(offsets: pa.Array, values: pa.Array) -> pa.Array:
-    """Concatenate the values of each list."""
-    return pc.binary_join(pa.ListArray.from_arrays(offsets, values), _NOTHING)
+@dataclass(frozen=True, slots=True)
+class KafkaRecords:
+    """Some messages to be sent, by columns."""
 
+    places: list[tuple[str, int]]
+    """Topics and partitions."""
+    codes: np.ndarray
+    """Number of each message's place in ``places``."""
+    keys: Arena
+    has_key: np.ndarray
+    values: Arena
+    headers: Headers
+    timestamps_ms: np.ndarray
+    physical_offsets: np.ndarray
+    """Offsets in the commit log."""
+    value_sizes: np.ndarray
+    sizes: np.ndarray
+    """Bytes of key, value and headers of each message."""
 
-def _text(text: str) -> pa.Scalar:
-    encoded = text.encode()
-    return pa.scalar(varint(len(encoded)) + encoded, pa.binary())
+    @classmethod
+    def of(
+        cls,
+        places: list[tuple[str, int]],
+        codes: np.ndarray,
+        keys: pa.Array,
+        values: pa.Array,
+        timestamps_ms: np.ndarray,
+        physical_offsets: np.ndarray,
+        headers: Headers | None = None,
+    ) -> KafkaRecords:
+        """Records of Arrow's keys (null for none) and values; their headers, or None."""
+        if headers is None:
+            nothing = Arena.of(pa.nulls(len(keys), pa.binary()))
+            headers = Headers(nothing, np.zeros(len(keys), np.int32))
+        key_arena, value_arena = Arena.of(keys), Arena.of(values)
+        value_sizes = value_arena.lengths
+        return cls(
+            places=places,
+            codes=codes,
+            keys=key_arena,
+            has_key=_present(keys),
+            values=value_arena,
+            headers=headers,
+            timestamps_ms=timestamps_ms,
+            physical_offsets=physical_offsets,
+            value_sizes=value_sizes,
+            sizes=key_arena.lengths + value_sizes + headers.encoded.lengths,
+        )
+
+    def __len__(self) -> int:
+        return len(self.codes)
 
 
 class RecordBatch:
@@ -111,26 +188,29 @@ class RecordBatch:
 
         self.topic, self.partition = topic, partition
         self.data = bytearray(DefaultRecordBatchBuilder.HEADER_STRUCT.size)
-        self.sources: list[tuple[int, int]] = []
-        """Physical offset and length of the value of each record."""
+        self._sources: list[tuple[np.ndarray, np.ndarray]] = []
+        """Physical offsets and lengths of the values of the records, added together each."""
+        self._count = 0
         self._first_ms = self._last_ms = first_timestamp_ms
         self._sent: Any = None
 
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def add(self, record: KafkaRecord) -> None:
-        """Append a record."""
-        key, value, stamp = record.key, record.value, record.timestamp_ms
-        rest = b"".join((
-            b"\0", varint(stamp - self._first_ms), varint(len(self.sources)),
-            varint(-1) if key is None else varint(len(key)), key or b"",
-            varint(len(value)), value, varint(record.header_count), record.headers,
-        ))  # fmt: skip
-        self.data += varint(len(rest))
-        self.data += rest
-        self.sources.append((record.physical_offset, len(value)))
-        self._last_ms = max(self._last_ms, stamp)
+    def add(self, records: KafkaRecords, rows: np.ndarray, limit: int) -> int:
+        """Append the records of these rows up to ``limit`` bytes, but a first one of any size;
+        return how many."""
+        at = len(self.data)
+        sizes = records.sizes[rows]
+        room = min(int(sizes.sum()), max(limit - at, int(sizes[0])))
+        self.data += bytes(room + MAX_FIELD_BYTES * len(rows))
+        taken, end, self._last_ms = encode_records(
+            *records.keys, records.has_key, *records.values, *records.headers.encoded,
+            records.headers.counts, records.timestamps_ms, rows, self._first_ms, self._last_ms,
+            self._count, limit, np.frombuffer(self.data, np.uint8), at,
+        )  # fmt: skip
+        del self.data[end:]
+        self._count += taken
+        added = rows[:taken]
+        self._sources.append((records.physical_offsets[added], records.value_sizes[added]))
+        return int(taken)
 
     def hand_over(self, producer: Any) -> None:
         """Append the batch to kafka-python's batches of the partition.
@@ -146,10 +226,10 @@ class RecordBatch:
         builder = records._builder
         builder._buffer = self.data
         builder._first_timestamp, builder._max_timestamp = self._first_ms, self._last_ms
-        builder._last_offset, builder._num_records = len(self) - 1, len(self)
-        records._next_offset = len(self)
+        builder._last_offset, builder._num_records = self._count - 1, self._count
+        records._next_offset = self._count
         self._sent = ProducerBatch(place, records)
-        self._sent._record_futures = _LateFutures(self._sent, len(self))
+        self._sent._record_futures = _LateFutures(self._sent, self._count)
         self.data = bytearray()
         producer._transaction_manager.maybe_add_partition_to_transaction(place)
         accumulator = producer._accumulator
@@ -172,7 +252,10 @@ class RecordBatch:
 
     def failures(self) -> Iterator[tuple[BaseException, int, int]]:
         """(error, physical offset, length of the value) of each record that failed so far."""
-        for future, (offset, size) in zip(self._sent._record_futures, self.sources, strict=True):
+        offsets, sizes = (np.concatenate(columns) for columns in zip(*self._sources, strict=True))
+        for future, offset, size in zip(
+            self._sent._record_futures, offsets.tolist(), sizes.tolist(), strict=True
+        ):
             if future.failed():
                 yield future.exception, offset, size
 

@@ -21,7 +21,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sinks.kafkarecords import KafkaRecord, RecordBatch
+import numpy as np
+import pyarrow as pa
+
+from sinks.kafkarecords import KafkaRecords, RecordBatch
 from sinks.kafkatopics import OWN_PREFIX
 from store.errors import OwnershipError, StoreError, UsageError
 
@@ -166,36 +169,54 @@ class KafkaTransactions:
             }
         return {"num_partitions": partitions, "configs": configs}
 
-    def send(self, record: KafkaRecord) -> None:
-        """Add a message to the transaction; the first one begins it."""
+    def partition_for(self, topic: str, key: bytes) -> int:
+        """The partition that kafka-python chooses by the key."""
+        self._producer.partitions_for(topic)
+        chosen: int = self._producer._partition(topic, None, key, None, key, None)
+        return chosen
+
+    def send(self, records: KafkaRecords) -> None:
+        """Add messages to the transaction; the first ones begin it.
+
+        Raises StoreError for one that is too large; then none was added.
+        """
         if self._transaction is None:
             self._producer.begin_transaction()
             self._transaction = _Transaction()
-        size = len(record.key or b"") + len(record.value) + len(record.headers)
-        if size + _BATCH_OVERHEAD_BYTES > self._settings.max_message_bytes:
-            raise _errors().MessageSizeTooLargeError(f"it has {size} bytes with key and headers")
-        under_way = self._transaction
-        batch = self._batch_for(record, under_way)
-        if len(batch) and len(batch.data) + size > _BATCH_BYTES:
-            self._hand_over(batch)
-            batch = self._batch_for(record, under_way)
-        batch.add(record)
-        under_way.messages += 1
-        under_way.size += size
-
-    def _batch_for(self, record: KafkaRecord, under_way: _Transaction) -> RecordBatch:
-        partition = record.partition
-        if partition is None:
-            self._producer.partitions_for(record.topic)
-            partition = self._producer._partition(
-                record.topic, None, record.key, record.value, record.key, record.value
+        sizes = records.sizes
+        too_large = sizes + _BATCH_OVERHEAD_BYTES > self._settings.max_message_bytes
+        if too_large.any():
+            row = int(too_large.argmax())
+            cause = _errors().MessageSizeTooLargeError(
+                f"it has {sizes[row]} bytes with key and headers"
             )
-        place = record.topic, partition
-        if place not in under_way.filling:
+            topic, _ = records.places[records.codes[row]]
+            offset, size = records.physical_offsets[row], records.value_sizes[row]
+            raise self._refused(cause, topic, offset, size) from cause
+        order = np.argsort(records.codes, kind="stable")
+        codes = records.codes[order]
+        for rows in np.split(order, np.flatnonzero(np.diff(codes)) + 1):
+            self._fill(records, rows)
+        self._transaction.messages += len(records)
+        self._transaction.size += int(sizes.sum())
+
+    def _fill(self, records: KafkaRecords, rows: np.ndarray) -> None:
+        """Add messages of one partition to its batches."""
+        place = records.places[records.codes[rows[0]]]
+        while len(rows):
+            batch = self._batch_for(place, int(records.timestamps_ms[rows[0]]))
+            rows = rows[batch.add(records, rows, _BATCH_BYTES) :]
+            if len(rows):
+                self._hand_over(batch)
+
+    def _batch_for(self, place: tuple[str, int], timestamp_ms: int) -> RecordBatch:
+        assert self._transaction is not None
+        filling = self._transaction.filling
+        if place not in filling:
             # this call waits until the topic is known
-            self._producer.partitions_for(record.topic)
-            under_way.filling[place] = RecordBatch(*place, record.timestamp_ms)
-        return under_way.filling[place]
+            self._producer.partitions_for(place[0])
+            filling[place] = RecordBatch(*place, timestamp_ms)
+        return filling[place]
 
     def _hand_over(self, batch: RecordBatch) -> None:
         assert self._transaction is not None
@@ -233,8 +254,15 @@ class KafkaTransactions:
     def commit(self, end: int | None) -> None:
         """Atomically make the sent messages visible and ``end`` the position."""
         value = json.dumps({"end": end, "instance": self._instance}).encode()
-        now = int(time.time() * 1000)
-        self.send(KafkaRecord(self.position_topic, 0, _POSITION_KEY, value, b"", 0, now, -1))
+        position = KafkaRecords.of(
+            [(self.position_topic, 0)],
+            np.zeros(1, np.int64),
+            pa.array([_POSITION_KEY]),
+            pa.array([value]),
+            np.array([time.time() * 1000], np.int64),
+            np.array([-1]),
+        )
+        self.send(position)
         self.flush()
         self._end_transaction()
         assert self._transaction is not None
@@ -248,24 +276,20 @@ class KafkaTransactions:
         if not result.wait(timeout_ms=WAIT_SECONDS * 1000):
             raise _errors().KafkaTimeoutError(f"no answer to a commit in {WAIT_SECONDS:.0f} s")
 
-    def explained(self, error: BaseException, sending: KafkaRecord | None) -> BaseException:
+    def explained(self, error: BaseException) -> BaseException:
         """Return the cause of ``error``: the message that Kafka refuses, if there is one."""
-        sent = self._transaction.sent if self._transaction is not None else []
-        failed = [
-            (cause, batch.topic, offset, size)
-            for batch in sent
-            for cause, offset, size in batch.failures()
-        ]
-        if sending is not None:
-            failed.append((error, sending.topic, sending.physical_offset, len(sending.value)))
-        for cause, topic, offset, size in failed:
-            if type(cause).__name__ in _REFUSALS:
-                return StoreError(
-                    f"Kafka refuses the message at physical offset {offset} for topic {topic}, "
-                    f"{size} bytes: {cause}; raise --kafka-max-message-bytes "
-                    f"({self._settings.max_message_bytes}), and max.message.bytes of the topic"
-                )
+        for batch in self._transaction.sent if self._transaction is not None else []:
+            for cause, offset, size in batch.failures():
+                if type(cause).__name__ in _REFUSALS:
+                    return self._refused(cause, batch.topic, offset, size)
         return error
+
+    def _refused(self, cause: BaseException, topic: str, offset: int, size: int) -> StoreError:
+        return StoreError(
+            f"Kafka refuses the message at physical offset {offset} for topic {topic}, "
+            f"{size} bytes: {cause}; raise --kafka-max-message-bytes "
+            f"({self._settings.max_message_bytes}), and max.message.bytes of the topic"
+        )
 
     def close(self) -> None:
         """Close the connection; an open transaction will be aborted."""

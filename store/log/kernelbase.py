@@ -22,7 +22,8 @@ from store.privatecache import version_directory
 SOURCES = (
     "store/log/kernelbase.py", "store/log/kernels.py", "store/log/pullkernel.py",
     "store/index/indexkernel.py",
-    "store/rows/rowkernel.py", "store/runs/scankernel.py", "workload/appendkernel.py",
+    "store/rows/rowkernel.py", "store/runs/scankernel.py", "sinks/kafkakernel.py",
+    "workload/appendkernel.py",
     "store/log/record.py", "store/log/properties.py", "store/index/indexfile.py",
     "store/queue/consumequeue.py", "store/queue/consumequeueext.py",
 )  # fmt: skip

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient
@@ -23,7 +24,7 @@ from kafka.producer.producer_batch import ProducerBatch
 
 import sinks.kafka
 import sinks.kafkatransactions
-from sinks.kafkarecords import KafkaRecord
+from sinks.kafkarecords import KafkaRecords
 from sinks.kafkatopics import TopicNames
 from sinks.kafkatransactions import KafkaSettings, KafkaTransactions
 from store.errors import OwnershipError, StoreError
@@ -155,6 +156,7 @@ def test_a_write_in_many_transactions_stays_exactly_once(
     """It fails in the middle: what was committed is not sent again, the rest is. Also with inner
     batches, in which no transaction ends."""
     monkeypatch.setattr(sinks.kafkatransactions, "TRANSACTION_BYTES", 5000)
+    monkeypatch.setattr(sinks.kafka, "SLICE_ROWS", 3)
     store = make_store(tmp_path / "store", 200, **changes)
     starts = boundaries(store)
 
@@ -205,10 +207,16 @@ def test_the_position_is_found_after_an_aborted_transaction(kafka: Kafka, identi
     with closing(KafkaTransactions(settings, "", "test")) as first:
         assert first.recover() is None
         first.commit(4711)
-        for number in range(1000):
-            first.send(
-                KafkaRecord(first.position_topic, 0, b"position", b'{"end": 1}', b"", 0, number, 0)
-            )
+        count = 1000
+        positions = KafkaRecords.of(
+            [(first.position_topic, 0)],
+            np.zeros(count, np.int64),
+            pa.array([b"position"] * count),
+            pa.array([b'{"end": 1}'] * count),
+            np.arange(count),
+            np.zeros(count, np.int64),
+        )
+        first.send(positions)
         first.flush()
     with closing(KafkaTransactions(settings, "", "test")) as second:
         assert second.recover() == 4711

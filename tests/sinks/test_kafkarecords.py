@@ -1,98 +1,288 @@
-"""Kafka's records, held against what kafka-python writes of the same ones."""
+"""Kafka's records, held against what kafka-python and a plain encoder write of the same ones."""
 
 from __future__ import annotations
 
+import itertools
 import random
+import zlib
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from kafka.producer.future import FutureProduceResult
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import TopicPartition
 
-from sinks.kafkarecords import (
-    KafkaRecord,
-    RecordBatch,
-    _LateFutures,
-    count_values,
-    header,
-    header_column,
-    join_columns,
-    join_lists,
-    varint,
-    with_lengths,
-)
+import sinks.kafka
+import sinks.kafkatransactions
+from sinks.kafkarecords import Arena, Headers, KafkaRecords, RecordBatch, _LateFutures
+from sinks.kafkatransactions import KafkaSettings, KafkaTransactions
+from store.errors import StoreError
+from store.log.compression import MAX_INFLATED_BYTES
+from store.rows.rowschema import ROWS_SCHEMA
 
-Headers = list[tuple[str, bytes]]
+Pairs = list[tuple[str, bytes]]
+HEADER_BYTES: int = DefaultRecordBatchBuilder.HEADER_STRUCT.size
+RESERVED, ESCAPE = "own.", "own.property."
+
+
+class Message(NamedTuple):
+    """One record."""
+
+    place: int
+    key: bytes | None
+    value: bytes
+    headers: Pairs
+    stamp: int
+
+
+def varint(value: int) -> bytes:
+    """Zigzag form, seven bits per byte, the least significant first."""
+    left = value << 1 if value >= 0 else (-value << 1) - 1
+    encoded = bytearray()
+    while left > 0x7F:
+        encoded.append(left & 0x7F | 0x80)
+        left >>= 7
+    encoded.append(left)
+    return bytes(encoded)
+
+
+def sized(data: bytes) -> bytes:
+    return varint(len(data)) + data
+
+
+def encoded(headers: Pairs) -> bytes:
+    return b"".join(sized(name.encode()) + sized(value) for name, value in headers)
+
+
+def plain_batches(messages: list[Message], limit: int) -> Iterator[bytes]:
+    """The records of the batches of one partition, one record at a time."""
+    batch, count, first = b"", 0, 0
+    for message in messages:
+        headers = encoded(message.headers)
+        size = len(message.key or b"") + len(message.value) + len(headers)
+        if count and HEADER_BYTES + len(batch) + size > limit:
+            yield batch
+            batch, count = b"", 0
+        if not count:
+            first = message.stamp
+        key = varint(-1) if message.key is None else sized(message.key)
+        batch += sized(
+            b"\0" + varint(message.stamp - first) + varint(count) + key + sized(message.value)
+            + varint(len(message.headers)) + headers
+        )  # fmt: skip
+        count += 1
+    yield batch
+
+
+def by_kafka(messages: list[Message]) -> bytes:
+    """The records of one batch, without the batch's header."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
+    for offset, message in enumerate(messages):
+        builder.append(offset, message.stamp, message.key, message.value, message.headers)
+    return bytes(builder.build()[HEADER_BYTES:])
+
+
+def columns(messages: list[Message], places: int = 1) -> KafkaRecords:
+    """The messages as columns that are slices, as those of a batch of rows are."""
+    keys = pa.array([b"before", *(message.key for message in messages)], pa.binary())
+    values = pa.array([b"before", *(message.value for message in messages)], pa.binary())
+    headers = pa.array([encoded(message.headers) for message in messages], pa.binary())
+    counts = np.array([len(message.headers) for message in messages], np.int32)
+    return KafkaRecords.of(
+        [("topic", partition) for partition in range(places)],
+        np.array([message.place for message in messages]),
+        keys.slice(1),
+        values.slice(1),
+        np.array([message.stamp for message in messages], np.int64),
+        1000 + np.arange(len(messages)),
+        Headers(Arena.of(headers), counts),
+    )
 
 
 def random_text(source: random.Random, *, most: int) -> str:
     return "".join(source.choices("aZ0é中😀", k=source.randint(0, most)))
 
 
-def encoded(headers: Headers) -> bytes:
-    return b"".join(header(name, value.decode()) for name, value in headers)
-
-
-def by_kafka(records: list[tuple[KafkaRecord, Headers]]) -> bytes:
-    """The records of a batch, without the batch's header."""
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
-    for offset, (record, headers) in enumerate(records):
-        builder.append(offset, record.timestamp_ms, record.key, record.value, headers)
-    return bytes(builder.build()[DefaultRecordBatchBuilder.HEADER_STRUCT.size :])
+def random_messages(source: random.Random, count: int, places: int = 1) -> list[Message]:
+    """Keys and values of all lengths, also none, times that go back, headers with any text."""
+    sizes = [0, 1, 63, 64, 8191, 8192, 70_000]
+    return [
+        Message(
+            source.randrange(places),
+            source.choice([None, b"", source.randbytes(source.choice([1, 63, 64, 9000]))]),
+            source.randbytes(source.choice(sizes)),
+            [
+                (random_text(source, most=9), random_text(source, most=99).encode())
+                for _ in range(source.randint(0, 5))
+            ],
+            source.choice([0, 1_700_000_000_000 + source.randint(-(10**7), 10**7), 1 << 45]),
+        )
+        for _ in range(count)
+    ]
 
 
 def test_a_batch_has_the_bytes_of_kafka_pythons(seed: int) -> None:
-    """Keys and values of all lengths, also none, times that go back, headers with any text."""
+    """However many records are added at a time; also those of the plain encoder."""
     source = random.Random(seed)
-    records: list[tuple[KafkaRecord, Headers]] = []
-    for _ in range(200):
-        headers = [
-            (random_text(source, most=9), random_text(source, most=99).encode())
-            for _ in range(source.randint(0, 5))
-        ]
-        key = source.choice([None, b"", source.randbytes(source.choice([1, 63, 64, 9000]))])
-        value = source.randbytes(source.choice([0, 1, 63, 64, 8191, 8192, 70_000]))
-        stamp = source.choice([0, 1_700_000_000_000 + source.randint(-(10**7), 10**7), 1 << 45])
-        record = KafkaRecord("topic", 0, key, value, encoded(headers), len(headers), stamp, 0)
-        records.append((record, headers))
-    batch = RecordBatch("topic", 0, records[0][0].timestamp_ms)
-    for record, _ in records:
-        batch.add(record)
-    assert bytes(batch.data[DefaultRecordBatchBuilder.HEADER_STRUCT.size :]) == by_kafka(records)
+    messages = random_messages(source, 200)
+    records = columns(messages)
+    batch = RecordBatch("topic", 0, messages[0].stamp)
+    start = 0
+    while start < len(messages):
+        end = min(start + source.randint(1, 60), len(messages))
+        assert batch.add(records, np.arange(start, end), 1 << 30) == end - start
+        start = end
+    assert bytes(batch.data[HEADER_BYTES:]) == by_kafka(messages)
+    assert [bytes(batch.data[HEADER_BYTES:])] == list(plain_batches(messages, 1 << 30))
+
+
+class Sent:
+    """Stands in for kafka-python's producer; keeps what was handed over."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.batches: dict[int, list[bytes]] = {}
+
+        def hand_over(batch: RecordBatch, _producer: Any) -> None:
+            data = bytes(batch.data[HEADER_BYTES:])
+            self.batches.setdefault(batch.partition, []).append(data)
+
+        monkeypatch.setattr(RecordBatch, "hand_over", hand_over)
+
+    def begin_transaction(self) -> None:
+        """Nothing is begun."""
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """Any topic is known."""
+        return {len(topic)}
+
+
+def transactions(producer: Sent, max_message_bytes: int = 1 << 20) -> KafkaTransactions:
+    settings = KafkaSettings("127.0.0.1:9", "test", max_message_bytes)
+    opened = KafkaTransactions(settings, "", "test")
+    opened._producer = producer
+    return opened
+
+
+def test_messages_go_in_order_into_the_batches_of_their_partitions(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches end where the plain encoder ends them, however the messages are cut into slices."""
+    monkeypatch.setattr(sinks.kafkatransactions, "_BATCH_BYTES", 100_000)
+    source = random.Random(seed)
+    messages = random_messages(source, 400, places=5)
+    producer = Sent(monkeypatch)
+    to = transactions(producer)
+    start = 0
+    while start < len(messages):
+        part = messages[start : start + source.randint(1, 150)]
+        to.send(columns(part, places=5))
+        start += len(part)
+    assert to._transaction is not None
+    assert to._transaction.messages == len(messages)
+    for batch in list(to._transaction.filling.values()):
+        to._hand_over(batch)
+    assert producer.batches == {
+        place: list(plain_batches([one for one in messages if one.place == place], 100_000))
+        for place in range(5)
+    }
+
+
+def test_the_first_message_that_is_too_large_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its key and headers, of which 100 bytes remain for a batch's own; none is added."""
+    fits = Message(0, b"k" * 100, b"v" * 700, [("h", b"x" * 96)], 0)
+    large = fits._replace(place=1, value=b"v" * 701)
+    to = transactions(Sent(monkeypatch), 1000)
+    with pytest.raises(
+        StoreError,
+        match=r"physical offset 1002 for topic topic, 701 bytes: .* it has 901 bytes",
+    ):
+        to.send(columns([fits, fits, large, fits, large], places=2))
+    assert to._transaction is not None
+    assert to._transaction.filling == {}
+    to.send(columns([fits]))
 
 
 def test_columns_give_the_headers_of_each_row(seed: int) -> None:
-    """As one header at a time does; a null gives none."""
+    """Properties, then fields without nulls, as one header at a time does; also of a slice."""
     source = random.Random(seed)
     rows = 100
+    blocks = [
+        [
+            (source.choice(["", RESERVED, RESERVED[:-1]]) + random_text(source, most=70), value)
+            for value in (random_text(source, most=200) for _ in range(source.randint(0, 4)))
+        ]
+        for _ in range(rows)
+    ]
     texts = [source.choice([None, random_text(source, most=300)]) for _ in range(rows)]
     numbers = [
         source.choice([None, source.randint(-(1 << 63), (1 << 63) - 1)]) for _ in range(rows)
     ]
-    columns = [
-        header_column("text", pa.array(texts, pa.string())),
-        header_column("number", pa.array(numbers, pa.int64())),
-    ]
-    wanted = [
+    fields = {"text": pa.array(texts, pa.string()), "number": pa.array(numbers, pa.int64())}
+    properties = pa.array(blocks, pa.map_(pa.string(), pa.string()))
+    wanted: list[Pairs] = [
         [
-            header(name, str(value))
-            for name, value in (("text", text), ("number", number))
-            if value is not None
+            *((ESCAPE * name.startswith(RESERVED) + name, value.encode()) for name, value in block),
+            *((name, str(value).encode()) for name, value in own if value is not None),
         ]
-        for text, number in zip(texts, numbers, strict=True)
+        for block, *own in (
+            (block, ("text", text), ("number", number))
+            for block, text, number in zip(blocks, texts, numbers, strict=True)
+        )
     ]
-    assert join_columns(columns).to_pylist() == [b"".join(row) for row in wanted]
-    assert count_values(columns).to_pylist() == [len(row) for row in wanted]
+    for start, count in ((0, rows), (17, 50), (rows, 0)):
+        sliced = {name: column.slice(start, count) for name, column in fields.items()}
+        found = Headers.of(properties.slice(start, count), sliced, RESERVED, ESCAPE)
+        part = wanted[start : start + count]
+        data, bounds = found.encoded
+        assert found.counts.tolist() == [len(row) for row in part]
+        assert [data[low:high].tobytes() for low, high in itertools.pairwise(bounds)] == [
+            encoded(row) for row in part
+        ]
 
 
-def test_lists_are_joined_within_their_rows() -> None:
-    """Empty ones too."""
-    values = with_lengths(pa.array(["a", "", "é" * 40]))
-    offsets = pa.array([0, 1, 1, 3], pa.int32())
-    assert join_lists(offsets, values).to_pylist() == [
-        b"\x02a", b"", b"\x00" + varint(80) + "é".encode() * 40,
+def row(offset: int, body: bytes, codec: str | None) -> dict[str, Any]:
+    return {"physicalOffset": offset, "storeSize": 1, "body": body, "bodyCompression": codec}
+
+
+def cut(rows: Sequence[dict[str, Any]]) -> list[list[tuple[int, bytes, str | None]]]:
+    """The slices that a mirror sends of rows: (offset, value, codec that remains) of each row."""
+    batch = pa.RecordBatch.from_pylist(list(rows), schema=ROWS_SCHEMA)
+    return [
+        [(one["physicalOffset"], one["body"], one["bodyCompression"]) for one in part.to_pylist()]
+        for part in sinks.kafka._with_plain_bodies(batch)
+    ]
+
+
+def test_rows_are_sent_in_slices_of_limited_bytes_and_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slice ends with the value that fills it, inflated or not; what cannot be inflated keeps its
+    codec."""
+    monkeypatch.setattr(sinks.kafka, "SLICE_BYTES", 1000)
+    monkeypatch.setattr(sinks.kafka, "SLICE_ROWS", 4)
+    plain = [row(number, b"p" * size, None) for number, size in enumerate((400, 599, 1, 999, 5000))]
+    assert [[len(value) for _, value, _ in part] for part in cut(plain)] == [
+        [400, 599, 1], [999, 5000],
     ]  # fmt: skip
+    assert [len(part) for part in cut([row(number, b"", None) for number in range(9)])] == [4, 4, 1]
+    assert cut([]) == []
+    bomb = zlib.compress(bytes(MAX_INFLATED_BYTES + 1))
+    mixed = [
+        row(0, b"p" * 400, None), row(1, zlib.compress(b"z" * 600), "zlib"), row(2, bomb, "zlib"),
+        row(3, b"odd", "unknown"), row(4, zlib.compress(b"y" * 5000), "zlib"),
+        row(5, b"last", None),
+    ]  # fmt: skip
+    whole = [
+        (0, b"p" * 400, None), (1, b"z" * 600, None), (2, bomb, "zlib"), (3, b"odd", "unknown"),
+        (4, b"y" * 5000, None), (5, b"last", None),
+    ]  # fmt: skip
+    found = cut(mixed)
+    assert [one for part in found for one in part] == whole
+    assert [len(part) for part in found] == [2, 1, 2, 1]
 
 
 def test_a_records_future_is_made_once_and_ends_with_its_batch() -> None:

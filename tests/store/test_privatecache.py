@@ -15,7 +15,7 @@ from store import privatecache
 from store.log.kernelbase import SOURCES
 
 ROOT = Path(__file__).parent.parent.parent
-PACKAGES = ("store", "workload")
+PACKAGES = ("store", "sinks", "workload")
 """The packages that have kernels."""
 CALL = """
 import numpy as np
