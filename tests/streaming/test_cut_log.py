@@ -191,7 +191,8 @@ def test_the_cut_that_is_made_is_said(place: Place) -> None:
 
 @pytest.mark.parametrize("length", [20, 2 * MESSAGES])
 def test_another_log_is_refused(ram_path: Path, seed: int, length: int) -> None:
-    """Shorter or longer, of the same topics and queues: not a byte is changed."""
+    """Shorter or longer, of the same topics and queues: not a byte is changed. By chance one of the
+    units may agree."""
     rng = random.Random(seed)
     place, other = Place(ram_path / "ours", rng), Place(ram_path / "other", rng)
     place.log.grow(MESSAGES)
@@ -199,9 +200,9 @@ def test_another_log_is_refused(ram_path: Path, seed: int, length: int) -> None:
     other.log.grow(length)
     before = tree(place.output.root)
     mistaken = DerivedOutput(other.log.root, place.output.root)
-    with pytest.raises(CommitLogError, match="another log, and nothing was cut"):
+    with pytest.raises(CommitLogError, match="nothing was cut"):
         mistaken.start()
-    with pytest.raises(CommitLogError, match="another log, and nothing was cut"):
+    with pytest.raises(CommitLogError, match="nothing was cut"):
         mistaken.verify()
     assert relevant(tree(place.output.root)) == relevant(before)
     place.log.grow(3)
