@@ -172,9 +172,8 @@ class _LogReader:
         _, log = self._store()
         log.refresh()
         wanted = self.options["minPartitions"]
-        sizes = _even_sizes(end - start, wanted, log.file_size)
-        if self.options["spool"] is not None:
-            sizes = _shrinking_sizes(end - start, wanted, log.file_size)
+        sizes_of = _even_sizes if self.options["spool"] is None else _shrinking_sizes
+        sizes = sizes_of(end - start, wanted, log.file_size)
         window = Window(log)
         cuts, ideal = [start], start
         for size in sizes[:-1]:

@@ -169,10 +169,11 @@ class BatchFunction:
 
     def note_progress(self) -> None:
         """Record how far the tasks of the batch in progress have come."""
-        ahead = max(0, self._collected_end - self.progress.position)
+        ahead = self._collected_end - self.progress.position
         if self.spool is not None and self._busy.locked():
             ahead += scanned_bytes(self.spool)
-        self.progress.ahead_bytes = ahead
+        # of the parts that are scanned, those that are durable lie before the position
+        self.progress.ahead_bytes = max(0, ahead)
 
     def tend(self) -> None:
         """Begin ``Committer.tend`` if it is due and no batch is in progress."""
@@ -199,8 +200,8 @@ class BatchFunction:
                 whole = _whole(self._collect(frame))
         finally:
             parts.end(whole)
-        self._collected_end = whole.end
         remove_claims(spool)
+        self._collected_end = whole.end
         if before is not None:
             before.result()
         if self._stopping.is_set():

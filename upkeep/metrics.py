@@ -28,13 +28,10 @@ from store.state.watermark import Watermark, WatermarkReader
 from streaming.config import DispatcherConfig
 from streaming.measures import Durations, Measures
 from upkeep.series import COUNTER, HISTOGRAM, PREFIX, SERIES, Series
-from upkeep.status import read_lag
+from upkeep.status import LIVE_COUNTED_LAG, read_lag
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
-
-COUNTED_LAG_BYTES = 32 << 20
-"""Bytes of lag up to which a look counts its messages, which takes some milliseconds."""
 
 _Value = float | Durations | None
 _Sample = tuple[str, _Value, *tuple[str, ...]]
@@ -112,7 +109,7 @@ class RunCollector:
         self._log_end = log_end = tail.settled(known_end, patient=True)
         yield "log_start_bytes", log.min_offset
         yield "log_end_bytes", log_end
-        lag = read_lag(log, log_end, watermark, COUNTED_LAG_BYTES)
+        lag = read_lag(log, log_end, watermark, LIVE_COUNTED_LAG)
         yield "lag_bytes", lag.bytes
         yield "lag_messages", lag.messages
         yield "lag_seconds", lag.seconds

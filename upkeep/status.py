@@ -27,6 +27,8 @@ from store.state.watermark import Watermark
 
 MAX_COUNTED_LAG = 1 << 30
 """Bytes of lag up to which its messages are counted."""
+LIVE_COUNTED_LAG = 32 << 20
+"""The same for looks that are made again and again; to count takes some milliseconds then."""
 
 
 @dataclass(frozen=True, slots=True)

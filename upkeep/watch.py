@@ -29,10 +29,15 @@ from store.state.output import watermark_of_output
 from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import Watermark, WatermarkReader
 from upkeep.stages import RunStages, StageReader
-from upkeep.status import FollowerStatus, Lag, follower_statuses, queue_bounds, read_lag
+from upkeep.status import (
+    LIVE_COUNTED_LAG,
+    FollowerStatus,
+    Lag,
+    follower_statuses,
+    queue_bounds,
+    read_lag,
+)
 
-COUNTED_LAG_BYTES = 32 << 20
-"""Bytes of lag up to which a reading counts its messages, which takes some milliseconds."""
 RATE_SECONDS = 10.0
 """Time over which rates are taken."""
 REOPEN_SECONDS = 60.0
@@ -199,7 +204,7 @@ class OutputWatch:
     def _read_lag(self, log_end: int | None, watermark: Watermark | None) -> Lag:
         if log_end is None:
             return Lag()
-        return read_lag(self._log, log_end, watermark, COUNTED_LAG_BYTES)
+        return read_lag(self._log, log_end, watermark, LIVE_COUNTED_LAG)
 
     def _read_queues(self, watermark: int | None) -> Iterator[tuple[_Queue, _Bounds]]:
         now = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -119,3 +120,14 @@ def holder(take: Callable[[], object]) -> Iterator[int]:
         os.close(stop_write)
         os.waitpid(pid, 0)
         os.close(ready_read)
+
+
+def check_lost_jvm(process: subprocess.Popen[str], seconds: float) -> None:
+    """Kill the JVM of a run, whose stderr is a pipe: the run ends with one line that says so."""
+    (java,) = [p for p in psutil.Process(process.pid).children() if p.name() == "java"]
+    java.send_signal(signal.SIGKILL)
+    _, said = process.communicate(timeout=seconds)
+    assert process.returncode == 1
+    assert "Traceback" not in said, said
+    (line,) = [line for line in said.splitlines() if line.startswith("reput: error: ")]
+    assert "Spark's java was killed by signal 9" in line
