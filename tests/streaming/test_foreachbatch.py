@@ -12,7 +12,8 @@ import pytest
 from store.errors import NoSpaceError, StoreError
 from store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCounts, ScannedRange
 from store.runs.packed import scanned_row
-from store.runs.spool import is_open, open_spool, write_part
+from store.runs.spool import claim, is_open, open_spool, remove_claims, write_part
+from streaming import foreachbatch
 from streaming.foreachbatch import BatchFunction
 from streaming.progress import Progress
 
@@ -157,3 +158,65 @@ def test_a_large_batch_ends_at_a_part_when_the_run_is_stopped(
     assert batches.failure is None
     assert commits.begun == [2]
     assert batches.progress.position == 2
+
+
+@pytest.mark.parametrize("batches", ["spool"], indirect=True)
+def test_a_display_counts_no_durable_part_as_ahead(
+    batches: BatchFunction, commits: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Position and bytes ahead together are what is scanned: while a job runs, after its first part
+    is durable, and at both sides of the moment at which its claims are removed."""
+    looks: list[tuple[str, int, int]] = []
+    durable = threading.Event()
+
+    def look(moment: str) -> None:
+        position = batches.progress.position
+        batches.note_progress()
+        looks.append((moment, position, batches.progress.ahead_bytes))
+
+    def job(batches: BatchFunction, _frame: Any) -> list[Any]:
+        scan(batches, 0, 2)
+        look("nothing is durable")
+        commits.go_on.set()
+        assert durable.wait(LONGEST_SECONDS)
+        commits.go_on.clear()
+        look("the first part is durable")
+        scan(batches, 2, 5)
+        look("all is scanned")
+        return [ScannedRange(0, 5, 5, 0, -1, SETTINGS, 0)]
+
+    def scan(batches: BatchFunction, start: int, end: int) -> None:
+        assert batches.spool is not None
+        with claim(batches.spool, start) or pytest.fail("claimed") as claimed:
+            claimed.reached(end, at_once=True)
+        hand_over(batches, start, end)
+
+    def removed(spool: Path) -> None:
+        look("the job has ended")
+        remove_claims(spool)
+        look("the claims are removed")
+
+    def advanced(progress: Progress, end: int, counts: DispatchCounts) -> None:
+        advance(progress, end, counts)
+        durable.set()
+
+    advance = Progress.advance
+    monkeypatch.setattr(BatchFunction, "_collect", job)
+    monkeypatch.setattr(Progress, "advance", advanced)
+    monkeypatch.setattr(foreachbatch, "remove_claims", removed)
+    frame: Any = None
+    batches(frame, 0)
+    look("Spark has the batch for done")
+    commits.go_on.set()
+    batches.finish()
+    look("all is durable")
+    batches.close()
+    assert looks == [
+        ("nothing is durable", 0, 2),
+        ("the first part is durable", 2, 0),
+        ("all is scanned", 2, 3),
+        ("the job has ended", 2, 3),
+        ("the claims are removed", 2, 0),
+        ("Spark has the batch for done", 2, 3),
+        ("all is durable", 5, 0),
+    ]
