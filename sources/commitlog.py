@@ -32,6 +32,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from sources.commitlogoptions import CommitLogOptions
+from sources.garbage import freeze_loaded
 from sources.hangup import QuietDataSource
 from sources.interpreter import check_workers_interpreter
 from sources.livesettings import LiveSettings
@@ -218,15 +219,19 @@ class _LogReader:
         from store.rows.rows import read_rows  # noqa: PLC0415
 
         ((start, end),) = partition.ranges
-        yield from read_rows(
-            self._store()[1],
-            start,
-            end,
-            to_arrow_schema(self._schema, timezone="UTC"),
-            fail_on_corrupt=options["onCorrupt"] == "fail",
-            max_inflated_bytes=options["maxInflatedBytes"] if options["inflateBodies"] else None,
-            **common,
-        )
+        inflated = options["maxInflatedBytes"] if options["inflateBodies"] else None
+        try:
+            yield from read_rows(
+                self._store()[1],
+                start,
+                end,
+                to_arrow_schema(self._schema, timezone="UTC"),
+                fail_on_corrupt=options["onCorrupt"] == "fail",
+                max_inflated_bytes=inflated,
+                **common,
+            )
+        finally:
+            freeze_loaded()
 
     def _read_runs(
         self, partition: LogPartition, common: dict[str, Any]

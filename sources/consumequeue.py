@@ -32,6 +32,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from sources.commitlog import store_settings
+from sources.garbage import freeze_loaded
 from sources.hangup import QuietDataSource
 from sources.interpreter import check_workers_interpreter
 from sources.offsets import PinnedStart
@@ -197,16 +198,20 @@ class _QueueReader:
         opened, options = self._store(), self.options
         key = QueueKey(partition.topic, partition.queue_id)
         queue = opened.queues.open(key, partition.is_batch)
-        yield from QueueRows(key, queue, opened.log).read(
-            range(partition.first, partition.last),
-            self._selection,
-            to_arrow_schema(self._schema, timezone="UTC"),
-            loss=opened.loss,
-            fail_on_corrupt=options["onCorrupt"] == "fail",
-            delay_levels_ms=opened.settings.message_delay_levels_ms,
-            max_inflated_bytes=options["maxInflatedBytes"] if options["inflateBodies"] else None,
-            verify_crc=options["verifyCrc"],
-        )
+        inflated = options["maxInflatedBytes"] if options["inflateBodies"] else None
+        try:
+            yield from QueueRows(key, queue, opened.log).read(
+                range(partition.first, partition.last),
+                self._selection,
+                to_arrow_schema(self._schema, timezone="UTC"),
+                loss=opened.loss,
+                fail_on_corrupt=options["onCorrupt"] == "fail",
+                delay_levels_ms=opened.settings.message_delay_levels_ms,
+                max_inflated_bytes=inflated,
+                verify_crc=options["verifyCrc"],
+            )
+        finally:
+            freeze_loaded()
 
 
 class ConsumeQueueBatchReader(_QueueReader, DataSourceReader):

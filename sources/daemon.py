@@ -8,7 +8,6 @@ then (OpenBLAS, jemalloc), and each library handles its own at a fork; we have n
 
 from __future__ import annotations
 
-import gc
 import os
 
 import numpy as np
@@ -19,6 +18,7 @@ import sources.bitmaps
 import store.rows.rows
 import store.runs.packed
 from sources import hangup
+from sources.garbage import freeze_loaded
 from store.log import kernels
 from store.log.cursor import NO_LIMIT
 
@@ -34,9 +34,7 @@ pyspark.daemon.worker = hangup.worker  # manager() looks it up there
 
 if __name__ == "__main__":
     load()
-    # pyspark collects garbage after every task: 60 ms over numba's objects, 1 ms without them
-    gc.collect()
-    gc.freeze()
+    freeze_loaded()
     try:
         pyspark.daemon.manager()
     finally:

@@ -8,7 +8,6 @@ one that a session names here is ``streaming.workerstub``.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import runpy
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from sources.garbage import freeze_loaded
 from streaming import workerstub
 from streaming.withoutpandas import leave_out_pandas
 
@@ -189,8 +189,7 @@ def main(listener: int, directory: str) -> None:
     for name in LOADED:
         importlib.import_module(name)
     sys.modules["sources.daemon"].load()
-    gc.collect()
-    gc.freeze()
+    freeze_loaded()
     server.run()
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
