@@ -88,6 +88,8 @@ _LOCAL = {
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 CONNECT_POLL_SECONDS = 0.01
 CONN_INFO = "conn_info"
+START_SECONDS = 120.0
+"""A JVM that could not start its gateway may live on with some thread of it."""
 END_SECONDS = 20.0
 ARCHIVE_SECONDS = 600.0
 _OF_THE_SCRIPTS = (
@@ -221,11 +223,15 @@ class Jvm:
 
     def address(self) -> tuple[int, str]:
         """Wait for the gateway and return its (port, secret). Raises StoreError where the JVM has
-        ended."""
-        info = Path(self.directory.name) / CONN_INFO
+        ended, or says nothing for ``START_SECONDS``."""
+        info, deadline = Path(self.directory.name) / CONN_INFO, time.monotonic() + START_SECONDS
         while not info.exists():
             if self.process.poll() is not None:
                 raise StoreError(f"Spark does not start: java ended with {self.process.returncode}")
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    f"Spark does not start: java has opened no port within {START_SECONDS:.0f} s"
+                )
             time.sleep(CONNECT_POLL_SECONDS)
         data = info.read_bytes()
         self.directory.cleanup()

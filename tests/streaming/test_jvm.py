@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -50,6 +51,17 @@ def test_a_jvm_that_ends_at_once_is_an_error() -> None:
         assert started is not None
         with pytest.raises(StoreError, match="java ended with 1"):
             started.address()
+
+
+def test_a_jvm_that_opens_no_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose main thread has died lives on, and the run would wait for ever."""
+    monkeypatch.setattr(jvm, "START_SECONDS", 0.1)
+    with jvm.started({}) as started:
+        assert started is not None
+        started.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(StoreError, match="java has opened no port within"):
+            started.address()
+    assert started.process.returncode == -signal.SIGKILL
 
 
 def test_the_end_of_the_block_is_the_end_of_the_jvm() -> None:

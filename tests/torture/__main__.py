@@ -24,18 +24,20 @@ from tests.torture import (
     derivedrot,
     dispatchermachine,
     failingwrites,
+    jvmcalls,
     kills,
     logmachine,
     logrot,
     races,
     shuffledappend,
     sparkcheckpoint,
+    sparkkills,
     torntail,
 )
 
 MODULES = (
     torntail, logrot, derivedrot, sparkcheckpoint, failingwrites, kills, races, shuffledappend,
-    clock, logmachine, dispatchermachine,
+    clock, logmachine, dispatchermachine, sparkkills, jvmcalls,
 )  # fmt: skip
 KINDS: dict[str, ModuleType] = {module.NAME.replace(" ", "-").lower(): module for module in MODULES}
 SHOWN_FAILURES = 20
