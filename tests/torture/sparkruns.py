@@ -28,7 +28,9 @@ NAME = "mixed"
 """Transactions, delayed messages and several topics."""
 TRIGGER = "100k"
 """A batch of this size: a run has about twenty."""
-LONGEST_SECONDS = 300.0
+LOOK_SECONDS = 0.5
+LONGEST_LOOKS = 600
+END_SECONDS = 60.0
 ERROR = "reput: error: "
 
 
@@ -61,8 +63,8 @@ class Run:
         """Wait for its end, and that of the processes of ``tree``, and say how it ended: by itself,
         with one line of ours, or killed."""
         try:
-            _, said = self.process.communicate(timeout=LONGEST_SECONDS)
-            left = not_ended(tree, LONGEST_SECONDS)
+            said = self._wait()
+            left = not_ended(tree, END_SECONDS)
             assert not left, left
         finally:
             for process in tree:
@@ -74,6 +76,16 @@ class Run:
         lines = [line for line in said.splitlines() if line.startswith(ERROR)]
         assert (code, len(lines)) in ((0, 0), (1, 1)), f"exit {code}: {said}"
         return "ended with a line" if lines else "went on"
+
+    def _wait(self) -> str:
+        """Its stderr once it has ended. Looks are counted and not the clock's time: the machine may
+        stand still for minutes."""
+        for _ in range(LONGEST_LOOKS):
+            try:
+                return self.process.communicate(timeout=LOOK_SECONDS)[1]
+            except subprocess.TimeoutExpired:
+                continue
+        raise AssertionError(f"the run hangs: {self.tree()}")
 
 
 class SparkBench:
