@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from store.queue.batchconsumequeue import (
     open_batch_queues,
 )
 from store.queue.consumequeue import QueueKey
+from store.queue.cut import cut_after
 from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
 from store.state.ledger import Ledger, escaped
 
@@ -55,18 +57,21 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         ledger: Ledger,
         *,
         durable_end: int | None,
+        count_units: Callable[[QueueKey, int, int], int | None],
         open_files: Callable[[Path, int], BatchConsumeQueueFiles] = BatchConsumeQueueFiles,
     ) -> None:
         """Set up the writer; no file is opened yet.
 
         ``file_size`` is the bytes of a queue file, a multiple of the unit size (else UsageError,
         once there is a queue). ``durable_end`` is the watermark; units of messages past it are
-        rewritten, and None trusts every unit. ``open_files`` opens a queue's directory;
-        ``upkeep.verify`` passes one that compares instead of writing.
+        rewritten, and None trusts every unit. ``count_units`` returns how many units of a queue
+        the record at (physical offset, size) has (``store.queue.cut``). ``open_files`` opens
+        a queue's directory; ``upkeep.verify`` passes one that compares instead of writing.
         """
         super().__init__(output, BATCH_CONSUME_QUEUE_DIRECTORY, ledger)
         self._file_size = file_size
         self._durable_end = durable_end
+        self._count_units = count_units
         self._open_files = open_files
         self._batch: tuple[int, int] | None = None
         """[start, end) of the batch that is being written; a second try resumes it."""
@@ -138,9 +143,8 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue after the last message that ends at or before ``end_offset``."""
-        for _, files in open_batch_queues(self._output, self._file_size):
-            if not files.ends_by(end_offset):
-                files.clear_from(files.find_end(end_offset))
+        for key, files in open_batch_queues(self._output, self._file_size):
+            cut_after(files, end_offset, partial(self._count_units, key))
         self._queues.clear()
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from store.queue.consumequeue import (
     open_queues,
     open_whole_queue,
 )
+from store.queue.cut import cut_after
 from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
 from store.state.ledger import QUEUE_OFFSET_GAP, Ledger, LedgerEntry, escaped
 
@@ -85,6 +87,7 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         *,
         durable_end: int | None,
         queue_offset_at: Callable[[QueueKey, int, int], int | None],
+        count_units: Callable[[QueueKey, int, int], int | None],
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
         ext_file_size: int | None = None,
         open_files: Callable[[Path, int], ConsumeQueueFiles] = open_whole_queue,
@@ -95,6 +98,7 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         ``file_size`` is the bytes of a queue file, a multiple of the unit size. ``durable_end`` is
         the watermark; units of messages past it are rewritten, and None trusts every unit.
         ``queue_offset_at`` reads the offset in a queue of the record at (physical offset, size).
+        ``count_units`` returns how many units of a queue that record has (``store.queue.cut``).
         ``ext_file_size`` is the bytes of an ext file; with None no ext is built, otherwise runs
         need details. ``open_files`` opens a queue's directory and ``open_ext`` its ext, raising
         QueueFileError; ``upkeep.verify`` passes ones that compare instead of writing.
@@ -103,6 +107,7 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         self._file_size = file_size
         self._durable_end = durable_end
         self._queue_offset_at = queue_offset_at
+        self._count_units = count_units
         self._on_queue_gap = on_queue_gap
         self._ext_file_size = ext_file_size
         self._open_files = open_files
@@ -254,10 +259,9 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue after the last message that ends at or before ``end_offset``."""
-        for _, files in open_queues(self._output, self._file_size):
-            if not files.ends_by(end_offset):
-                # without a message that is the begin of all: the queue may start elsewhere
-                files.clear_from(files.find_end(end_offset))
+        for key, files in open_queues(self._output, self._file_size):
+            # without a message left, all goes: the queue may start elsewhere
+            cut_after(files, end_offset, partial(self._count_units, key))
         self._queues.clear()
         if self._ext_file_size is not None:
             cut_exts(self._output, self._ext_file_size, self._file_size, end_offset)

@@ -110,17 +110,29 @@ class Indexes:
         """Open the writers of both kinds of queues alone."""
         settings = self.settings
 
+        def places(queue: QueueKey, found: Record) -> list[int]:
+            """The record's offsets in a queue; a message may name a light queue twice."""
+            queues = [(found.topic, found.queue_id, found.queue_offset)]
+            queues += light_queues(found, settings.enable_lmq) or ()
+            return [
+                queue_offset
+                for topic, queue_id, queue_offset in queues
+                if (topic_directory(topic), queue_id) == (queue.topic, queue.queue_id)
+            ]
+
         def queue_offset_at(queue: QueueKey, physical_offset: int, size: int) -> int | None:
-            record = log.record_at(physical_offset, size)
-            if not isinstance(record, Record):
+            found = log.record_at(physical_offset, size)
+            # its last unit has the last of the offsets
+            offsets = places(queue, found) if isinstance(found, Record) else []
+            return offsets[-1] if offsets else None
+
+        def count_units(queue: QueueKey, physical_offset: int, size: int) -> int | None:
+            if not log.may_be_torn(physical_offset):
                 return None
-            queues = [(record.topic, record.queue_id, record.queue_offset)]
-            queues += light_queues(record, settings.enable_lmq) or ()
-            # a message may name a light queue twice: its last unit has the last of the offsets
-            for topic, queue_id, queue_offset in reversed(queues):
-                if (topic_directory(topic), queue_id) == (queue.topic, queue.queue_id):
-                    return queue_offset
-            return None
+            if log.stated_size(physical_offset) != size:
+                return 0
+            found = log.record_at(physical_offset, size)
+            return len(places(queue, found)) if isinstance(found, Record) else None
 
         return [
             ConsumeQueueWriter(
@@ -129,6 +141,7 @@ class Indexes:
                 ledger,
                 durable_end=durable_end,
                 queue_offset_at=queue_offset_at,
+                count_units=count_units,
                 on_queue_gap=settings.on_queue_gap,
                 ext_file_size=settings.mapped_file_size_consume_queue_ext
                 if settings.enable_consume_queue_ext
@@ -139,5 +152,6 @@ class Indexes:
                 settings.mapper_file_size_batch_consume_queue,
                 ledger,
                 durable_end=durable_end,
+                count_units=count_units,
             ),
         ]

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.errors import QueueFileError
-from store.queue.mappedfilequeue import MappedFileQueue, data_end
+from store.queue.mappedfilequeue import MappedFileQueue
 from store.queue.unsynced import Unsynced
 
 CONSUME_QUEUE_DIRECTORY = "consumequeue"
@@ -45,7 +45,6 @@ UNITS_PER_READ = 4096
 """End offset for reads without a limit."""
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], UNIT_DTYPE)
 
-_NEAR_BYTES = 8192
 _BEGIN = struct.Struct(">qi")
 """The fields with which units of both kinds begin."""
 if _BEGIN.size != TAGS_CODE_IN_UNIT:
@@ -171,28 +170,6 @@ class QueueFiles(MappedFileQueue):
                 return start + count * self.unit_size
         return self.starts[0] if self.starts else 0
 
-    def ends_by(self, end_offset: int) -> bool:
-        """Whether the last nonzero bytes belong to a message that ends at or before ``end_offset``.
-
-        If so, no unit of a later message exists. False if such bytes are not found soon, and where
-        a file is empty: that one has to go.
-        """
-        if self.empty or not self.starts:
-            return not self.empty
-        with self.path(self.starts[-1]).open("rb", buffering=0) as file:
-            end = min(data_end(file.fileno()), self.file_size)
-            first = max(end - _NEAR_BYTES, 0) // self.unit_size
-            data = os.pread(file.fileno(), _NEAR_BYTES + self.unit_size, first * self.unit_size)
-        units = np.frombuffer(data[: len(data) // self.unit_size * self.unit_size], self.UNIT_DTYPE)
-        used = np.flatnonzero(units != np.zeros(1, self.UNIT_DTYPE))
-        if not len(used):
-            return False
-        last = units[used[-1]]
-        is_unit = 0 < last["size"] < PRE_BLANK_SIZE
-        if used[-1]:
-            is_unit = is_unit and _may_follow(units[used[-1] - 1], last)
-        return bool(is_unit and last["offset"] + last["size"] <= end_offset)
-
     def grown_end(self, known: int, end_offset: int | None) -> int:
         """The result of ``find_end``, given an earlier result ``known``.
 
@@ -263,11 +240,12 @@ class QueueFiles(MappedFileQueue):
         """Whether the last of ``count`` units is complete.
 
         A power cut may keep a page and lose the previous one. A unit on both then loses its first
-        bytes, so that its offset looks small, and the units before it are lost too.
+        bytes, so that its offset looks small, and the units before it are lost too, unless they
+        were durable before: ``store.queue.cut`` asks the log.
         """
         if count < 2:
             return True
-        return _may_follow(*self.units(start, count - 2, 2))
+        return may_follow(*self.units(start, count - 2, 2))
 
     def _are_valid(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
         """bool[n]: whether ``recover`` of this kind of queue continues after each unit."""
@@ -354,7 +332,8 @@ class QueueFiles(MappedFileQueue):
             position, view = position + len(part), view[len(part) :]
 
 
-def _may_follow(before: np.void, last: np.void) -> bool:
+def may_follow(before: np.void, last: np.void) -> bool:
+    """Whether the second of two units may be whole if the first one is."""
     ascends = before["offset"] <= last["offset"] or before["size"] == PRE_BLANK_SIZE
     return bool(before["size"] > 0 and ascends)
 

@@ -22,6 +22,7 @@ from store import fsops
 from store.config import parse_properties, read_store_settings
 from store.errors import NoSpaceError, UsageError
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from store.queue.consumequeue import QueueKey
 from store.queue.queuetype import find_batch_topics
 from store.runs.dispatch import DispatchCounts
 from store.state.ledger import Ledger
@@ -58,8 +59,16 @@ class Work:
         self.ledger = Ledger(self.root / "reput")
         self.writer = BatchConsumeQueueWriter(
             self.root, self.file_size, self.ledger,
-            durable_end=None if adopt else self.durable_end,
+            durable_end=None if adopt else self.durable_end, count_units=self.count_units,
         )  # fmt: skip
+
+    def count_units(self, queue: QueueKey, offset: int, size: int) -> int:
+        """How many units of a queue the messages have that are there."""
+        return sum(
+            (one.topic.decode(), one.queue_id, one.offset, one.end)
+            == (queue.topic, queue.queue_id, offset, offset + size)
+            for one in self.messages
+        )
 
     def dispatch(self, start: int, end: int, rng: random.Random | None = None) -> DispatchCounts:
         return self.writer.write(make_batch(self.messages, start, end, self.topics, rng))
@@ -190,7 +199,7 @@ def test_the_writer_of_consume_queues_leaves_batch_topics_alone(
     fsops.make_directories(output / "reput", output)
     writer = ConsumeQueueWriter(
         output, settings.mapped_file_size_consume_queue, Ledger(output / "reput"),
-        durable_end=0, queue_offset_at=lambda *_: None,
+        durable_end=0, queue_offset_at=lambda *_: None, count_units=lambda *_: None,
     )  # fmt: skip
     counts = writer.write(make_batch(work.messages, 0, work.end, work.topics))
     writer.sync()
@@ -353,6 +362,26 @@ def test_a_cut_queue_holds_what_the_log_still_has(ram_path: Path, seed: int) -> 
     assert work.tree() == {}
     work.run(0, work.end)
     assert (work.tree(), sorted(work.ledger_lines(), key=str)) == (files, lines)
+
+
+@pytest.mark.parametrize("lost", [6, 7, 8, 11])
+def test_a_unit_that_lost_its_first_bytes_is_cut(ram_path: Path, lost: int) -> None:
+    """As a power cut leaves it that took one of its two pages: its offset looks like that of the
+    queue's first message, and so like one before the watermark."""
+    messages = [BatchMessage(100 * number, 100) for number in range(4)]
+    work = Work(messages, TOPICS, 460, ram_path / "output")
+    work.start()
+    work.run(0, work.end)
+    files, _ = expected(work)
+    (path,) = (ram_path / "output" / BATCH_CONSUME_QUEUE_DIRECTORY).rglob("0" * 20)
+    for keep in range(1, 4):
+        whole = path.read_bytes()
+        at = 46 * keep
+        path.write_bytes(whole[:at] + bytes(lost) + whole[at + lost :])
+        work.writer.truncate(100 * keep)
+        assert work.tree() == expected(replace(work, messages=messages[:keep]))[0]
+        work.dispatch(0, work.end)
+        assert work.tree() == files
 
 
 def test_a_file_size_that_splits_units_is_refused(tmp_path: Path) -> None:

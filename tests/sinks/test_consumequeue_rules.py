@@ -17,7 +17,7 @@ from store.errors import QueueFileError, QueueGapError
 from store.queue.unsynced import MAX_OPEN_FILES
 from store.runs.dispatch import DispatchCounts
 from store.state.watermark import Watermark
-from tests.support.outputs import STORE_ID, Output, QueueLog
+from tests.support.outputs import STORE_ID, Output, QueueLog, Setup
 from tests.support.processes import open_files
 from tests.support.wire import PRE_BLANK, UNIT
 
@@ -239,6 +239,47 @@ def test_a_writer_goes_on_after_a_cut(tmp_path: Path, queue_offsets: tuple[int, 
 def test_a_queue_that_is_cut_wholly_is_gone(tmp_path: Path, queue_offsets: tuple[int, ...]) -> None:
     """Its pre-blank too: the log written anew may begin it elsewhere."""
     check_cut(tmp_path, queue_offsets, 0, OnQueueGap.ROCKETMQ)
+
+
+@pytest.mark.parametrize("rest", ["lost", "there"])
+@pytest.mark.parametrize("gap", [OnQueueGap.ROCKETMQ, OnQueueGap.BLANK])
+def test_a_unit_that_lost_its_first_bytes_is_cut(
+    tmp_path: Path, gap: OnQueueGap, rest: str
+) -> None:
+    """A power cut while a queue is cut, or appended to: its next unit lies over two pages, and the
+    first of them has no byte of it. Its offset then looks like one before the watermark, also where
+    it is not smaller than that of the unit before: the log has no such record there."""
+    log = QueueLog(100, blank_gaps=gap is OnQueueGap.BLANK)
+    for queue_offset, queue_id in ((0, 0), (0, 1), (1, 1), (2, 1), (3, 0), (4, 0), (3, 1)):
+        log.append(queue_offset, queue_id)
+    cases = 0
+    for keep, border in enumerate(log.borders()[1:-1], 1):
+        for lost in range(1, 9):
+            setup = log.setup(tmp_path / f"{keep}-{lost}", 100, gap)
+            Output(setup).run(log.plain.end)
+            cases += tear(setup, log.plain.spans[keep][0], lost, rest == "there")
+            output = Output(setup)
+            output.writer.truncate(border)
+            output.dispatch(log.plain.end, start=border)
+            assert setup.queues() == log.model.tree(), (keep, lost)
+            setup.log.close()
+    assert cases
+
+
+def tear(setup: Setup, physical_offset: int, lost: int, is_rest_there: bool) -> bool:
+    """Zero the first bytes of a unit, and all units after it unless they are there; whether its
+    offset has changed."""
+    for path in sorted((setup.root / "consumequeue").rglob("0*")):
+        if not path.is_file():
+            continue
+        data = path.read_bytes()
+        for at in range(0, len(data), UNIT.size):
+            offset, size, _ = UNIT.unpack_from(data, at)
+            if (offset, size < 1 << 20) == (physical_offset, True) and size:
+                rest = data[at + lost :] if is_rest_there else data[at + lost : at + UNIT.size]
+                path.write_bytes((data[:at] + bytes(lost) + rest).ljust(len(data), b"\0"))
+                return any(data[at : at + lost])
+    raise AssertionError(f"no unit of {physical_offset}")
 
 
 def test_a_queue_cut_wholly_may_begin_earlier(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from store import fsops
 from store.config import OnQueueGap
 from store.log import record
 from store.log.commitlog import CommitLog
+from store.log.record import Record
+from store.queue.consumequeue import QueueKey, topic_directory
 from store.runs.dispatch import DispatchBatch, DispatchCounts
 from store.runs.scan import scan_in_one_piece
 from store.state.ledger import FILE_NAME, Ledger
@@ -44,6 +46,14 @@ class Setup:
     def state(self) -> Path:
         """The output's state directory."""
         return self.root / "reput"
+
+    def count_units(self, queue: QueueKey, offset: int, size: int) -> int:
+        """How many units of a queue the record there has, of which none is a light queue's."""
+        found = self.log.record_at(offset, size)
+        return int(
+            isinstance(found, Record)
+            and (topic_directory(found.topic), found.queue_id) == (queue.topic, queue.queue_id)
+        )
 
     def batch(self, start: int, end: int) -> DispatchBatch:
         """The batch of a range that begins and ends at records."""
@@ -88,6 +98,7 @@ class Output:
             self.ledger,
             durable_end=None if adopt else self.position,
             queue_offset_at=lambda _, offset, __: setup.queue_offsets.get(offset),
+            count_units=setup.count_units,
             on_queue_gap=setup.on_queue_gap,
             ext_file_size=setup.ext_file_size,
         )

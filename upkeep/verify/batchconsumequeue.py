@@ -64,7 +64,12 @@ class BatchConsumeQueueVerifier(QueueVerifier[ComparedBatchQueue]):
         """
         super().__init__(output, ComparedBatchQueue, checked_file_size(file_size), log)
         self._writer = BatchConsumeQueueWriter(
-            output, file_size, ledger, durable_end=None, open_files=self._take
+            output,
+            file_size,
+            ledger,
+            durable_end=None,
+            count_units=lambda *_: None,
+            open_files=self._take,
         )
 
     def _open(self, directory: Path, first: Run | None) -> ComparedBatchQueue:

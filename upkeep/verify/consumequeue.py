@@ -151,6 +151,7 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
             ledger,
             durable_end=None,
             queue_offset_at=lambda _key, _offset, _size: None,
+            count_units=lambda *_: None,
             on_queue_gap=on_queue_gap,
             open_files=self._take,
             open_ext=_ext_of,

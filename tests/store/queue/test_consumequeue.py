@@ -27,6 +27,7 @@ from store.queue.consumequeue import (
     rounded_file_size,
     topic_directory,
 )
+from store.queue.cut import ends_by
 from store.queue.unsynced import UnsyncedFiles
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.processes import open_files
@@ -99,7 +100,7 @@ def test_golden_queues_end_at_a_watermark(
             expected = sum(end <= watermark for end in ends)
             assert files.find_end(watermark) == expected * 20
             # files that are not sparse may be looked at more closely
-            assert expected == len(units) or not files.ends_by(watermark)
+            assert expected == len(units) or not ends_by(files, watermark, lambda *_: None)
             last = files.last_unit(expected * 20)
             assert last == (units[expected - 1][:2] if expected else None)
 
@@ -161,7 +162,9 @@ def check_find_end(tmp_path: Path, seed: int, case: int, *, gaps: bool) -> None:
         assert end > max(durable, default=-1), place
         assert end <= min(beyond, default=1 << 60), place
         # a queue of blanks alone may be looked at more closely
-        assert files.ends_by(watermark) == (not beyond and (bool(real) or not units)), place
+        assert ends_by(files, watermark, lambda *_: None) == (
+            not beyond and (bool(real) or not units)
+        ), place
         last = files.last_unit(end * 20)
         assert last == (units[durable[-1] - first][:2] if durable else None), place
 
@@ -296,7 +299,7 @@ def test_a_cut_removes_empty_files(tmp_path: Path) -> None:
             write_queue(directory, 100, units)
         (directory / file_name(100)).touch()
         files = ConsumeQueueFiles(directory, 100)
-        assert not files.ends_by(1000)
+        assert not ends_by(files, 1000, lambda *_: None)
         files.clear_from(20 * len(units))
         assert len(list(directory.iterdir())) == len(units)
 
