@@ -20,13 +20,15 @@ from store.config import StoreSettings
 from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
 from store.log.commitlog import CommitLog
 from store.log.lightqueues import light_queues
-from store.log.record import Record
+from store.log.record import Record, Status
 from store.queue.consumequeue import QueueKey, topic_directory
 from store.queue.queuetype import find_batch_topics
 from store.runs.dispatch import BatchSettings, DispatchBatch, IndexWriter, Wanted
 from store.runs.scan import scan_in_one_piece
 from store.state.ledger import Ledger
 from streaming.config import DispatcherConfig
+
+NO_RECORD = (Status.BAD_MAGIC, Status.BLANK, Status.BAD_BLANK, Status.BAD_FILE_END)
 
 logger = logging.getLogger("reput")
 
@@ -110,10 +112,10 @@ class Indexes:
         """Open the writers of both kinds of queues alone."""
         settings = self.settings
 
-        def places(queue: QueueKey, found: Record) -> list[int]:
+        def places(queue: QueueKey, found: Record, enable_lmq: bool) -> list[int]:
             """The record's offsets in a queue; a message may name a light queue twice."""
             queues = [(found.topic, found.queue_id, found.queue_offset)]
-            queues += light_queues(found, settings.enable_lmq) or ()
+            queues += light_queues(found, enable_lmq) or ()
             return [
                 queue_offset
                 for topic, queue_id, queue_offset in queues
@@ -123,16 +125,19 @@ class Indexes:
         def queue_offset_at(queue: QueueKey, physical_offset: int, size: int) -> int | None:
             found = log.record_at(physical_offset, size)
             # its last unit has the last of the offsets
-            offsets = places(queue, found) if isinstance(found, Record) else []
-            return offsets[-1] if offsets else None
+            known = isinstance(found, Record) and places(queue, found, settings.enable_lmq)
+            return known[-1] if known else None
 
         def count_units(queue: QueueKey, physical_offset: int, size: int) -> int | None:
             if not log.may_be_torn(physical_offset):
                 return None
-            if log.stated_size(physical_offset) != size:
-                return 0
-            found = log.record_at(physical_offset, size)
-            return len(places(queue, found)) if isinstance(found, Record) else None
+            found = log.record_starting_at(physical_offset)
+            if isinstance(found, Record):
+                # the setting may have been another one
+                counts = [len(places(queue, found, enable_lmq)) for enable_lmq in (False, True)]
+                return max(counts) if found.total_size == size else 0
+            # a damaged record has its unit; where none begins, no unit may lead
+            return 0 if found.status in NO_RECORD else None
 
         return [
             ConsumeQueueWriter(

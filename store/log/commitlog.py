@@ -340,12 +340,12 @@ class CommitLog:
     def may_be_torn(self, offset: int) -> bool:
         """Whether a physical offset in a queue may be one whose first bytes a power cut has lost.
 
-        It is none where it has as many bytes as those of the newest file, nor can the log tell for
-        a part that is gone.
+        It is none where it has as many bytes as those of the newest file, and the log cannot tell
+        where a file is gone.
         """
         newest = self.segments[-1].start + self.file_size if self.segments else 0
         is_short = not offset >> (max(newest.bit_length() - 1, 0) // 8 * 8)
-        return is_short and offset >= self.min_offset
+        return is_short and self.segment_at(offset) is not None
 
     def store_time(self, offset: int) -> int:
         """storeTimestamp of the record that begins at ``offset``, ms; NO_TIME if no file has its
