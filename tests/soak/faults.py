@@ -22,23 +22,18 @@ from store.state.watermark import USED_SIZE as SLOT_USED_SIZE
 from tests.soak.site import END_SECONDS, TREES, Site, SoakError, Started, free_port
 from tests.support.cli import kill_tree
 from tests.support.file_damage import damage_file
+from tests.support.processes import name_of
 
 STATE = "reput"
 LONGEST_PAUSE = 8.0
 
 
 def _java(run: Started) -> psutil.Process | None:
-    return next((process for process in run.tree() if _name(process) == "java"), None)
-
-
-def _name(process: psutil.Process) -> str:
-    with suppress(psutil.NoSuchProcess):
-        return str(process.name())
-    return ""
+    return next((process for process in run.tree() if name_of(process) == "java"), None)
 
 
 def _workers(run: Started) -> list[psutil.Process]:
-    return [one for one in run.tree()[1:] if _name(one) not in ("java", "")]
+    return [one for one in run.tree()[1:] if name_of(one) not in ("java", "")]
 
 
 def kill_the_tree(site: Site, _rng: random.Random) -> str:

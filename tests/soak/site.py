@@ -27,7 +27,7 @@ from store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
 from tests.soak.consumer import Consumer
 from tests.soak.madelog import FILE_SIZE, write_settings
 from tests.support.cli import REPUT, ROOT, kill_tree
-from tests.support.processes import not_ended
+from tests.support.processes import not_ended, process_tree
 from tests.support.smalldisk import SmallDisk
 
 DISK_BYTES = 512 << 20
@@ -64,10 +64,7 @@ class Started:
 
     def tree(self) -> list[psutil.Process]:
         """The processes below it, and it."""
-        with suppress(psutil.NoSuchProcess):
-            root = psutil.Process(self.process.pid)
-            return [root, *root.children(recursive=True)]
-        return []
+        return process_tree(self.process.pid)
 
 
 def free_port() -> int:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from reput.cli import main
-from tests.support.processes import not_ended
+from tests.support.processes import not_ended, process_tree
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 REPUT = [sys.executable, "-m", "reput"]
@@ -108,11 +108,7 @@ def on_terminal(command: list[str], term: str, columns: int) -> str:
 
 def kill_tree(pid: int) -> None:
     """SIGKILL for a process and everything that it started, workers in other groups too."""
-    try:
-        root = psutil.Process(pid)
-        tree = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
+    tree = process_tree(pid)
     for process in tree:
         try:
             process.kill()

@@ -36,6 +36,21 @@ def open_files(below: Path) -> int:
     return found
 
 
+def process_tree(pid: int) -> list[psutil.Process]:
+    """A process, first, and all below it; none once it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def name_of(process: psutil.Process) -> str:
+    """The name of its program; empty once it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return str(process.name())
+    return ""
+
+
 def not_ended(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Wait for processes to end, and return those that did not.
 

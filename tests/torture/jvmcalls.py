@@ -12,7 +12,7 @@ from pathlib import Path
 
 from store.errors import UsageError
 from streaming.jvm import find_java
-from tests.torture.sparkruns import bench_of
+from tests.torture.sparkruns import SparkBench
 
 NAME = "jvm calls"
 CASES = 300
@@ -42,7 +42,7 @@ exec {strace} -D -f --seccomp-bpf -qq -o {log} -e trace={calls} \\
 def run(directory: Path, seed: int, case: int) -> str:
     """One run in which calls fail, then one that nobody disturbs."""
     rng = random.Random(f"{seed} {case}")
-    bench = bench_of(directory)
+    bench = SparkBench(directory)
     calls = rng.choice(list(CALLS))
     when = int(LATEST ** rng.random())
     home, log = bench.directory / "java", bench.directory / "calls"
@@ -61,9 +61,8 @@ def _lay_java(home: Path, log: Path, calls: str, error: str, when: int) -> None:
         raise UsageError("failing calls of the JVM need strace: apt-get install strace")
     java = find_java().resolve()
     script = home / "bin" / "java"
-    if not script.exists():
-        script.parent.mkdir(parents=True)
-        (home / "lib").symlink_to(java.parent.parent / "lib")
+    script.parent.mkdir(parents=True)
+    (home / "lib").symlink_to(java.parent.parent / "lib")
     script.write_text(
         SCRIPT.format(strace=strace, log=log, calls=calls, error=error, when=when, java=java)
     )

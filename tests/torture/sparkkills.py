@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 
 from tests.support.cli import kill_tree
+from tests.support.processes import name_of
 from tests.torture import Several
-from tests.torture.sparkruns import Run, bench_of
+from tests.torture.sparkruns import Run, SparkBench
 
 NAME = "spark kills"
 CASES = 120
@@ -26,7 +27,7 @@ POLL_SECONDS = 0.002
 def run(directory: Path, seed: int, case: int) -> str:
     """One to four kills, then a run that nobody disturbs."""
     rng = random.Random(f"{seed} {case}")
-    bench, outcomes = bench_of(directory), list[str]()
+    bench, outcomes = SparkBench(directory), list[str]()
     for _ in range(rng.randint(1, 4)):
         outcomes.append(_kill(bench.start(), rng))
     bench.check()
@@ -49,17 +50,10 @@ def _kill(run: Run, rng: random.Random) -> str:
     elif target == "driver":
         run.process.kill()
     else:
-        named = [one for one in tree[1:] if (_name(one) == "java") == (target == "jvm")]
+        named = [one for one in tree[1:] if (name_of(one) == "java") == (target == "jvm")]
         met = bool(named) and _kill_one(rng.choice(named))
     ended = run.end(tree, may_be_killed=target in ("tree", "driver"))
     return f"{target}: {ended if met else 'not there'}"
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return str(process.name())
-    except psutil.NoSuchProcess:
-        return ""
 
 
 def _kill_one(process: psutil.Process) -> bool:

@@ -21,7 +21,7 @@ from store.state.built import settings_of
 from store.state.watermark import read_watermark
 from tests.support.cli import REPUT, ROOT, kill_tree, reput
 from tests.support.golden import difference, unpack_golden
-from tests.support.processes import not_ended
+from tests.support.processes import not_ended, process_tree
 from upkeep.verify.run import verify
 
 NAME = "mixed"
@@ -47,12 +47,8 @@ class Run:
         )  # fmt: skip
 
     def tree(self) -> list[psutil.Process]:
-        """The run and all processes below it; empty once it has ended."""
-        try:
-            root = psutil.Process(self.process.pid)
-            return [root, *root.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
+        """The run and all processes below it; none once it has ended."""
+        return process_tree(self.process.pid)
 
     def sequence(self) -> int:
         """How often the output's watermark was written, by this run or earlier ones."""
@@ -89,9 +85,11 @@ class Run:
 
 
 class SparkBench:
-    """One store; each case begins with an empty output."""
+    """One store without an output."""
 
     def __init__(self, directory: Path) -> None:
+        """``directory`` is emptied."""
+        shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         self.directory = directory
         self.store, self.output = unpack_golden(NAME, directory), directory / "output"
@@ -99,10 +97,6 @@ class SparkBench:
     def start(self, environment: Mapping[str, str] | None = None) -> Run:
         """Start a run."""
         return Run(self.store, self.output, environment or {})
-
-    def empty(self) -> None:
-        """Remove the output of an earlier case."""
-        shutil.rmtree(self.output, ignore_errors=True)
 
     def check(self) -> None:
         """Let an undisturbed run do what is left, and compare."""
@@ -115,14 +109,3 @@ class SparkBench:
         assert found.index_entries > 0
         assert not (self.output / STATE_DIRECTORY / "quarantine.jsonl").exists()
         assert not (self.output / STATE_DIRECTORY / "abort").exists()
-
-
-_benches: dict[Path, SparkBench] = {}
-
-
-def bench_of(directory: Path) -> SparkBench:
-    """The bench of a kind's directory, with an empty output."""
-    if directory not in _benches:
-        _benches[directory] = SparkBench(directory)
-    _benches[directory].empty()
-    return _benches[directory]
