@@ -32,20 +32,15 @@ from store.index.indexfile import (
 )
 from store.log import record
 from store.log.commitlog import CommitLog
-from store.log.lightqueues import light_queues
 from store.log.record import Record
 from store.queue.batchconsumequeue import BatchConsumeQueueFiles, open_batch_queues
-from store.queue.consumequeue import (
-    QueueFiles,
-    QueueKey,
-    open_queues,
-    topic_directory,
-)
+from store.queue.consumequeue import QueueFiles, QueueKey, open_queues
 from store.queue.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     ConsumeQueueExtFiles,
     is_ext_addr,
 )
+from store.queue.placement import queue_offsets_of_any_setting
 from store.state.output import fingerprint, is_same_log
 from store.state.watermark import Watermark
 
@@ -238,18 +233,10 @@ class _Queue:
         """Return whether a record goes into this queue, its own or one that its properties name,
         and may stand at this index: gaps in queue offsets are closed up, and offset 0 is appended
         anywhere."""
-        own = found.topic, found.queue_id, found.queue_offset
-        return self._holds(index, own) or any(
-            self._holds(index, light)
-            for enable_lmq in (False, True)
-            for light in light_queues(found, enable_lmq) or ()
-        )
-
-    def _holds(self, index: int, place: tuple[bytes, int, int]) -> bool:
-        topic, queue_id, queue_offset = place
-        is_batch = isinstance(self._files, BatchConsumeQueueFiles)
-        is_this = (topic_directory(topic), queue_id) == (self._key.topic, self._key.queue_id)
-        return is_this and (is_batch or queue_offset >= index or queue_offset == 0)
+        without, with_lmq = queue_offsets_of_any_setting(found, self._key)
+        if isinstance(self._files, BatchConsumeQueueFiles):
+            return bool(without or with_lmq)
+        return any(offset >= index or offset == 0 for offset in without + with_lmq)
 
     def first_offset_that_differs(self) -> int | None:
         """Return the physical offset of the first unit that disagrees with the log; None without

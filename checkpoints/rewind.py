@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from checkpoints.history import History, read_history
 from checkpoints.reconcile import Plan, spark_position
 from store.errors import CommitLogError, StoreError, UsageError
 from store.log.commitlog import CommitLog, is_mapped_file_name
-from store.log.lightqueues import light_queues
 from store.log.places import first_at_or_after, last_record_before, pass_over
 from store.log.record import Record
 from store.queue.batchconsumequeue import BatchConsumeQueueFiles, open_batch_queues
@@ -30,8 +30,9 @@ from store.queue.consumequeue import (
     QueueFiles,
     QueueKey,
     open_queues,
-    topic_directory,
 )
+from store.queue.cut import whole_end
+from store.queue.placement import count_units, queue_offsets
 from store.state.ledger import QUEUE_OFFSET_GAP, LedgerEntry, read_entries
 from store.state.output import fingerprint
 from store.state.watermark import Watermark
@@ -229,7 +230,8 @@ def _cut_queues(log: CommitLog, built: Built, offset: int, end: int) -> _Cut:
     )
     cut, lost, possible = _Cut(), "", offset
     for key, files in queues:
-        kept, last = files.find_end(offset), files.find_end(end)
+        units_of = partial(count_units, log, key)
+        kept, last = (whole_end(files, position, units_of) for position in (offset, end))
         is_emptied = last > kept == files.starts[0]
         first = _first_unit(files) if is_emptied else None
         # blank units before the first message of a queue are not counted
@@ -273,8 +275,4 @@ def _stands_by_itself(log: CommitLog, key: QueueKey, files: QueueFiles, unit: _U
     found = log.record_at(unit.offset, unit.size)
     if isinstance(files, BatchConsumeQueueFiles) or not isinstance(found, Record):
         return False
-    own = found.topic, found.queue_id, found.queue_offset
-    return any(
-        (topic_directory(topic), queue_id, queue_offset) == (key.topic, key.queue_id, unit.index)
-        for topic, queue_id, queue_offset in (own, *(light_queues(found, True) or ()))
-    )
+    return unit.index in queue_offsets(found, key, enable_lmq=True)

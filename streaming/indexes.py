@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from sinks.batchconsumequeue import BatchConsumeQueueWriter
@@ -19,16 +20,14 @@ from sources.bitmaps import BitMaps
 from store.config import StoreSettings
 from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
 from store.log.commitlog import CommitLog
-from store.log.lightqueues import light_queues
-from store.log.record import Record, Status
-from store.queue.consumequeue import QueueKey, topic_directory
+from store.log.record import Record
+from store.queue.consumequeue import QueueKey
+from store.queue.placement import count_units, queue_offsets
 from store.queue.queuetype import find_batch_topics
 from store.runs.dispatch import BatchSettings, DispatchBatch, IndexWriter, Wanted
 from store.runs.scan import scan_in_one_piece
 from store.state.ledger import Ledger
 from streaming.config import DispatcherConfig
-
-NO_RECORD = (Status.BAD_MAGIC, Status.BLANK, Status.BAD_BLANK, Status.BAD_FILE_END)
 
 logger = logging.getLogger("reput")
 
@@ -112,32 +111,12 @@ class Indexes:
         """Open the writers of both kinds of queues alone."""
         settings = self.settings
 
-        def places(queue: QueueKey, found: Record, enable_lmq: bool) -> list[int]:
-            """The record's offsets in a queue; a message may name a light queue twice."""
-            queues = [(found.topic, found.queue_id, found.queue_offset)]
-            queues += light_queues(found, enable_lmq) or ()
-            return [
-                queue_offset
-                for topic, queue_id, queue_offset in queues
-                if (topic_directory(topic), queue_id) == (queue.topic, queue.queue_id)
-            ]
-
         def queue_offset_at(queue: QueueKey, physical_offset: int, size: int) -> int | None:
             found = log.record_at(physical_offset, size)
-            # its last unit has the last of the offsets
-            known = isinstance(found, Record) and places(queue, found, settings.enable_lmq)
-            return known[-1] if known else None
-
-        def count_units(queue: QueueKey, physical_offset: int, size: int) -> int | None:
-            if not log.may_be_torn(physical_offset):
+            if not isinstance(found, Record):
                 return None
-            found = log.record_starting_at(physical_offset)
-            if isinstance(found, Record):
-                # the setting may have been another one
-                counts = [len(places(queue, found, enable_lmq)) for enable_lmq in (False, True)]
-                return max(counts) if found.total_size == size else 0
-            # a damaged record has its unit; where none begins, no unit may lead
-            return 0 if found.status in NO_RECORD else None
+            # its last unit has the last of the offsets
+            return next(reversed(queue_offsets(found, queue, settings.enable_lmq)), None)
 
         return [
             ConsumeQueueWriter(
@@ -146,7 +125,7 @@ class Indexes:
                 ledger,
                 durable_end=durable_end,
                 queue_offset_at=queue_offset_at,
-                count_units=count_units,
+                count_units=partial(count_units, log),
                 on_queue_gap=settings.on_queue_gap,
                 ext_file_size=settings.mapped_file_size_consume_queue_ext
                 if settings.enable_consume_queue_ext
@@ -157,6 +136,6 @@ class Indexes:
                 settings.mapper_file_size_batch_consume_queue,
                 ledger,
                 durable_end=durable_end,
-                count_units=count_units,
+                count_units=partial(count_units, log),
             ),
         ]

@@ -25,7 +25,7 @@ _NEAR_BYTES = 8192
 def cut_after(files: QueueFiles, end_offset: int, count_units: CountUnits) -> None:
     """Remove all units of messages that end after ``end_offset``, whole or torn, durably."""
     if not ends_by(files, end_offset, count_units):
-        files.clear_from(_whole_end(files, end_offset, count_units))
+        files.clear_from(whole_end(files, end_offset, count_units))
 
 
 def ends_by(files: QueueFiles, end_offset: int, count_units: CountUnits) -> bool:
@@ -55,8 +55,8 @@ def ends_by(files: QueueFiles, end_offset: int, count_units: CountUnits) -> bool
     return not _is_torn(files, start // size + first + int(used[-1]), count_units)
 
 
-def _whole_end(files: QueueFiles, end_offset: int, count_units: CountUnits) -> int:
-    """The result of ``find_end``, without a last unit that is torn."""
+def whole_end(files: QueueFiles, end_offset: int, count_units: CountUnits) -> int:
+    """The result of ``files.find_end(end_offset)``, without a last unit that is torn."""
     end = files.find_end(end_offset)
     index, begin = end // files.unit_size - 1, (files.starts or [0])[0] // files.unit_size
     if index < begin or not _is_torn(files, index, count_units):

@@ -34,6 +34,7 @@ def workloads(ram_path: Path) -> Iterator[Workloads]:
         ("repair", 0.1, 50),
         ("rebuild", 0.0, 80),
         ("rewind", None, 60),
+        ("crashed_rewind", None, 60),
     ],
 )
 def test_a_power_cut_changes_nothing(

@@ -21,6 +21,7 @@ import pytest
 
 import upkeep.checkpoints
 import upkeep.rebuild
+from checkpoints import STATE_DIRECTORY
 from checkpoints.rewind import Target
 from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.log.cursor import LogTail
@@ -420,9 +421,7 @@ class Workloads:
             dispatch(self._config(), self.cuts, with_spark_files=True)
 
         def run(note: Note) -> None:
-            settings = settings_of(self.output, read_store_settings(self.log.root))
-            target = Target(offset=start)
-            upkeep.checkpoints.rewind(settings, self.output, None, target, apply=True)
+            self._rewind(start)
             note(DONE, True)
 
         def resume(_told: Told, _note: Note) -> None:
@@ -430,6 +429,34 @@ class Workloads:
 
         wanted = self._undisturbed(self.log.root)
         yield Work("rewind", self.log.root, lay, run, resume, self.outcome, [wanted])
+
+    def crashed_rewind(self) -> Iterator[Work]:
+        """A run is cut short, and its output is taken back to a record of the first batch, where it
+        is what a run leaves that ended there, before the next run goes on."""
+        kept, spans = RECORDS - 1, self.log.plain.spans
+        front = self._grown("front", "main", kept)
+        wanted = {**self._undisturbed(self.log.root), "rewound": self._undisturbed(front.root)}
+        rewound = wanted["rewound"]
+
+        def resume(_told: Told, _note: Note) -> None:
+            nonlocal rewound
+            found, start = read_watermark(self.output / STATE_DIRECTORY), spans[kept][0]
+            rewound = wanted["rewound"]
+            if found is not None and found.end_offset > start:
+                self._rewind(start)
+                rewound = self.outcome()
+            dispatch(self._config())
+
+        yield Work(
+            "crashed rewind", self.log.root, self._clear,
+            lambda note: self._dispatch(note, self._config()), resume,
+            lambda: {**self.outcome(), "rewound": rewound}, [wanted],
+        )  # fmt: skip
+
+    def _rewind(self, offset: int) -> None:
+        settings = settings_of(self.output, read_store_settings(self.log.root))
+        target = Target(offset=offset)
+        upkeep.checkpoints.rewind(settings, self.output, None, target, apply=True)
 
     def verify(self, store: Path, *, repair: bool = False) -> Verification:
         """The output against a log."""

@@ -34,7 +34,7 @@ from tests.support.grown_log import SETTINGS, GrownLog
 from tests.support.outputs import QueueLog
 from tests.support.processes import is_killed_at
 from tests.support.sparkless import dispatch, running
-from tests.support.wire import file_name
+from tests.support.wire import UNIT, file_name
 from upkeep.checkpoints import Rewound, check, prune, read_batch, read_positions, rewind
 
 MESSAGES, DAMAGED = 40, 17
@@ -130,6 +130,19 @@ def test_a_rewound_output_is_what_a_run_leaves_that_ended_there(place: Place) ->
         place.dispatch()
         assert place.outcome() == whole, start
     assert place.output.verify().differences == ()
+
+
+def test_a_torn_unit_is_not_the_last_that_is_kept(place: Place) -> None:
+    """A power cut has left a queue with one unit, whose offset lost its first bytes. It looks like
+    one of a message that is kept, later than all others; the log has none there."""
+    (start, end), (second, _) = place.spans[:2]
+    unit = UNIT.pack(start + 1, end - start - 1, 0)
+    path = place.root / "consumequeue" / "torn" / "0" / file_name(0)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(unit.ljust(SETTINGS["mappedFileSizeConsumeQueue"], b"\0"))
+    place.config.abort_file.write_bytes(b"")
+    place.rewind(second)
+    assert comparable(place.outcome()) == comparable(ended_at(place, second))
 
 
 def test_a_dry_run_says_what_is_cut_and_changes_nothing(place: Place) -> None:
