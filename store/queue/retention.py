@@ -3,9 +3,9 @@
 The removal is planned by reading only, with a function for each kind of file (RocketMQ 5.3.3
 ``MappedFileQueue.deleteExpiredFileByOffset``, ``ConsumeQueueExt.truncateByMinAddress``,
 ``ConsumeQueueStore.cleanExpired``, ``IndexService.deleteExpiredFile``; formats.md §5, §6, §8).
-Files are removed oldest first, so a crash in between leaves a shorter queue without a hole. A
-reader derives a queue's min offset from the log, not from the files:
-``ConsumeQueueFiles.min_offset_in_queue``.
+Files are removed oldest first, each durably before the next one, so a crash in between leaves a
+shorter queue without a hole. A reader derives a queue's min offset from the log, not from the
+files: ``ConsumeQueueFiles.min_offset_in_queue``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from store.queue.consumequeue import (
     ConsumeQueueFiles,
     QueueFiles,
     QueueKey,
+    list_queues,
     open_queues,
 )
 from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
@@ -125,28 +126,32 @@ def expired_ext_files(
 def unused_queues(
     output: Path, settings: StoreSettings, log_min_offset: int, durable_end: int | None
 ) -> Iterator[QueueKey]:
-    """Queues whose last message ends before the log; RocketMQ's own topics stay."""
-    for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
+    """Queues whose last message ends before the log; RocketMQ's own topics stay. So are those that
+    a power cut has left without a file, or with an ext alone, while they were removed."""
+    queues = dict(open_queues(output, settings.mapped_file_size_consume_queue))
+    for key, files in queues.items():
         last = files.last_unit(files.find_end(durable_end))
-        if last is not None and sum(last) < log_min_offset and not is_system_topic(key.topic):
+        is_unused = sum(last) < log_min_offset if last is not None else not files.starts
+        if is_unused and not is_system_topic(key.topic):
             yield key
+    exts = list_queues(output / CONSUME_QUEUE_EXT_DIRECTORY)
+    yield from (key for key in exts if key not in queues and not is_system_topic(key.topic))
 
 
 def remove_files(files: Iterable[ExpiredFile]) -> int:
     """Durably remove planned files; return the bytes. Raises OutputError, SyncError."""
     size = 0
-    directories: dict[Path, None] = {}
     for file in files:
         fsops.unlink(file.path)
-        directories[file.path.parent] = None
+        # each by itself: a power cut could undo one removal, and leave a later one as a hole
+        fsops.sync_directory(file.path.parent)
         size += file.size
-    for directory in directories:
-        fsops.sync_directory(directory)
     return size
 
 
 def remove_queue(output: Path, settings: StoreSettings, key: QueueKey) -> None:
-    """Remove a queue with its directories (``ConsumeQueue.destroy``). Raises OutputError."""
+    """Remove a queue with its directories (``ConsumeQueue.destroy``), the ext last: a queue must
+    not lose what its units point to. Raises OutputError, SyncError."""
     root = output / CONSUME_QUEUE_DIRECTORY / key.relative_path
     queue = ConsumeQueueFiles(root, settings.mapped_file_size_consume_queue)
     for files in (queue, _open_ext(output, settings, key)):

@@ -31,6 +31,7 @@ def workloads(ram_path: Path) -> Iterator[Workloads]:
         ("cut_log", 0.1, 80),
         ("long_cut", 0.1, 60),
         ("retention", 0.1, 60),
+        ("expiry", 0.1, 60),
         ("repair", 0.1, 50),
         ("rebuild", 0.0, 80),
         ("rewind", None, 60),

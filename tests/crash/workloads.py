@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 import upkeep.checkpoints
+import upkeep.expiry
 import upkeep.rebuild
 from checkpoints import STATE_DIRECTORY
 from checkpoints.rewind import Target
@@ -31,10 +32,20 @@ from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from streaming.followers import Followers
 from streaming.progress import Progress
-from tests.support.crash_images import DELIVERED, DONE, WATERMARK, Case, Outcome, Told, outcome
+from tests.support.crash_images import (
+    DELIVERED,
+    DERIVED,
+    DONE,
+    WATERMARK,
+    Case,
+    Outcome,
+    Told,
+    outcome,
+)
 from tests.support.grown_log import SETTINGS, GrownLog
 from tests.support.recorder import Recorder
 from tests.support.sparkless import dispatch
+from upkeep.expiry import Expiry
 from upkeep.verify.run import Verification, verify
 
 SIZES = (SETTINGS["maxHashSlotNum"], SETTINGS["maxIndexNum"])
@@ -373,12 +384,9 @@ class Workloads:
             yield self._work(f"second run, {log.name}", lay, self.log.root, log, wanted)
 
     def retention(self) -> Iterator[Work]:
-        """The log has lost its first file, and the run removes the queue files of its messages."""
-        whole = self._grown("retained", "retained", 60)
-        log = self._stores / "without front" / whole.root.name
-        shutil.copytree(whole.root, log)
-        min((log / "commitlog").iterdir()).unlink()
-        lay = self._begin_with(whole.root, retention=True)
+        """The log has only its last file, and the run removes queue files of earlier messages."""
+        whole, log, more = self._without_front("retained")
+        lay = self._begin_with(whole, retention=True)
         config = self._config(log, retention=True)
         lay()
         dispatch(config)
@@ -386,6 +394,65 @@ class Workloads:
             "retention", log, lay, lambda note: self._dispatch(note, config),
             lambda *_: dispatch(config), self.outcome, [self.outcome()],
         )  # fmt: skip
+        yield self._then_more("retention", lay, lambda note: self._dispatch(note, config), more)
+
+    def expiry(self) -> Iterator[Work]:
+        """The same, but these files, and queues without a message, are removed on request."""
+        whole, log, more = self._without_front("expired")
+        lay = self._begin_with(whole)
+
+        def expire() -> Expiry:
+            settings = settings_of(self.output, read_store_settings(log))
+            return upkeep.expiry.expire(settings, self.output, apply=True, remove_unused=True)
+
+        def run(note: Note) -> None:
+            expire()
+            note(DONE, True)
+
+        def resume(told: Told, _note: Note) -> None:
+            if DONE not in told:
+                expire()
+            dispatch(self._config(log))
+
+        lay()
+        expired = expire()
+        assert expired.files and expired.unused_queues
+        dispatch(self._config(log))
+        yield Work("expiry", log, lay, run, resume, self.outcome, [self.outcome()])
+        yield self._then_more("expiry", lay, run, more)
+
+    def _without_front(self, name: str) -> tuple[Path, Path, Path]:
+        """A long log, the same without all files but the last, and that one with more messages for
+        each queue."""
+        log = self._grown(name, "retained", 120)
+        names = sorted(path.name for path in (log.root / "commitlog").iterdir())
+
+        def rest(kind: str) -> Path:
+            place = self._stores / kind / log.root.name
+            shutil.copytree(log.root, place)
+            for file in names[:-1]:
+                (place / "commitlog" / file).unlink()
+            return place
+
+        whole = self._stores / "whole" / log.root.name
+        shutil.copytree(log.root, whole)
+        found = whole, rest("without front")
+        log.grow(20)
+        return *found, rest("without front, with more")
+
+    def _then_more(
+        self, name: str, lay: Callable[[], None], run: Callable[[Note], None], log: Path
+    ) -> Work:
+        """The next run has more messages, whatever was removed."""
+
+        def differences() -> Outcome:
+            return dict.fromkeys(DERIVED, ()) | {"differences": self.verify(log).differences}
+
+        def resume(*_: object) -> None:
+            dispatch(self._config(log))
+
+        accepted = dict.fromkeys(DERIVED, ()) | {"differences": ()}
+        return Work(f"{name}, then more", log, lay, run, resume, differences, [accepted])
 
     def repair(self) -> Iterator[Work]:
         """A repair cuts damaged units and entries, and the next run writes them again."""

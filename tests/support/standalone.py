@@ -25,7 +25,7 @@ END_TIMEOUT = 30.0
 # several JVMs of a few seconds each: compiling little is what makes them start fast
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _PACKAGE = "org.apache.spark.deploy"
-_ADDRESS = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+_PORTS = ("--port", "0", "--webui-port", "0")
 
 
 def _environment(directory: Path) -> dict[str, str]:
@@ -101,14 +101,21 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.workers: list[Daemon] = []
-        self.master = Daemon(directory, f"{_PACKAGE}.master.Master", *_ADDRESS)
+        self._started = 0
+        host = ("--host", "127.0.0.1")
+        self.master = Daemon(directory, f"{_PACKAGE}.master.Master", *host, *_PORTS)
         self.url = ""
 
     def add_worker(self, cores: int) -> Daemon:
         """Start a worker; wait for its registration with ``wait_for`` of the master."""
         work = self._directory / "work"
         size = ("--cores", str(cores), "--memory", "1g", "--work-dir", str(work))
-        worker = Daemon(self._directory, f"{_PACKAGE}.worker.Worker", *_ADDRESS, *size, self.url)
+        # Spark starts no second attempt of a task on a host that has the first one
+        self._started += 1
+        host = ("--host", f"127.0.0.{self._started}")
+        worker = Daemon(
+            self._directory, f"{_PACKAGE}.worker.Worker", *host, *_PORTS, *size, self.url
+        )
         self.workers.append(worker)
         return worker
 
