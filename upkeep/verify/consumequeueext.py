@@ -232,7 +232,9 @@ class ComparedExt(FilesAsFound):
             if not sound[index]:
                 # at any other place the queue's unit is the wrong one
                 next_file = None if place is None else place - place % -self.file_size
-                damaged[index] = place is None or offset in (place, next_file)
+                damaged[index] = (
+                    self._may_exist(offset) if place is None else offset in (place, next_file)
+                )
                 self._check_start(offset, is_sound=False)
             elif place is None:
                 self._check_start(offset, is_sound=True)
@@ -244,6 +246,12 @@ class ComparedExt(FilesAsFound):
                 self._note_unit(offset, expected, int(index), int(entries[index]))
         self._place = int(ends[-1]) if sound[-1] else None
         return sound | damaged
+
+    def _may_exist(self, offset: int) -> bool:
+        """Whether a unit that nothing else places may have been at this offset: up to the file
+        after the last one that is there or known to be gone."""
+        known = self.sizes.keys() | self._missing
+        return not known or offset < max(known) + 2 * self.file_size
 
     def _read(
         self, offsets: NDArray[np.int64], expected: _Expected

@@ -7,6 +7,7 @@ a log that lost its front. Consume queues are in small files, so that a queue ha
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.golden import relaid_queues, tree
+from tests.support.wire import UNIT
 from upkeep.verify.difference import Damage
 from upkeep.verify.run import Verification
 
@@ -154,6 +156,31 @@ def test_each_index_file_is_counted(tmp_path: Path) -> None:
             (Damage.MISSING, f"index/(a file {relation} {neighbour.name})")
         ]
         assert found[0].physical_offset == (firsts[number] if number else 0)
+        kept.check_healed()
+
+
+def test_a_wild_address_names_no_file(tmp_path: Path, seed: int) -> None:
+    """Noise over units of a queue looks like addresses of ext files that never were; the queue is
+    what is wrong. Real ones that are gone at the same time are still named."""
+    rng, kept = random.Random(seed), Kept("ext", tmp_path)
+    queue = max(
+        relative(kept.output, "consumequeue/*/*/*"),
+        key=lambda path: len((kept.output.root / path).read_bytes().rstrip(b"\0")),
+    )
+    ext = relative(kept.output, f"consumequeue_ext/{queue.parts[1]}/{queue.parts[2]}/*")[-1]
+    for gone in ((), (ext,)):
+        kept.remove(*gone)
+        data = bytearray((kept.output.root / queue).read_bytes())
+        for at in range(5, 8):
+            address = rng.randrange(1 << 40, (1 << 63) - 1)
+            data[at * UNIT.size + 12 : (at + 1) * UNIT.size] = (address - (1 << 63)).to_bytes(
+                8, "big", signed=True
+            )
+        (kept.output.root / queue).write_bytes(data)
+        found = kept.output.verify().differences
+        wrong = [d for d in found if (d.path, d.damage) == (str(queue), Damage.UNIT)]
+        assert sum(d.count for d in wrong) == 3
+        assert missing(kept.output.verify()) == [*map(str, gone)]
         kept.check_healed()
 
 
