@@ -97,7 +97,9 @@ def test_an_attempt_that_loses_leaves_nothing(scene: Scene, over: ExitStack) -> 
         half = len(scene.rows) // 2
         yield from scene.rows[:half]
         assert len([*scene.task.epoch.glob("attempt-*")]) == 1
-        scene.move_in(batch_of(scene))
+        winner = batch_of(scene)
+        assert len([*scene.task.epoch.glob("attempt-*")]) == 2
+        scene.move_in(winner)
         over.close()
         yield from scene.rows[half:]
 

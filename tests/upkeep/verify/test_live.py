@@ -7,6 +7,7 @@ watermark. Damage below that one is found all the same.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,13 @@ import upkeep.verify.queues
 import upkeep.verify.run
 from tests.support.derived_output import DerivedOutput
 from tests.support.grown_log import GrownLog
+from upkeep.verify.difference import Difference
 
 MOMENTS = {
     "before the log is read": (upkeep.verify.run._Pass, "_scan"),
     "before queues are finished": (upkeep.verify.queues.ComparedQueue, "finish"),
     "before the index is finished": (upkeep.verify.index.IndexVerifier, "finish"),
-    "before its last file": (upkeep.verify.index.IndexVerifier, "_compare_file"),
+    "before one of its files": (upkeep.verify.index.IndexVerifier, "_compare_file"),
     "before its slots": (upkeep.verify.index.IndexVerifier, "_compare_records"),
     "before the checkpoint": (upkeep.verify.run, "compare_store_checkpoint"),
 }
@@ -31,6 +33,7 @@ MOMENTS = {
     ("messages", "is_damaged"), [(1, False), (3, False), (60, False), (60, True)]
 )
 @pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("is_last", [False, True])
 def test_what_is_dispatched_meanwhile_is_no_difference(
     ram_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -38,9 +41,11 @@ def test_what_is_dispatched_meanwhile_is_no_difference(
     moment: str,
     messages: int,
     *,
+    is_last: bool,
     is_damaged: bool,
 ) -> None:
-    """One message, a few, or new files of every kind; a queue was damaged before, or not."""
+    """One message, a few, or new files of every kind, when a moment comes for the first or for the
+    last time; a queue was damaged before, or not."""
     log = GrownLog(ram_path / "store", random.Random(seed), ext=seed % 2 == 0)
     log.grow(40)
     output = DerivedOutput(log.root, ram_path / "output")
@@ -50,19 +55,25 @@ def test_what_is_dispatched_meanwhile_is_no_difference(
         path.write_bytes(b"damaged!" + path.read_bytes()[8:])
     owner, name = MOMENTS[moment]
     inner = getattr(owner, name)
-    moments = []
 
-    def go_on(*arguments: object, **options: object) -> object:
-        if not moments:
-            moments.append(moment)
-            log.grow(messages)
-            output.start()
-        return inner(*arguments, **options)
+    def verified(grown_at: int) -> tuple[Sequence[Difference], int]:
+        """The differences, and how often the moment came; 0 is never."""
+        calls = 0
 
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, go_on)
-        found = output.verify().differences
-    assert moments
+        def go_on(*arguments: object, **options: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == grown_at:
+                log.grow(messages)
+                output.start()
+            return inner(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, go_on)
+            return output.verify().differences, calls
+
+    found, calls = verified(verified(0)[1] if is_last else 1)
+    assert calls
     wanted = [("consumequeue", "unit")] if is_damaged else []
     assert [(one.kind, one.damage.value) for one in found] == wanted
     assert is_damaged or output.verify().differences == ()
