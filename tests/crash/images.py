@@ -23,7 +23,7 @@ from tests.support.seeds import choose_seed
 
 NAMES = (
     "dispatch", "long_batch", "second_run", "many_queues", "followers", "cut_log", "long_cut",
-    "retention", "expiry", "repair", "rebuild", "rewind", "crashed_rewind",
+    "retention", "expiry", "then_more", "repair", "rebuild", "rewind", "crashed_rewind",
 )  # fmt: skip
 ROUND_IMAGES = 500
 """Random images of a workload in one round."""

@@ -11,13 +11,10 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pytest
 
 import upkeep.checkpoints
 import upkeep.expiry
@@ -25,68 +22,30 @@ import upkeep.rebuild
 from checkpoints import STATE_DIRECTORY
 from checkpoints.rewind import Target
 from store.config import OnQueueGap, StoreSettings, read_store_settings
-from store.log.cursor import LogTail
 from store.queue import unsynced
 from store.state.built import settings_of
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
-from streaming.followers import Followers
 from streaming.progress import Progress
+from tests.crash.work import (
+    DELIVERED_AGAIN,
+    RECORDS,
+    Note,
+    Work,
+    WorkBench,
+    one_after_another,
+)
 from tests.support.crash_images import (
     DELIVERED,
-    DERIVED,
     DONE,
     WATERMARK,
     Case,
     Outcome,
     Told,
-    outcome,
 )
-from tests.support.grown_log import SETTINGS, GrownLog
 from tests.support.recorder import Recorder
 from tests.support.sparkless import dispatch
 from upkeep.expiry import Expiry
-from upkeep.verify.run import Verification, verify
-
-SIZES = (SETTINGS["maxHashSlotNum"], SETTINGS["maxIndexNum"])
-RECORDS = 5
-"""Records of one batch."""
-BATCHES = 3
-
-
-SEEDS = {"main": 5, "alike": 3, "retained": 7}
-"""The seeds of the logs."""
-
-
-class InTurn:
-    """A pool without threads, so that a run's operations have the same order each time."""
-
-    def __init__(self, *_args: object) -> None:
-        pass
-
-    def __enter__(self) -> InTurn:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        pass
-
-    def map(self, work: Callable[[Any], object], items: Any) -> list[object]:
-        """Do all of it."""
-        return [work(item) for item in items]
-
-
-@contextmanager
-def one_after_another() -> Iterator[pytest.MonkeyPatch]:
-    """Syncs one after another and no wait for the log's seal."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unsynced, "ThreadPoolExecutor", InTurn)
-        patch.setattr(LogTail, "SEAL_SECONDS", 0.0)
-        yield patch
-
-
-def _resume_whole(work: Work, told: Told) -> None:
-    """Start and go on to the end, in one process."""
-    work.resume(told, lambda *_: None)
 
 
 @contextmanager
@@ -143,135 +102,8 @@ class Remote:
         """Nothing is open."""
 
 
-Note = Callable[[str, object], None]
-DELIVERED_AGAIN = "delivered again"
-"""The note of a start that has changed its target, whose rows are of that start's log then."""
-"""Somebody is told something: ``Recorder.note``."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """One run, what was there before it, and how the next process goes on."""
-
-    name: str
-    log: Path
-    """The store whose log the last process reads."""
-    lay: Callable[[], None]
-    """Have the disk as it is before the run."""
-    run: Callable[[Note], None]
-    resume: Callable[[Told, Note], object]
-    """Start on what is on the disk, and go on to the end; the notes are for a start that may be
-    killed as well."""
-    outcome: Callable[[], Outcome]
-    accepted: list[Outcome]
-    """The outcomes of undisturbed runs; once the run is done, only the last one is."""
-
-    @property
-    def cuts(self) -> bool:
-        """Whether units are cut because the log has lost its end."""
-        return "cut" in self.name or self.log.name == "shorter"
-
-
-class Workloads:
-    """The logs, and a disk below ``directory``, which should be in a file system in memory."""
-
-    def __init__(self, directory: Path, patch: pytest.MonkeyPatch, seed: int | None = None) -> None:
-        """``seed`` is of the logs; None for those of which the sample tests' shares are known."""
-        self._patch = patch
-        self.disk = directory / "disk"
-        self.disk.mkdir()
-        self.output = self.disk / "output"
-        self._stores = directory
-        shift = 0 if seed is None else 1000 * (seed + 1)
-        self._seeds = {name: shift + base for name, base in SEEDS.items()}
-        self.log = self._grown("store", "main", BATCHES * RECORDS)
-        self.cuts = [self.log.plain.spans[at * RECORDS - 1][1] for at in range(1, BATCHES)]
-        other = self._grown("shorter", "main", BATCHES * RECORDS)
-        other.cut(BATCHES * RECORDS - 3)
-        other.grow(4, alike=True)
-        self.shorter = other.root
-        self._alike = self._grown("alike", "alike", 18, alike=True)
-        self._outcomes: dict[tuple[object, ...], Outcome] = {}
-
-    def _grown(self, name: str, seed: str, messages: int, *, alike: bool = False) -> GrownLog:
-        log = GrownLog(self._stores / name, random.Random(self._seeds[seed]), ext=True)
-        log.grow(messages, alike=alike)
-        return log
-
-    def cases(self, name: str) -> Iterator[Case]:
-        """The works of one name, each recorded."""
-        for work in getattr(self, name)():
-            work.lay()
-            with Recorder(self.disk) as recorder:
-                work.run(recorder.note)
-            recorder.check()
-            outcome = work.outcome()
-            resume = partial(_resume_whole, work)
-            yield Case(work.name, recorder, resume, work.outcome, outcome, work.accepted)
-
-    def _config(self, store: Path | None = None, **options: Any) -> DispatcherConfig:
-        return DispatcherConfig(store or self.log.root, self.output, once=True, **options)
-
-    def outcome(self) -> Outcome:
-        """The outcome of what is on the disk."""
-        return outcome(self.output, SIZES)
-
-    def _undisturbed(self, store: Path, **options: Any) -> Outcome:
-        key = (store, *options.items())
-        if key not in self._outcomes:
-            self._clear()
-            dispatch(self._config(store, **options))
-            self._outcomes[key] = self.outcome()
-            self._clear()
-        return self._outcomes[key]
-
-    def _clear(self) -> None:
-        shutil.rmtree(self.output, ignore_errors=True)
-
-    def _begin_with(self, store: Path, **options: Any) -> Callable[[], None]:
-        """Have the disk hold the output of another log."""
-
-        def lay() -> None:
-            self._clear()
-            dispatch(self._config(store, **options))
-
-        return lay
-
-    def _dispatch(self, note: Note, config: DispatcherConfig) -> None:
-        """One run, with a note of each watermark that followers and readers learn of."""
-
-        class Told(Followers):
-            def start(self, watermark: int, log_end: int) -> None:
-                note(WATERMARK, watermark)
-                super().start(watermark, log_end)
-
-            def truncate(self, end: int) -> None:
-                note(WATERMARK, end)
-                super().truncate(end)
-
-            def advance(self, watermark: int) -> None:
-                note(WATERMARK, watermark)
-                super().advance(watermark)
-
-        def on_watermark(_runs: object) -> None:
-            found = read_watermark(config.state_directory)
-            note(WATERMARK, found and found.end_offset)
-
-        cuts = [] if config.store.name == "alike" else self.cuts
-        dispatch(
-            config, cuts, on_watermark=on_watermark, open_followers=Told,
-            with_spark_files=True,
-        )  # fmt: skip
-        note(DONE, True)
-
-    def _work(
-        self, name: str, lay: Callable[[], None], before: Path, after: Path, wanted: Outcome
-    ) -> Work:
-        """A run over one log, and the next over that one or another."""
-        return Work(
-            name, after, lay, lambda note: self._dispatch(note, self._config(before)),
-            lambda *_: dispatch(self._config(after)), self.outcome, [wanted],
-        )  # fmt: skip
+class Workloads(WorkBench):
+    """The runs, by name."""
 
     def dispatch(self) -> Iterator[Work]:
         """A whole run: the first start, three batches and the end. Only the first start is given a
@@ -385,7 +217,7 @@ class Workloads:
 
     def retention(self) -> Iterator[Work]:
         """The log has only its last file, and the run removes queue files of earlier messages."""
-        whole, log, more = self._without_front("retained")
+        whole, log, _ = self._without_front("retained")
         lay = self._begin_with(whole, retention=True)
         config = self._config(log, retention=True)
         lay()
@@ -394,32 +226,53 @@ class Workloads:
             "retention", log, lay, lambda note: self._dispatch(note, config),
             lambda *_: dispatch(config), self.outcome, [self.outcome()],
         )  # fmt: skip
-        yield self._then_more("retention", lay, lambda note: self._dispatch(note, config), more)
 
     def expiry(self) -> Iterator[Work]:
         """The same, but these files, and queues without a message, are removed on request."""
-        whole, log, more = self._without_front("expired")
+        whole, log, _ = self._without_front("expired")
         lay = self._begin_with(whole)
 
-        def expire() -> Expiry:
-            settings = settings_of(self.output, read_store_settings(log))
-            return upkeep.expiry.expire(settings, self.output, apply=True, remove_unused=True)
-
         def run(note: Note) -> None:
-            expire()
+            self._expire(log)
             note(DONE, True)
 
         def resume(told: Told, _note: Note) -> None:
             if DONE not in told:
-                expire()
+                self._expire(log)
             dispatch(self._config(log))
 
         lay()
-        expired = expire()
+        expired = self._expire(log)
         assert expired.files and expired.unused_queues
         dispatch(self._config(log))
         yield Work("expiry", log, lay, run, resume, self.outcome, [self.outcome()])
-        yield self._then_more("expiry", lay, run, more)
+
+    def then_more(self) -> Iterator[Work]:
+        """After either of them the next run has more messages, whatever was removed."""
+        whole, log, more = self._without_front("removed")
+        config = self._config(log, retention=True)
+
+        def differences() -> Outcome:
+            return {"differences": self.verify(more).differences}
+
+        def retain(note: Note) -> None:
+            # nothing that a run has built is compared before the next one
+            self._dispatch(lambda kind, value: None if kind == DONE else note(kind, value), config)
+
+        runs: dict[str, Callable[[Note], object]] = {
+            "retention": retain,
+            "expiry": lambda _: self._expire(log),
+        }
+        for name, run in runs.items():
+            options = {"retention": True} if name == "retention" else {}
+            yield Work(
+                f"{name}, then more", more, self._begin_with(whole, **options), run,
+                lambda *_: dispatch(self._config(more)), differences, [{"differences": ()}],
+            )  # fmt: skip
+
+    def _expire(self, log: Path) -> Expiry:
+        settings = settings_of(self.output, read_store_settings(log))
+        return upkeep.expiry.expire(settings, self.output, apply=True, remove_unused=True)
 
     def _without_front(self, name: str) -> tuple[Path, Path, Path]:
         """A long log, the same without all files but the last, and that one with more messages for
@@ -439,20 +292,6 @@ class Workloads:
         found = whole, rest("without front")
         log.grow(20)
         return *found, rest("without front, with more")
-
-    def _then_more(
-        self, name: str, lay: Callable[[], None], run: Callable[[Note], None], log: Path
-    ) -> Work:
-        """The next run has more messages, whatever was removed."""
-
-        def differences() -> Outcome:
-            return dict.fromkeys(DERIVED, ()) | {"differences": self.verify(log).differences}
-
-        def resume(*_: object) -> None:
-            dispatch(self._config(log))
-
-        accepted = dict.fromkeys(DERIVED, ()) | {"differences": ()}
-        return Work(f"{name}, then more", log, lay, run, resume, differences, [accepted])
 
     def repair(self) -> Iterator[Work]:
         """A repair cuts damaged units and entries, and the next run writes them again."""
@@ -524,11 +363,6 @@ class Workloads:
         settings = settings_of(self.output, read_store_settings(self.log.root))
         target = Target(offset=offset)
         upkeep.checkpoints.rewind(settings, self.output, None, target, apply=True)
-
-    def verify(self, store: Path, *, repair: bool = False) -> Verification:
-        """The output against a log."""
-        settings = settings_of(self.output, read_store_settings(store))
-        return verify(settings, self.output, repair=repair)
 
     def rebuild(self) -> Iterator[Work]:
         """Everything is built again with another setting and swapped in: a start finds either the

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from tests.crash.workloads import Work, Workloads, quick
+from tests.crash.work import Work
+from tests.crash.workloads import Workloads, quick
 from tests.support.recorder import Tree, read_tree
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from checkpoints import ownership
 from store.index import indexfile
 from streaming.config import DispatcherConfig
-from tests.crash.workloads import SIZES
+from tests.crash.work import SIZES
 from tests.support.crash_images import outcome
 from tests.support.derived_output import DerivedOutput
 from tests.support.grown_log import GrownLog

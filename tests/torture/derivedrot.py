@@ -15,7 +15,7 @@ from pathlib import Path
 from store.errors import ReputError, UsageError
 from store.state.storecheckpoint import StoreCheckpoint
 from store.state.watermark import read_watermark
-from tests.crash.workloads import one_after_another
+from tests.crash.work import one_after_another
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.file_damage import damage_file
 from tests.support.golden import log_records

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from store.errors import OutputError, ReputError, SyncError
 from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark
-from tests.crash.workloads import SIZES, Note, Work
+from tests.crash.work import SIZES, Note, Work
 from tests.support.crash_images import DERIVED, DONE, WATERMARK, Told, outcome
 from tests.support.faults import KILL, SHORT, SYNCS, Faults
 from tests.support.power_cuts import Disk, mount

@@ -30,7 +30,7 @@ from store.log import cursor
 from store.log.commitlog import CommitLog
 from store.log.cursor import BadRange, LogTail, records
 from store.log.record import Record, Status
-from tests.crash.workloads import one_after_another
+from tests.crash.work import one_after_another
 from tests.support.plain_walk import PlainWalk
 from tests.support.small_store import SmallStore, later_boundary
 from tests.support.wire import PlainLog, random_fields

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.crash.workloads import one_after_another
+from tests.crash.work import one_after_another
 from tests.support.damage import damage
 from tests.support.small_store import SmallStore
 from tests.support.wire import PlainLog, random_fields

@@ -24,7 +24,7 @@ from checkpoints.watermark import WatermarkFile
 from store.errors import OwnershipError, ReputError
 from store.state.brokerlock import FILE_NAME as BROKER_LOCK
 from store.state.watermark import STATE_DIRECTORY, read_watermark
-from tests.crash.workloads import Note, Work
+from tests.crash.work import Note, Work
 from tests.support.crash_images import WATERMARK
 from tests.support.faults import Faults
 from tests.support.power_cuts import mount
