@@ -1,8 +1,9 @@
 """The Spark data source ``rocketmq-consumequeue``: built queues as a table, one row per message.
 
-Unit of parallelism: a queue, or a range of it. Guarantee: a range gives the same messages however
-often it is read, so a query is exactly-once where its sink is idempotent. Offsets have the form of
-Spark's Kafka source. Messages that tags or offsets exclude are not read from the log.
+Unit of parallelism: a slice of all queues (``sources.queueranges``). Guarantee: a range gives the
+same messages however often it is read, so a query is exactly-once where its sink is idempotent.
+Offsets have the form of Spark's Kafka source. Messages that tags or offsets exclude are not read
+from the log.
 
 Spark keeps one stream reader in a planner process on the driver, which answers where the queues
 end, and sends copies of it to the tasks, which only call ``read``.
@@ -13,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,30 +50,19 @@ from sources.queueoffsets import (
     resolve_starts,
 )
 from sources.queueoptions import ConsumeQueueOptions, Offsets
+from sources.queueranges import QueuePartition, UnitRange, divide
 from sources.queues import BuiltQueues
 from sources.schemas import check_schema, rows_schema
 from sources.selection import QueueSelection
 from store.config import StoreSettings
 from store.errors import CommitLogDataLossError, UsageError
 from store.log.commitlog import CommitLog
-from store.queue.consumequeue import QueueKey
 from store.queue.view import BatchConsumeQueueView
 from store.state.built import settings_of
 from store.state.output import watermark_of_output
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-@dataclass
-class QueuePartition(InputPartition):
-    """Units [first, last) of a queue, counted from its byte 0."""
-
-    topic: str
-    queue_id: int
-    is_batch: bool
-    first: int
-    last: int
 
 
 class ConsumeQueueDataSource(QuietDataSource):
@@ -161,30 +150,17 @@ class _QueueReader:
         return self._opened
 
     def _plan(self, starts: Offsets, ends: Offsets, queues: Queues) -> list[QueuePartition]:
-        """Return one partition or several for each queue with units in [start, end)."""
-        ranges = {}
+        """Return the partitions that read [start, end) of all queues."""
+        ranges = []
         for key, end in ends.items():
             if not self._selection.takes(key):
                 continue
             first = queues[key].unit_from(max(starts[key], self._selection.first_offset))
             last = queues[key].unit_from(min(end, self._selection.end_offset))
             if first < last:
-                ranges[key] = range(first, last)
-        total = sum(map(len, ranges.values()))
-        least, most = self.options["minPartitions"], self.options["maxRecordsPerPartition"]
-        partitions = []
-        for key, units in ranges.items():
-            count = -(-len(units) // most) if most else 1
-            if least is not None and least > len(ranges):
-                count = max(count, -(-least * len(units) // total))
-            cuts = [units.start + index * len(units) // count for index in range(count + 1)]
-            is_batch = isinstance(queues[key], BatchConsumeQueueView)
-            partitions += [
-                QueuePartition(key.topic, key.queue_id, is_batch, first, last)
-                for first, last in pairwise(cuts)
-                if first < last
-            ]
-        return partitions
+                is_batch = isinstance(queues[key], BatchConsumeQueueView)
+                ranges.append(UnitRange(key, is_batch, first, last))
+        return divide(ranges, self.options["minPartitions"], self.options["maxRecordsPerPartition"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition. Called in tasks, again after a failure; changes nothing."""
@@ -196,12 +172,10 @@ class _QueueReader:
         from sources.queuerows import QueueRows  # noqa: PLC0415
 
         opened, options = self._store(), self.options
-        key = QueueKey(partition.topic, partition.queue_id)
-        queue = opened.queues.open(key, partition.is_batch)
         inflated = options["maxInflatedBytes"] if options["inflateBodies"] else None
         try:
-            yield from QueueRows(key, queue, opened.log).read(
-                range(partition.first, partition.last),
+            yield from QueueRows(opened.queues, opened.log).read(
+                partition.ranges,
                 self._selection,
                 to_arrow_schema(self._schema, timezone="UTC"),
                 loss=opened.loss,

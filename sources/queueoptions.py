@@ -142,9 +142,10 @@ CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
            "whether removed messages and queues, and queues that shrank, are errors"),
     _SHARED["maxOffsetsPerTrigger"],
     Option("minPartitions", None, positive, "both",
-           "split queues into at least this many partitions; one for each queue if not given"),
+           "divide a read into at least this many partitions, each of a slice of every queue; if "
+           "not given, one or more for each core of the driver's machine, of 32,768 units or more"),
     Option("maxRecordsPerPartition", None, positive, "both",
-           "split queues into partitions of up to this many units"),
+           "divide a read into partitions of up to this many units; 262,144 if not given"),
     Option("pushFilters", "false", boolean, "batch",
            "read only messages that filters on `topic`, `queueId`, `queueOffset` and `tags` "
            "select; needs `spark.sql.python.filterPushdown.enabled`"),

@@ -1,12 +1,13 @@
-"""Messages of one queue as rows: reads its units first, then the records of the wanted ones.
+"""Messages of queues as rows: reads their units first, then the records of the wanted ones.
 
 A unit has offset, size and tags code, so that most unwanted messages are ruled out before the log
-is read. Rows come in the queue's order; a unit without a sound record gives a row with the reason.
+is read. A unit without a sound record gives a row with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sources.queueoffsets import LossCheck
+from sources.queueranges import UnitRange
+from sources.queues import BuiltQueues
 from sources.selection import QueueSelection
 from store.errors import CorruptRecordError
 from store.log.commitlog import CommitLog
@@ -21,19 +24,29 @@ from store.log.record import SCHEDULE_TOPIC, Status
 from store.queue.consumequeue import QueueKey
 from store.queue.consumequeueext import MAX_ADDR
 from store.queue.view import QueueView, UnitColumns
-from store.rows.rows import ROWS_PER_BATCH, rows_at
+from store.rows.rows import rows_at
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """Units of several queues."""
+
+    queues: NDArray[np.int32]
+    """Indexes of their queues."""
+    queue_offsets: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
+    sizes: NDArray[np.int32]
 
 
 class QueueRows:
-    """Reads one queue."""
+    """Reads slices of queues."""
 
-    def __init__(self, key: QueueKey, queue: QueueView, log: CommitLog) -> None:
-        self._key, self._queue, self._log = key, queue, log
-        self._files = queue.files
+    def __init__(self, queues: BuiltQueues, log: CommitLog) -> None:
+        self._queues, self._log = queues, log
 
     def read(
         self,
-        units: range,
+        ranges: Sequence[UnitRange],
         selection: QueueSelection,
         schema: pa.Schema,
         *,
@@ -43,45 +56,70 @@ class QueueRows:
         max_inflated_bytes: int | None,
         verify_crc: bool,
     ) -> Iterator[pa.RecordBatch]:
-        """Return rows of the selected ``units`` (indexes), in the queue's order.
+        """Return rows of the selected units of ``ranges``: in the log's order, and those of each
+        queue in the queue's.
 
         topic, queueId and queueOffset are the queue's, not the record's: the two differ in light
         queues, and where gaps in queue offsets were closed up. Raises CommitLogDataLossError or
         CorruptRecordError where the options ask for it.
         """
-        kept = self._queue.first_unit if self._files.starts else units.stop
-        if kept > units.start:
-            loss.report("START_BELOW_MIN", f"{self._files.directory} begins at unit {kept}")
-        for first in range(max(units.start, kept), units.stop, ROWS_PER_BATCH):
-            count = min(ROWS_PER_BATCH, units.stop - first)
-            found = self._files.read(first, count)
-            if len(found) < count:
-                end = first + len(found)
-                loss.report("END_ABOVE_MAX", f"{self._files.directory} ends at unit {end}")
-            wanted = self._wanted(self._queue.columns(first, found), selection)
-            at = 0
-            for batch in rows_at(
-                self._log,
-                wanted.physical_offsets,
-                wanted.sizes,
-                schema,
-                delay_levels_ms=delay_levels_ms,
-                max_inflated_bytes=max_inflated_bytes,
-                verify_crc=verify_crc,
-                gap_bytes=0,
-            ):
-                self._check(batch, loss, fail_on_corrupt)
-                yield self._placed(batch, wanted.queue_offsets[at : at + len(batch)], selection)
-                at += len(batch)
+        keys = [each.key for each in ranges]
+        units = self._units(ranges, selection, loss)
+        at = 0
+        for batch in rows_at(
+            self._log,
+            units.physical_offsets,
+            units.sizes,
+            schema,
+            delay_levels_ms=delay_levels_ms,
+            max_inflated_bytes=max_inflated_bytes,
+            verify_crc=verify_crc,
+            gap_bytes=0,
+        ):
+            self._check(batch, loss, fail_on_corrupt)
+            which = slice(at, at + len(batch))
+            queues, offsets = units.queues[which], units.queue_offsets[which]
+            yield self._placed(batch, keys, queues, offsets, selection)
+            at += len(batch)
 
-    def _wanted(self, units: UnitColumns, selection: QueueSelection) -> UnitColumns:
-        """Return the units for which the log must be read."""
+    def _units(
+        self, ranges: Sequence[UnitRange], selection: QueueSelection, loss: LossCheck
+    ) -> _Units:
+        """Return the wanted units of all ranges in the order in which they are read."""
+        found = [self._wanted(each, selection, loss) for each in ranges]
+        # a queue keeps its order, also where the offsets in its units go back
+        places = [np.maximum.accumulate(units.physical_offsets) for units in found]
+        order = np.argsort(np.concatenate(places), kind="stable")
+        queues = np.repeat(np.arange(len(found), dtype=np.int32), list(map(len, found)))
+        return _Units(
+            queues[order],
+            np.concatenate([units.queue_offsets for units in found])[order],
+            np.concatenate([units.physical_offsets for units in found])[order],
+            np.concatenate([units.sizes for units in found])[order],
+        )
+
+    def _wanted(self, units: UnitRange, selection: QueueSelection, loss: LossCheck) -> UnitColumns:
+        """Return the units of a queue for which the log must be read."""
+        queue = self._queues.open(units.key, units.is_batch)
+        kept = queue.first_unit if queue.files.starts else units.last
+        if kept > units.first:
+            loss.report("START_BELOW_MIN", f"{queue.files.directory} begins at unit {kept}")
+        first = max(units.first, kept)
+        found = queue.files.read(first, max(units.last - first, 0))
+        if first + len(found) < units.last:
+            end = first + len(found)
+            loss.report("END_ABOVE_MAX", f"{queue.files.directory} ends at unit {end}")
+        return self._selected(units.key, queue, queue.columns(first, found), selection)
+
+    def _selected(
+        self, key: QueueKey, queue: QueueView, units: UnitColumns, selection: QueueSelection
+    ) -> UnitColumns:
         offsets = units.queue_offsets
         units = units.taken((offsets >= selection.first_offset) & (offsets < selection.end_offset))
         # the units of delayed messages hold their due times
-        if not selection.tag_filters or self._key.topic.encode() == SCHEDULE_TOPIC:
+        if not selection.tag_filters or key.topic.encode() == SCHEDULE_TOPIC:
             return units
-        codes = self._queue.with_ext(units).tags_codes
+        codes = queue.with_ext(units).tags_codes
         # an ext unit that is gone leaves its address, and the log decides
         return units.taken(selection.matches_codes(codes) | (codes <= MAX_ADDR))
 
@@ -94,7 +132,7 @@ class QueueRows:
             loss.report(
                 "SEGMENT_DELETED",
                 f"the log no longer has the record at {lost[0]}, nor those of "
-                f"{len(lost) - 1} more messages in {self._files.directory}",
+                f"{len(lost) - 1} more messages of the queues read",
             )
         broken = np.flatnonzero(pc.and_not(reasons.is_valid(), deleted))
         if fail_on_corrupt and len(broken):
@@ -105,13 +143,19 @@ class QueueRows:
             raise CorruptRecordError(place, offset, end, reason.upper())
 
     def _placed(
-        self, batch: pa.RecordBatch, positions: NDArray[np.int64], selection: QueueSelection
+        self,
+        batch: pa.RecordBatch,
+        keys: Sequence[QueueKey],
+        queues: NDArray[np.int32],
+        queue_offsets: NDArray[np.int64],
+        selection: QueueSelection,
     ) -> pa.RecordBatch:
-        """Return ``batch`` with the queue's own columns and without hash collisions of tags."""
+        """Return ``batch`` with the queues' own columns and without hash collisions of tags."""
+        topics = pa.array([key.topic for key in keys], pa.string())
         own = {
-            "topic": pa.array([self._key.topic] * len(batch), pa.string()),
-            "queueId": pa.array(np.full(len(batch), self._key.queue_id, np.int32)),
-            "queueOffset": pa.array(positions),
+            "topic": topics.take(pa.array(queues)),
+            "queueId": pa.array(np.array([key.queue_id for key in keys], np.int32)[queues]),
+            "queueOffset": pa.array(queue_offsets),
         }
         columns = [
             own.get(field.name, column)

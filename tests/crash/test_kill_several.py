@@ -156,6 +156,7 @@ def kill_rounds(spark: SparkSession, directory: Path, rounds: int, seed: int) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_hundred_killed_runs_of_twenty_stores_end_equal_to_undisturbed_ones(
     spark: SparkSession, tmp_path: Path
 ) -> None:

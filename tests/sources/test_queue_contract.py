@@ -20,11 +20,13 @@ from pyspark.sql.datasource import EqualTo, Filter, In
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from sources.consumequeue import ConsumeQueueStreamReader, PushingBatchReader, QueuePartition
+from sources.consumequeue import ConsumeQueueStreamReader, PushingBatchReader
 from sources.queueoptions import ConsumeQueueOptions
+from sources.queueranges import QueuePartition, UnitRange, divide
 from store.errors import CommitLogDataLossError, ReputError, UsageError
+from store.queue.consumequeue import QueueKey
 from store.rows.rowschema import ROWS_SCHEMA
-from tests.sources.test_queue_rows import batch_reader, rows_of
+from tests.sources.test_queue_rows import batch_reader, in_queues, rows_of
 from tests.sources.test_rows import reference
 from tests.support.golden import tree
 from tests.support.queue_units import queue_units
@@ -138,7 +140,7 @@ def test_pushed_filters_leave_what_options_may_name(
     values = values if isinstance(values, tuple) else (values,)
     wanted = {key for key in wanted if key[column == "queueId"] in values}
     parts = [part for part in reader.partitions() if isinstance(part, QueuePartition)]
-    assert {(part.topic, part.queue_id) for part in parts} == wanted
+    assert {(each.key.topic, each.key.queue_id) for part in parts for each in part.ranges} == wanted
 
 
 def test_stream_refuses_batch_options(golden: Callable[[str], Path]) -> None:
@@ -218,25 +220,89 @@ def test_a_batch_is_of_the_range_in_which_it_begins(golden: Callable[[str], Path
 @pytest.mark.parametrize(
     ("options", "count", "longest"),
     [
-        ({}, 5, 1500),
-        ({"minPartitions": 3}, 5, 1500),
-        ({"minPartitions": 20}, 20, 310),
-        ({"maxRecordsPerPartition": 400}, 17, 400),
-        ({"maxRecordsPerPartition": 700, "minPartitions": 30}, 30, 250),
+        ({}, 1, 6120),
+        ({"minPartitions": 3}, 3, 2045),
+        ({"minPartitions": 20}, 20, 311),
+        ({"maxRecordsPerPartition": 400}, 16, 400),
+        ({"maxRecordsPerPartition": 700, "minPartitions": 30}, 30, 209),
+        ({"maxRecordsPerPartition": 1}, 6120, 1),
     ],
 )
-def test_partitions_divide_the_queues(
+def test_partitions_are_slices_of_all_queues(
     golden: Callable[[str], Path], options: dict[str, int], count: int, longest: int
 ) -> None:
-    """A partition is a queue or a range of one; together they are everything, once."""
+    """Together they are everything, once; each is in the log's order, and each queue in its own
+    from the first partition to the last."""
     store = golden("broker")
     reader = batch_reader(store, **options)
     parts = [part for part in reader.partitions() if isinstance(part, QueuePartition)]
-    assert count <= len(parts) <= count + 5
-    assert max(part.last - part.first for part in parts) <= longest
-    assert [row["physicalOffset"] for row in rows_of(reader)] == [
-        unit.offset for unit in queue_units(store)
-    ]
+    assert len(parts) == count
+    assert max(sum(map(len, part.ranges)) for part in parts) <= longest
+    queues: dict[tuple[str, int], list[int]] = {}
+    for part in parts:
+        rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
+        places = [row["physicalOffset"] for row in rows]
+        assert places == sorted(places)
+        for row in rows:
+            queues.setdefault((row["topic"], row["queueId"]), []).append(row["physicalOffset"])
+    wanted: dict[tuple[str, int], list[int]] = {}
+    for unit in queue_units(store):
+        wanted.setdefault((unit.topic, unit.queue_id), []).append(unit.offset)
+    assert queues == wanted
+
+
+def test_a_division_keeps_its_bounds(seed: int) -> None:
+    """Any number of queues of any lengths: every unit once, in order, in partitions that are not
+    empty, not beyond ``most``, and as many as are wanted where one queue can give them all."""
+    rng = random.Random(seed)
+    for _ in range(60):
+        lengths = [rng.choice((1, rng.randint(1, 9), rng.randint(1, 3000)))
+                   for _ in range(rng.choice((1, 3, 40, 1500)))]  # fmt: skip
+        firsts = [rng.choice((0, 7)) for _ in lengths]
+        ranges = [
+            UnitRange(QueueKey("T", number), False, first, first + length)
+            for number, (first, length) in enumerate(zip(firsts, lengths, strict=True))
+        ]
+        least = rng.choice((None, 1, 2, 50))
+        most = rng.choice((None, 1, 2, 3, 100, 5000))
+        if most is not None and sum(lengths) // most > 5000:
+            continue
+        parts = divide(ranges, least, most)
+        sizes = [sum(map(len, part.ranges)) for part in parts]
+        assert all(sizes)
+        assert max(sizes) <= (most or 1 << 18)
+        if least is not None and len(lengths) <= 40 and least <= max(lengths):
+            assert len(parts) >= least
+        assert all(len(part.ranges) <= 1024 for part in parts)
+        ends = dict(enumerate(firsts))
+        for part in parts:
+            for each in part.ranges:
+                assert each.first == ends[each.key.queue_id] < each.last
+                ends[each.key.queue_id] = each.last
+        assert [ends[number] - first for number, first in enumerate(firsts)] == lengths
+
+
+def test_queues_of_one_message_each_are_shared_out() -> None:
+    """As in a small batch of a stream of many queues."""
+    ranges = [UnitRange(QueueKey("T", number), False, 5, 6) for number in range(100)]
+    parts = divide(ranges, 10, None)
+    assert [sum(map(len, part.ranges)) for part in parts] == [10] * 10
+
+
+def test_a_queue_whose_offsets_go_back_keeps_its_order(golden: Callable[[str], Path]) -> None:
+    """As after a log that was cut and written anew, or in a damaged queue."""
+    store = golden("plain")
+    queue = store / "consumequeue" / "Topic_1" / "2" / f"{0:020d}"
+    data = bytearray(queue.read_bytes())
+    data[400:420], data[1400:1420] = data[1400:1420], data[400:420]
+    queue.write_bytes(data)
+    reader = batch_reader(store)
+    (part,) = reader.partitions()
+    rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
+    found = [row for row in rows if (row["topic"], row["queueId"]) == ("Topic_1", 2)]
+    assert [row["queueOffset"] for row in found] == list(range(len(found)))
+    units = [unit for unit in queue_units(store) if (unit.topic, unit.queue_id) == ("Topic_1", 2)]
+    assert [row["physicalOffset"] for row in found] == [unit.offset for unit in units]
 
 
 def test_offsets_have_kafkas_form_and_one_order(golden: Callable[[str], Path]) -> None:
@@ -270,9 +336,9 @@ def test_limits_are_obeyed_and_lead_to_the_end(
     reader.prepareForTriggerAvailableNow()
     seen, steps = [], 0
     while (end := reader.latestOffset(start, ReadMaxRows(most))) != start:
-        parts = reader.partitions(start, end)
+        parts = [p for p in reader.partitions(start, end) if isinstance(p, QueuePartition)]
         rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
-        assert 0 < len(rows) <= most + len(parts)
+        assert 0 < len(rows) <= most + sum(len(part.ranges) for part in parts)
         seen += [row["physicalOffset"] for row in rows]
         start, steps = end, steps + 1
     assert sorted(seen) == sorted(unit.offset for unit in waiting)
@@ -300,7 +366,9 @@ def test_first_files_removed_by_retention(golden: Callable[[str], Path]) -> None
         lax = stream_reader(store, failOnDataLoss="false")
         end = lax.latestOffset(start, ReadAllAvailable())
         parts = lax.partitions(start, end)
-        rows = [row for part in parts for batch in lax.read(part) for row in batch.to_pylist()]
+        rows = in_queues(
+            row for part in parts for batch in lax.read(part) for row in batch.to_pylist()
+        )
         assert [row["physicalOffset"] for row in rows] == [unit.offset for unit in kept]
         assert rows_of(batch_reader(store)) == rows
         assert all(row["corruptReason"] is None for row in rows)
@@ -318,7 +386,7 @@ def test_files_that_go_after_the_plan(
     (store / "commitlog" / f"{0:020d}").unlink()
     with pytest.raises(CommitLogDataLossError, match="SEGMENT_DELETED"):
         [batch for part in parts for batch in _fresh(strict).read(part)]
-    rows = [row for part in parts for b in _fresh(lax).read(part) for row in b.to_pylist()]
+    rows = in_queues(row for part in parts for b in _fresh(lax).read(part) for row in b.to_pylist())
     lost = [row for row in rows if row["corruptReason"] == "segment_deleted"]
     assert caplog.text.count("SEGMENT_DELETED") <= len(parts) < len(lost)
     places = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize")
@@ -331,8 +399,9 @@ def test_files_that_go_after_the_plan(
     (store / "consumequeue" / "Orders" / "0" / f"{0:020d}").unlink()
     with pytest.raises(CommitLogDataLossError, match="START_BELOW_MIN"):
         list(_fresh(strict).read(parts[0]))
-    kept = [row for b in _fresh(lax).read(parts[0]) for row in b.to_pylist()]
-    assert kept == rows[1000:1500]
+    kept = in_queues(row for b in _fresh(lax).read(parts[0]) for row in b.to_pylist())
+    assert (rows[0]["topic"], rows[0]["queueId"]) == ("Orders", 0)
+    assert kept == rows[1000:]
 
 
 def _fresh(reader: Any) -> Any:
