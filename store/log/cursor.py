@@ -410,9 +410,9 @@ def records(
             offset, loaded = bad.end, False
 
 
-Decode = Callable[[Window, int, int, int], tuple[int, int]]
-"""(window, its file's end, position in the window, stop) -> (status, position). It consumes records
-that start before log offset ``stop``, as many as it can."""
+Decode = Callable[[Window, Segment, int, int], tuple[int, int]]
+"""(window, its file, position in the window, stop) -> (status, position). It consumes records that
+start before log offset ``stop``, as many as it can, and may move the window along its file."""
 
 
 def decode_windows(
@@ -436,7 +436,7 @@ def decode_windows(
         if not loaded:
             window.load(offset)
         file_end = segment.start + log.file_size
-        status, pos = decode(window, file_end, offset - window.base, min(end, file_end))
+        status, pos = decode(window, segment, offset - window.base, min(end, file_end))
         offset, loaded = window.base + pos, True
         if status == Status.BLANK:
             offset, loaded = file_end, False

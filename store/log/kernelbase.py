@@ -119,6 +119,39 @@ def prefetch(_typing_context, buf, pos):
     return types.void(buf, pos), codegen
 
 
+BLOCK = 64
+"""Bytes that ``equal_bytes`` looks at together."""
+
+
+@intrinsic
+def equal_bytes(_typing_context, buf, pos, _byte):
+    """Bit mask of the BLOCK bytes at a position: which of them equal the byte."""
+
+    def codegen(context, builder, signature, args):
+        block = ir.VectorType(ir.IntType(8), BLOCK)
+        at = _word_at(context, builder, signature, args, types.uint8)
+        found = builder.load(builder.bitcast(at, block.as_pointer()), align=1)
+        none = ir.Constant(block, ir.Undefined)
+        first = builder.insert_element(
+            none, builder.trunc(args[2], ir.IntType(8)), ir.Constant(ir.IntType(32), 0)
+        )
+        every = ir.Constant(ir.VectorType(ir.IntType(32), BLOCK), [0] * BLOCK)
+        wanted = builder.shuffle_vector(first, none, every)
+        return builder.bitcast(builder.icmp_unsigned("==", found, wanted), ir.IntType(BLOCK))
+
+    return types.uint64(buf, pos, types.int64), codegen
+
+
+@intrinsic
+def lowest_bit(_typing_context, _word):
+    """Index of the lowest bit that is set; there must be one."""
+
+    def codegen(_context, builder, _signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), codegen
+
+
 @njit(inline="always")
 def u8(buf, pos):
     """Unsigned byte at ``pos``, as int64 like all of these."""

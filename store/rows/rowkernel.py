@@ -14,6 +14,7 @@ from numba import njit
 
 from store.log import properties, record
 from store.log.kernelbase import (
+    BLOCK,
     copy_bytes,
     find_byte,
     i32,
@@ -28,11 +29,13 @@ from store.log.kernels import (
     EMPTY,
     FULL,
     NEED_MORE,
+    NONE_FOUND,
     OK,
     checked_frame,
     decode_char,
     find_two,
     is_schedule_topic,
+    next_end,
     property_name,
     tags_code,
 )
@@ -371,8 +374,9 @@ def split_properties(
         pos, end = slices[index, PROPERTIES], slices[index, PROPERTIES + 1]
         first = pair
         plain = _is_sound(buf, pos, end)
+        block, found = pos - BLOCK, NONE_FOUND
         while plain and pos < end:
-            stop = find_byte(buf, pos, end, 2)
+            stop, block, found = next_end(buf, end, block, found)
             middle = find_byte(buf, pos, stop, 1)
             if middle > pos and middle + 1 < stop:
                 name_at, value_at = np.int64(name_offsets[pair]), np.int64(value_offsets[pair])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from store.errors import CorruptRecordError
 from store.log import record
-from store.log.commitlog import CommitLog, OpenFile
+from store.log.commitlog import CommitLog, OpenFile, Segment
 from store.log.cursor import BUFFER_SIZE, BadRange, Window, decode_windows
 from store.log.kernelbase import CRC_TABLES
 from store.log.record import Status
@@ -49,7 +49,8 @@ def read_rows(
     levels = np.array(delay_levels_ms, np.int64)
     builder = RowBuilder(schema, ROWS_PER_BATCH, max_inflated_bytes)
 
-    def decode(window: Window, file_end: int, pos: int, stop: int) -> tuple[int, int]:
+    def decode(window: Window, segment: Segment, pos: int, stop: int) -> tuple[int, int]:
+        file_end = segment.start + log.file_size
         status, pos, count = rowkernel.decode_range(
             window.data, window.length, window.base, file_end, pos, stop, verify_crc, CRC_TABLES,
             levels, builder.finds_names, builder.count, builder.numbers, builder.slices,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.log import record
-from store.log.commitlog import CommitLog
+from store.log.commitlog import CommitLog, Segment
 from store.log.cursor import BadRange, Window, decode_windows
 from store.log.kernelbase import CRC_TABLES
 from store.log.record import Status
@@ -48,6 +48,8 @@ KEYS_PER_RECORD = 4
 MIN_LIST_ROOM = 1 << 16
 """More than one block of properties can list keys or light queues, so one record always fits."""
 _UNUSABLE_ROOM = 1 << 10
+READS_PER_CALL = 16
+"""Buffers that a kernel reads by itself, before it is said how far the scan has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +204,13 @@ def scan(
     chunk = _Chunk((end - start) // record.MIN_RECORD_LENGTH + 1, wanted)
     message_count, unit_count, offset = 0, 0, start
 
-    def decode(window: Window, file_end: int, pos: int, stop: int) -> tuple[int, int]:
+    def decode(window: Window, segment: Segment, pos: int, stop: int) -> tuple[int, int]:
         nonlocal message_count, unit_count
         before, units_before = _message_count(chunk), int(chunk.state[scankernel.STATE_COUNT])
-        status, pos = scankernel.scan_records(
-            window.data, window.length, window.base, file_end, pos, stop, verify_crc, CRC_TABLES,
-            levels, chunk.out(), chunk.state, chunk.details, chunk.keys, wanted.index_tags or None,
+        status, pos, window.base, window.length = scankernel.scan_file(
+            log.open_file(segment).fd, segment.start, READS_PER_CALL, window.data, window.length,
+            window.base, segment.start + log.file_size, pos, stop, verify_crc, CRC_TABLES, levels,
+            chunk.out(), chunk.state, chunk.details, chunk.keys, wanted.index_tags or None,
             chunk.unusable, wanted.lmq, batch_topics,
         )  # fmt: skip
         message_count += _message_count(chunk) - before

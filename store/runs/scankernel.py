@@ -12,9 +12,10 @@ from numba import njit
 
 from store.index.indexfile import TAG_KEY_PREFIX
 from store.log import properties, record
-from store.log.kernelbase import find_byte, i32, i64, kernel, le64, put32, put64
+from store.log.kernelbase import find_byte, i32, i64, kernel, le64, put32, put64, read_bytes
 from store.log.kernels import (
     FULL,
+    NEED_MORE,
     OK,
     checked_frame,
     find_two,
@@ -431,6 +432,31 @@ def scan_records(
         state[STATE_LAST_RECORD] = offset
         pos = end
     return OK, pos
+
+
+@kernel
+def scan_file(
+    fd, file_start, reads, buf, length, base, file_end, pos, stop, verify_crc, crc_tables,
+    delay_levels_ms, out, state, details, keys, index_tags, unusable, lmq, batch_topics,
+):  # fmt: skip
+    """``scan_records``, which goes on after up to ``reads`` more reads of the file into ``buf``.
+
+    It returns ``base`` and ``length`` of the buffer as well. NEED_MORE says, as there, that the
+    record at ``pos`` ends after the buffer; if a read fails, that is all that one learns here.
+    """
+    while True:
+        status, pos = scan_records(
+            buf, length, base, file_end, pos, stop, verify_crc, crc_tables, delay_levels_ms,
+            out, state, details, keys, index_tags, unusable, lmq, batch_topics,
+        )  # fmt: skip
+        if status != NEED_MORE or reads == 0:
+            return status, pos, base, length
+        before, base, pos = base + length, base + pos, np.int64(0)
+        wanted = min(len(buf), file_end - base)
+        length = max(read_bytes(fd, base - file_start, buf, 0, wanted), np.int64(0))
+        if base + length <= before:
+            return NEED_MORE, pos, base, length
+        reads -= 1
 
 
 @kernel

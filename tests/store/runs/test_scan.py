@@ -1,0 +1,67 @@
+"""A kernel that reads on by itself scans what one scans that Python feeds buffer by buffer.
+
+Axes: buffers smaller than a record and larger, reads by each call, damaged bytes, a file that was
+cut while it is open. What a scan finds is compared with the plain decoder in ``test_kernels``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from store.config import read_store_settings
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail, Window
+from store.runs import scan
+from store.runs.dispatch import Wanted
+
+
+def found_by(log: CommitLog, end: int) -> list[tuple[Any, ...]]:
+    """All that a scan gives, arrays as bytes."""
+    wanted = Wanted(index=True, multi_dispatch=True)
+    return [
+        tuple(
+            part.tobytes() if isinstance(part, np.ndarray) else repr(part)
+            for part in astuple(item)
+        )
+        for item in scan.scan(log, log.min_offset, end, wanted=wanted)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["plain", "mixed", "batch"])
+@pytest.mark.parametrize("size", [300, 4096, 1 << 20])
+def test_reads_of_the_kernel_change_nothing(
+    golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, seed: int, name: str, size: int
+) -> None:
+    """The same runs, index entries, damaged ranges and counts."""
+    store, rng = golden(name), random.Random(seed)
+    monkeypatch.setattr(Window.__init__, "__defaults__", (size,))
+    files = sorted((store / "commitlog").iterdir())
+    log = read_store_settings(store).open_log()
+    with closing(log):
+        end = LogTail(log).settled()
+        for damage in (None, "flip", "zeros", "cut"):
+            victim = rng.choice(files[:-1])
+            at = rng.randrange(victim.stat().st_size)
+            if damage is not None:
+                log.open_file(next(each for each in log.segments if each.path == victim))
+                with victim.open("r+b") as out:
+                    if damage == "cut":
+                        out.truncate(at)
+                    else:
+                        out.seek(at)
+                        length = 1 if damage == "flip" else rng.randrange(1, 2000)
+                        out.write(rng.randbytes(1) if damage == "flip" else bytes(length))
+            results = []
+            for reads in (0, 1, 3, 16):
+                monkeypatch.setattr(scan, "READS_PER_CALL", reads)
+                results.append(found_by(log, end))
+            assert len(results[0]) > 1
+            assert results[1:] == results[:1] * 3
