@@ -63,7 +63,7 @@ class PackedChunk:
     units: NDArray[np.uint8]
     """uint8[message_count * 20], run after run."""
     queue_offsets: NDArray[np.int64]
-    """int64[message_count], run after run."""
+    """int64[message_count], run after run; empty if each run's are consecutive."""
     details: NDArray[np.void] | None
     """DETAIL_DTYPE[message_count], run after run; None if not requested."""
     index_entries: IndexEntries | None
@@ -137,7 +137,8 @@ class _Chunk:
         np.cumsum(runs[:-1, scankernel.RUN_COUNT], out=cursors[1:])
         details = self._grouped_details(count, cursors.copy())
         units = np.empty(count * CQ_STORE_UNIT_SIZE, np.uint8)
-        grouped = np.empty(count, np.int64)
+        is_contiguous = bool(runs[:, scankernel.RUN_CONTIGUOUS].all())
+        grouped = np.empty(0 if is_contiguous else count, np.int64)
         scankernel.pack_units(
             count, self.offsets, self.sizes, self.tags, self.queue_offsets, self.run_ids,
             cursors, units, grouped,

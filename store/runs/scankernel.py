@@ -461,7 +461,8 @@ def scan_file(
 
 @kernel
 def pack_units(count, offsets, sizes, tags, queue_offsets, run_ids, cursors, units, grouped):
-    """Group records by run: 20-byte consume queue units into ``units``, queue offsets likewise.
+    """Group records by run: 20-byte consume queue units into ``units``, queue offsets into
+    ``grouped``, unless that is empty.
 
     ``cursors[r]`` is the index of run r's first record in the grouped order; it is advanced.
     """
@@ -473,7 +474,8 @@ def pack_units(count, offsets, sizes, tags, queue_offsets, run_ids, cursors, uni
         put64(units, pos, offsets[index])
         put32(units, pos + SIZE_IN_UNIT, np.int64(sizes[index]))
         put64(units, pos + TAGS_CODE_IN_UNIT, tags[index])
-        grouped[at] = queue_offsets[index]
+        if len(grouped) > 0:
+            grouped[at] = queue_offsets[index]
 
 
 @kernel
