@@ -16,8 +16,9 @@ from bench.measures import Figures, Row
 
 WARM_GOALS = {300: 10.0, 1200: 10.0}
 """Multiples of RocketMQ's rate, by body size."""
-LIMIT_GOALS = {300: 0.30, 1200: 0.50}
-"""Shares of the parse limit, by body size."""
+LIMIT_GOALS = {300: (0.65, 0.65), 1200: (0.70, 0.75)}
+"""Shares, by body size: of the kernels alone, and of theirs of what no parser can leave out."""
+KERNELS, HOPS = "kernels alone", "pread, hops and three fields"
 CONCURRENT = "RocketMQ, concurrent"
 """RocketMQ with ``enableBuildConsumeQueueConcurrently``."""
 CONCURRENT_SIZE = 1200
@@ -67,7 +68,9 @@ def _warm(context: Context, directory: Path, log: Log, names: dict[str, str]) ->
 
         # the first pass in a session starts workers and compiles plans
         details["first_pass"] = session.catch_up(log)
-        systems: dict[str, Callable[[], float]] = {"reput": ours, "parse limit": kernels.scan}
+        systems: dict[str, Callable[[], float]] = {
+            "reput": ours, KERNELS: kernels.scan, HOPS: kernels.hop
+        }  # fmt: skip
         if names["catch-up"] in context.wanted:
             peers = _rocketmqs(held, directory, log, flushed, concurrent)
             systems = {**peers, **systems}
@@ -137,15 +140,19 @@ def _against_rocketmq(
 def _share_of_limit(
     context: Context, log: Log, name: str, rates: dict[str, Figures], details: dict[str, Any]
 ) -> Row:
-    goal = LIMIT_GOALS[log.body_size]
-    share = measures.ratios(rates["reput"], rates["parse limit"])
+    share = measures.ratios(rates["reput"], rates[KERNELS])
+    kernels = measures.ratios(rates[KERNELS], rates[HOPS])
+    goal, kernels_goal = LIMIT_GOALS[log.body_size]
     return Row(
         name=name,
-        title=f"share of the parse limit, {log.body_size} bytes",
-        goal=f">= {goal:.0%} of the kernels alone on {reput.core_count()} cores",
-        result=measures.share_text(share),
-        met=context.judged(share.median >= goal),
-        figures={key: rates[key] for key in ("reput", "parse limit")},
+        title=f"share of the limits, {log.body_size} bytes",
+        goal=(
+            f">= {goal:.0%} of the kernels alone on {reput.core_count()} cores; these >= "
+            f"{kernels_goal:.0%} of reading, hops and three fields"
+        ),
+        result=f"{measures.share_text(share)}; {measures.share_text(kernels)}",
+        met=context.judged(share.median >= goal and kernels.median >= kernels_goal),
+        figures={key: rates[key] for key in ("reput", KERNELS, HOPS)},
         details={"log": log.title, **details},
     )
 

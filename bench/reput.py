@@ -120,9 +120,16 @@ class Kernels:
 
     def scan(self) -> float:
         """Return the seconds until the slowest process has scanned its part of the log."""
+        return self._pass("scan")
+
+    def hop(self) -> float:
+        """The same for ``hop_pass`` of ``bench.kernel_worker``."""
+        return self._pass("hop")
+
+    def _pass(self, name: str) -> float:
         began = time.monotonic()
         for process in self._processes:
-            process.send("pass")
+            process.send(name)
         answers = [process.answer(_limit(self._log)) for process in self._processes]
         seconds = time.monotonic() - began
         found = sum(answer["messages"] for answer in answers)

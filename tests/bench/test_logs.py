@@ -37,6 +37,7 @@ def test_parts_hold_every_message_once(log: Log, count: int) -> None:
     assert all(left[1] == right[0] for left, right in pairwise(parts))
     opened = CommitLog([log.store / "commitlog"])
     found = [kernel_worker.one_pass(opened, start, end)["messages"] for start, end in parts]
+    assert found == [kernel_worker.hop_pass(opened, start, end)["messages"] for start, end in parts]
     opened.close()
     assert sum(found) == log.message_count
     assert min(found) > 0
