@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ from store.queue.consumequeueext import (
     ConsumeQueueExtFiles,
     is_ext_addr,
 )
-from store.queue.placement import queue_offsets_of_any_setting
+from store.queue.cut import whole_end
+from store.queue.placement import count_units, queue_offsets_of_any_setting
 from store.state.output import fingerprint, is_same_log
 from store.state.watermark import Watermark
 
@@ -182,13 +184,17 @@ class _Queue:
         directory = built.output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path
         size = built.settings.mapped_file_size_consume_queue_ext
         self._ext = ConsumeQueueExtFiles(directory, size)
-        self._end = files.find_end(watermark.end_offset) // files.unit_size
+        self._end = self._end_of(watermark.end_offset)
         self._begin = files.starts[0] // files.unit_size if files.starts else 0
         if self._begin < self._end and not self._is_in_log(self._begin):
             self._begin = _first(self._begin, self._end, self._is_in_log)
 
     def __len__(self) -> int:
         return self._end - self._begin
+
+    def _end_of(self, end_offset: int) -> int:
+        units_of = partial(count_units, self._log, self._key)
+        return whole_end(self._files, end_offset, units_of) // self._files.unit_size
 
     def _is_in_log(self, index: int) -> bool:
         real = self._files.real_unit_up_to(index, self._begin)
@@ -252,8 +258,7 @@ class _Queue:
         """Return how many units belong to messages that end at or before ``end_offset``."""
         if sum(self.last_of(len(self))) <= end_offset:
             return len(self)
-        end = self._files.find_end(end_offset) // self._files.unit_size
-        return max(end - self._begin, 0)
+        return max(self._end_of(end_offset) - self._begin, 0)
 
     def last_of(self, count: int) -> tuple[int, int]:
         """Return (physical offset, size) of the last message of the first ``count`` units; (-1, 0)

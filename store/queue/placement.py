@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from store.log.commitlog import CommitLog
+from store.log.cursor import Window, walk
 from store.log.lightqueues import light_queues
 from store.log.record import Record, Status
 from store.queue.consumequeue import QueueKey, topic_directory
 
-NO_RECORD = (Status.BAD_MAGIC, Status.BLANK, Status.BAD_BLANK, Status.BAD_FILE_END)
-
 
 def queue_offsets(found: Record, queue: QueueKey, enable_lmq: bool) -> list[int]:
-    """The offsets of a record in a queue, its own or a light one that its properties name; they may
-    name one twice."""
+    """The offsets of a record in a queue, its own or a light one that its properties name. The
+    properties may name a queue twice."""
     queues = [(found.topic, found.queue_id, found.queue_offset)]
     queues += light_queues(found, enable_lmq) or ()
     return [
@@ -28,14 +27,25 @@ def queue_offsets_of_any_setting(found: Record, queue: QueueKey) -> tuple[list[i
 
 
 def count_units(log: CommitLog, queue: QueueKey, physical_offset: int, size: int) -> int | None:
-    """Return how many units of a queue the message at (physical offset, size) has; None where the
-    log does not tell, since its file is gone or the record is damaged, and where the offset cannot
-    be one that a power cut has torn."""
+    """Return how many units of a queue the message at (physical offset, size) has; 0 if no record
+    of that size begins there.
+
+    None where the log does not tell, since its file is gone or the record there is damaged, and for
+    an offset that a power cut cannot have torn.
+    """
     if not log.may_be_torn(physical_offset):
         return None
     found = log.record_starting_at(physical_offset)
     if isinstance(found, Record):
         counts = map(len, queue_offsets_of_any_setting(found, queue))
         return max(counts) if found.total_size == size else 0
-    # a damaged record has its unit; where none begins, no unit may lead
-    return 0 if found.status in NO_RECORD else None
+    if found.status in (Status.BLANK, Status.BAD_FILE_END):
+        return 0
+    # a damaged record has its unit; no unit leads into another record
+    return 0 if _is_inside_a_record(log, physical_offset) else None
+
+
+def _is_inside_a_record(log: CommitLog, offset: int) -> bool:
+    """Whether a sound record begins before ``offset`` and ends after it."""
+    segment = log.segment_at(offset)
+    return segment is not None and walk(log, Window(log), segment.start, offset).offset < offset
