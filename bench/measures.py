@@ -3,6 +3,7 @@ goal."""
 
 from __future__ import annotations
 
+import gc
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from reput.__main__ import YOUNG_OBJECTS
 
 RATE_UNIT = "M messages/s"
 
@@ -107,6 +110,13 @@ def ratio_text(found: Figures) -> str:
 def share_text(found: Figures) -> str:
     """Return the median of the rounds' ratios in percent, and their range."""
     return f"{found.median:.1%} ({found.minimum:.1%} to {found.maximum:.1%})"
+
+
+def freeze_as_reput() -> None:
+    """Look for garbage as seldom as the command ``reput`` does. For a process that measures a part
+    of it itself, once all is loaded."""
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    gc.freeze()
 
 
 def alternate(

@@ -58,7 +58,10 @@ class Expected:
     """[start, end) of each damaged record."""
     jumps: set[int] = field(default_factory=set)
     """Physical offsets of the messages before which queue offsets jump."""
+    displaced: set[tuple[int, str]] = field(default_factory=set)
+    """(physical offset, detail) of messages whose queue offset is not their position."""
     _following: dict[Queue, int] = field(default_factory=dict)
+    _positions: dict[Queue, int] = field(default_factory=dict)
 
     def add(self, made: Made) -> None:
         """The next message."""
@@ -100,6 +103,10 @@ class Expected:
         if queue_offset != self._following.get(key, queue_offset):
             self.jumps.add(made.offset)
         self._following[key] = queue_offset + 1
+        position = self._positions.get(key, queue_offset)
+        self._positions[key] = position + 1
+        if position != queue_offset:
+            self.displaced.add((made.offset, f"queue offset {queue_offset} at position {position}"))
         self.queues.put(
             Message(
                 topic, made.queue_id, made.offset, len(made.data), queue_offset,
@@ -196,6 +203,14 @@ def _unlike(name: str, found: dict[str, bytes], wanted: dict[str, bytes]) -> Ite
 
 def _check_ledger(site: Site, expected: Expected) -> Iterator[str]:
     found, plain = _ledger(site.inside), _ledger(site.plain)
+    # a start that no longer finds a queue's last message in the log lists its gap again
+    again = [
+        line
+        for line in found
+        if (one := json.loads(line))["physical_offset"] not in expected.jumps
+        and (one["physical_offset"], one.get("detail")) in expected.displaced
+    ]
+    found = [line for line in found if line not in again]
     if found != plain:
         differing = sorted({*found} ^ {*plain})
         yield f"ledger: {len(found)} lines and {len(plain)}: {differing[:5]}"
