@@ -38,7 +38,8 @@ class Expiry:
     log_min_offset: int
     files: tuple[ExpiredFile, ...]
     unused_queues: tuple[QueueKey, ...]
-    """Queues without a message in the log; their last files are not among ``files``."""
+    """Queues without a message in the log, or without a file; their last files are not among
+    ``files``."""
 
 
 def expire(

@@ -126,12 +126,14 @@ def expired_ext_files(
 def unused_queues(
     output: Path, settings: StoreSettings, log_min_offset: int, durable_end: int | None
 ) -> Iterator[QueueKey]:
-    """Queues whose last message ends before the log; RocketMQ's own topics stay. So are those that
-    a power cut has left without a file, or with an ext alone, while they were removed."""
+    """Queues whose last message ends before the log, and those without a file or with an ext alone,
+    as a power cut leaves them while they are removed. RocketMQ's own topics are never among them.
+    """
     queues = dict(open_queues(output, settings.mapped_file_size_consume_queue))
     for key, files in queues.items():
         last = files.last_unit(files.find_end(durable_end))
-        is_unused = sum(last) < log_min_offset if last is not None else not files.starts
+        has_file = bool(files.starts or files.empty)
+        is_unused = not has_file if last is None else sum(last) < log_min_offset
         if is_unused and not is_system_topic(key.topic):
             yield key
     exts = list_queues(output / CONSUME_QUEUE_EXT_DIRECTORY)

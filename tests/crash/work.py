@@ -76,9 +76,9 @@ def _resume_whole(work: Work, told: Told) -> None:
 
 
 Note = Callable[[str, object], None]
+"""Somebody is told something: ``Recorder.note``."""
 DELIVERED_AGAIN = "delivered again"
 """The note of a start that has changed its target, whose rows are of that start's log then."""
-"""Somebody is told something: ``Recorder.note``."""
 
 
 @dataclass(frozen=True)

@@ -248,8 +248,8 @@ class ComparedExt(FilesAsFound):
         return sound | damaged
 
     def _may_exist(self, offset: int) -> bool:
-        """Whether a unit that nothing else places may have been at this offset: up to the file
-        after the last one that is there or known to be gone."""
+        """Whether a unit whose place does not follow from the one before it may have been at this
+        offset: up to the file after the last one that is there or known to be gone."""
         known = self.sizes.keys() | self._missing
         return not known or offset < max(known) + 2 * self.file_size
 
