@@ -286,8 +286,10 @@ class Committer:
             )  # fmt: skip
 
     def end(self) -> None:
-        """End the run, after all its commits. Raises OwnershipError."""
+        """End the run, after all its commits: one that found nothing new may not have removed
+        expired files yet. Raises OwnershipError, OutputError."""
         self._watermark.check_owned()
+        self._expire()
         self._store_checkpoint.write(self._watermark.current, self._writers)
         fsops.unlink(self._config.abort_file)
 

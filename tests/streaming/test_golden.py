@@ -161,6 +161,22 @@ def test_retention_follows_the_log_and_a_restart_goes_on(
     assert len(after) < len(before)
 
 
+def test_retention_follows_the_log_although_a_run_finds_nothing_new(
+    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if Spark has ended before the run has looked at anything else."""
+    monkeypatch.setattr("streaming.dispatcher.POLL_SECONDS", 600.0)
+    store, output = golden("plain"), tmp_path / "output"
+    dispatch(store, output, mapped_file_size_consume_queue=200)
+    files = sorted((store / "commitlog").iterdir())
+    kept = relaid_queues(store, 200, int(files[3].name))
+    for path in files[:3]:
+        path.unlink()
+    again = dispatch(store, output, mapped_file_size_consume_queue=200, retention=True)
+    assert again.batches == 0
+    assert tree(output / "consumequeue") == kept
+
+
 def test_retention_follows_the_log_while_no_message_comes(
     golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
