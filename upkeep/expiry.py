@@ -15,6 +15,7 @@ from pathlib import Path
 from checkpoints.agreement import Built
 from checkpoints.ownership import Ownership
 from checkpoints.reconcile import watermark_of
+from store import fsops
 from store.config import StoreSettings
 from store.errors import UsageError
 from store.log.commitlog import CommitLog
@@ -49,7 +50,7 @@ def expire(
 
     Without ``apply`` it only reads, also while others write. Raises UsageError where ``output`` was
     not built by reput, OwnershipError while a dispatcher or a broker runs on it, CommitLogError
-    where the log is not its log, or a part of it may not be mounted.
+    where the log is not its log, or a part of it may not be mounted, OutputError and SyncError.
     """
     log = settings.open_log()
     with ExitStack() as held:
@@ -59,6 +60,8 @@ def expire(
         if apply:
             _watermark(log, built)  # this creates nothing in a directory that is not an output
             held.enter_context(Ownership(output))
+            # what a killed removal has taken is not found again, but a power cut may undo it
+            fsops.sync_file_system_of(output)
         watermark = _watermark(log, built)
         position = output, settings, log.min_offset, watermark.end_offset
         expiry = Expiry(

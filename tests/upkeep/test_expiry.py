@@ -14,6 +14,7 @@ import pytest
 
 from checkpoints.ownership import Ownership
 from checkpoints.watermark import WatermarkFile
+from store import fsops
 from store.config import StoreSettings, read_store_settings
 from store.errors import CommitLogError, OwnershipError, UsageError
 from store.log.commitlog import CommitLog
@@ -22,6 +23,8 @@ from store.state.watermark import Watermark
 from tests.support.cli import Call, json_object
 from tests.support.golden import relaid_queues, tree
 from tests.support.outputs import STORE_ID, Output, QueueLog, Setup
+from tests.support.power_cuts import Disk
+from tests.support.recorder import Recorder
 from tests.support.wire import file_name, read_log
 from upkeep.expiry import expire
 
@@ -84,6 +87,30 @@ def test_unused_queues_go_only_where_asked(tmp_path: Path) -> None:
     assert not (setup.root / "consumequeue" / "Old").exists()
     assert f"rmq_sys_old/0/{file_name(400)}" in setup.queues()
     assert expire(settings, setup.root, apply=False).unused_queues == ()
+
+
+def test_what_a_killed_removal_left_unsynced_is_durable_after_the_next(
+    golden: Callable[[str], Path], ram_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed between the last file and the sync of its directory; then the power fails."""
+    store, output = golden("plain"), ram_path / "output"
+    settings, _ = built(store, output)
+    min((store / "commitlog").iterdir()).unlink()
+    last = expire(settings, output, apply=False).files[-1].path
+    sync = fsops.sync_directory
+
+    def killed(directory: Path) -> None:
+        if directory == last.parent and not last.exists():
+            raise KeyboardInterrupt
+        sync(directory)
+
+    with Recorder(output) as recorder:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(fsops, "sync_directory", killed)
+            expire(settings, output, apply=True)
+        assert expire(settings, output, apply=True).files == ()
+    disk = Disk.after(recorder).image([]).tree
+    assert str(last.relative_to(output)) not in disk
 
 
 def test_what_is_refused(golden: Callable[[str], Path], tmp_path: Path) -> None:
