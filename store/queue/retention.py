@@ -129,15 +129,16 @@ def unused_queues(
     """Queues whose last message ends before the log, and those without a file or with an ext alone,
     as a power cut leaves them while they are removed. RocketMQ's own topics are never among them.
     """
-    queues = dict(open_queues(output, settings.mapped_file_size_consume_queue))
-    for key, files in queues.items():
+    for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
         last = files.last_unit(files.find_end(durable_end))
         has_file = bool(files.starts or files.empty)
         is_unused = not has_file if last is None else sum(last) < log_min_offset
         if is_unused and not is_system_topic(key.topic):
             yield key
-    exts = list_queues(output / CONSUME_QUEUE_EXT_DIRECTORY)
-    yield from (key for key in exts if key not in queues and not is_system_topic(key.topic))
+    for key in list_queues(output / CONSUME_QUEUE_EXT_DIRECTORY):
+        queue = output / CONSUME_QUEUE_DIRECTORY / key.relative_path
+        if not queue.is_dir() and not is_system_topic(key.topic):
+            yield key
 
 
 def remove_files(files: Iterable[ExpiredFile]) -> int:
