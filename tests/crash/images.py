@@ -16,15 +16,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.crash.workloads import Workloads, quick
+from tests.crash.workloads import NAMES, Workloads, quick
 from tests.support.crash_images import Case, Tally, try_chosen, try_random
 from tests.support.memory import memory
 from tests.support.seeds import choose_seed
 
-NAMES = (
-    "dispatch", "long_batch", "second_run", "many_queues", "followers", "cut_log", "long_cut",
-    "retention", "expiry", "then_more", "repair", "rebuild", "rewind", "crashed_rewind",
-)  # fmt: skip
 ROUND_IMAGES = 500
 """Random images of a workload in one round."""
 STARTS = 10

@@ -47,6 +47,12 @@ from tests.support.recorder import Recorder
 from tests.support.sparkless import dispatch
 from upkeep.expiry import Expiry
 
+NAMES = (
+    "dispatch", "long_batch", "second_run", "many_queues", "followers", "cut_log", "long_cut",
+    "retention", "expiry", "then_more", "repair", "rebuild", "rewind", "crashed_rewind",
+)  # fmt: skip
+"""The methods of ``Workloads``."""
+
 
 @contextmanager
 def quick(directory: Path, seed: int | None = None) -> Iterator[Workloads]:
