@@ -1,18 +1,20 @@
-"""The results as a picture for the README: the first questions of a reader, one panel per unit.
+"""The results as a picture for the README: the first questions of a reader, one panel each.
 
-One panel shows how fast reput catches up beside RocketMQ, with small and with large messages.
-Another shows how long a message takes from the append to its durable entry. All other rows are in
-the result file.
+Bars show how fast reput catches up beside RocketMQ, with small and with large messages, and how
+long a message takes from the append to its durable entry. Curves show how the time to catch up
+grows with the log, the number of queues and that of cores. All other rows are in the result file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.measures import Figures, Row
+from bench.scaling import cores_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,50 @@ PANELS = (
         0,
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A part of the picture: the seconds to catch up over a quantity, both axes logarithmic."""
+
+    title: str
+    unit: str
+    """The unit of the quantity."""
+    series: Mapping[str, Mapping[float, tuple[str, str]]]
+    """Label -> quantity -> (name of a row, name of its figures)."""
+
+
+CURVES = (
+    Curve(
+        "Size of the log",
+        "GiB",
+        {"reput": {gib: ("log-size", f"{gib:.2f} GiB") for gib in (1, 4, 12)}},
+    ),
+    Curve(
+        "Number of queues, 2 GiB",
+        "queues",
+        {
+            "RocketMQ": {10_000: ("queues-10000", "RocketMQ, 10,000 queues")},
+            "reput": {
+                **{n: ("queues-10000", f"reput, {n:,} queues") for n in (10, 1_000, 10_000)},
+                100_000: ("queues-100000", "reput"),
+            },
+        },
+    ),
+    Curve(
+        "Number of cores, 4 GiB",
+        "cores",
+        {"reput": {n: ("cores", cores_name(n)) for n in (1, 2, 4, 8, 16, 32, 64)}},
+    ),
+)
 _COLORS = (("#9aa5b1", "#d9480f"), ("#f2a98f", "#d9480f"))
+_CURVE_COLORS = {"RocketMQ": "#9aa5b1", "reput": "#d9480f"}
 _INK = "#333333"
 
 
 def plot(path: Path, machine: Mapping[str, Any], rows: Sequence[Row]) -> bool:
-    """Draw the panels for which there are rows; bars are medians, whiskers span all rounds.
+    """Draw the panels and curves for which there are rows; bars and points are medians, whiskers
+    span all rounds.
 
     It needs matplotlib, and returns False where there is nothing to draw.
     """
@@ -58,19 +98,25 @@ def plot(path: Path, machine: Mapping[str, Any], rows: Sequence[Row]) -> bool:
 
     figures = {row.name: row.figures for row in rows}
     panels = [
-        (panel, colors)
+        partial(_draw, panel=panel, colors=colors, rows=figures)
         for panel, colors in zip(PANELS, _COLORS, strict=True)
         if any(name in figures for name in panel.groups)
     ]
-    if not panels:
+    curves = [
+        partial(_draw_curve, curve=curve, points=points)
+        for curve in CURVES
+        if (points := _points(curve, figures))
+    ]
+    lines = [line for line in (panels, curves) if line]
+    if not lines:
         return False
     # text stays text, so that it can be searched and is drawn in the reader's own fonts
     with rc_context({"svg.fonttype": "none", "font.size": 9, "text.color": _INK}):
-        figure, axes = pyplot.subplots(
-            1, len(panels), figsize=(4.8 * len(panels), 3.4), layout="constrained", squeeze=False
-        )
-        for axis, (panel, colors) in zip(axes[0], panels, strict=True):
-            _draw(axis, panel, colors, figures)
+        figure = pyplot.figure(figsize=(9.6, 3.4 * len(lines)), layout="constrained")
+        parts = figure.subfigures(len(lines), 1, squeeze=False)[:, 0]
+        for part, line in zip(parts, lines, strict=True):
+            for axis, draw in zip(part.subplots(1, len(line), squeeze=False)[0], line, strict=True):
+                draw(axis)
         figure.supxlabel(
             f"{machine['cores']} cores, session up, page cache warm, {machine['date'][:10]}; "
             "median of all rounds, whiskers from the least to the most",
@@ -79,6 +125,52 @@ def plot(path: Path, machine: Mapping[str, Any], rows: Sequence[Row]) -> bool:
         figure.savefig(path, facecolor="white")
         pyplot.close(figure)
     return True
+
+
+def _points(
+    curve: Curve, rows: Mapping[str, Mapping[str, Figures]]
+) -> dict[str, dict[float, Figures]]:
+    found = {
+        label: {
+            quantity: rows[row][name]
+            for quantity, (row, name) in places.items()
+            if name in rows.get(row, {})
+        }
+        for label, places in curve.series.items()
+    }
+    return {label: points for label, points in found.items() if points}
+
+
+def _draw_curve(axis: Any, curve: Curve, points: Mapping[str, Mapping[float, Figures]]) -> None:
+    for label, found in points.items():
+        medians = [one.median for one in found.values()]
+        axis.errorbar(
+            list(found),
+            medians,
+            yerr=_whiskers(list(found.values())),
+            color=_CURVE_COLORS[label],
+            ecolor=_INK,
+            capsize=3,
+            elinewidth=0.8,
+            marker="o",
+            label=label,
+        )
+        for quantity, median in zip(found, medians, strict=True):
+            axis.annotate(
+                f"{median:.1f}", (quantity, median), (0, 6), textcoords="offset points", ha="center"
+            )
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    ticks = sorted({quantity for found in points.values() for quantity in found})
+    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.minorticks_off()
+    axis.set_xlabel(curve.unit)
+    axis.set_ylabel("seconds to catch up")
+    axis.set_title(curve.title, fontsize=10)
+    axis.margins(0.15, 0.2)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, loc="best")
 
 
 def _draw(
@@ -106,7 +198,7 @@ def _draw(
     axis.set_xticks(range(len(groups)), [panel.groups[group] for group in groups])
     axis.set_ylabel(panel.unit)
     axis.set_title(panel.title, fontsize=10)
-    axis.margins(y=0.2)
+    axis.margins(y=0.35)  # for the legend
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, loc="best")
 

@@ -65,11 +65,27 @@ class Session:
 
 
 @contextmanager
-def open_session(outputs: Path) -> Iterator[Session]:
-    """Start a session; on entry it is up, but nothing has run in it."""
-    with line_process(python_command("-m", "bench.worker"), "the reput session") as process:
+def open_session(outputs: Path, cores: int | None = None) -> Iterator[Session]:
+    """Start a session, on so many of the cores or on all; on entry it is up, but nothing has run in
+    it."""
+    with ExitStack() as held:
+        with _only(cores):
+            process = held.enter_context(
+                line_process(python_command("-m", "bench.worker"), "the reput session")
+            )
         process.answer(READY_SECONDS)
         yield Session(process, outputs)
+
+
+@contextmanager
+def _only(cores: int | None) -> Iterator[None]:
+    """Use so many of the cores; a process that is started meanwhile keeps to them."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(own)[:cores])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 def run_command(store: Path, output: Path, *options: str) -> list[str]:

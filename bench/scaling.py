@@ -1,4 +1,5 @@
-"""Measures of how time, memory and open files grow with the log and the number of queues."""
+"""Measures of how time, memory and open files grow with the log, the number of queues and that of
+cores."""
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ FIRST_BATCH_GOAL_SECONDS = 1.0
 SLOPE_GOAL = 0.85
 MEMORY_GOAL_BYTES = 2.5 * GIB
 MEMORY_GROWTH_GOAL = 1.10
+
+CORES_LOG_SHARE = 0.5
 
 QUEUES = {10: (10, 1), 1_000: (100, 10), 10_000: (500, 20), 100_000: (500, 200)}
 """(topics, queues of each) by number of queues."""
@@ -138,6 +141,44 @@ def _memory_row(context: Context, memory: dict[float, int]) -> Row:
             f"{gib:.2f} GiB": Figures("MiB", (size / (1 << 20),)) for gib, size in memory.items()
         },
     )
+
+
+def measure_cores(context: Context) -> Iterator[Row]:
+    """Measure the same log on one core, two, four and so on, in turns."""
+    if "cores" not in context.wanted:
+        return
+    counts = [1 << power for power in range(reput.core_count().bit_length())]
+    with context.directory("cores") as directory, ExitStack() as held:
+        writer = held.enter_context(logs.log_writer(directory / "store", BODY_SIZE))
+        log = writer.grow(int(CORES_LOG_SHARE * context.gib * GIB))
+        context.say(f"log: {log.title}")
+        logs.warm(log)
+        sessions = {
+            count: held.enter_context(reput.open_session(directory, count)) for count in counts
+        }
+
+        def run(count: int) -> Callable[[], float]:
+            return lambda: float(sessions[count].catch_up(log, PATIENCE_SECONDS)["seconds"])
+
+        systems = {cores_name(count): run(count) for count in counts}
+        for one in systems.values():
+            one()  # the first pass starts workers and compiles plans
+        figures = measures.alternate(context.rounds, systems, context.say)
+    gain = measures.ratios(figures[cores_name(1)], figures[cores_name(counts[-1])])
+    yield Row(
+        name="cores",
+        title=f"number of cores, {BODY_SIZE} bytes, session up, page cache warm",
+        goal="none",
+        result=f"{cores_name(counts[-1])}: {measures.ratio_text(gain)} one",
+        met=None,
+        figures=figures,
+        details={"log": log.title},
+    )
+
+
+def cores_name(count: int) -> str:
+    """Return the name of the figures for so many cores."""
+    return f"{count} core{'s' * (count > 1)}"
 
 
 def measure_queues(context: Context) -> Iterator[Row]:

@@ -27,6 +27,7 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     (live.measure_latency, tuple(live.LATENCY_ROWS)),
     (live.measure_idle, ("idle",)),
     (scaling.measure_sizes, ("log-size", "peak-memory")),
+    (scaling.measure_cores, ("cores",)),
     (sparksources.measure, sparksources.ROW_NAMES),
     (tables.measure_delta, ("delta",)),
     (reading.measure, ("queue-iteration", "filtered-read")),

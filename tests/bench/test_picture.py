@@ -23,6 +23,8 @@ ROWS = [
     row("catch-up-300", "M messages/s", RocketMQ=(0.3, 0.31, 0.4), reput=(2.0, 3.54, 4.0)),
     row("catch-up-1200", "M messages/s", RocketMQ=(0.3,), reput=(1.71,)),
     row("latency-1000", "ms", p50=(132.0,), p99=(278.0,)),
+    row("log-size", "s", **{"1.00 GiB": (0.31,), "12.00 GiB": (2.1, 2.2, 2.3)}),
+    row("queues-100000", "s", reput=(17.1,)),
     row("queue-iteration", "M messages/s", all=(32.0,)),
 ]
 
@@ -36,7 +38,9 @@ def test_it_shows_the_medians_each_in_its_unit(tmp_path: Path) -> None:
     shown = {"RocketMQ", "reput", "0.31", "3.54", "0.30", "1.71", "132", "278"}
     assert shown <= set(texts)
     assert {"million messages/s", "ms", "300-byte bodies", "1,200-byte bodies"} <= set(texts)
-    assert "32.00" not in texts
+    assert {"Size of the log", "GiB", "0.3", "2.2", "Number of queues, 2 GiB", "17.1"} <= set(texts)
+    assert "32.00" not in texts and "32.0" not in texts
+    assert "Number of cores, 4 GiB" not in texts
     assert all(0 < x < width and 0 < y < height for x, y in texts.values())
 
 
@@ -55,3 +59,9 @@ def test_the_picture_of_the_readme_is_that_of_the_result_file() -> None:
         assert panel.unit in texts
         for group, series in ((group, name) for group in panel.groups for name in panel.series):
             assert f"{rows[group].figures[series].median:,.{panel.digits}f}" in texts
+    for curve in picture.CURVES:
+        assert curve.title in texts
+        places = [place for found in curve.series.values() for place in found.values()]
+        for measured, name in places:
+            if name in rows[measured].figures:
+                assert f"{rows[measured].figures[name].median:.1f}" in texts

@@ -164,7 +164,7 @@ def test_retention_follows_the_log_and_a_restart_goes_on(
 def test_retention_follows_the_log_although_a_run_finds_nothing_new(
     golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if Spark has ended before the run has looked at anything else."""
+    """Spark may have ended before the run has looked at anything else."""
     monkeypatch.setattr("streaming.dispatcher.POLL_SECONDS", 600.0)
     store, output = golden("plain"), tmp_path / "output"
     dispatch(store, output, mapped_file_size_consume_queue=200)
