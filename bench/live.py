@@ -61,10 +61,12 @@ class Goal:
 
 
 BESIDE_ROCKETMQ = "latency-1000"
-LATENCY_ROWS = {
-    BESIDE_ROCKETMQ: (1_000, Goal(150, 400)),
-    "latency-100000": (100_000, Goal(250, 700, bounded=True)),
+LATENCY_ROWS: dict[str, tuple[int, Goal, tuple[str, ...]]] = {
+    BESIDE_ROCKETMQ: (1_000, Goal(150, 400), ()),
+    "latency-1000-asked": (1_000, Goal(80, 400), ("--latency", "80ms")),
+    "latency-100000": (100_000, Goal(250, 700, bounded=True), ()),
 }
+"""Messages/s, the goal, and the options of ``reput run`` that ask for it."""
 
 
 class Follower:
@@ -130,9 +132,9 @@ class Follower:
 
 
 @contextmanager
-def following(store: Path, output: Path) -> Iterator[Follower]:
-    """Start ``reput run`` with its defaults, and stop it at the end of the block."""
-    with child(run_command(store, output), silent=True) as running:
+def following(store: Path, output: Path, *options: str) -> Iterator[Follower]:
+    """Start ``reput run``, and stop it at the end of the block."""
+    with child(run_command(store, output, *options), silent=True) as running:
         follower = Follower(running, output)
         try:
             yield follower
@@ -141,7 +143,9 @@ def following(store: Path, output: Path) -> Iterator[Follower]:
 
 
 @contextmanager
-def _live(context: Context, rate: int) -> Iterator[tuple[LineProcess, Follower, Path]]:
+def _live(
+    context: Context, rate: int, *options: str
+) -> Iterator[tuple[LineProcess, Follower, Path]]:
     """Start a producer that waits, and a dispatcher that has caught up with the initial log."""
     with context.directory(f"live-{rate}") as directory:
         store, trace = directory / "store", directory / "trace.npy"
@@ -150,7 +154,7 @@ def _live(context: Context, rate: int) -> Iterator[tuple[LineProcess, Follower, 
         )
         with line_process(command, "the producer") as producer:
             end_offset = producer.answer(READY_SECONDS)["end_offset"]
-            with following(store, directory / "output") as follower:
+            with following(store, directory / "output", *options) as follower:
                 follower.wait_for(end_offset, READY_SECONDS)
                 yield producer, follower, trace
 
@@ -165,12 +169,12 @@ def measure_latency(context: Context) -> Iterator[Row]:
 def _measure_latency(context: Context, name: str) -> Row:
     """Follow a live log in one piece, or in turns with RocketMQ on a log of its own; both run all
     the time."""
-    rate = LATENCY_ROWS[name][0]
+    rate, _, options = LATENCY_ROWS[name]
     context.say(f"{name}: a live log for {context.live_seconds} s")
     runs: list[Run] = []
     theirs: list[NDArray[np.float64]] = []
     with ExitStack() as held:
-        producer, follower, trace = held.enter_context(_live(context, rate))
+        producer, follower, trace = held.enter_context(_live(context, rate, *options))
         if name != BESIDE_ROCKETMQ:
             runs.append(_follow(producer, follower, trace, context.live_seconds))
         else:
@@ -250,7 +254,7 @@ def _watch(
 
 
 def _latency_row(context: Context, name: str, latencies: Latencies, runs: Sequence[Run]) -> Row:
-    rate, goal = LATENCY_ROWS[name]
+    rate, goal, options = LATENCY_ROWS[name]
     reached = min(run.rate for run in runs)
     cpu = statistics.fmean(run.cores for run in runs)
     paced = reached >= RATE_SHARE * rate
@@ -260,7 +264,9 @@ def _latency_row(context: Context, name: str, latencies: Latencies, runs: Sequen
     bounded = "bounded" if latencies.lag_bounded else "GROWING"
     row = Row(
         name=name,
-        title=f"append to durable entry, {rate:,} messages/s of {BODY_SIZE} bytes",
+        title=" ".join(
+            (f"append to durable entry, {rate:,} messages/s of {BODY_SIZE} bytes", *options)
+        ),
         goal=str(goal),
         result=(
             f"p50 {latencies.p50_ms:.0f} ms, p99 {latencies.p99_ms:.0f} ms, lag {bounded}, "
