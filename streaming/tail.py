@@ -31,6 +31,8 @@ BACKLOG_SHARE = 4
 """A batch of at least the limit's fourth part may have been limited: the source makes no smaller
 one of a backlog (``sources.offsets.limited_end``)."""
 MEASURED_BATCHES = 9
+AIMED_SHARE = 0.95
+"""The share of the wanted latency that is aimed at, since some leads take longer than the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Tail:
         self._log = log
         self._live = LiveSettings(indexes.settings, config.broker_conf, indexes.batch_topics)
         self._backlog_bytes = config.max_bytes_per_trigger // BACKLOG_SHARE
-        self._latency = config.latency_ms / 1000
+        self._latency = AIMED_SHARE * config.latency_ms / 1000
         self._durations: deque[float] = deque(maxlen=MEASURED_BATCHES)
         """Times from plan to durable."""
         self._leads: deque[float] = deque(maxlen=MEASURED_BATCHES)
