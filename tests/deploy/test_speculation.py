@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from checkpoints import STATE_DIRECTORY
-from checkpoints.swap import ASIDE_DIRECTORY
+from checkpoints.swap import ASIDE_DIRECTORY, build_root
 from store.state.watermark import read_watermark
 from tests.support.cli import kill_tree, reput
 from tests.support.golden import difference
@@ -94,13 +94,14 @@ def _stop_at_work(cluster: Cluster, job: subprocess.Popen[str], place: Path) -> 
 def _overtake(
     cluster: Cluster, job: subprocess.Popen[str], place: Path, is_done: Callable[[], bool]
 ) -> subprocess.CompletedProcess[str]:
-    """Let a task that is at work below ``place`` stand still until the job is done without it, and
-    then go on while its application lives: the driver stands still for that time."""
+    """Let a task that is at work below ``place`` stand still until the driver has the answer of the
+    other attempt, and then go on while their application lives: the driver stands still for that
+    time."""
     task = _stop_at_work(cluster, job, place)
+    driver = next(one for one in _python_below(job.pid) if APPLICATION in one.cmdline())
     try:
         _until(lambda: is_done() or job.poll() is not None)
         assert job.poll() is None, job.communicate()
-        driver = next(one for one in _python_below(job.pid) if APPLICATION in one.cmdline())
         _stop(driver)
         try:
             assert task.status() == psutil.STATUS_STOPPED
@@ -137,7 +138,7 @@ def test_a_scan_that_stands_still_is_done_by_another(
 
     def is_done() -> bool:
         if name == "rebuild":
-            return (output / KINDS[0]).exists()
+            return (build_root(output) / KINDS[0]).exists()
         found = read_watermark(output / STATE_DIRECTORY)
         return found is not None and found.end_offset > 0
 
@@ -156,7 +157,7 @@ def test_a_scan_that_stands_still_is_done_by_another(
 
 @pytest.mark.slow
 def test_a_write_that_stands_still_is_done_by_another(tmp_path: Path, seed: int) -> None:
-    """The first attempt goes on once the other one's files have been moved in."""
+    """The first attempt goes on while the other one's files are moved in."""
     store, one, output = tmp_path / "store", tmp_path / "one", tmp_path / "output"
     shape = ("--topics", 8, "--queues", 4, "--size", 100, "--rate", 0, "--seed", seed)
     assert reput("produce", store, "--count", MESSAGES, *shape).returncode == 0
@@ -166,11 +167,11 @@ def test_a_write_that_stands_still_is_done_by_another(tmp_path: Path, seed: int)
     with standalone_cluster(tmp_path, (1, 1)) as cluster:
         for round_number in range(1, ROUNDS + 1):
             job = submission(tmp_path, cluster.url, *call, "--json", settings=SPECULATION)
-            written, moved_in = output / ASIDE_DIRECTORY, output / "consumequeue"
-            done = _overtake(cluster, job, written, moved_in.exists)
+            begun = build_root(output) / "consumequeue"
+            done = _overtake(cluster, job, output / ASIDE_DIRECTORY, begun.exists)
             assert done.returncode == 0, done.stdout
             assert json.loads(done.stdout.splitlines()[-1])["messages"] == MESSAGES
-            assert difference(moved_in, one / "consumequeue") == []
+            assert difference(output / "consumequeue", one / "consumequeue") == []
             assert not [*output.glob(".reput*")]
             print(f"round={round_number} second_attempts={_second_attempts(tmp_path)}")
             shutil.rmtree(output)
