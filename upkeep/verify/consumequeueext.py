@@ -91,6 +91,8 @@ class ComparedExt(FilesAsFound):
         self._expected: _Expected | None = None
         self._place: int | None = 0 if log.start == 0 else None
         """Address after the last unit; None where it is not known."""
+        self._sound_end = 0
+        """Address after the last sound unit."""
         self._lost_end = 0
         """Lower bound for the end of the ext units of messages that have lost their queue units."""
         self._has_units = False
@@ -228,6 +230,7 @@ class ComparedExt(FilesAsFound):
         for index in np.flatnonzero(~(sound & follows)):
             if index:
                 place = int(ends[index - 1]) if sound[index - 1] else None
+            self._sound_end = self._sound_end if place is None else place
             offset = int(offsets[index])
             if not sound[index]:
                 # at any other place the queue's unit is the wrong one
@@ -249,9 +252,12 @@ class ComparedExt(FilesAsFound):
 
     def _may_exist(self, offset: int) -> bool:
         """Whether a unit whose place does not follow from the one before it may have been at this
-        offset: up to the file after the last one that is there or known to be gone."""
+        offset: beyond the last sound one, and up to the file after the last one that is there or
+        known to be gone. If there is none, and the log has lost its front, nothing tells."""
         known = self.sizes.keys() | self._missing
-        return not known or offset < max(known) + 2 * self.file_size
+        if not known and self._log.start:
+            return True
+        return self._sound_end <= offset < max(known, default=0) + 2 * self.file_size
 
     def _read(
         self, offsets: NDArray[np.int64], expected: _Expected

@@ -21,6 +21,7 @@ from upkeep.verify.difference import Damage
 from upkeep.verify.run import Verification
 
 QUEUE_FILE_SIZE = 2000
+EXT_FILE_SIZE = 4096
 
 
 class Kept:
@@ -83,7 +84,7 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """An output whose queues are RocketMQ's bytes; ext files are compared as they come, since of
     another size RocketMQ has built none."""
     name = request.param
-    kept = Kept(name, tmp_path_factory.mktemp(name), mappedFileSizeConsumeQueueExt=4096)
+    kept = Kept(name, tmp_path_factory.mktemp(name), mappedFileSizeConsumeQueueExt=EXT_FILE_SIZE)
     output = kept.output
     if name != "ext":
         expected = relaid_queues(output.store, QUEUE_FILE_SIZE)
@@ -167,11 +168,11 @@ def test_a_wild_address_names_no_file(tmp_path: Path, seed: int) -> None:
         relative(kept.output, "consumequeue/*/*/*"),
         key=lambda path: len((kept.output.root / path).read_bytes().rstrip(b"\0")),
     )
-    ext = relative(kept.output, f"consumequeue_ext/{queue.parts[1]}/{queue.parts[2]}/*")[-1]
-    for gone in ((), (ext,)):
+    ext = relative(kept.output, f"consumequeue_ext/{queue.parts[1]}/{queue.parts[2]}/*")
+    for gone, first in ((), 5), (ext[-1:], 5), (ext, 0):
         kept.remove(*gone)
         data = bytearray((kept.output.root / queue).read_bytes())
-        for at in range(5, 8):
+        for at in range(first, first + 3):
             address = rng.randrange(1 << 40, (1 << 63) - 1)
             data[at * UNIT.size + 12 : (at + 1) * UNIT.size] = (address - (1 << 63)).to_bytes(
                 8, "big", signed=True
@@ -182,6 +183,29 @@ def test_a_wild_address_names_no_file(tmp_path: Path, seed: int) -> None:
         assert sum(d.count for d in wrong) == 3
         assert missing(kept.output.verify()) == [*map(str, gone)]
         kept.check_healed()
+
+
+def test_an_address_that_leads_back_is_the_queues_fault(tmp_path: Path, seed: int) -> None:
+    """The ext unit before it is damaged, so that its own place is not known."""
+    rng = random.Random(seed)
+    kept = Kept("ext", tmp_path, mappedFileSizeConsumeQueueExt=EXT_FILE_SIZE)
+    path = rng.choice(relative(kept.output, "consumequeue/*/*/*"))
+    queue = kept.output.root / path
+    units = list(UNIT.iter_unpack(queue.read_bytes()))
+    at = rng.randrange(2, sum(size > 0 for _, size, _ in units))
+    before = units[at - 1][2] + (1 << 63)
+    ext = kept.output.root / "consumequeue_ext" / path.parts[1] / path.parts[2]
+    file = ext / f"{before - before % EXT_FILE_SIZE:020}"
+    data = bytearray(file.read_bytes())
+    data[before % EXT_FILE_SIZE + 4] ^= 0xFF
+    file.write_bytes(data)
+    units[at] = (*units[at][:2], units[rng.randrange(at - 1)][2])
+    queue.write_bytes(b"".join(UNIT.pack(*unit) for unit in units))
+    found = kept.output.verify().differences
+    entries = [(d.kind, d.position // UNIT.size) for d in found if d.path == str(path)]
+    assert entries == [("consumequeue", at)]
+    assert len(found) == 2
+    kept.check_healed()
 
 
 @pytest.mark.parametrize(
