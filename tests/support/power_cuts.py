@@ -37,6 +37,10 @@ PAGE = 4096
 TEARS = (64, 512, PAGE)
 """Units of a torn write in bytes: any of its aligned blocks of one of these sizes may survive. The
 smallest stands for a page, since the files here are that much smaller than real ones."""
+UNIT_SIZE, LOST_BYTES = 20, 7
+"""A queue's unit may lose all of its offset but the last byte, so that it looks like one of an
+earlier message: that stands for the first four bytes, which every fifth sector's border parts from
+the others, and which count in a log beyond 4 GiB."""
 
 Piece = tuple[int, int]
 """[start, end) of a write's bytes. The file grows up to the end, even if the piece is empty."""
@@ -219,13 +223,15 @@ class Disk:
 
 
 def _tear(rng: random.Random, write: _Pending) -> tuple[Piece, ...]:
-    """Return the surviving pieces of a torn write: some of its blocks, its first bytes, or only its
-    length."""
+    """Return the surviving pieces of a torn write: some of its blocks, its first bytes, all but the
+    first bytes of a unit and what is before it, or only its length."""
     assert isinstance(write, Write)
     size = len(write.data)
-    how = rng.choice(("bytes", "length", *TEARS))
+    how = rng.choice(("bytes", "unit", "length", *TEARS))
     if how == "bytes":
         return ((0, rng.randrange(size + 1)),)
+    if how == "unit" and size:
+        return ((min(rng.randrange(0, size, UNIT_SIZE) + LOST_BYTES, size), size),)
     if isinstance(how, str):
         return ((size, size),)
     bounds = [0, *range(-write.at % how or how, size, how), size]
