@@ -265,6 +265,14 @@ class Workloads(WorkBench):
             # nothing that a run has built is compared before the next one
             self._dispatch(lambda kind, value: None if kind == DONE else note(kind, value), config)
 
+        def dispatch_more(*_: object) -> None:
+            dispatch(self._config(more))
+
+        def ask_again(*_: object) -> None:
+            dispatch_more()
+            # only a request that has ended without an error is durable
+            self._expire(more)
+
         runs: dict[str, Callable[[Note], object]] = {
             "retention": retain,
             "expiry": lambda _: self._expire(log),
@@ -273,7 +281,8 @@ class Workloads(WorkBench):
             options = {"retention": True} if name == "retention" else {}
             yield Work(
                 f"{name}, then more", more, self._begin_with(whole, **options), run,
-                lambda *_: dispatch(self._config(more)), differences, [{"differences": ()}],
+                ask_again if name == "expiry" else dispatch_more, differences,
+                [{"differences": ()}],
             )  # fmt: skip
 
     def _expire(self, log: Path) -> Expiry:
