@@ -83,8 +83,7 @@ CURVES = (
         {"reput": {n: ("cores", cores_name(n)) for n in (1, 2, 4, 8, 16, 32, 64)}},
     ),
 )
-_COLORS = (("#9aa5b1", "#d9480f"), ("#f2a98f", "#d9480f"))
-_CURVE_COLORS = {"RocketMQ": "#9aa5b1", "reput": "#d9480f"}
+_COLORS = {"RocketMQ": "#9aa5b1", "reput": "#d9480f", "p50": "#f2a98f", "p99": "#d9480f"}
 _INK = "#333333"
 
 
@@ -98,8 +97,8 @@ def plot(path: Path, machine: Mapping[str, Any], rows: Sequence[Row]) -> bool:
 
     figures = {row.name: row.figures for row in rows}
     panels = [
-        partial(_draw, panel=panel, colors=colors, rows=figures)
-        for panel, colors in zip(PANELS, _COLORS, strict=True)
+        partial(_draw_panel, panel=panel, rows=figures)
+        for panel in PANELS
         if any(name in figures for name in panel.groups)
     ]
     curves = [
@@ -148,7 +147,7 @@ def _draw_curve(axis: Any, curve: Curve, points: Mapping[str, Mapping[float, Fig
             list(found),
             medians,
             yerr=_whiskers(list(found.values())),
-            color=_CURVE_COLORS[label],
+            color=_COLORS[label],
             ecolor=_INK,
             capsize=3,
             elinewidth=0.8,
@@ -167,18 +166,14 @@ def _draw_curve(axis: Any, curve: Curve, points: Mapping[str, Mapping[float, Fig
     axis.minorticks_off()
     axis.set_xlabel(curve.unit)
     axis.set_ylabel("seconds to catch up")
-    axis.set_title(curve.title, fontsize=10)
     axis.margins(0.15, 0.2)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, loc="best")
+    _finish(axis, curve.title)
 
 
-def _draw(
-    axis: Any, panel: Panel, colors: Sequence[str], rows: Mapping[str, Mapping[str, Figures]]
-) -> None:
+def _draw_panel(axis: Any, panel: Panel, rows: Mapping[str, Mapping[str, Figures]]) -> None:
     groups = [name for name in panel.groups if name in rows]
     width = 0.8 / len(panel.series)
-    for index, (name, color) in enumerate(zip(panel.series, colors, strict=True)):
+    for index, (name, label) in enumerate(panel.series.items()):
         found = [(place, rows[group].get(name)) for place, group in enumerate(groups)]
         bars = [(place, one) for place, one in found if one is not None]
         if not bars:
@@ -188,17 +183,21 @@ def _draw(
             [one.median for _, one in bars],
             width * 0.92,
             yerr=_whiskers([one for _, one in bars]),
-            color=color,
+            color=_COLORS[name],
             ecolor=_INK,
             capsize=3,
             error_kw={"elinewidth": 0.8},
-            label=panel.series[name],
+            label=label,
         )
         axis.bar_label(drawn, [f"{one.median:,.{panel.digits}f}" for _, one in bars], padding=2)
     axis.set_xticks(range(len(groups)), [panel.groups[group] for group in groups])
     axis.set_ylabel(panel.unit)
-    axis.set_title(panel.title, fontsize=10)
     axis.margins(y=0.35)  # for the legend
+    _finish(axis, panel.title)
+
+
+def _finish(axis: Any, title: str) -> None:
+    axis.set_title(title, fontsize=10)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, loc="best")
 

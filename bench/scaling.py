@@ -83,6 +83,11 @@ def _passes(context: Context, directory: Path, log: Log, rounds: int) -> list[di
     return answers
 
 
+def _pass(session: reput.Session, log: Log) -> Callable[[], float]:
+    """A pass over a log, whose seconds are returned."""
+    return lambda: float(session.catch_up(log, PATIENCE_SECONDS)["seconds"])
+
+
 def _figures(passes: list[dict[str, Any]], key: str = "seconds") -> Figures:
     return Figures("s", tuple(float(answer[key]) for answer in passes))
 
@@ -156,11 +161,7 @@ def measure_cores(context: Context) -> Iterator[Row]:
         sessions = {
             count: held.enter_context(reput.open_session(directory, count)) for count in counts
         }
-
-        def run(count: int) -> Callable[[], float]:
-            return lambda: float(sessions[count].catch_up(log, PATIENCE_SECONDS)["seconds"])
-
-        systems = {cores_name(count): run(count) for count in counts}
+        systems = {cores_name(count): _pass(session, log) for count, session in sessions.items()}
         for one in systems.values():
             one()  # the first pass starts workers and compiles plans
         figures = measures.alternate(context.rounds, systems, context.say)
@@ -239,11 +240,10 @@ def _many_queues_row(context: Context, queue_logs: dict[int, tuple[Path, Log]]) 
     directory, log = queue_logs[MANY_QUEUES]
     with ExitStack() as held:
         session = held.enter_context(reput.open_session(directory))
-
-        def ours(measured: Log) -> Callable[[], float]:
-            return lambda: float(session.catch_up(measured, PATIENCE_SECONDS)["seconds"])
-
-        systems = {f"reput, {count:,} queues": ours(one) for count, (_, one) in queue_logs.items()}
+        systems = {
+            f"reput, {count:,} queues": _pass(session, one)
+            for count, (_, one) in queue_logs.items()
+        }
         for run in systems.values():
             run()  # the first pass starts workers and compiles plans
         try:

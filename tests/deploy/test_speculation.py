@@ -19,7 +19,7 @@ from checkpoints.swap import ASIDE_DIRECTORY, build_root
 from store.state.watermark import read_watermark
 from tests.support.cli import kill_tree, reput
 from tests.support.golden import difference
-from tests.support.processes import name_of, process_tree
+from tests.support.processes import name_of, open_files, process_tree
 from tests.support.standalone import (
     JOB_TIMEOUT,
     RECIPE,
@@ -58,11 +58,8 @@ def _python_below(pid: int) -> list[psutil.Process]:
 def _has_open(process: psutil.Process, place: Path) -> bool:
     """Whether a process has a file below a directory open."""
     with suppress(OSError):
-        for entry in Path(f"/proc/{process.pid}/fd").iterdir():
-            with suppress(OSError):
-                if entry.readlink().is_relative_to(place):
-                    return True
-    return False
+        return open_files(place, process.pid) > 0
+    return False  # it has ended
 
 
 def _until(is_so: Callable[[], object]) -> None:

@@ -32,12 +32,13 @@ from tests.support.recorder import (
     Write,
     read_tree,
 )
+from tests.support.wire import UNIT
 
 PAGE = 4096
 TEARS = (64, 512, PAGE)
 """Units of a torn write in bytes: any of its aligned blocks of one of these sizes may survive. The
 smallest stands for a page, since the files here are that much smaller than real ones."""
-UNIT_SIZE, LOST_BYTES = 20, 7
+LOST_BYTES = 7
 """A queue's unit may lose all of its offset but the last byte, so that it looks like one of an
 earlier message: that stands for the first four bytes, which every fifth sector's border parts from
 the others, and which count in a log beyond 4 GiB."""
@@ -231,7 +232,7 @@ def _tear(rng: random.Random, write: _Pending) -> tuple[Piece, ...]:
     if how == "bytes":
         return ((0, rng.randrange(size + 1)),)
     if how == "unit" and size:
-        return ((min(rng.randrange(0, size, UNIT_SIZE) + LOST_BYTES, size), size),)
+        return ((min(rng.randrange(0, size, UNIT.size) + LOST_BYTES, size), size),)
     if isinstance(how, str):
         return ((size, size),)
     bounds = [0, *range(-write.at % how or how, size, how), size]

@@ -26,11 +26,11 @@ def bytes_read() -> int:
     return int(fields[fields.index("rchar:") + 1])
 
 
-def open_files(below: Path) -> int:
-    """How many descriptors of this process lead below a directory, to removed files too; others
-    come and go with Spark's threads."""
+def open_files(below: Path, pid: int | None = None) -> int:
+    """How many descriptors of a process, by default this one, lead below a directory, to removed
+    files too; others come and go with Spark's threads."""
     found = 0
-    for path in Path("/proc/self/fd").iterdir():
+    for path in Path(f"/proc/{pid or 'self'}/fd").iterdir():
         with suppress(FileNotFoundError):
             found += path.readlink().is_relative_to(below)
     return found

@@ -19,7 +19,7 @@ from store.errors import OutputError, ReputError, SyncError
 from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark
 from tests.crash.work import Note, Work
 from tests.crash.workloads import NAMES
-from tests.support.crash_images import DONE, WATERMARK, Told
+from tests.support.crash_images import DONE, WATERMARK, Outcome, Told
 from tests.support.faults import KILL, SHORT, SYNCS, Faults
 from tests.support.power_cuts import Disk, mount
 from tests.support.processes import wait_status_of
@@ -130,10 +130,11 @@ class FaultBench(Bench):
             place += f", then at {found.call or 'the end'}"
         with found.recorder:
             work.resume(found.told, found.recorder.note)
-        self._check_end(work, found, place, rng)
+        here = work.outcome()
+        self._check_end(work, here, found, place, rng)
         if not (sync_failed and work.cuts):
             # docs/reliability.md says what is not promised
-            self._check_durable(work, found, place)
+            self._check_durable(work, here, found, place)
         return f"{work.name}: {found.error or ('killed' if action == KILL else 'went on')}"
 
     def _disk(self, found: Interrupted) -> Tree:
@@ -150,8 +151,9 @@ class FaultBench(Bench):
             assert durable is not None, place
             assert durable >= end, place
 
-    def _check_end(self, work: Work, found: Interrupted, place: str, rng: random.Random) -> None:
-        here = work.outcome()
+    def _check_end(
+        self, work: Work, here: Outcome, found: Interrupted, place: str, rng: random.Random
+    ) -> None:
         accepted = work.accepted[-1:] if found.told.get(DONE) else work.accepted
         wrong = [[name for name in one if here[name] != one[name]] for one in accepted]
         assert here in accepted, f"{place}: {wrong} differ"
@@ -160,8 +162,7 @@ class FaultBench(Bench):
             assert differences == (), f"{place}: {differences}"
         found.recorder.check()
 
-    def _check_durable(self, work: Work, found: Interrupted, place: str) -> None:
-        here = work.outcome()
+    def _check_durable(self, work: Work, here: Outcome, found: Interrupted, place: str) -> None:
         mount(self._disk(found), self.workloads.disk)
         durable = work.outcome()
         names = [name for name in here if durable[name] != here[name] and name not in UNSYNCED]
