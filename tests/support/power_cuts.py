@@ -38,10 +38,11 @@ PAGE = 4096
 TEARS = (64, 512, PAGE)
 """Units of a torn write in bytes: any of its aligned blocks of one of these sizes may survive. The
 smallest stands for a page, since the files here are that much smaller than real ones."""
-LOST_BYTES = 7
-"""A queue's unit may lose all of its offset but the last byte, so that it looks like one of an
-earlier message: that stands for the first four bytes, which every fifth sector's border parts from
-the others, and which count in a log beyond 4 GiB."""
+PARTED_BYTES, LOST_BYTES = 4, 7
+"""A queue's unit of which a page's border parts the first four bytes, as every fifth border does.
+In a log beyond 4 GiB these count, and without them it looks like a unit of an earlier message; in
+the small logs here that takes all bytes of its offset but the last. No two such units lie side by
+side, and none is a file's first."""
 
 Piece = tuple[int, int]
 """[start, end) of a write's bytes. The file grows up to the end, even if the piece is empty."""
@@ -225,14 +226,17 @@ class Disk:
 
 def _tear(rng: random.Random, write: _Pending) -> tuple[Piece, ...]:
     """Return the surviving pieces of a torn write: some of its blocks, its first bytes, all but the
-    first bytes of a unit and what is before it, or only its length."""
+    first bytes of a parted unit and what is before it, or only its length."""
     assert isinstance(write, Write)
-    size = len(write.data)
-    how = rng.choice(("bytes", "unit", "length", *TEARS))
+    size, page = len(write.data), TEARS[0]
+    parted = [
+        at for at in range(0, size, UNIT.size) if (write.at + at) % page == page - PARTED_BYTES
+    ]
+    how = rng.choice(("bytes", *(["unit"] if parted else []), "length", *TEARS))
     if how == "bytes":
         return ((0, rng.randrange(size + 1)),)
-    if how == "unit" and size:
-        return ((min(rng.randrange(0, size, UNIT.size) + LOST_BYTES, size), size),)
+    if how == "unit":
+        return ((min(rng.choice(parted) + LOST_BYTES, size), size),)
     if isinstance(how, str):
         return ((size, size),)
     bounds = [0, *range(-write.at % how or how, size, how), size]
