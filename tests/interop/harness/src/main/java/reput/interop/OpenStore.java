@@ -22,9 +22,11 @@ import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
+import org.apache.rocketmq.store.CommitLogDispatcher;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.config.StorePathConfigHelper;
+import org.apache.rocketmq.store.index.IndexService;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
@@ -90,6 +92,7 @@ record OpenStore(
         }
         AtomicLong dispatched = new AtomicLong();
         store.getDispatcherList().addFirst(request -> dispatched.incrementAndGet());
+        store.getDispatcherList().addLast(oneIndexFileAMillisecond(store));
         boolean loaded = store.load();
         if (!loaded) {
             throw new IllegalStateException("the store does not load");
@@ -114,6 +117,26 @@ record OpenStore(
         setter.invoke(service, store.getMinPhyOffset());
         awaitDispatch(store);
         return arrivals;
+    }
+
+    /**
+     * RocketMQ names an index file by the millisecond, and writes one over the other where it fills
+     * a file within one. Files of the real size take seconds; those of tests are kept apart by this.
+     */
+    private static CommitLogDispatcher oneIndexFileAMillisecond(DefaultMessageStore store)
+        throws ReflectiveOperationException {
+        Field field = DefaultMessageStore.class.getDeclaredField("indexService");
+        field.setAccessible(true);
+        IndexService service = (IndexService) field.get(store);
+        AtomicLong lastSize = new AtomicLong();
+        return request -> {
+            long size = service.getTotalSize();
+            long now = System.currentTimeMillis();
+            while (lastSize.get() != size && System.currentTimeMillis() == now) {
+                Thread.onSpinWait();
+            }
+            lastSize.set(size);
+        };
     }
 
     private static void awaitDispatch(DefaultMessageStore store) throws Exception {
