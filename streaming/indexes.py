@@ -20,9 +20,7 @@ from sources.bitmaps import BitMaps
 from store.config import StoreSettings
 from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
 from store.log.commitlog import CommitLog
-from store.log.record import Record
-from store.queue.consumequeue import QueueKey
-from store.queue.placement import count_units, queue_offsets
+from store.queue.placement import count_units, last_queue_offset
 from store.queue.queuetype import find_batch_topics
 from store.runs.dispatch import BatchSettings, DispatchBatch, IndexWriter, Wanted
 from store.runs.scan import scan_in_one_piece
@@ -110,21 +108,13 @@ class Indexes:
     ) -> Sequence[IndexWriter]:
         """Open the writers of both kinds of queues alone."""
         settings = self.settings
-
-        def queue_offset_at(queue: QueueKey, physical_offset: int, size: int) -> int | None:
-            found = log.record_at(physical_offset, size)
-            if not isinstance(found, Record):
-                return None
-            # its last unit has the last of the offsets
-            return next(reversed(queue_offsets(found, queue, settings.enable_lmq)), None)
-
         return [
             ConsumeQueueWriter(
                 output,
                 settings.mapped_file_size_consume_queue,
                 ledger,
                 durable_end=durable_end,
-                queue_offset_at=queue_offset_at,
+                queue_offset_at=partial(last_queue_offset, log, settings.enable_lmq),
                 count_units=partial(count_units, log),
                 on_queue_gap=settings.on_queue_gap,
                 ext_file_size=settings.mapped_file_size_consume_queue_ext

@@ -32,6 +32,14 @@ def verify(
     repair: Annotated[
         bool, options.flag("Cut what differs; the next `reput run` writes it again.", "--repair")
     ] = False,
+    sealed: Annotated[
+        bool,
+        options.flag(
+            "Read only what is new of the log since the last call with `--sealed`, then seal it: "
+            "the rest is compared by checksums, and in full where one does not fit.",
+            "--sealed",
+        ),
+    ] = False,
     *,
     flags: dict[str, Any],
     given: StoreSettings,
@@ -39,13 +47,14 @@ def verify(
 ) -> None:
     """Compare queues and index up to the watermark with the log; exit code 1 if any differs.
 
-    Reads only, unless `--repair` is given. An output keeps the settings that it was built with;
-    give `--on-queue-gap`, `--verify-crc` and `--index-tags` only for one of an older reput.
+    Reads only, unless `--repair` or `--sealed` is given. An output keeps the settings that it was
+    built with; give `--on-queue-gap`, `--verify-crc` and `--index-tags` only for one of an older
+    reput.
     """
     from upkeep.verify.run import verify as verify_output  # noqa: PLC0415
 
     settings = settings_of(output or store, given, flags)
-    found = verify_output(settings, output or store, repair=repair)
+    found = verify_output(settings, output or store, repair=repair, sealed=sealed)
     if as_json:
         render.print_json({**asdict(found), "repaired": repair})
     else:
@@ -60,6 +69,11 @@ def verify(
             f"{tables.counted(differing, 'difference') if differing else 'no differences'}"
             + (f", the first {SHOWN_DIFFERENCES} shown" if differing > SHOWN_DIFFERENCES else "")
         )
+        if found.sealed_end > found.log_start:
+            tables.print_line(
+                f"[{found.log_start}, {found.sealed_end}) of it is sealed, and was compared by "
+                "checksums"
+            )
         if differing:
             tables.print_line(REPAIRED if repair else _advice(settings))
     if found.differences and not repair:

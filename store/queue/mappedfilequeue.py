@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from store import fsops
 from store.errors import QueueFileError
 from store.log.commitlog import is_mapped_file_name, offset_to_file_name
 from store.queue.unsynced import Unsynced
+
+_BYTES_PER_READ = 1 << 20
 
 
 class MappedFileQueue:
@@ -130,6 +133,14 @@ def data_end(fd: int) -> int:
             if error.errno == errno.ENXIO:
                 return end
             raise
+
+
+def crc32_of(fd: int, start: int, end: int) -> int:
+    """CRC-32 of an open file's bytes [start, end), or of those before its end. Raises OSError."""
+    crc = 0
+    while start < end and (data := os.pread(fd, min(_BYTES_PER_READ, end - start), start)):
+        crc, start = zlib.crc32(data, crc), start + len(data)
+    return crc
 
 
 def used_end(fd: int, position: int = 0) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,14 +16,13 @@ from typing import Any
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, QueueKey
 from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from store.queue.mappedfilequeue import used_end
+from store.queue.mappedfilequeue import crc32_of, used_end
 from store.runs.dispatch import DispatchCounts
 from store.state.ledger import LedgerEntry
 
 _KINDS = (
     CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY,
 )  # fmt: skip
-_BYTES_PER_READ = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +41,9 @@ class WrittenFile:
     def read(cls, root: Path, path: str) -> WrittenFile:
         """Read a file below ``root``. Raises OSError."""
         with (root / path).open("rb", buffering=0) as file:
-            fd, position, crc = file.fileno(), 0, 0
+            fd = file.fileno()
             used = used_end(fd)
-            while position < used:
-                data = os.pread(fd, min(_BYTES_PER_READ, used - position), position)
-                crc, position = zlib.crc32(data, crc), position + len(data)
-            return cls(path, os.fstat(fd).st_size, used, crc)
+            return cls(path, os.fstat(fd).st_size, used, crc32_of(fd, 0, used))
 
 
 def written_files(root: Path, key: QueueKey) -> Iterator[WrittenFile]:

@@ -129,6 +129,12 @@ class BuildRecord:
             raise ValueError(f"{error!r} in it") from error
 
 
+def named_settings(settings: StoreSettings) -> dict[str, Any]:
+    """The settings that decide bytes, by their names, as JSON has them."""
+    named: dict[str, Any] = json.loads(json.dumps(_named(BuildRecord.of(settings).settings)))
+    return named
+
+
 def _named(values: Mapping[str, Any]) -> dict[str, Any]:
     return {_NAMES[field]: value for field, value in values.items()}
 

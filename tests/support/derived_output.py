@@ -68,9 +68,9 @@ class DerivedOutput:
         """The settings with which it is built."""
         return settings_of(self.root, read_store_settings(self.store))
 
-    def verify(self, *, repair: bool = False) -> Verification:
+    def verify(self, *, repair: bool = False, sealed: bool = False) -> Verification:
         """This output against its log."""
-        return verify(self.settings(), self.root, repair=repair)
+        return verify(self.settings(), self.root, repair=repair, sealed=sealed)
 
     def files(self) -> dict[str, list[Path]]:
         """Derived files by kind."""

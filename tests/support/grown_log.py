@@ -101,17 +101,19 @@ class GrownLog:
         self._now -= seconds * 1000
 
     def _write(self) -> None:
-        """In place, as a broker does: somebody may be reading."""
+        """In place, as a broker does: somebody may be reading, and full files stay untouched."""
         directory, image = self.root / "commitlog", self.plain.image
         directory.mkdir(exist_ok=True)
         for path in directory.iterdir():
             if int(path.name) >= len(image):
                 path.unlink()
         for at in range(0, len(image), FILE_SIZE):
-            with (directory / file_name(at)).open("ab"):
-                pass
-            with (directory / file_name(at)).open("r+b") as out:
-                out.write(image[at : at + FILE_SIZE])
+            path, data = directory / file_name(at), image[at : at + FILE_SIZE]
+            if not path.exists():
+                path.touch()
+            if path.read_bytes() != data:
+                with path.open("r+b") as out:
+                    out.write(data)
 
     def units_of(self, kept: int) -> int:
         """Units that all but the first records have."""

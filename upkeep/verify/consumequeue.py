@@ -3,7 +3,7 @@ cut without the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +88,26 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
             is_blank = np.logical_and.accumulate(is_blank) & is_first
         return is_blank
 
+    def _are_ahead(self, start: int, units: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Blanks are written together with the unit that follows them."""
+        is_blank = units == PRE_BLANK
+        real = np.flatnonzero(~is_blank)
+        is_live = np.append(self._is_live(units)[real], False)
+        if is_blank[-1:].any():
+            is_live[-1] = self._begins_live(start + self.file_size)
+        return is_live[np.searchsorted(real, np.arange(len(units)))]
+
+    def _begins_live(self, start: int) -> bool:
+        """Return whether the first unit from a file on that is no blank is of a message beyond the
+        watermark."""
+        while start in self.sizes:
+            units = self._units(start)
+            real = units[units != PRE_BLANK]
+            if len(real):
+                return bool(self._is_live(real[:1])[0])
+            start += self.file_size
+        return False
+
     def finish(self) -> None:
         """Finish the queue and its ext."""
         super().finish()
@@ -129,12 +149,14 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
         log: LogRange,
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
         *,
+        queue_offset_at: Callable[[QueueKey, int, int], int | None],
         ext_file_size: int | None = None,
         ext_is_on: bool = False,
         bit_maps: bool = False,
     ) -> None:
         """``ledger`` is only read; ``on_queue_gap`` is the setting with which the queues were
-        built; ``ext_file_size`` is None where there is no ext, otherwise runs need details;
+        built; ``queue_offset_at`` reads the offset in a queue of the record at (physical offset,
+        size); ``ext_file_size`` is None where there is no ext, otherwise runs need details;
         ``ext_is_on`` says whether the ext is still built; ``bit_maps`` says whether runs have those
         that ext units must have.
 
@@ -150,7 +172,7 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
             file_size,
             ledger,
             durable_end=None,
-            queue_offset_at=lambda _key, _offset, _size: None,
+            queue_offset_at=queue_offset_at,
             count_units=lambda *_: None,
             on_queue_gap=on_queue_gap,
             open_files=self._take,

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 
 from store.runs.dispatch import DispatchBatch
 
+Extent = tuple[str, int, int]
+"""Bytes of a derived file: its path below the output, the first byte, and their end."""
+
 
 class Damage(StrEnum):
     """The kind of damage at a place."""
@@ -142,6 +145,10 @@ class Verifier(Protocol):
     def finish(self, last_record_offset: int) -> Sequence[Difference]:
         """Check everything that no batch covers, and return every difference.
         ``last_record_offset`` is the last sound record's start, -1 without one."""
+
+    def taken(self) -> Iterable[Extent]:
+        """Return, after ``finish``, the bytes that were taken as they are, because they are of
+        messages before the log's start."""
 
     @property
     def replay_from(self) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from store import fsops
 from store.index import indexkernel
 from store.index.indexfile import (
+    END_TIMESTAMP_POSITION,
     HASH_SLOT_DTYPE,
     INDEX_DIRECTORY,
     INDEX_ENTRY_DTYPE,
@@ -29,7 +30,14 @@ from store.index.indexfile import (
     IndexLayout,
 )
 from store.runs.dispatch import DispatchBatch, IndexEntries
-from upkeep.verify.difference import Damage, Difference, Differences, LogRange, stretches
+from upkeep.verify.difference import (
+    Damage,
+    Difference,
+    Differences,
+    Extent,
+    LogRange,
+    stretches,
+)
 
 _BLOCK_ENTRIES = 1 << 16
 _BLOCK_SIZE = INDEX_SIZE * _BLOCK_ENTRIES
@@ -81,6 +89,8 @@ class IndexVerifier:
         """The current file in memory; empty before the first one."""
         self._compared_count = 0
         """Number of its entries that were compared, with number 0 among them."""
+        self._gone_count = 1
+        """Number of its entries that are of messages that are gone, with number 0 among them."""
         self._number = 0
         """Number of the current file."""
         self._last_message = _part(_END, 0, 0)
@@ -88,6 +98,7 @@ class IndexVerifier:
         """For each file, the first message in the log with an entry in it."""
         self._damaged: set[int] = set()
         """Numbers of damaged files."""
+        self._taken: list[Extent] = []
         self._is_past_gone = log.start == 0
         """No file from here on has entries of messages that are gone."""
 
@@ -99,8 +110,8 @@ class IndexVerifier:
         """Return whether the settings may fit this file, which may have been cut or extended
         since."""
         size = path.stat().st_size
-        header = IndexHeader.decode(self._read(path, 0, INDEX_HEADER_SIZE).tobytes())
-        first = self._read(path, self._layout.entry_position(1), INDEX_SIZE)
+        header = IndexHeader.decode(_read(path, 0, INDEX_HEADER_SIZE).tobytes())
+        first = _read(path, self._layout.entry_position(1), INDEX_SIZE)
         begins = int(first.view(INDEX_ENTRY_DTYPE)[0]["offset"]) == header.begin_phy_offset
         is_too_short = size < self._layout.entry_position(2)
         return size == self._layout.file_size or is_too_short or begins
@@ -149,7 +160,7 @@ class IndexVerifier:
         path = self._path
         if path is None or path.stat().st_size != self._layout.file_size:
             return False
-        header = IndexHeader.decode(self._read(path, 0, INDEX_HEADER_SIZE).tobytes())
+        header = IndexHeader.decode(_read(path, 0, INDEX_HEADER_SIZE).tobytes())
         first = int(self._read_entries(1, 2)["offset"][0])
         return self._compared_count <= 1 and first_offset < first == header.begin_phy_offset
 
@@ -181,7 +192,7 @@ class IndexVerifier:
         while count and number < len(self._paths):
             some = min(count, self._layout.max_index_num - first)
             start = self._layout.entry_position(first)
-            parts.append(self._read(self._paths[number], start, some * INDEX_SIZE))
+            parts.append(_read(self._paths[number], start, some * INDEX_SIZE))
             number, first, count = number + 1, 1, count - some
         parts.append(np.zeros(count * INDEX_SIZE, np.uint8))
         # the concatenation is of bytes: numpy's concatenate would swap the values' byte order
@@ -190,7 +201,7 @@ class IndexVerifier:
     def _begin_file(self, header: IndexHeader) -> None:
         self._image = _Image(self._layout.file_size)
         self._firsts.append(None)
-        self._compared_count = 0
+        self._compared_count, self._gone_count = 0, 1
         self._compare_entries()
         if not self._is_past_gone:
             header = self._take_gone_entries(header)
@@ -202,30 +213,21 @@ class IndexVerifier:
         layout = self._layout
         slots = np.zeros(layout.max_hash_slot_num, np.int32)
         count, used, last = 1, 0, 0
-        while self._path and count < layout.max_index_num:
-            block = self._read_entries(count, min(count + _BLOCK_ENTRIES, layout.max_index_num))
-            before = count
-            count, used, last = indexkernel.rebuild_slots(
-                block.view(np.uint8), count, used, last, self._log.start, slots
-            )
-            if count < before + len(block):
-                break
-        self._compared_count = count
+        if self._path:
+            count, used, last = read_gone(self._path, layout, self._log.start, slots)
+        self._compared_count = self._gone_count = count
         self._is_past_gone = count < layout.max_index_num
         if count == 1:
             return empty
         data = self._image.data
         data[INDEX_HEADER_SIZE : layout.entry_position(0)].view(HASH_SLOT_DTYPE)["entry"][:] = slots
-        found = IndexHeader.decode(self._read(self._path, 0, INDEX_HEADER_SIZE).tobytes())
+        found = IndexHeader.decode(_read(self._path, 0, INDEX_HEADER_SIZE).tobytes())
         first = int(self._read_entries(1, 2)["offset"][0])
-        return IndexHeader(
-            found.begin_timestamp, found.end_timestamp, first, int(last), int(used), int(count)
-        )
+        return IndexHeader(found.begin_timestamp, found.end_timestamp, first, last, used, count)
 
     def _read_entries(self, first: int, last: int) -> NDArray[np.void]:
         """Return INDEX_ENTRY_DTYPE[last - first] of the existing file."""
-        start, end = map(self._layout.entry_position, (first, last))
-        return self._read(self._path, start, end - start).view(INDEX_ENTRY_DTYPE)
+        return _read_entries(self._path, self._layout, first, last)
 
     def _header(self) -> IndexHeader:
         return IndexHeader.decode(self._image.data[:INDEX_HEADER_SIZE].tobytes())
@@ -239,7 +241,11 @@ class IndexVerifier:
         is_full = header.index_count == self._layout.max_index_num
         if not is_last or (is_full and self._number + 1 < len(self._paths)):
             self.full_end_timestamps.append(header.end_timestamp)
-        path = self._path
+        path, taken = self._path, self._gone_count
+        if path is not None and taken > 1:
+            name = f"{INDEX_DIRECTORY}/{path.name}"
+            is_all = taken == header.index_count
+            self._taken += taken_extents(name, self._layout, taken, is_all=is_all)
         if path is None:
             # an empty file comes with the next message
             if header.index_count > 1 or self._log.is_whole():
@@ -270,7 +276,7 @@ class IndexVerifier:
         self._check_tail(path, layout.entry_position(header.index_count))
         if self._number in self._damaged:
             return
-        found = IndexHeader.decode(self._read(path, 0, INDEX_HEADER_SIZE).tobytes())
+        found = IndexHeader.decode(_read(path, 0, INDEX_HEADER_SIZE).tobytes())
         if found != header:
             begin = header.begin_phy_offset if header.index_count > 1 else None
             self._note(Damage.HEADER, 0, 0, _fields(found), _fields(header), begin)
@@ -295,7 +301,7 @@ class IndexVerifier:
         dtype = HASH_SLOT_DTYPE["entry"] if is_slot else INDEX_ENTRY_DTYPE
         origin = INDEX_HEADER_SIZE if is_slot else self._layout.entry_position(0)
         for at in range(start, end, _BLOCK_SIZE):
-            found = self._read(path, at, min(_BLOCK_SIZE, end - at))
+            found = _read(path, at, min(_BLOCK_SIZE, end - at))
             expected = self._image.data[at : at + len(found)]
             if np.array_equal(expected, found):
                 continue
@@ -316,25 +322,12 @@ class IndexVerifier:
         """Check that only zeros follow the last entry; holes are not read."""
         for low, high in _data_ranges(path, start, self._layout.file_size):
             for at in range(low, high, _BLOCK_SIZE):
-                used = np.flatnonzero(self._read(path, at, min(_BLOCK_SIZE, high - at)))
+                used = np.flatnonzero(_read(path, at, min(_BLOCK_SIZE, high - at)))
                 if len(used):
                     number = (at + int(used[0]) - self._layout.entry_position(0)) // INDEX_SIZE
                     position = self._layout.entry_position(number)
                     self._note(Damage.STRAY, position, number, None, None, None)
                     return
-
-    def _read(self, path: Path | None, start: int, size: int) -> NDArray[np.uint8]:
-        """Return uint8[size]; zeros past the file's end, and where there is no file."""
-        data = np.zeros(size, np.uint8)
-        if path is None:
-            return data
-        done = 0
-        with path.open("rb", buffering=0) as file:
-            while done < size and (
-                got := os.preadv(file.fileno(), [data[done:].data], start + done)
-            ):
-                done += got
-        return data
 
     def _note(
         self,
@@ -391,6 +384,11 @@ class IndexVerifier:
             self._number += 1
         return self._differences.found
 
+    def taken(self) -> Sequence[Extent]:
+        """Return the bytes about messages before the log's start: entries, and of the header what
+        does not follow from others."""
+        return self._taken
+
     @property
     def replay_from(self) -> int | None:
         """Return the first message in the log with an entry in the first damaged file, or after it;
@@ -414,6 +412,50 @@ class IndexVerifier:
             for path in filter(None, reversed(self._paths[first:])):
                 fsops.unlink(path)
             fsops.sync_directory(self._root)
+
+
+def read_gone(
+    path: Path, layout: IndexLayout, end: int, slots: NDArray[np.int32]
+) -> tuple[int, int, int]:
+    """Return indexCount, hashSlotCount and last offset of the sound leading entries of messages
+    before ``end``, whose ``slots`` (int32[maxHashSlotNum], zeros) it sets."""
+    count, used, last = 1, 0, 0
+    while count < layout.max_index_num:
+        stop = min(count + _BLOCK_ENTRIES, layout.max_index_num)
+        block = _read_entries(path, layout, count, stop).view(np.uint8)
+        count, used, last = map(
+            int, indexkernel.rebuild_slots(block, count, used, last, end, slots)
+        )
+        if count < stop:
+            break
+    return count, used, last
+
+
+def taken_extents(path: str, layout: IndexLayout, count: int, *, is_all: bool) -> Sequence[Extent]:
+    """Return the bytes of a file's entries before number ``count``, and those of its header that
+    only the file knows; all of it where the file has no later entry."""
+    header = INDEX_HEADER_SIZE if is_all else END_TIMESTAMP_POSITION
+    return (path, 0, header), (path, layout.entry_position(0), layout.entry_position(count))
+
+
+def _read_entries(
+    path: Path | None, layout: IndexLayout, first: int, last: int
+) -> NDArray[np.void]:
+    """Return INDEX_ENTRY_DTYPE[last - first]."""
+    start, end = map(layout.entry_position, (first, last))
+    return _read(path, start, end - start).view(INDEX_ENTRY_DTYPE)
+
+
+def _read(path: Path | None, start: int, size: int) -> NDArray[np.uint8]:
+    """Return uint8[size]; zeros past the file's end, and where there is no file."""
+    data = np.zeros(size, np.uint8)
+    if path is None:
+        return data
+    done = 0
+    with path.open("rb", buffering=0) as file:
+        while done < size and (got := os.preadv(file.fileno(), [data[done:].data], start + done)):
+            done += got
+    return data
 
 
 def _fields(header: IndexHeader) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -32,6 +32,7 @@ from upkeep.verify.difference import (
     Damage,
     Difference,
     Differences,
+    Extent,
     LogRange,
     first_offset,
     stretches,
@@ -64,6 +65,8 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         self._wrong_sizes: list[int] = []
         self._missing: set[int] = set()
         """Starts of files that are missing and must exist."""
+        self._gone_end = 0
+        """End of the units that are of messages before the log's start."""
         self._is_emptied = False
         """The queue has lost every file, and the log every message of it."""
 
@@ -98,9 +101,15 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         assert end_offset is None
         return self._anchor or 0
 
-    def last_unit(self, end: int) -> tuple[int, int] | None:  # noqa: ARG002
-        """Return some message before the log's first byte, if such messages have units."""
-        return (self._log.start - 1, 1) if self._anchor else None
+    def last_unit(self, end: int) -> tuple[int, int] | None:
+        """Return the last message before the log's first byte, or some such message where its unit
+        cannot be one, if such messages have units."""
+        if not self._anchor:
+            return None
+        unit = self.bytes_at(end - self.unit_size, self.unit_size).view(self.UNIT_DTYPE)[0]
+        offset, size = int(unit["offset"]), int(unit["size"])
+        is_gone = offset >= 0 and 0 < size <= self._log.start - offset
+        return (offset, size) if is_gone else (self._log.start - 1, 1)
 
     def write(self, position: int, data: bytes | memoryview, root: Path) -> Unsynced:  # noqa: ARG002
         """Compare instead of writing."""
@@ -160,10 +169,9 @@ class ComparedQueue(FilesAsFound, QueueFiles):
     ) -> None:
         is_aligned = damage is not Damage.FILE
         start = position // self.file_size * self.file_size if is_aligned else position
-        directory = f"{self.directory_name}/{self.key.relative_path}"
         self._differences.add(
             Difference(
-                self.directory_name, damage, f"{directory}/{offset_to_file_name(start)}",
+                self.directory_name, damage, self._file_path(start),
                 position - start, self.key.topic, self.key.queue_id, position // self.unit_size,
                 count, physical_offset,
                 None if expected is None else tuple(int(value) for value in expected),
@@ -175,6 +183,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         """Check the parts that were not compared: files, expired units, and bytes after the last
         unit."""
         first, begin, end = self._bounds()
+        self._gone_end = begin if self._log.start else 0
         if not self.sizes and self._begin is None and self._log.start:
             self._is_emptied = self._has_traces() and self._log.is_whole()
         if self._is_emptied:
@@ -197,8 +206,20 @@ class ComparedQueue(FilesAsFound, QueueFiles):
                 is_blank = self._are_blank(units, is_first=start == first)
                 self._note_wrong(Damage.EXPIRED, start, units, (at < begin) & ~is_gone & ~is_blank)
                 is_zero = units == np.zeros(1, self.UNIT_DTYPE)
-                is_stray = (at >= end) & ~is_zero & ~self._is_live(units)
+                is_stray = (at >= end) & ~is_zero & ~self._are_ahead(start, units)
                 self._note_wrong(Damage.STRAY, start, units, is_stray)
+
+    def taken(self) -> Iterator[Extent]:
+        """Yield the bytes of units of messages before the log's start."""
+        for start in self.starts:
+            size = min(self._gone_end - start, self.file_size)
+            if size > 0:
+                yield self._file_path(start), 0, size
+
+    def _file_path(self, start: int) -> str:
+        """Return the path of a file below the output."""
+        name = offset_to_file_name(start)
+        return f"{self.directory_name}/{self.key.relative_path}/{name}"
 
     def _has_traces(self) -> bool:
         """Return whether a queue without a file had one: a queue keeps its last file, or is removed
@@ -219,6 +240,11 @@ class ComparedQueue(FilesAsFound, QueueFiles):
     def _are_blank(self, units: NDArray[np.void], *, is_first: bool) -> NDArray[np.bool_]:  # noqa: ARG002
         return np.zeros(len(units), np.bool_)
 
+    def _are_ahead(self, start: int, units: NDArray[np.void]) -> NDArray[np.bool_]:  # noqa: ARG002
+        """Return which units of the file at ``start`` may have been written for messages beyond the
+        watermark."""
+        return self._is_live(units)
+
     def _goes_on(self, start: int, end: int) -> bool:
         """Return whether a file after the last unit follows the previous one, and has units of
         messages beyond the watermark, or none at all, where RocketMQ created it for a message that
@@ -229,7 +255,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
             return True
         follows = before < end or (before in self.sizes and before not in self._strays)
         begins = self._begin is None and start == self.starts[0]
-        return (follows or begins) and bool(self._is_live(units).any())
+        return (follows or begins) and bool(self._are_ahead(start, units).any())
 
     def _note_wrong(
         self, damage: Damage, start: int, units: NDArray[np.void], wrong: NDArray[np.bool_]
@@ -379,6 +405,11 @@ class QueueVerifier(ABC, Generic[Compared]):
         for files in self._queues.values():
             files.finish()
         return self._differences()
+
+    def taken(self) -> Iterator[Extent]:
+        """Yield the bytes of units of messages before the log's start."""
+        for files in self._queues.values():
+            yield from files.taken()
 
     def _keys(self) -> Iterable[QueueKey]:
         return list_queues(self._root)

@@ -8,9 +8,11 @@ lie beyond the watermark, and every entry beyond the watermark that is not writt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +23,14 @@ from checkpoints.reconcile import watermark_of
 from checkpoints.watermark import new_store_id
 from store import fsops
 from store.config import StoreSettings
-from store.errors import CommitLogError, UsageError
+from store.errors import CommitLogError, StoreError, UsageError
 from store.index.indexfile import IndexLayout
 from store.log.commitlog import CommitLog
 from store.log.cursor import BadRange, LogTail
 from store.log.record import SIZE_MAGIC_LENGTH, Status
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from store.queue.placement import last_queue_offset
 from store.queue.queuetype import find_batch_topics
 from store.runs.dispatch import DispatchBatch, Run, Wanted
 from store.runs.scan import PackedChunk, runs_of, scan
@@ -54,9 +57,13 @@ from upkeep.verify.positions import (
     rewrite_watermark,
     watermark_differences,
 )
+from upkeep.verify.seal import Seal, make_seal, read_seal, write_seal
 
 if TYPE_CHECKING:
     from sources.bitmaps import BitMaps
+
+
+logger = logging.getLogger("reput")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,9 @@ class Verification:
     """The extent of a comparison and its findings."""
 
     log_start: int
+    sealed_end: int
+    """Messages before it were not read, because their log files are sealed; the log's start without
+    a seal."""
     log_end: int
     """End of the compared log, exclusive: the watermark, or the log's end where there is none."""
     queues: int
@@ -81,14 +91,17 @@ def verify(
     output: Path,
     *,
     repair: bool = False,
+    sealed: bool = False,
 ) -> Verification:
     """Compare an output with its log, and repair it on request; ``settings`` are those with which
     it was built (``store.state.built.settings_of``).
 
-    Without ``repair`` it only reads. Raises CommitLogError where the log is not the one that was
-    dispatched or was damaged since, QueueFileError or IndexFileError where the file size is wrong
-    everywhere, UsageError for a directory that is not an output and for topics declared otherwise
-    than they are built; with ``repair`` UsageError for queues that reput did not build,
+    With ``sealed`` it reads only what is new since the output was sealed, as long as the seal holds
+    (``upkeep.verify.seal``), and seals what it has found right. Without both it only reads. Raises
+    CommitLogError where the log is not the one that was dispatched or was damaged since,
+    QueueFileError or IndexFileError where the file size is wrong everywhere, UsageError for a
+    directory that is not an output, for topics declared otherwise than they are built, and for
+    what cannot be sealed; with ``repair`` UsageError for queues that reput did not build,
     OwnershipError while others write.
     """
     log = settings.open_log()
@@ -117,14 +130,67 @@ def verify(
             return tail.settled(known) if any(log.read(known, SIZE_MAGIC_LENGTH)) else known
 
         scope = LogRange(log.min_offset, end, sealed_end, look_up)
-        pass_ = _Pass(settings, output, log, scope, watermark)
-        pass_.compare()
+        compared = partial(_Pass, settings, output, log, scope, watermark)
+        if sealed:
+            _check_sealable(output, settings, watermark)
+            pass_ = _compare_sealed(compared, output, settings, log, end)
+        else:
+            pass_ = compared()
+            pass_.compare()
         found = pass_.result()
         if repair:
             # the bytes that show it in the files may be cut
             record_build(output, settings)
             pass_.heal()
     return found
+
+
+def _check_sealable(output: Path, settings: StoreSettings, watermark: Watermark | None) -> None:
+    if watermark is None and not watermark_differences(output / STATE_DIRECTORY):
+        raise UsageError(
+            f"{output} has no watermark: reput did not build its queues, and only what it builds "
+            "can be sealed; leave out --sealed"
+        )
+    if settings.enable_consume_queue_ext or (output / CONSUME_QUEUE_EXT_DIRECTORY).is_dir():
+        raise UsageError(
+            f"{output} has a {CONSUME_QUEUE_EXT_DIRECTORY}, whose units cannot be sealed: their "
+            "addresses are compared with the whole log; leave out --sealed"
+        )
+
+
+def _compare_sealed(
+    compared: Callable[..., _Pass],
+    output: Path,
+    settings: StoreSettings,
+    log: CommitLog,
+    end: int,
+) -> _Pass:
+    """Compare what is new since the output was sealed, or everything where the seal does not hold
+    or anything differs, and seal the output anew where nothing does."""
+    old, fault = None, None
+    try:
+        old = read_seal(output)
+        fault = "there is none" if old is None else old.fault(output, settings, log, end)
+    except (OSError, ValueError) as error:
+        fault = str(error)
+    if fault is not None:
+        logger.info("seal not used, everything is compared: %s", fault)
+        old = None
+    new = None
+    try:
+        new = make_seal(output, settings, log, end, old)
+    except (OSError, StoreError) as error:
+        logger.info("not sealed: %s", error)
+    pass_ = compared(seal=old)
+    pass_.compare()
+    if old is not None and not pass_.is_right():
+        logger.info("seal not used, everything is compared: something differs")
+        pass_ = compared()
+        pass_.compare()
+    if new is not None and pass_.is_right():
+        write_seal(output, new)
+        logger.info("sealed: log_end=%d log_files=%d", new.end, len(new.log))
+    return pass_
 
 
 class _Pass:
@@ -137,12 +203,16 @@ class _Pass:
         log: CommitLog,
         scope: LogRange,
         watermark: Watermark | None,
+        seal: Seal | None = None,
     ) -> None:
+        """``seal`` holds, and no message before its end is read."""
         self._settings = settings
         self._output = output
         self._state = output / STATE_DIRECTORY
         self._log = log
         self._scope = scope
+        self._seal = seal
+        read = self._read = scope if seal is None else replace(scope, start=seal.end)
         self._watermark = watermark
         self._ledger = ComparedLedger(self._state)
         self._batch_topics = find_batch_topics(settings.root, output)
@@ -151,20 +221,21 @@ class _Pass:
         has_ext = has_ext or (output / CONSUME_QUEUE_EXT_DIRECTORY).is_dir()
         begin = None if watermark is None or watermark.index_begin < 0 else watermark.index_begin
         self._queues = ConsumeQueueVerifier(
-            output, settings.mapped_file_size_consume_queue, self._ledger, scope,
+            output, settings.mapped_file_size_consume_queue, self._ledger, read,
             settings.on_queue_gap,
+            queue_offset_at=partial(last_queue_offset, log, settings.enable_lmq),
             ext_is_on=settings.enable_consume_queue_ext, bit_maps=self._bit_maps,
             ext_file_size=settings.mapped_file_size_consume_queue_ext if has_ext else None,
         )  # fmt: skip
         self._batch_queues = None
         if self._batch_topics or (output / BATCH_CONSUME_QUEUE_DIRECTORY).is_dir():
             self._batch_queues = BatchConsumeQueueVerifier(
-                output, settings.mapper_file_size_batch_consume_queue, self._ledger, scope
+                output, settings.mapper_file_size_batch_consume_queue, self._ledger, read
             )
         layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
         self._index = None
         if settings.builds_index:
-            self._index = IndexVerifier(output, layout, scope, begin)
+            self._index = IndexVerifier(output, layout, read, begin)
         self._differences: list[Difference] = []
         self._newest_store_timestamp = 0
         self._last_record_offset = -1
@@ -178,7 +249,7 @@ class _Pass:
 
     def compare(self) -> None:
         """Read the log once, then check everything that it does not cover."""
-        settings, scope = self._settings, self._scope
+        settings, scope = self._settings, self._read
         bit_maps = None
         if self._bit_maps:
             # most stores have no filters, and need no Arrow
@@ -195,7 +266,7 @@ class _Pass:
             self._differences += verifier.finish(self._last_record_offset)
         lost = watermark_differences(self._state)
         if self._watermark is not None or lost:
-            self._differences += [*self._ledger.differences(scope), *lost]
+            self._differences += [*self._ledger.differences(self._scope), *lost]
         self._compare_store_checkpoint()
 
     def _scan(self, start: int, end: int, bit_maps: BitMaps | None, *, index_tags: bool) -> None:
@@ -261,6 +332,13 @@ class _Pass:
         self._differences += differences
         self._store_checkpoint = right if differences else None
 
+    def is_right(self) -> bool:
+        """Return whether nothing differs, and all that was taken unseen is sealed."""
+        if self._seal is None or self._differences:
+            return not self._differences
+        taken = {extent for verifier in self._verifiers for extent in verifier.taken()}
+        return taken == self._seal.extents(self._output)
+
     def result(self) -> Verification:
         """Return the findings."""
         queues: list[ConsumeQueueVerifier | BatchConsumeQueueVerifier] = [self._queues]
@@ -268,6 +346,7 @@ class _Pass:
             queues.append(self._batch_queues)
         return Verification(
             self._scope.start,
+            self._read.start,
             self._scope.end,
             sum(verifier.queue_count for verifier in queues),
             sum(verifier.unit_count for verifier in queues),

@@ -31,7 +31,7 @@ from tests.support.golden import ALL_GOLDEN_NAMES, relaid_queues, tree, unpack_g
 from tests.support.outputs import Output, QueueLog, Setup, random_queue_offsets
 from tests.support.processes import is_killed_at
 from tests.support.queue_damage import DAMAGES
-from tests.support.wire import UNIT, file_name, read_log
+from tests.support.wire import PRE_BLANK, UNIT, file_name, read_log
 from upkeep.expiry import expire
 from upkeep.verify.difference import Damage
 from upkeep.verify.run import Verification, verify
@@ -244,6 +244,33 @@ def test_units_beyond_the_watermark_are_let_be(ram_path: Path) -> None:
     output.run(log.plain.end)
     output.close()
     assert setup.queues() == log.model.tree()
+
+
+@pytest.mark.parametrize("gap", [OnQueueGap.ROCKETMQ, OnQueueGap.BLANK])
+def test_blanks_before_a_unit_beyond_the_watermark_are_let_be(
+    ram_path: Path, gap: OnQueueGap
+) -> None:
+    """At a queue's begin, and in a gap over several files; blanks before no unit are found."""
+    log = QueueLog(100, blank_gaps=gap is OnQueueGap.BLANK)
+    for queue_offset in (0, 1, 2, 14):
+        log.append(queue_offset)
+    log.append(8, queue_id=1)
+    setup = log.setup(ram_path, 100, gap)
+    settings = StoreSettings(
+        ram_path, setup.log.directories, mapped_file_size_consume_queue=100, on_queue_gap=gap
+    )
+    output = Output(setup)
+    output.run(log.borders()[3])
+    output.dispatch(log.plain.end)
+    output.close()
+    assert setup.queues() == log.model.tree()
+    assert verify(settings, setup.root).differences == ()
+    path = setup.root / "consumequeue" / "T" / "1" / "100".zfill(20)
+    assert path.read_bytes()[:60] == PRE_BLANK * 3
+    path.write_bytes(PRE_BLANK * 3 + bytes(40))
+    assert [(d.path, d.damage) for d in verify(settings, setup.root).differences] == [
+        (f"consumequeue/T/1/{path.name}", Damage.FILE)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,272 @@
+"""The seal of an output: checksums of what a verification has found right, so that a later one, or
+a rebuild, reads only what is new of the log.
+
+Everything that follows from the log's full files is sealed: their identity, without a byte of
+theirs, and a CRC-32 of all units, index entries and ledger lines of their messages. A seal holds
+while none of these has changed; units and index files may be gone that the log has lost too. It
+cannot show that a log file rots in place, with neither its length nor its times changed, since that
+file is not read.
+
+``OUTPUT/reput/seal.json`` is one JSON object:
+    version    1
+    end        the log offset before which everything is sealed: the border of two log files
+    settings   those of built.json
+    log        of each sealed log file: start, size, mtime in ns, ctime in ns, inode
+    ledger     bytes of the ledger, and their CRC-32
+    parts      path below the output, first byte, end, CRC-32, physical offset of the newest message
+    crc32      of all that
+
+Writer: ``verify --sealed`` alone, which replaces the whole file by a rename.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from store import fsops, jsontext
+from store.config import StoreSettings
+from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
+from store.log.commitlog import CommitLog
+from store.queue.batchconsumequeue import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BatchConsumeQueueFiles,
+)
+from store.queue.consumequeue import (
+    CONSUME_QUEUE_DIRECTORY,
+    PRE_BLANK_SIZE,
+    ConsumeQueueFiles,
+    QueueFiles,
+    list_queues,
+)
+from store.queue.mappedfilequeue import crc32_of
+from store.state.built import named_settings
+from store.state.ledger import FILE_NAME as LEDGER
+from store.state.ledger import read_entry
+from store.state.watermark import STATE_DIRECTORY
+from upkeep.verify.difference import Extent
+from upkeep.verify.index import read_gone, taken_extents
+
+FILE_NAME = "seal.json"
+VERSION = 1
+
+
+class SealedLogFile(NamedTuple):
+    """A full log file, by what changes with its content."""
+
+    start: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+
+class SealedPart(NamedTuple):
+    """Bytes of a derived file that follow from sealed log files."""
+
+    path: str
+    """Path below the output."""
+    begin: int
+    end: int
+    crc32: int
+    newest: int
+    """Physical offset of the newest message with a unit or entry in it; -1 without one."""
+
+    @property
+    def extent(self) -> Extent:
+        """The bytes, without what is in them."""
+        return self.path, self.begin, self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Content of the file."""
+
+    end: int
+    settings: Mapping[str, Any]
+    log: tuple[SealedLogFile, ...]
+    ledger: tuple[int, int]
+    parts: tuple[SealedPart, ...]
+
+    def to_json(self) -> bytes:
+        """Encode the file."""
+        members = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps({"version": VERSION, **members, "crc32": _crc(members)}).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Seal:
+        """Decode the result of ``to_json``. Raises ValueError."""
+        try:
+            document = jsontext.parse(data)
+            members = {name: document[name] for name in cls.__slots__}
+            if document["version"] != VERSION or document["crc32"] != _crc(members):
+                raise ValueError("it has another version, or its CRC is wrong")
+            return cls(
+                members["end"],
+                members["settings"],
+                tuple(SealedLogFile(*row) for row in members["log"]),
+                (members["ledger"][0], members["ledger"][1]),
+                tuple(SealedPart(*row) for row in members["parts"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{error!r} in it") from error
+
+    def fault(
+        self, output: Path, settings: StoreSettings, log: CommitLog, watermark_end: int
+    ) -> str | None:
+        """Return why the seal does not hold; None where it does. Reads all sealed parts."""
+        if self.settings != named_settings(settings):
+            return "the settings have changed"
+        if not log.min_offset <= self.end <= watermark_end:
+            return f"it ends at {self.end}, outside [{log.min_offset}, {watermark_end})"
+        left = tuple(file for file in self.log if file.start >= log.min_offset)
+        if _log_files(log, self.end) != left:
+            return "a sealed log file has changed"
+        if not self._has_ledger(output):
+            return f"{STATE_DIRECTORY}/{LEDGER} has changed"
+        for part in self.parts:
+            try:
+                with (output / part.path).open("rb", buffering=0) as file:
+                    is_right = crc32_of(file.fileno(), part.begin, part.end) == part.crc32
+            except FileNotFoundError:
+                is_right = part.newest < log.min_offset
+            if not is_right:
+                return f"{part.path} has changed, or is gone"
+        return None
+
+    def _has_ledger(self, output: Path) -> bool:
+        """Whether the ledger has got no line but those of messages that are not sealed."""
+        data, (size, crc) = _ledger(output), self.ledger
+        if len(data) < size or zlib.crc32(data[:size]) != crc:
+            return False
+        added = [read_entry(line) for line in data[size:].split(b"\n")[:-1]]
+        return all(entry and entry.physical_offset >= self.end for entry in added)
+
+    def extents(self, output: Path) -> set[Extent]:
+        """Return the sealed bytes of those files that are there."""
+        return {part.extent for part in self.parts if (output / part.path).exists()}
+
+    def ledger_lines(self, output: Path) -> bytes:
+        """Return the ledger's lines about sealed messages."""
+        lines = _ledger(output)[: self.ledger[0]].splitlines(keepends=True)
+        found = [(entry, line) for line in lines if (entry := read_entry(line))]
+        return b"".join(line for entry, line in found if entry.physical_offset < self.end)
+
+
+def read_seal(output: Path) -> Seal | None:
+    """The seal of an output; None without one. Raises ValueError if it is damaged, OSError."""
+    try:
+        return Seal.from_json((output / STATE_DIRECTORY / FILE_NAME).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def write_seal(output: Path, seal: Seal) -> None:
+    """Put a seal in place. Raises OutputError."""
+    fsops.replace_file(output / STATE_DIRECTORY / FILE_NAME, seal.to_json())
+
+
+def make_seal(
+    output: Path, settings: StoreSettings, log: CommitLog, watermark_end: int, known: Seal | None
+) -> Seal | None:
+    """Return the seal of an output up to its watermark; None where no log file is full.
+
+    Call it before the comparison that has to confirm it: whatever changes meanwhile then shows in
+    one of the two. The parts of ``known``, a seal that holds, are not read again. Raises
+    StoreError, OSError where a file cannot be read as what it is; then the comparison finds why.
+    """
+    starts = [segment.start for segment in log.segments if segment.start <= watermark_end]
+    end = max(starts, default=0)
+    files = _log_files(log, end)
+    if not files:
+        return None
+    ledger = _ledger(output)
+    read = {part.extent: part for part in known.parts} if known else {}
+    parts = [
+        *_queue_parts(
+            output, CONSUME_QUEUE_DIRECTORY, ConsumeQueueFiles,
+            settings.mapped_file_size_consume_queue, end, read,
+        ),
+        *_queue_parts(
+            output, BATCH_CONSUME_QUEUE_DIRECTORY, BatchConsumeQueueFiles,
+            settings.mapper_file_size_batch_consume_queue, end, read,
+        ),
+    ]  # fmt: skip
+    if settings.builds_index:
+        layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+        parts += _index_parts(output, layout, end, read)
+    return Seal(
+        end, named_settings(settings), files, (len(ledger), zlib.crc32(ledger)), tuple(parts)
+    )
+
+
+def _log_files(log: CommitLog, end: int) -> tuple[SealedLogFile, ...]:
+    """The files that end at or before ``end``."""
+    found = []
+    for segment in log.segments:
+        if segment.start < end:
+            status = segment.path.stat()
+            times = status.st_mtime_ns, status.st_ctime_ns
+            found.append(SealedLogFile(segment.start, status.st_size, *times, status.st_ino))
+    return tuple(found)
+
+
+def _queue_parts(
+    output: Path,
+    kind: str,
+    files: type[QueueFiles],
+    file_size: int,
+    end: int,
+    read: Mapping[Extent, SealedPart],
+) -> Iterator[SealedPart]:
+    for key in list_queues(output / kind):
+        queue = files(output / kind / key.relative_path, file_size)
+        position = queue.find_end(end)
+        for start in queue.starts:
+            size = min(position - start, file_size)
+            if size <= 0:
+                break
+            extent = str(queue.path(start).relative_to(output)), 0, size
+            known = read.get(extent)
+            if known is None:
+                units = queue.units(start, 0, size // queue.unit_size)
+                real = units["offset"][units["size"] != PRE_BLANK_SIZE]
+                newest = int(real.max()) if len(real) else -1
+                known = SealedPart(*extent, zlib.crc32(units.tobytes()), newest)
+            yield known
+
+
+def _index_parts(
+    output: Path, layout: IndexLayout, end: int, read: Mapping[Extent, SealedPart]
+) -> Iterator[SealedPart]:
+    for path in IndexFiles(output / INDEX_DIRECTORY, layout).named_paths():
+        name = str(path.relative_to(output))
+        full = taken_extents(name, layout, layout.max_index_num, is_all=True)
+        if read.keys() >= {*full}:
+            yield from (read[extent] for extent in full)
+            continue
+        slots = np.zeros(layout.max_hash_slot_num, np.int32)
+        count, _, newest = read_gone(path, layout, end, slots)
+        if count == 1:
+            return
+        is_full = count == layout.max_index_num
+        with path.open("rb", buffering=0) as file:
+            for extent in taken_extents(name, layout, count, is_all=is_full):
+                _, begin, stop = extent
+                crc = crc32_of(file.fileno(), begin, stop)
+                yield SealedPart(*extent, crc, newest)
+
+
+def _ledger(output: Path) -> bytes:
+    path = output / STATE_DIRECTORY / LEDGER
+    return path.read_bytes() if path.exists() else b""
+
+
+def _crc(members: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(members, sort_keys=True).encode())
