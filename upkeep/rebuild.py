@@ -6,6 +6,7 @@ is replaced, if need be by the next start (``checkpoints.swap``). The old parts 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoints import STATE_DIRECTORY
+from checkpoints import ABORT_FILE, STATE_DIRECTORY
 from checkpoints.ownership import Ownership
 from checkpoints.swap import (
     build_root,
@@ -30,9 +31,11 @@ from store.config import StoreSettings
 from store.errors import NoSpaceError, StoreError, UsageError
 from store.index.indexfile import INDEX_DIRECTORY
 from store.queue.consumequeue import topic_directory
+from store.queue.mappedfilequeue import used_end
 from store.queue.topics import check_topics
 from store.state.built import FILE_NAME as BUILD_RECORD
 from store.state.built import read_build_record, record_build, settings_of
+from store.state.ledger import FILE_NAME as LEDGER
 from store.state.storecheckpoint import StoreCheckpoint
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
@@ -46,14 +49,20 @@ from upkeep.compare import (
     Comparison,
     compare_stores,
 )
+from upkeep.verify.positions import rewrite_watermark
+from upkeep.verify.seal import Seal, ledger_lines, note_unused, read_seal, write_seal
 
 TOGETHER = {*QUEUE_KINDS}
 """Kinds that are rebuilt together: units hold the addresses of ext units, and a topic has queues of
 one kind, so that existing queues of the other kind are moved out of the way."""
 REPLACEABLE = (*DIRECTORY_KINDS, CHECKPOINT_KIND, STATE_DIRECTORY)
 """Parts of an output that a rebuild puts in place, in this order."""
+COPIED_AT_ONCE = 1 << 20
+"""Bytes."""
 BLOCK_SIZE = 512
 """The unit of st_blocks, in bytes."""
+
+logger = logging.getLogger("reput")
 
 Builder = Callable[
     [DispatcherConfig, threading.Event, Callable[[Progress], None], Jvm | None], Progress
@@ -70,6 +79,8 @@ class Rebuilt:
     """Left: the old parts; right: the new parts."""
     kept: list[Path]
     """Paths of the parts that were replaced; empty for a dry run, and where there were none."""
+    sealed_end: int | None = None
+    """The offset before which nothing was dispatched, but copied; None without a seal."""
 
 
 def rebuild(
@@ -82,14 +93,17 @@ def rebuild(
     kinds: Collection[str] = DIRECTORY_KINDS,
     topics: Collection[str] | None = None,
     dry_run: bool = False,
+    sealed: bool = False,
 ) -> Rebuilt:
     """Build what follows from the log of ``config.store`` and swap it into ``config.output``.
 
     ``kinds`` are some of DIRECTORY_KINDS; those that the dispatcher does not write stay unchanged.
     ``topics`` limits the replacement to their queues. If every new part is put in place, so are the
     positions and RocketMQ's checkpoint; otherwise these stay, and the next run finds the new units
-    built. ``build`` writes the new output: ``run_dispatcher``, or ``build_on_executors``. Raises
-    ReputError, and OwnershipError where a broker or dispatcher runs.
+    built. ``build`` writes the new output: ``run_dispatcher``, or ``build_on_executors``; with
+    ``sealed`` it is ``run_dispatcher`` and writes only what is new since the output was sealed, as
+    long as the seal holds, and the rest is copied (``upkeep.verify.seal``). Raises ReputError, and
+    OwnershipError where a broker or dispatcher runs.
     """
     output = config.output
     chosen, parts = _chosen(config, kinds, topics)
@@ -105,12 +119,16 @@ def rebuild(
         _check_space(output)
         built = build_root(output)
         try:
-            fsops.make_directories(built, output)
             # the index, the slowest part, is not built where it would not be swapped in
-            has_index = INDEX_DIRECTORY in built_kinds
-            record_build(built, replace(settings, message_index_enable=has_index))
+            aside = replace(settings, message_index_enable=INDEX_DIRECTORY in built_kinds)
+            seal = _copy_sealed(config, settings, aside, built) if sealed else None
+            begin = None if seal is None else seal.end
+            fsops.make_directories(built, output)
+            record_build(built, aside)
             progress = build(_aside(config, built), stop, show, jvm)
             record_build(built, settings)
+            if seal is not None:
+                write_seal(built, seal)
             if stop.is_set():
                 raise StoreError("stopped before everything was built: nothing was replaced")
             _take_over_checkpoint(output, built)
@@ -126,19 +144,86 @@ def rebuild(
             raise
         if dry_run:
             clear_aside(output)
-            return Rebuilt(progress, comparison, [])
+            return Rebuilt(progress, comparison, [], begin)
         parts = [part for part in parts if part.partition("/")[0] in written]
-        is_ours = read_watermark(config.state_directory) is not None
         # an index that stays may lag the new queues, and where it begins is in the watermark
         index_stays = settings.builds_index and INDEX_DIRECTORY not in parts
-        if found <= {*parts} and not (is_ours and index_stays):
-            parts += [CHECKPOINT_KIND, STATE_DIRECTORY]
-        else:
-            if INDEX_DIRECTORY in parts:
-                _note_index_begin(config, built)
-            if is_ours and read_build_record(built) != read_build_record(output):
-                parts.append(f"{STATE_DIRECTORY}/{BUILD_RECORD}")
-        return Rebuilt(progress, comparison, swap_in(output, parts))
+        parts += _positions(config, built, is_whole=found <= {*parts}, index_stays=index_stays)
+        return Rebuilt(progress, comparison, swap_in(output, parts), begin)
+
+
+def _positions(
+    config: DispatcherConfig, built: Path, *, is_whole: bool, index_stays: bool
+) -> Sequence[str]:
+    """Return which positions are swapped in too: all of them where everything that was built is
+    (``is_whole``); where they stay, note in them what must follow the new index."""
+    is_ours = read_watermark(config.state_directory) is not None
+    if is_whole and not (is_ours and index_stays):
+        return CHECKPOINT_KIND, STATE_DIRECTORY
+    if not index_stays and (built / INDEX_DIRECTORY).is_dir():
+        _note_index(config, built)
+    if is_ours and read_build_record(built) != read_build_record(config.output):
+        return (f"{STATE_DIRECTORY}/{BUILD_RECORD}",)
+    return ()
+
+
+def _copy_sealed(
+    config: DispatcherConfig, settings: StoreSettings, aside: StoreSettings, built: Path
+) -> Seal | None:
+    """Copy what is sealed, and return the seal; None where it does not hold, and nothing is left.
+
+    ``aside`` are the settings of the build. It is left as by a killed run: the next start there
+    makes the copies durable, clears what lies beyond the seal, and goes on.
+    """
+    output, watermark = config.output, read_watermark(config.state_directory)
+    if watermark is None:
+        return None
+    has_index = aside.builds_index
+    with closing(settings.open_log()) as log:
+        log_start = log.min_offset
+        seal = read_seal(output, settings, log, watermark.end_offset)
+    if seal is None:
+        return None
+    if has_index and not 0 <= watermark.index_begin <= log_start:
+        note_unused(f"the index begins at {watermark.index_begin}")
+        return None
+    fsops.make_directories(built, output)
+    record_build(built, aside)
+    copied = seal if has_index else seal.without(INDEX_DIRECTORY)
+    for path in dict.fromkeys(part.path for part in copied.parts):
+        # those that the log no longer needs may be gone
+        if (output / path).exists():
+            _copy(output, built, path)
+    fault = copied.changed(built, log_start)
+    if fault is not None:
+        note_unused(fault)
+        clear_aside(output)
+        return None
+    state = built / STATE_DIRECTORY
+    fsops.make_directories(state, output)
+    fsops.replace_file(state / LEDGER, ledger_lines(output, seal.end))
+    fsops.replace_file(state / ABORT_FILE, b"")
+    position = replace(
+        watermark, end_offset=seal.end, last_record_offset=-1, last_record_crc=0,
+        index_begin=watermark.index_begin if has_index else -1,
+    )  # fmt: skip
+    rewrite_watermark(state, position)
+    logger.info("copied what is sealed: log_end=%d log_files=%d", seal.end, len(seal.log))
+    return seal
+
+
+def _copy(source: Path, target: Path, path: str) -> None:
+    """Copy a file below ``source``, without the zeros at its end."""
+    fsops.create_directories((target / path).parent, target.parent)
+    with (source / path).open("rb", buffering=0) as file:
+        copy = fsops.open_for_writing(target / path, os.fstat(file.fileno()).st_size)
+        try:
+            end = used_end(file.fileno())
+            for at in range(0, end, COPIED_AT_ONCE):
+                data = os.pread(file.fileno(), min(COPIED_AT_ONCE, end - at), at)
+                fsops.pwrite(copy, data, at, target / path)
+        finally:
+            os.close(copy)
 
 
 def drop_old(output: Path) -> list[Path]:
@@ -216,8 +301,9 @@ def _comparable(output: Path, settings: StoreSettings, kinds: Sequence[str]) -> 
     return kinds
 
 
-def _note_index_begin(config: DispatcherConfig, built: Path) -> None:
-    """Record in the remaining watermark where the new index begins.
+def _note_index(config: DispatcherConfig, built: Path) -> None:
+    """Record in the remaining watermark where the new index begins, and in RocketMQ's checkpoint
+    the time of its full files.
 
     This comes before the swap: after a kill between the two, ``verify`` finds missing keys,
     correctly.
@@ -229,6 +315,9 @@ def _note_index_begin(config: DispatcherConfig, built: Path) -> None:
             watermark.advance(replace(current, index_begin=begun.index_begin))
         finally:
             watermark.close()
+    before, after = StoreCheckpoint.read(config.output), StoreCheckpoint.read(built)
+    if before is not None and after is not None:
+        replace(before, index_msg_timestamp=after.index_msg_timestamp).write(config.output)
 
 
 def _check_built(

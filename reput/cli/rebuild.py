@@ -56,6 +56,14 @@ def rebuild(
             "--executors",
         ),
     ] = False,
+    sealed: Annotated[
+        bool,
+        options.flag(
+            "Copy what the last `reput verify --sealed` found right, as long as it is unchanged, "
+            "and build only what is new since.",
+            "--sealed",
+        ),
+    ] = False,
     *,
     flags: dict[str, Any],
     dispatcher: dict[str, Any],
@@ -68,14 +76,11 @@ def rebuild(
     next start finishes the swap or removes the rest. With `--stores` several brokers' stores are
     rebuilt side by side; one that fails is left as it was.
     """
-    if dry_run and drop_old:
-        raise UsageError("--dry-run and --drop-old exclude each other; give one of them")
-    if executors and drop_old:
-        raise UsageError("--drop-old builds nothing, so that --executors has no work; give one")
+    _check_flags(dry_run, drop_old, executors, sealed)
     several = severalstores.several_stores(store, stores, outputs)
     if several is not None:
-        given = {"output": output, "topic": topic, "broker_conf": dispatcher["broker_conf"]}
-        several.refuse(given)
+        conf = dispatcher["broker_conf"]
+        several.refuse({"output": output, "topic": topic, "broker_conf": conf})
     root = store or Path()
     roots = {root: output or root} if several is None else several.find()
     if drop_old:
@@ -84,16 +89,24 @@ def rebuild(
     kinds = options.kinds_option(only, DIRECTORY_KINDS)
     # an index that is asked for by name is built from now on
     index = True if only is not None and INDEX_DIRECTORY in kinds else None
-    configs = {
-        root: DispatcherConfig(store=root, output=place, index=index, **flags, **dispatcher)
-        for root, place in roots.items()
-    }
-    choice = {"kinds": kinds, "topics": topic, "dry_run": dry_run}
+    given = {"index": index, **flags, **dispatcher}
+    configs = {root: DispatcherConfig(root, place, **given) for root, place in roots.items()}
+    choice = {"kinds": kinds, "topics": topic, "dry_run": dry_run, "sealed": sealed}
     if several is None:
         _show(_rebuild(configs[root], executors, choice), roots[root], dry_run, as_json)
     else:
         found = _rebuild_all([*configs.values()], executors, choice)
         _show_all(found, dry_run, as_json)
+
+
+def _check_flags(dry_run: bool, drop_old: bool, executors: bool, sealed: bool) -> None:
+    if drop_old and (dry_run or executors or sealed):
+        raise UsageError(
+            "--drop-old builds nothing, and excludes --dry-run, --executors and --sealed; leave "
+            "it out, or give it alone"
+        )
+    if sealed and executors:
+        raise UsageError("--sealed leaves little to build; leave out --executors")
 
 
 def _drop_old(roots: Iterable[Path], as_json: bool) -> None:
@@ -149,6 +162,7 @@ def _builder(on_executors: bool) -> Callable[..., Progress]:
 def _fields(done: Rebuilt, dry_run: bool) -> dict[str, Any]:
     found = done.comparison
     fields = {"equal": found.is_equal, **asdict(found), "kept": [str(p) for p in done.kept]}
+    fields["sealed_end"] = done.sealed_end
     return {**done.progress.summary(), "replaced": not dry_run, **fields}
 
 
@@ -197,7 +211,8 @@ def _show(done: Rebuilt, root: Path, dry_run: bool, as_json: bool) -> None:
         for line in comparison_lines(found):
             tables.print_line(line)
         messages = done.progress.summary()["messages"]
-        tables.print_line(f"{tables.counted(messages, 'message')} dispatched")
+        copied = f", from {done.sealed_end} on" if done.sealed_end is not None else ""
+        tables.print_line(f"{tables.counted(messages, 'message')} dispatched{copied}")
         if dry_run:
             tables.print_line(
                 "a dry run: nothing was replaced; without --dry-run the built files are swapped in"

@@ -96,7 +96,8 @@ def test_indexes_that_are_left_out_are_not_asked_for_their_slots(
         (["rebuild", "NOWHERE", "--drop-old"], "is not a directory"),
         (["rebuild", "STORE", "--only", "checkpoint"], "--only names 'checkpoint'"),
         (["rebuild", "STORE", "--topic", "a/b"], "not a plain name"),
-        (["rebuild", "STORE", "--dry-run", "--drop-old"], "exclude each other"),
+        (["rebuild", "STORE", "--dry-run", "--drop-old"], "excludes --dry-run"),
+        (["rebuild", "STORE", "--sealed", "--executors"], "leave out --executors"),
     ],
 )
 def test_wrong_calls(

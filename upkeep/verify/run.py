@@ -57,7 +57,7 @@ from upkeep.verify.positions import (
     rewrite_watermark,
     watermark_differences,
 )
-from upkeep.verify.seal import Seal, make_seal, read_seal, write_seal
+from upkeep.verify.seal import Seal, make_seal, note_unused, read_seal, write_seal
 
 if TYPE_CHECKING:
     from sources.bitmaps import BitMaps
@@ -167,14 +167,9 @@ def _compare_sealed(
 ) -> _Pass:
     """Compare what is new since the output was sealed, or everything where the seal does not hold
     or anything differs, and seal the output anew where nothing does."""
-    old, fault = None, None
-    try:
-        old = read_seal(output)
-        fault = "there is none" if old is None else old.fault(output, settings, log, end)
-    except (OSError, ValueError) as error:
-        fault = str(error)
-    if fault is not None:
-        logger.info("seal not used, everything is compared: %s", fault)
+    old = read_seal(output, settings, log, end)
+    if old is not None and (fault := old.changed(output, log.min_offset)) is not None:
+        note_unused(fault)
         old = None
     new = None
     try:
@@ -184,7 +179,7 @@ def _compare_sealed(
     pass_ = compared(seal=old)
     pass_.compare()
     if old is not None and not pass_.is_right():
-        logger.info("seal not used, everything is compared: something differs")
+        note_unused("something differs")
         pass_ = compared()
         pass_.compare()
     if new is not None and pass_.is_right():

@@ -12,7 +12,7 @@ file is not read.
     end        the log offset before which everything is sealed: the border of two log files
     settings   those of built.json
     log        of each sealed log file: start, size, mtime in ns, ctime in ns, inode
-    ledger     bytes of the ledger, and their CRC-32
+    ledger     CRC-32 of the ledger's lines about sealed messages
     parts      path below the output, first byte, end, CRC-32, physical offset of the newest message
     crc32      of all that
 
@@ -22,9 +22,10 @@ Writer: ``verify --sealed`` alone, which replaces the whole file by a rename.
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +56,8 @@ from upkeep.verify.index import read_gone, taken_extents
 
 FILE_NAME = "seal.json"
 VERSION = 1
+
+logger = logging.getLogger("reput")
 
 
 class SealedLogFile(NamedTuple):
@@ -91,7 +94,7 @@ class Seal:
     end: int
     settings: Mapping[str, Any]
     log: tuple[SealedLogFile, ...]
-    ledger: tuple[int, int]
+    ledger: int
     parts: tuple[SealedPart, ...]
 
     def to_json(self) -> bytes:
@@ -111,60 +114,70 @@ class Seal:
                 members["end"],
                 members["settings"],
                 tuple(SealedLogFile(*row) for row in members["log"]),
-                (members["ledger"][0], members["ledger"][1]),
+                members["ledger"],
                 tuple(SealedPart(*row) for row in members["parts"]),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"{error!r} in it") from error
 
-    def fault(
+    def stale(
         self, output: Path, settings: StoreSettings, log: CommitLog, watermark_end: int
     ) -> str | None:
-        """Return why the seal does not hold; None where it does. Reads all sealed parts."""
+        """Return why the seal does not hold, whatever the parts are; None where it does."""
         if self.settings != named_settings(settings):
             return "the settings have changed"
-        if not log.min_offset <= self.end <= watermark_end:
+        if not log.min_offset <= self.end < watermark_end:
             return f"it ends at {self.end}, outside [{log.min_offset}, {watermark_end})"
         left = tuple(file for file in self.log if file.start >= log.min_offset)
         if _log_files(log, self.end) != left:
             return "a sealed log file has changed"
-        if not self._has_ledger(output):
+        if zlib.crc32(ledger_lines(output, self.end)) != self.ledger:
             return f"{STATE_DIRECTORY}/{LEDGER} has changed"
+        return None
+
+    def changed(self, root: Path, log_start: int) -> str | None:
+        """Return why a part below ``root`` is not as it was sealed; None where all are. One without
+        a message from ``log_start`` on may be gone. Raises OSError."""
         for part in self.parts:
             try:
-                with (output / part.path).open("rb", buffering=0) as file:
+                with (root / part.path).open("rb", buffering=0) as file:
                     is_right = crc32_of(file.fileno(), part.begin, part.end) == part.crc32
             except FileNotFoundError:
-                is_right = part.newest < log.min_offset
+                is_right = part.newest < log_start
             if not is_right:
                 return f"{part.path} has changed, or is gone"
         return None
-
-    def _has_ledger(self, output: Path) -> bool:
-        """Whether the ledger has got no line but those of messages that are not sealed."""
-        data, (size, crc) = _ledger(output), self.ledger
-        if len(data) < size or zlib.crc32(data[:size]) != crc:
-            return False
-        added = [read_entry(line) for line in data[size:].split(b"\n")[:-1]]
-        return all(entry and entry.physical_offset >= self.end for entry in added)
 
     def extents(self, output: Path) -> set[Extent]:
         """Return the sealed bytes of those files that are there."""
         return {part.extent for part in self.parts if (output / part.path).exists()}
 
-    def ledger_lines(self, output: Path) -> bytes:
-        """Return the ledger's lines about sealed messages."""
-        lines = _ledger(output)[: self.ledger[0]].splitlines(keepends=True)
-        found = [(entry, line) for line in lines if (entry := read_entry(line))]
-        return b"".join(line for entry, line in found if entry.physical_offset < self.end)
+    def without(self, kind: str) -> Seal:
+        """The seal without the parts of one directory."""
+        parts = tuple(part for part in self.parts if not part.path.startswith(f"{kind}/"))
+        return replace(self, parts=parts)
 
 
-def read_seal(output: Path) -> Seal | None:
-    """The seal of an output; None without one. Raises ValueError if it is damaged, OSError."""
+def read_seal(
+    output: Path, settings: StoreSettings, log: CommitLog, watermark_end: int
+) -> Seal | None:
+    """The seal of an output, if it holds as far as is seen without its parts."""
     try:
-        return Seal.from_json((output / STATE_DIRECTORY / FILE_NAME).read_bytes())
+        seal = Seal.from_json((output / STATE_DIRECTORY / FILE_NAME).read_bytes())
+        fault = seal.stale(output, settings, log, watermark_end)
     except FileNotFoundError:
-        return None
+        fault = "there is none"
+    except (OSError, ValueError) as error:
+        fault = str(error)
+    if fault is None:
+        return seal
+    note_unused(fault)
+    return None
+
+
+def note_unused(fault: str) -> None:
+    """Log why a seal is not used."""
+    logger.info("the whole log is read, since the seal is not used: %s", fault)
 
 
 def write_seal(output: Path, seal: Seal) -> None:
@@ -181,12 +194,12 @@ def make_seal(
     one of the two. The parts of ``known``, a seal that holds, are not read again. Raises
     StoreError, OSError where a file cannot be read as what it is; then the comparison finds why.
     """
-    starts = [segment.start for segment in log.segments if segment.start <= watermark_end]
+    starts = [segment.start for segment in log.segments if segment.start < watermark_end]
     end = max(starts, default=0)
     files = _log_files(log, end)
     if not files:
         return None
-    ledger = _ledger(output)
+    ledger = zlib.crc32(ledger_lines(output, end))
     read = {part.extent: part for part in known.parts} if known else {}
     parts = [
         *_queue_parts(
@@ -201,9 +214,15 @@ def make_seal(
     if settings.builds_index:
         layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
         parts += _index_parts(output, layout, end, read)
-    return Seal(
-        end, named_settings(settings), files, (len(ledger), zlib.crc32(ledger)), tuple(parts)
-    )
+    return Seal(end, named_settings(settings), files, ledger, tuple(parts))
+
+
+def ledger_lines(output: Path, end: int) -> bytes:
+    """The lines of an output's ledger about messages before ``end``."""
+    path = output / STATE_DIRECTORY / LEDGER
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else ()
+    found = [(entry, line) for line in lines if (entry := read_entry(line))]
+    return b"".join(line for entry, line in found if entry.physical_offset < end)
 
 
 def _log_files(log: CommitLog, end: int) -> tuple[SealedLogFile, ...]:
@@ -261,11 +280,6 @@ def _index_parts(
                 _, begin, stop = extent
                 crc = crc32_of(file.fileno(), begin, stop)
                 yield SealedPart(*extent, crc, newest)
-
-
-def _ledger(output: Path) -> bytes:
-    path = output / STATE_DIRECTORY / LEDGER
-    return path.read_bytes() if path.exists() else b""
 
 
 def _crc(members: Mapping[str, Any]) -> int:

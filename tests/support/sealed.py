@@ -1,0 +1,81 @@
+"""An output that was sealed when its log had some full files, and has been written to since."""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from pathlib import Path
+from typing import Any
+
+from store.errors import ReputError
+from tests.support.derived_output import DerivedOutput
+from tests.support.grown_log import FILE_SIZE, GrownLog
+from tests.support.wire import file_name
+
+
+class Sealed:
+    """A small store, its output, and the seal as it was made."""
+
+    def __init__(self, directory: Path, seed: int, *, grown: int = 30, **options: Any) -> None:
+        """``options`` are those of ``DerivedOutput.start``."""
+        self.log = GrownLog(directory / "store", random.Random(seed), ext=False)
+        self.log.grow(60)
+        self.output = DerivedOutput(self.log.root, directory / "output")
+        self.output.start(**options)
+        assert self.output.verify(sealed=True).differences == ()
+        if grown:
+            self.log.grow(grown)
+            self.output.start(**options)
+        self.path = self.output.state / "seal.json"
+        self.data = self.path.read_bytes()
+        self.end: int = json.loads(self.data)["end"]
+        assert FILE_SIZE <= self.end <= self.log.plain.end
+
+    def answers(self) -> tuple[object, object]:
+        """The answers of the sealed and of the full comparison; the seal stays as it was."""
+        found = [self._answer(sealed=sealed) for sealed in (True, False)]
+        self.path.write_bytes(self.data)
+        return found[0], found[1]
+
+    def _answer(self, *, sealed: bool) -> object:
+        try:
+            found = self.output.verify(sealed=sealed)
+        except ReputError as error:
+            return type(error), str(error)
+        return found.differences, found.replay_from
+
+    def read_from(self) -> int:
+        """Where a sealed comparison that finds nothing began to read."""
+        found = self.output.verify(sealed=True)
+        assert found.differences == ()
+        assert (found.log_start, found.log_end) == (self.log_start, self.log.plain.end)
+        self.path.write_bytes(self.data)
+        return found.sealed_end
+
+    @property
+    def log_start(self) -> int:
+        return int(min((self.log.root / "commitlog").iterdir()).name)
+
+    def unsealed(self, kind: str) -> Path:
+        """A file of a kind without anything that is sealed."""
+        parts = {self.output.root / part[0] for part in json.loads(self.data)["parts"]}
+        return next(path for path in self.output.files()[kind] if path not in parts)
+
+    def change(self, **members: Any) -> None:
+        """Write the seal with other values, as if it had been made so."""
+        document = {**json.loads(self.data), **members}
+        del document["crc32"], document["version"]
+        crc32 = zlib.crc32(json.dumps(document, sort_keys=True).encode())
+        document |= {"version": 1, "crc32": crc32}
+        self.path.write_text(json.dumps(document))
+
+    def hide_changes(self) -> None:
+        """Give the seal the identities that the sealed log files have now."""
+        files = []
+        for start in range(0, self.end, FILE_SIZE):
+            status = (self.log.root / "commitlog" / file_name(start)).stat()
+            times = [status.st_mtime_ns, status.st_ctime_ns]
+            files.append([start, FILE_SIZE, *times, status.st_ino])
+        self.change(log=files)
+        self.data = self.path.read_bytes()
