@@ -8,6 +8,7 @@ This package holds code only and needs no JVM. The files live in the output's ``
                           start, the files may hold something beyond the watermark
     reput/watermark       the durable position (``store.state.watermark``)
     reput/built.json      the settings that decide bytes (``store.state.built``)
+    reput/seal.json       checksums of what was found right (``upkeep.verify.seal``)
     reput/quarantine.jsonl   ranges that got no entry (``store.state.ledger``)
     reput/followers/      positions of tables and other followers (``checkpoints.followers``)
     reput/spool/          units on their way from Spark's tasks (``store.runs.spool``)

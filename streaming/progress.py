@@ -138,3 +138,11 @@ class TotalProgress:
         for run in self._runs:
             total.add(run.counts)
         return summed_up(total)
+
+
+class ReadProgress(Progress):
+    """The progress of a command that reads a log and dispatches nothing."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return the number of messages, under ``messages``."""
+        return {"messages": self.counts.messages}

@@ -5,25 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reput.cli import options, render, tables
 from store.config import StoreSettings
 from store.runs.dispatch import DispatchCounts
-from streaming.progress import Progress
+from streaming.progress import ReadProgress
 
 if TYPE_CHECKING:
     from readers.export import Exported, RowSelection
-
-
-class _ExportProgress(Progress):
-    """The progress of an export; its offsets are bytes of log read so far."""
-
-    def summary(self) -> dict[str, Any]:
-        """Return the number of exported messages, under ``messages``."""
-        return {"messages": self.counts.messages}
 
 
 @options.with_options(settings=options.store_settings)
@@ -98,7 +90,7 @@ def _export(
 
     names = ROWS_SCHEMA.names if columns is None else columns.split(",")
     partitions = [] if partition_by is None else partition_by.split(",")
-    progress, display = _ExportProgress(), render.ProgressDisplay("exporting")
+    progress, display = ReadProgress(), render.ProgressDisplay("exporting")
 
     def show(rows: int, done_bytes: int, total_bytes: int) -> None:
         progress.log_end = total_bytes

@@ -92,17 +92,19 @@ def verify(
     *,
     repair: bool = False,
     sealed: bool = False,
+    show: Callable[[int, int, int, int], None] = lambda *_: None,
 ) -> Verification:
     """Compare an output with its log, and repair it on request; ``settings`` are those with which
     it was built (``store.state.built.settings_of``).
 
     With ``sealed`` it reads only what is new since the output was sealed, as long as the seal holds
-    (``upkeep.verify.seal``), and seals what it has found right. Without both it only reads. Raises
-    CommitLogError where the log is not the one that was dispatched or was damaged since,
-    QueueFileError or IndexFileError where the file size is wrong everywhere, UsageError for a
-    directory that is not an output, for topics declared otherwise than they are built, and for
-    what cannot be sealed; with ``repair`` UsageError for queues that reput did not build,
-    OwnershipError while others write.
+    (``upkeep.verify.seal``), and seals what it has found right. Without both it only reads. After
+    each part of the log it calls ``show`` with the first offset that it read, the one that it has
+    reached, that where it ends, and how many messages the part had. Raises CommitLogError where the
+    log is not the one that was dispatched or was damaged since, QueueFileError or IndexFileError
+    where the file size is wrong everywhere, UsageError for a directory that is not an output, for
+    topics declared otherwise than they are built, and for what cannot be sealed; with ``repair``
+    UsageError for queues that reput did not build, OwnershipError while others write.
     """
     log = settings.open_log()
     with ExitStack() as held:
@@ -130,7 +132,7 @@ def verify(
             return tail.settled(known) if any(log.read(known, SIZE_MAGIC_LENGTH)) else known
 
         scope = LogRange(log.min_offset, end, sealed_end, look_up)
-        compared = partial(_Pass, settings, output, log, scope, watermark)
+        compared = partial(_Pass, settings, output, log, scope, watermark, show)
         if sealed:
             _check_sealable(output, settings, watermark)
             pass_ = _compare_sealed(compared, output, settings, log, end)
@@ -198,9 +200,11 @@ class _Pass:
         log: CommitLog,
         scope: LogRange,
         watermark: Watermark | None,
+        show: Callable[[int, int, int, int], None],
         seal: Seal | None = None,
     ) -> None:
         """``seal`` holds, and no message before its end is read."""
+        self._show = show
         self._settings = settings
         self._output = output
         self._state = output / STATE_DIRECTORY
@@ -290,7 +294,9 @@ class _Pass:
         runs = list(runs_of(chunk))
         for bad in chunk.unusable:
             self._check_bad(bad)
+        messages = 0
         if chunk.details is not None and len(chunk.details):
+            messages = int((chunk.details["is_light"] == 0).sum())
             newest = int(chunk.details["store_timestamp"].max())
             self._newest_store_timestamp = max(self._newest_store_timestamp, newest)
         if bit_maps is not None:
@@ -298,6 +304,7 @@ class _Pass:
         batch = replace(_batch(runs, chunk), batch_topics=self._batch_topics)
         for verifier in self._verifiers:
             verifier.compare(batch)
+        self._show(self._read.start, batch.end, self._read.end, messages)
 
     def _check_bad(self, bad: BadRange) -> None:
         reason = bad.status.name.lower()

@@ -26,7 +26,7 @@ from tests.support.file_damage import damage_file
 from tests.support.grown_log import FILE_SIZE, GrownLog
 from tests.support.sealed import Sealed
 from upkeep.expiry import expire
-from upkeep.verify.run import _Pass
+from upkeep.verify.run import _Pass, verify
 
 DAMAGES = 60
 
@@ -42,6 +42,19 @@ def test_only_what_is_new_is_read(ram_path: Path, seed: int) -> None:
     assert json.loads(sealed.path.read_bytes())["end"] >= sealed.end
     with pytest.raises(CommitLogError, match=r"\[0, "):
         sealed.output.verify()
+
+
+def test_progress_is_that_of_what_is_read(ram_path: Path, seed: int) -> None:
+    """The messages after the end of the seal, counted once each, whatever queues they go into."""
+    sealed = Sealed(ram_path, seed)
+    output, log, parts = sealed.output, sealed.log, []
+    verify(output.settings(), output.root, sealed=True, show=lambda *part: parts.append(part))
+    assert {(start, end) for start, _, end, _ in parts} == {(sealed.end, log.plain.end)}
+    positions = [position for _, position, _, _ in parts]
+    assert positions == sorted(positions)
+    queues = zip(log.plain.spans, log.queues, strict=True)
+    read = sum(bool(found) for (start, _), found in queues if start >= sealed.end)
+    assert sum(messages for *_, messages in parts) == read
 
 
 def test_each_seal_reaches_as_far_as_full_log_files_do(ram_path: Path, seed: int) -> None:
