@@ -208,8 +208,10 @@ def scan(
     def decode(window: Window, segment: Segment, pos: int, stop: int) -> tuple[int, int]:
         nonlocal message_count, unit_count
         before, units_before = _message_count(chunk), int(chunk.state[scankernel.STATE_COUNT])
+        # held, since another thread may refresh the log, and another file take the number
+        file = log.open_file(segment)
         status, pos, window.base, window.length = scankernel.scan_file(
-            log.open_file(segment).fd, segment.start, READS_PER_CALL, window.data, window.length,
+            file.fd, segment.start, READS_PER_CALL, window.data, window.length,
             window.base, segment.start + log.file_size, pos, stop, verify_crc, CRC_TABLES, levels,
             chunk.out(), chunk.state, chunk.details, chunk.keys, wanted.index_tags or None,
             chunk.unusable, wanted.lmq, batch_topics,

@@ -6,6 +6,7 @@ cut while it is open. What a scan finds is compared with the plain decoder in ``
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from contextlib import closing
@@ -65,3 +66,37 @@ def test_reads_of_the_kernel_change_nothing(
                 results.append(found_by(log, end))
             assert len(results[0]) > 1
             assert results[1:] == results[:1] * 3
+
+
+def test_a_file_that_is_replaced_while_it_is_scanned_is_scanned_to_its_end(
+    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread refreshes the log between two calls of the kernel's, and the next file that is
+    opened would take the number of a file that was let go."""
+    store, inner = golden("plain"), scan.scankernel.scan_file
+    log = read_store_settings(store).open_log()
+    held: list[int] = []
+
+    def scan_file(fd: int, start: int, *arguments: Any) -> Any:
+        path = next(each.path for each in log.segments if each.start == start)
+        path.rename(tmp_path / "moved")
+        path.write_bytes(bytes(log.file_size))
+        log.refresh()
+        held.append(os.open(path, os.O_RDONLY))
+        try:
+            return inner(fd, start, *arguments)
+        finally:
+            (tmp_path / "moved").rename(path)
+            log.refresh()
+
+    monkeypatch.setattr(scan, "READS_PER_CALL", 1)
+    monkeypatch.setattr(Window.__init__, "__defaults__", (4096,))
+    with closing(log):
+        end = LogTail(log).settled()
+        expected = found_by(log, end)
+        monkeypatch.setattr(scan.scankernel, "scan_file", scan_file)
+        found = found_by(log, end)
+    for fd in held:
+        os.close(fd)
+    assert len(held) > len(log.segments)
+    assert found == expected
