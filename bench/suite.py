@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import catch_up, kafka, live, reading, scaling, serving, sparksources, tables
+from bench import catch_up, kafka, live, reading, scaling, sealing, serving, sparksources, tables
 from bench.context import Context
 from bench.measures import Row
 from bench.processes import BenchError
@@ -30,6 +30,7 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     (scaling.measure_cores, ("cores",)),
     (sparksources.measure, sparksources.ROW_NAMES),
     (tables.measure_delta, ("delta",)),
+    (sealing.measure, tuple(sealing.ROWS)),
     (reading.measure, ("queue-iteration", "filtered-read")),
     (serving.measure_speed, serving.SPEED_ROWS),
     (serving.measure_wake, (serving.WAKE,)),

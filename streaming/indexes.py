@@ -20,7 +20,7 @@ from sources.bitmaps import BitMaps
 from store.config import StoreSettings
 from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
 from store.log.commitlog import CommitLog
-from store.queue.placement import count_units, last_queue_offset
+from store.queue.placement import count_units, unit_queue_offset
 from store.queue.queuetype import find_batch_topics
 from store.runs.dispatch import BatchSettings, DispatchBatch, IndexWriter, Wanted
 from store.runs.scan import scan_in_one_piece
@@ -114,7 +114,7 @@ class Indexes:
                 settings.mapped_file_size_consume_queue,
                 ledger,
                 durable_end=durable_end,
-                queue_offset_at=partial(last_queue_offset, log, settings.enable_lmq),
+                queue_offset_at=partial(unit_queue_offset, log, settings.enable_lmq),
                 count_units=partial(count_units, log),
                 on_queue_gap=settings.on_queue_gap,
                 ext_file_size=settings.mapped_file_size_consume_queue_ext

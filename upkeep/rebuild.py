@@ -29,8 +29,8 @@ from checkpoints.watermark import WatermarkFile
 from store import fsops
 from store.config import StoreSettings
 from store.errors import NoSpaceError, StoreError, UsageError
-from store.index.indexfile import INDEX_DIRECTORY
-from store.queue.consumequeue import topic_directory
+from store.index.indexfile import INDEX_DIRECTORY, IndexLayout
+from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
 from store.queue.mappedfilequeue import used_end
 from store.queue.topics import check_topics
 from store.state.built import FILE_NAME as BUILD_RECORD
@@ -79,7 +79,7 @@ class Rebuilt:
     """Left: the old parts; right: the new parts."""
     kept: list[Path]
     """Paths of the parts that were replaced; empty for a dry run, and where there were none."""
-    sealed_end: int | None = None
+    seal_end: int | None = None
     """The offset before which nothing was dispatched, but copied; None without a seal."""
 
 
@@ -190,11 +190,15 @@ def _copy_sealed(
     fsops.make_directories(built, output)
     record_build(built, aside)
     copied = seal if has_index else seal.without(INDEX_DIRECTORY)
-    for path in dict.fromkeys(part.path for part in copied.parts):
-        # those that the log no longer needs may be gone
-        if (output / path).exists():
-            _copy(output, built, path)
-    fault = copied.changed(built, log_start)
+    try:
+        for path in dict.fromkeys(part.path for part in copied.parts):
+            # those that the log no longer needs may be gone
+            if (output / path).exists():
+                _copy(output, built, path, _file_size(path, settings))
+        fault = copied.changed(built, log_start)
+    except OSError as error:
+        # of the original: those of the copy are OutputErrors
+        fault = str(error)
     if fault is not None:
         note_unused(fault)
         clear_aside(output)
@@ -212,13 +216,24 @@ def _copy_sealed(
     return seal
 
 
-def _copy(source: Path, target: Path, path: str) -> None:
-    """Copy a file below ``source``, without the zeros at its end."""
+def _file_size(path: str, settings: StoreSettings) -> int:
+    """Return the bytes that a derived file must have."""
+    kind, _, _ = path.partition("/")
+    if kind == INDEX_DIRECTORY:
+        return IndexLayout(settings.max_hash_slot_num, settings.max_index_num).file_size
+    if kind == CONSUME_QUEUE_DIRECTORY:
+        return settings.mapped_file_size_consume_queue
+    return settings.mapper_file_size_batch_consume_queue
+
+
+def _copy(source: Path, target: Path, path: str, size: int) -> None:
+    """Copy a file below ``source`` as one of ``size`` bytes, without the zeros at its end. Raises
+    OSError where it cannot be read, OutputError."""
     fsops.create_directories((target / path).parent, target.parent)
     with (source / path).open("rb", buffering=0) as file:
-        copy = fsops.open_for_writing(target / path, os.fstat(file.fileno()).st_size)
+        copy = fsops.open_for_writing(target / path, size)
         try:
-            end = used_end(file.fileno())
+            end = min(used_end(file.fileno()), size)
             for at in range(0, end, COPIED_AT_ONCE):
                 data = os.pread(file.fileno(), min(COPIED_AT_ONCE, end - at), at)
                 fsops.pwrite(copy, data, at, target / path)

@@ -59,8 +59,8 @@ def rebuild(
     sealed: Annotated[
         bool,
         options.flag(
-            "Copy what the last `reput verify --sealed` found right, as long as it is unchanged, "
-            "and build only what is new since.",
+            "Copy what `reput verify --sealed` has sealed, and build only what follows; if any of "
+            "it has changed, build everything. Excludes `--executors`.",
             "--sealed",
         ),
     ] = False,
@@ -162,7 +162,7 @@ def _builder(on_executors: bool) -> Callable[..., Progress]:
 def _fields(done: Rebuilt, dry_run: bool) -> dict[str, Any]:
     found = done.comparison
     fields = {"equal": found.is_equal, **asdict(found), "kept": [str(p) for p in done.kept]}
-    fields["sealed_end"] = done.sealed_end
+    fields["seal_end"] = done.seal_end
     return {**done.progress.summary(), "replaced": not dry_run, **fields}
 
 
@@ -211,7 +211,7 @@ def _show(done: Rebuilt, root: Path, dry_run: bool, as_json: bool) -> None:
         for line in comparison_lines(found):
             tables.print_line(line)
         messages = done.progress.summary()["messages"]
-        copied = f", from {done.sealed_end} on" if done.sealed_end is not None else ""
+        copied = f", from {done.seal_end} on" if done.seal_end is not None else ""
         tables.print_line(f"{tables.counted(messages, 'message')} dispatched{copied}")
         if dry_run:
             tables.print_line(

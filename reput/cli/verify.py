@@ -37,8 +37,9 @@ def verify(
     sealed: Annotated[
         bool,
         options.flag(
-            "Read only what is new of the log since the last call with `--sealed`, then seal it: "
-            "the rest is compared by checksums, and in full where one does not fit.",
+            "Seal what is found right, and read only the log beyond the last seal: sealed log "
+            "files are known by length, times and inode, what follows from them by checksums. If "
+            "any of it has changed, or anything differs, read the whole log.",
             "--sealed",
         ),
     ] = False,
@@ -77,10 +78,10 @@ def verify(
             f"{tables.counted(differing, 'difference') if differing else 'no differences'}"
             + (f", the first {SHOWN_DIFFERENCES} shown" if differing > SHOWN_DIFFERENCES else "")
         )
-        if found.sealed_end > found.log_start:
+        if found.seal_end > found.log_start:
             tables.print_line(
-                f"[{found.log_start}, {found.sealed_end}) of it is sealed, and was compared by "
-                "checksums"
+                f"what follows from [{found.log_start}, {found.seal_end}) was compared by "
+                "checksums, and this part of the log was not read"
             )
         if differing:
             tables.print_line(REPAIRED if repair else _advice(settings))

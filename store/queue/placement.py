@@ -26,14 +26,15 @@ def queue_offsets_of_any_setting(found: Record, queue: QueueKey) -> tuple[list[i
     return queue_offsets(found, queue, False), queue_offsets(found, queue, True)
 
 
-def last_queue_offset(
+def unit_queue_offset(
     log: CommitLog, enable_lmq: bool, queue: QueueKey, physical_offset: int, size: int
 ) -> int | None:
-    """The last of the offsets in a queue of the record at (physical offset, size), which its last
-    unit has; None where there is no such record, or it is not of that queue."""
+    """The offset in a queue of the unit that the record at (physical offset, size) has there: the
+    first, where its properties name the queue twice, since the second looks like a repetition. None
+    where there is no such record, or it is not of that queue."""
     found = log.record_at(physical_offset, size)
     offsets = queue_offsets(found, queue, enable_lmq) if isinstance(found, Record) else ()
-    return offsets[-1] if offsets else None
+    return offsets[0] if offsets else None
 
 
 def count_units(log: CommitLog, queue: QueueKey, physical_offset: int, size: int) -> int | None:

@@ -51,7 +51,7 @@ class Sealed:
         assert found.differences == ()
         assert (found.log_start, found.log_end) == (self.log_start, self.log.plain.end)
         self.path.write_bytes(self.data)
-        return found.sealed_end
+        return found.seal_end
 
     @property
     def log_start(self) -> int:

@@ -68,16 +68,19 @@ def test_what_is_sealed_is_copied(sealed: Sealed) -> None:
     for path in sealed.output.files()["consumequeue"]:
         data = path.read_bytes()
         if any(data) and not any(data[-20:]):
-            path.write_bytes(data[:-20] + stray)
+            # a file of another length, which is that of no file of the new output
+            path.write_bytes(data[:-20] + stray + bytes(40))
+    first = min(sealed.output.files()["index"])
+    first.write_bytes(first.read_bytes() + bytes(20))
     done = build(sealed)
-    assert done.sealed_end == sealed.end
+    assert done.seal_end == sealed.end
     assert set(done.comparison.compared) == {*QUEUES, "index"}
     after = derived(sealed)
     assert (after[0], after[1], sorted(after[2])) == (before[0], before[1], sorted(before[2]))
     found = read_watermark(sealed.output.state)
     assert position and found
     assert (found.store_id, found.end_offset) == (position.store_id, position.end_offset)
-    assert sealed.output.verify(sealed=True).sealed_end == sealed.end
+    assert sealed.output.verify(sealed=True).seal_end == sealed.end
     whole = rebuild(config_of(sealed), threading.Event(), dry_run=True)
     assert whole.comparison.differences
     sealed.log.grow(10)
@@ -86,16 +89,16 @@ def test_what_is_sealed_is_copied(sealed: Sealed) -> None:
 
 
 def test_everything_is_built_where_a_sealed_part_differs(sealed: Sealed) -> None:
-    """One of a queue, one of the index; nothing that was copied before is part of the result."""
+    """A unit, an entry, a slot; nothing that was copied before is part of the result."""
     before = derived(sealed)
-    for kind in ("consumequeue", "index"):
+    for kind, at in (("consumequeue", 3), ("index", 100), ("index", 43)):
         first = min(sealed.output.files()[kind])
         data = bytearray(first.read_bytes())
-        data[100 if kind == "index" else 3] ^= 1
+        data[at] ^= 1
         first.write_bytes(data)
         sealed.path.write_bytes(sealed.data)
         done = build(sealed)
-        assert done.sealed_end is None
+        assert done.seal_end is None
         assert done.comparison.differences
         assert derived(sealed)[:2] == before[:2]
         assert sealed.output.verify().differences == ()
@@ -111,9 +114,9 @@ def test_one_kind_alone(sealed: Sealed, kind: str) -> None:
     path = sealed.unsealed(kind)
     path.write_bytes(bytes(path.stat().st_size))
     done = build(sealed, kinds=[kind])
-    assert done.sealed_end == sealed.end
+    assert done.seal_end == sealed.end
     assert derived(sealed)[:2] == before[:2]
-    assert sealed.output.verify(sealed=True).sealed_end == sealed.end
+    assert sealed.output.verify(sealed=True).seal_end == sealed.end
 
 
 def test_an_index_that_began_later_is_not_copied(ram_path: Path, seed: int) -> None:
@@ -125,7 +128,7 @@ def test_an_index_that_began_later_is_not_copied(ram_path: Path, seed: int) -> N
     run_dispatcher(run, threading.Event())
     assert sealed.output.verify(sealed=True).differences == ()
     late = sealed.output.index()
-    assert build(sealed, kinds=["index"]).sealed_end is None
+    assert build(sealed, kinds=["index"]).seal_end is None
     assert len(sealed.output.index()) > len(late)
     assert sealed.output.verify().differences == ()
 
@@ -142,4 +145,4 @@ def test_a_stop_or_an_error_leaves_the_old(sealed: Sealed, monkeypatch: pytest.M
         with pytest.raises(OutputError):
             build(sealed)
     assert tree(sealed.output.root / "consumequeue") == before
-    assert sealed.output.verify(sealed=True).sealed_end == sealed.end
+    assert sealed.output.verify(sealed=True).seal_end == sealed.end

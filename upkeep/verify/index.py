@@ -7,10 +7,9 @@ one file's slots and those of its entries that were not compared yet.
 
 from __future__ import annotations
 
-import errno
 import mmap
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from store import fsops
 from store.index import indexkernel
 from store.index.indexfile import (
-    END_TIMESTAMP_POSITION,
     HASH_SLOT_DTYPE,
     INDEX_DIRECTORY,
     INDEX_ENTRY_DTYPE,
@@ -38,9 +36,16 @@ from upkeep.verify.difference import (
     LogRange,
     stretches,
 )
+from upkeep.verify.indexbytes import (
+    BLOCK_ENTRIES,
+    data_ranges,
+    read_bytes,
+    read_entries,
+    read_gone,
+    taken_extents,
+)
 
-_BLOCK_ENTRIES = 1 << 16
-_BLOCK_SIZE = INDEX_SIZE * _BLOCK_ENTRIES
+_BLOCK_SIZE = INDEX_SIZE * BLOCK_ENTRIES
 
 _END = IndexEntries(-1, np.array([-1]), np.array([0], np.int32), np.array([0]))
 """An entry that no file has."""
@@ -98,6 +103,8 @@ class IndexVerifier:
         """For each file, the first message in the log with an entry in it."""
         self._damaged: set[int] = set()
         """Numbers of damaged files."""
+        self.headers: dict[str, IndexHeader] = {}
+        """Headers by the log, by path below the output."""
         self._taken: list[Extent] = []
         self._is_past_gone = log.start == 0
         """No file from here on has entries of messages that are gone."""
@@ -110,8 +117,8 @@ class IndexVerifier:
         """Return whether the settings may fit this file, which may have been cut or extended
         since."""
         size = path.stat().st_size
-        header = IndexHeader.decode(_read(path, 0, INDEX_HEADER_SIZE).tobytes())
-        first = _read(path, self._layout.entry_position(1), INDEX_SIZE)
+        header = IndexHeader.decode(read_bytes(path, 0, INDEX_HEADER_SIZE).tobytes())
+        first = read_bytes(path, self._layout.entry_position(1), INDEX_SIZE)
         begins = int(first.view(INDEX_ENTRY_DTYPE)[0]["offset"]) == header.begin_phy_offset
         is_too_short = size < self._layout.entry_position(2)
         return size == self._layout.file_size or is_too_short or begins
@@ -160,7 +167,7 @@ class IndexVerifier:
         path = self._path
         if path is None or path.stat().st_size != self._layout.file_size:
             return False
-        header = IndexHeader.decode(_read(path, 0, INDEX_HEADER_SIZE).tobytes())
+        header = IndexHeader.decode(read_bytes(path, 0, INDEX_HEADER_SIZE).tobytes())
         first = int(self._read_entries(1, 2)["offset"][0])
         return self._compared_count <= 1 and first_offset < first == header.begin_phy_offset
 
@@ -192,7 +199,7 @@ class IndexVerifier:
         while count and number < len(self._paths):
             some = min(count, self._layout.max_index_num - first)
             start = self._layout.entry_position(first)
-            parts.append(_read(self._paths[number], start, some * INDEX_SIZE))
+            parts.append(read_bytes(self._paths[number], start, some * INDEX_SIZE))
             number, first, count = number + 1, 1, count - some
         parts.append(np.zeros(count * INDEX_SIZE, np.uint8))
         # the concatenation is of bytes: numpy's concatenate would swap the values' byte order
@@ -218,16 +225,28 @@ class IndexVerifier:
         self._compared_count = self._gone_count = count
         self._is_past_gone = count < layout.max_index_num
         if count == 1:
-            return empty
+            return self._after_gone_file(empty)
         data = self._image.data
         data[INDEX_HEADER_SIZE : layout.entry_position(0)].view(HASH_SLOT_DTYPE)["entry"][:] = slots
-        found = IndexHeader.decode(_read(self._path, 0, INDEX_HEADER_SIZE).tobytes())
+        found = IndexHeader.decode(read_bytes(self._path, 0, INDEX_HEADER_SIZE).tobytes())
         first = int(self._read_entries(1, 2)["offset"][0])
         return IndexHeader(found.begin_timestamp, found.end_timestamp, first, last, used, count)
 
+    def _after_gone_file(self, empty: IndexHeader) -> IndexHeader:
+        """Return the header of an empty file whose predecessor may be gone: the time difference of
+        its first entry is to that one's last message, and only the entry tells it."""
+        begins_later = self.begin is None or self.begin >= self._log.start
+        if self._path is None or self._number or begins_later:
+            return empty
+        entry = self._layout.entry_position(1), self._layout.entry_position(2)
+        self._taken.append((f"{INDEX_DIRECTORY}/{self._path.name}", *entry))
+        found = IndexHeader.decode(read_bytes(self._path, 0, INDEX_HEADER_SIZE).tobytes())
+        seconds = int(self._read_entries(1, 2)["time_diff"][0])
+        return replace(empty, begin_timestamp=found.begin_timestamp - max(seconds, 0) * 1000)
+
     def _read_entries(self, first: int, last: int) -> NDArray[np.void]:
         """Return INDEX_ENTRY_DTYPE[last - first] of the existing file."""
-        return _read_entries(self._path, self._layout, first, last)
+        return read_entries(self._path, self._layout, first, last)
 
     def _header(self) -> IndexHeader:
         return IndexHeader.decode(self._image.data[:INDEX_HEADER_SIZE].tobytes())
@@ -241,11 +260,9 @@ class IndexVerifier:
         is_full = header.index_count == self._layout.max_index_num
         if not is_last or (is_full and self._number + 1 < len(self._paths)):
             self.full_end_timestamps.append(header.end_timestamp)
-        path, taken = self._path, self._gone_count
-        if path is not None and taken > 1:
-            name = f"{INDEX_DIRECTORY}/{path.name}"
-            is_all = taken == header.index_count
-            self._taken += taken_extents(name, self._layout, taken, is_all=is_all)
+        path = self._path
+        if path is not None:
+            self._note_taken(f"{INDEX_DIRECTORY}/{path.name}", header, is_last=is_last)
         if path is None:
             # an empty file comes with the next message
             if header.index_count > 1 or self._log.is_whole():
@@ -259,6 +276,15 @@ class IndexVerifier:
             self._compare_file(header, path)
         self._number += 1
         return IndexHeader.of_follow_up(header)
+
+    def _note_taken(self, name: str, header: IndexHeader, *, is_last: bool) -> None:
+        self.headers[name] = header
+        count, layout = self._gone_count, self._layout
+        if count == header.index_count > 1 and is_last:
+            # nothing tells the rest of the header
+            self._taken.append((name, 0, INDEX_HEADER_SIZE))
+        elif count > 1:
+            self._taken += taken_extents(name, layout, count, is_full=count == header.index_count)
 
     def _compare_entries(self) -> None:
         """Compare the entries that were put since the last time, and forget them."""
@@ -276,7 +302,7 @@ class IndexVerifier:
         self._check_tail(path, layout.entry_position(header.index_count))
         if self._number in self._damaged:
             return
-        found = IndexHeader.decode(_read(path, 0, INDEX_HEADER_SIZE).tobytes())
+        found = IndexHeader.decode(read_bytes(path, 0, INDEX_HEADER_SIZE).tobytes())
         if found != header:
             begin = header.begin_phy_offset if header.index_count > 1 else None
             self._note(Damage.HEADER, 0, 0, _fields(found), _fields(header), begin)
@@ -301,7 +327,7 @@ class IndexVerifier:
         dtype = HASH_SLOT_DTYPE["entry"] if is_slot else INDEX_ENTRY_DTYPE
         origin = INDEX_HEADER_SIZE if is_slot else self._layout.entry_position(0)
         for at in range(start, end, _BLOCK_SIZE):
-            found = _read(path, at, min(_BLOCK_SIZE, end - at))
+            found = read_bytes(path, at, min(_BLOCK_SIZE, end - at))
             expected = self._image.data[at : at + len(found)]
             if np.array_equal(expected, found):
                 continue
@@ -320,9 +346,9 @@ class IndexVerifier:
 
     def _check_tail(self, path: Path, start: int) -> None:
         """Check that only zeros follow the last entry; holes are not read."""
-        for low, high in _data_ranges(path, start, self._layout.file_size):
+        for low, high in data_ranges(path, start, self._layout.file_size):
             for at in range(low, high, _BLOCK_SIZE):
-                used = np.flatnonzero(_read(path, at, min(_BLOCK_SIZE, high - at)))
+                used = np.flatnonzero(read_bytes(path, at, min(_BLOCK_SIZE, high - at)))
                 if len(used):
                     number = (at + int(used[0]) - self._layout.entry_position(0)) // INDEX_SIZE
                     position = self._layout.entry_position(number)
@@ -385,8 +411,7 @@ class IndexVerifier:
         return self._differences.found
 
     def taken(self) -> Sequence[Extent]:
-        """Return the bytes about messages before the log's start: entries, and of the header what
-        does not follow from others."""
+        """Return the bytes about messages before the log's start (``taken_extents``)."""
         return self._taken
 
     @property
@@ -414,50 +439,6 @@ class IndexVerifier:
             fsops.sync_directory(self._root)
 
 
-def read_gone(
-    path: Path, layout: IndexLayout, end: int, slots: NDArray[np.int32]
-) -> tuple[int, int, int]:
-    """Return indexCount, hashSlotCount and last offset of the sound leading entries of messages
-    before ``end``, whose ``slots`` (int32[maxHashSlotNum], zeros) it sets."""
-    count, used, last = 1, 0, 0
-    while count < layout.max_index_num:
-        stop = min(count + _BLOCK_ENTRIES, layout.max_index_num)
-        block = _read_entries(path, layout, count, stop).view(np.uint8)
-        count, used, last = map(
-            int, indexkernel.rebuild_slots(block, count, used, last, end, slots)
-        )
-        if count < stop:
-            break
-    return count, used, last
-
-
-def taken_extents(path: str, layout: IndexLayout, count: int, *, is_all: bool) -> Sequence[Extent]:
-    """Return the bytes of a file's entries before number ``count``, and those of its header that
-    only the file knows; all of it where the file has no later entry."""
-    header = INDEX_HEADER_SIZE if is_all else END_TIMESTAMP_POSITION
-    return (path, 0, header), (path, layout.entry_position(0), layout.entry_position(count))
-
-
-def _read_entries(
-    path: Path | None, layout: IndexLayout, first: int, last: int
-) -> NDArray[np.void]:
-    """Return INDEX_ENTRY_DTYPE[last - first]."""
-    start, end = map(layout.entry_position, (first, last))
-    return _read(path, start, end - start).view(INDEX_ENTRY_DTYPE)
-
-
-def _read(path: Path | None, start: int, size: int) -> NDArray[np.uint8]:
-    """Return uint8[size]; zeros past the file's end, and where there is no file."""
-    data = np.zeros(size, np.uint8)
-    if path is None:
-        return data
-    done = 0
-    with path.open("rb", buffering=0) as file:
-        while done < size and (got := os.preadv(file.fileno(), [data[done:].data], start + done)):
-            done += got
-    return data
-
-
 def _fields(header: IndexHeader) -> tuple[int, ...]:
     return (
         header.begin_timestamp, header.end_timestamp, header.begin_phy_offset,
@@ -479,18 +460,3 @@ def _values(row: np.void | np.int32) -> tuple[int, ...]:
     """Return the fields of an entry, or the value of a slot."""
     fields = row.item()
     return fields if isinstance(fields, tuple) else (fields,)
-
-
-def _data_ranges(path: Path, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a file's bytes [start, end) that are not holes."""
-    with path.open("rb", buffering=0) as file:
-        while start < end:
-            try:
-                start = os.lseek(file.fileno(), start, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-                return
-            hole = os.lseek(file.fileno(), start, os.SEEK_HOLE)
-            yield start, min(hole, end)
-            start = hole

@@ -23,14 +23,14 @@ from checkpoints.reconcile import watermark_of
 from checkpoints.watermark import new_store_id
 from store import fsops
 from store.config import StoreSettings
-from store.errors import CommitLogError, StoreError, UsageError
+from store.errors import CommitLogError, OutputError, StoreError, UsageError
 from store.index.indexfile import IndexLayout
 from store.log.commitlog import CommitLog
 from store.log.cursor import BadRange, LogTail
 from store.log.record import SIZE_MAGIC_LENGTH, Status
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from store.queue.placement import last_queue_offset
+from store.queue.placement import unit_queue_offset
 from store.queue.queuetype import find_batch_topics
 from store.runs.dispatch import DispatchBatch, Run, Wanted
 from store.runs.scan import PackedChunk, runs_of, scan
@@ -71,9 +71,8 @@ class Verification:
     """The extent of a comparison and its findings."""
 
     log_start: int
-    sealed_end: int
-    """Messages before it were not read, because their log files are sealed; the log's start without
-    a seal."""
+    seal_end: int
+    """The log before it was not read, because a seal holds; the log's start without one."""
     log_end: int
     """End of the compared log, exclusive: the watermark, or the log's end where there is none."""
     queues: int
@@ -178,16 +177,37 @@ def _compare_sealed(
         new = make_seal(output, settings, log, end, old)
     except (OSError, StoreError) as error:
         logger.info("not sealed: %s", error)
-    pass_ = compared(seal=old)
-    pass_.compare()
-    if old is not None and not pass_.is_right():
-        note_unused("something differs")
+    pass_ = None if old is None else _compare_new(compared, old)
+    if pass_ is None:
         pass_ = compared()
         pass_.compare()
-    if new is not None and pass_.is_right():
-        write_seal(output, new)
-        logger.info("sealed: log_end=%d log_files=%d", new.end, len(new.log))
+    if new is not None and pass_.is_right() and pass_.has_times(new):
+        _put(output, new)
     return pass_
+
+
+def _compare_new(compared: Callable[..., _Pass], seal: Seal) -> _Pass | None:
+    """Compare what is not sealed; None where everything has to be compared."""
+    try:
+        pass_ = compared(seal=seal)
+        pass_.compare()
+    except (OSError, StoreError) as error:
+        note_unused(str(error))
+        return None
+    if not pass_.is_right():
+        note_unused("something differs")
+        return None
+    return pass_
+
+
+def _put(output: Path, seal: Seal) -> None:
+    try:
+        write_seal(output, seal)
+    except OutputError as error:
+        # the answer is no worse for it
+        logger.warning("not sealed: %s", error)
+    else:
+        logger.info("sealed: log_end=%d log_files=%d", seal.end, len(seal.log))
 
 
 class _Pass:
@@ -222,7 +242,7 @@ class _Pass:
         self._queues = ConsumeQueueVerifier(
             output, settings.mapped_file_size_consume_queue, self._ledger, read,
             settings.on_queue_gap,
-            queue_offset_at=partial(last_queue_offset, log, settings.enable_lmq),
+            queue_offset_at=partial(unit_queue_offset, log, settings.enable_lmq),
             ext_is_on=settings.enable_consume_queue_ext, bit_maps=self._bit_maps,
             ext_file_size=settings.mapped_file_size_consume_queue_ext if has_ext else None,
         )  # fmt: skip
@@ -340,6 +360,10 @@ class _Pass:
             return not self._differences
         taken = {extent for verifier in self._verifiers for extent in verifier.taken()}
         return taken == self._seal.extents(self._output)
+
+    def has_times(self, seal: Seal) -> bool:
+        """Return whether the log has the times that a seal has of index files."""
+        return seal.has_times({} if self._index is None else self._index.headers)
 
     def result(self) -> Verification:
         """Return the findings."""

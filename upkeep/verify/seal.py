@@ -33,7 +33,13 @@ import numpy as np
 
 from store import fsops, jsontext
 from store.config import StoreSettings
-from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
+from store.index.indexfile import (
+    END_TIMESTAMP_POSITION,
+    INDEX_DIRECTORY,
+    IndexFiles,
+    IndexHeader,
+    IndexLayout,
+)
 from store.log.commitlog import CommitLog
 from store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -52,7 +58,7 @@ from store.state.ledger import FILE_NAME as LEDGER
 from store.state.ledger import read_entry
 from store.state.watermark import STATE_DIRECTORY
 from upkeep.verify.difference import Extent
-from upkeep.verify.index import read_gone, taken_extents
+from upkeep.verify.indexbytes import read_gone, taken_extents
 
 FILE_NAME = "seal.json"
 VERSION = 1
@@ -79,7 +85,8 @@ class SealedPart(NamedTuple):
     end: int
     crc32: int
     newest: int
-    """Physical offset of the newest message with a unit or entry in it; -1 without one."""
+    """Physical offset of a message with which the file may go: the newest with a unit or entry in
+    it."""
 
     @property
     def extent(self) -> Extent:
@@ -137,13 +144,15 @@ class Seal:
 
     def changed(self, root: Path, log_start: int) -> str | None:
         """Return why a part below ``root`` is not as it was sealed; None where all are. One without
-        a message from ``log_start`` on may be gone. Raises OSError."""
+        a message from ``log_start`` on may be gone."""
         for part in self.parts:
             try:
                 with (root / part.path).open("rb", buffering=0) as file:
                     is_right = crc32_of(file.fileno(), part.begin, part.end) == part.crc32
             except FileNotFoundError:
                 is_right = part.newest < log_start
+            except OSError:
+                is_right = False
             if not is_right:
                 return f"{part.path} has changed, or is gone"
         return None
@@ -151,6 +160,15 @@ class Seal:
     def extents(self, output: Path) -> set[Extent]:
         """Return the sealed bytes of those files that are there."""
         return {part.extent for part in self.parts if (output / part.path).exists()}
+
+    def has_times(self, headers: Mapping[str, IndexHeader]) -> bool:
+        """Whether the sealed beginTimestamps of index files are those that follow from the log;
+        that of a file that a dispatcher is filling is not compared otherwise."""
+        return all(
+            zlib.crc32(headers[part.path].encode()[: part.end]) == part.crc32
+            for part in self.parts
+            if part.path in headers and part.end == END_TIMESTAMP_POSITION
+        )
 
     def without(self, kind: str) -> Seal:
         """The seal without the parts of one directory."""
@@ -222,7 +240,8 @@ def ledger_lines(output: Path, end: int) -> bytes:
     path = output / STATE_DIRECTORY / LEDGER
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else ()
     found = [(entry, line) for line in lines if (entry := read_entry(line))]
-    return b"".join(line for entry, line in found if entry.physical_offset < end)
+    # a repair has given lines that could not be read a negative offset
+    return b"".join(line for entry, line in found if 0 <= entry.physical_offset < end)
 
 
 def _log_files(log: CommitLog, end: int) -> tuple[SealedLogFile, ...]:
@@ -246,7 +265,8 @@ def _queue_parts(
 ) -> Iterator[SealedPart]:
     for key in list_queues(output / kind):
         queue = files(output / kind / key.relative_path, file_size)
-        position = queue.find_end(end)
+        # blanks stay as long as the message after them
+        position, newest = queue.find_end(end), end - 1
         for start in queue.starts:
             size = min(position - start, file_size)
             if size <= 0:
@@ -256,27 +276,29 @@ def _queue_parts(
             if known is None:
                 units = queue.units(start, 0, size // queue.unit_size)
                 real = units["offset"][units["size"] != PRE_BLANK_SIZE]
-                newest = int(real.max()) if len(real) else -1
+                newest = int(real.max()) if len(real) else newest
                 known = SealedPart(*extent, zlib.crc32(units.tobytes()), newest)
+            newest = known.newest
             yield known
 
 
 def _index_parts(
     output: Path, layout: IndexLayout, end: int, read: Mapping[Extent, SealedPart]
 ) -> Iterator[SealedPart]:
-    for path in IndexFiles(output / INDEX_DIRECTORY, layout).named_paths():
+    paths = IndexFiles(output / INDEX_DIRECTORY, layout).named_paths()
+    for path in paths:
         name = str(path.relative_to(output))
-        full = taken_extents(name, layout, layout.max_index_num, is_all=True)
-        if read.keys() >= {*full}:
-            yield from (read[extent] for extent in full)
+        (full,) = taken_extents(name, layout, layout.max_index_num, is_full=True)
+        if full in read:
+            yield read[full]
             continue
         slots = np.zeros(layout.max_hash_slot_num, np.int32)
         count, _, newest = read_gone(path, layout, end, slots)
         if count == 1:
             return
-        is_full = count == layout.max_index_num
+        is_full = count == layout.max_index_num and path != paths[-1]
         with path.open("rb", buffering=0) as file:
-            for extent in taken_extents(name, layout, count, is_all=is_full):
+            for extent in taken_extents(name, layout, count, is_full=is_full):
                 _, begin, stop = extent
                 crc = crc32_of(file.fileno(), begin, stop)
                 yield SealedPart(*extent, crc, newest)

@@ -65,7 +65,7 @@ def test_each_seal_reaches_as_far_as_full_log_files_do(ram_path: Path, seed: int
         sealed.log.grow(rng.choice((0, 1, 10, 50)))
         sealed.output.start()
         found = sealed.output.verify(sealed=True)
-        assert (found.differences, found.sealed_end) == ((), end)
+        assert (found.differences, found.seal_end) == ((), end)
         end = json.loads(sealed.path.read_bytes())["end"]
         assert end == sealed.log.plain.end // FILE_SIZE * FILE_SIZE
     assert sealed.output.verify().differences == ()
@@ -147,6 +147,18 @@ def a_queue_of_a_sealed_message(sealed: Sealed) -> None:
     shutil.copy(min((topic / "0").iterdir()), topic / "7")
 
 
+def a_directory_in_the_place_of_a_file(sealed: Sealed) -> None:
+    path = min(sealed.output.files()["index"])
+    path.unlink()
+    path.mkdir()
+
+
+def a_file_in_the_place_of_a_directory(sealed: Sealed) -> None:
+    topic = sealed.output.root / "consumequeue" / "A"
+    shutil.rmtree(topic)
+    topic.touch()
+
+
 def a_flipped_bit_in_the_seal(sealed: Sealed) -> None:
     data = bytearray(sealed.data)
     data[random.Random(str(sealed.data)).randrange(len(data))] ^= 1
@@ -161,7 +173,8 @@ def no_seal(sealed: Sealed) -> None:
     "change",
     [
         touched_log, copied_log, another_setting, a_line_about_a_sealed_message,
-        a_queue_of_a_sealed_message, a_flipped_bit_in_the_seal, no_seal,
+        a_queue_of_a_sealed_message, a_directory_in_the_place_of_a_file,
+        a_file_in_the_place_of_a_directory, a_flipped_bit_in_the_seal, no_seal,
     ],
 )  # fmt: skip
 def test_everything_is_read_where_the_seal_does_not_hold(
@@ -175,10 +188,10 @@ def test_everything_is_read_where_the_seal_does_not_hold(
     after = sealed.path.read_bytes() if sealed.path.exists() else None
     full = sealed.output.verify()
     assert found == full
-    assert found.sealed_end == 0
+    assert found.seal_end == 0
     assert (after == before) == bool(full.differences)
     if not full.differences:
-        assert sealed.output.verify(sealed=True).sealed_end > 0
+        assert sealed.output.verify(sealed=True).seal_end > 0
 
 
 def test_what_a_rewound_output_lacks_is_not_sealed(ram_path: Path, seed: int) -> None:
@@ -189,11 +202,11 @@ def test_what_a_rewound_output_lacks_is_not_sealed(ram_path: Path, seed: int) ->
     path.write_bytes(b"damaged!" + path.read_bytes()[8:])
     assert len(sealed.output.verify(repair=True, sealed=True).differences) == 1
     found = sealed.output.verify(sealed=True)
-    assert (found.differences, found.sealed_end) == ((), 0)
+    assert (found.differences, found.seal_end) == ((), 0)
     sealed.output.start()
     found = sealed.output.verify(sealed=True)
     assert (found.differences, found.log_end) == ((), sealed.log.plain.end)
-    assert sealed.output.verify(sealed=True).sealed_end >= sealed.end
+    assert sealed.output.verify(sealed=True).seal_end >= sealed.end
 
 
 @pytest.mark.parametrize("expired", [False, True])
@@ -254,7 +267,7 @@ def test_the_command_says_what_was_sealed(ram_path: Path, seed: int, call: Call)
     sealed = Sealed(ram_path, seed)
     arguments = ("verify", sealed.log.root, "--output", sealed.output.root, "--sealed")
     document = json.loads(call(*arguments, "--json").stdout)
-    assert (document["log_start"], document["sealed_end"]) == (0, sealed.end)
+    assert (document["log_start"], document["seal_end"]) == (0, sealed.end)
     assert document["differences"] == []
     end = json.loads(sealed.path.read_bytes())["end"]
-    assert f"[0, {end}) of it is sealed" in call(*arguments).stdout
+    assert f"what follows from [0, {end}) was compared by checksums" in call(*arguments).stdout
