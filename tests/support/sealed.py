@@ -1,4 +1,4 @@
-"""An output that was sealed when its log had some full files, and has been written to since."""
+"""Outputs that are sealed, with the logs that they follow from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from store.errors import ReputError
 from tests.support.derived_output import DerivedOutput
 from tests.support.grown_log import FILE_SIZE, GrownLog
-from tests.support.wire import file_name
+from tests.support.wire import PlainLog, file_name
 
 
 class Sealed:
@@ -79,3 +79,59 @@ class Sealed:
             files.append([start, FILE_SIZE, *times, status.st_ino])
         self.change(log=files)
         self.data = self.path.read_bytes()
+
+
+class BorderStore:
+    """Messages of one queue, in log files of 4 KiB, with as many keys as they are told."""
+
+    def __init__(self, directory: Path) -> None:
+        # for its configuration alone
+        self.root = GrownLog(directory / "store", random.Random(1), ext=False).root
+        self.plain = PlainLog(FILE_SIZE)
+        self.output = DerivedOutput(self.root, directory / "output")
+        self.next = 0
+
+    def append(self, queue_offset: int | None = None, *, keys: int = 1, light: bytes = b"") -> None:
+        """A message of 300 bytes or so, a second after the one before."""
+        number = len(self.plain.spans)
+        texts = b" ".join(b"%d-%d" % (number, key) for key in range(keys))
+        properties = b"KEYS\x01" + texts + b"\x02" if keys else b""
+        self.plain.append(
+            topic=b"A", body=bytes(200), properties=properties + light,
+            queue_offset=self.next if queue_offset is None else queue_offset,
+            store_timestamp=1_700_000_000_000 + 1000 * number,
+        )  # fmt: skip
+        self.next = self.next + 1 if queue_offset is None else max(self.next, queue_offset + 1)
+
+    def append_up_to(self, end: int, *, keys: int = 1) -> None:
+        """Messages up to ``end``; the one that would go beyond a log file begins the next one."""
+        while self.plain.end < end:
+            self.append(keys=keys)
+
+    def begin_file(self, number: int) -> None:
+        """Messages until the next one begins a log file."""
+        self.append_up_to(number * FILE_SIZE)
+        self.plain.cut(number * FILE_SIZE)
+        self.next -= 1
+
+    def write(self) -> None:
+        """Files that have changed."""
+        directory, image = self.root / "commitlog", self.plain.image
+        directory.mkdir(exist_ok=True)
+        for at in range(0, len(image), FILE_SIZE):
+            path, data = directory / f"{at:020}", bytes(image[at : at + FILE_SIZE])
+            if not path.exists() or path.read_bytes() != data:
+                path.write_bytes(data)
+
+    @property
+    def seal(self) -> Path:
+        return self.output.state / "seal.json"
+
+    def check(self) -> tuple[object, int]:
+        """Both comparisons agree; their differences, and where the sealed one began to read."""
+        before = self.seal.read_bytes()
+        by_seal = self.output.verify(sealed=True)
+        self.seal.write_bytes(before)
+        full = self.output.verify()
+        assert (by_seal.differences, by_seal.replay_from) == (full.differences, full.replay_from)
+        return full.differences, by_seal.seal_end

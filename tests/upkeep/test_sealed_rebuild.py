@@ -12,18 +12,21 @@ from pathlib import Path
 import pytest
 
 from store import fsops
+from store.config import OnQueueGap
 from store.errors import OutputError, StoreError
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from tests.support.golden import tree
+from tests.support.grown_log import FILE_SIZE
 from tests.support.index_model import Content
-from tests.support.sealed import Sealed
-from tests.support.wire import UNIT, file_name
+from tests.support.sealed import BorderStore, Sealed
+from tests.support.wire import PRE_BLANK, UNIT, file_name
 from upkeep.rebuild import Rebuilt, rebuild
 
 pytestmark = pytest.mark.usefixtures("spark")
 
+BLANK = OnQueueGap.BLANK
 QUEUES = ("consumequeue", "batchconsumequeue")
 
 
@@ -88,22 +91,41 @@ def test_what_is_sealed_is_copied(sealed: Sealed) -> None:
     assert sealed.output.verify(sealed=True).differences == ()
 
 
-def test_everything_is_built_where_a_sealed_part_differs(sealed: Sealed) -> None:
+@pytest.mark.parametrize(("kind", "at"), [("consumequeue", 3), ("index", 100), ("index", 43)])
+def test_everything_is_built_where_a_sealed_part_differs(
+    sealed: Sealed, kind: str, at: int
+) -> None:
     """A unit, an entry, a slot; nothing that was copied before is part of the result."""
     before = derived(sealed)
-    for kind, at in (("consumequeue", 3), ("index", 100), ("index", 43)):
-        first = min(sealed.output.files()[kind])
-        data = bytearray(first.read_bytes())
-        data[at] ^= 1
-        first.write_bytes(data)
-        sealed.path.write_bytes(sealed.data)
-        done = build(sealed)
-        assert done.seal_end is None
-        assert done.comparison.differences
-        assert derived(sealed)[:2] == before[:2]
-        assert sealed.output.verify().differences == ()
-        assert not sealed.path.exists()
-        assert not (sealed.output.root / ".reput-rebuild").exists()
+    first = min(sealed.output.files()[kind])
+    data = bytearray(first.read_bytes())
+    data[at] ^= 1
+    first.write_bytes(data)
+    done = build(sealed)
+    assert done.seal_end is None
+    assert done.comparison.differences
+    assert derived(sealed)[:2] == before[:2]
+    assert sealed.output.verify().differences == ()
+    assert not sealed.path.exists()
+    assert not (sealed.output.root / ".reput-rebuild").exists()
+
+
+def test_everything_is_built_where_a_file_of_blanks_is_gone(ram_path: Path) -> None:
+    """No message has a unit in it, but it stands between those of messages that the log has."""
+    store = BorderStore(ram_path)
+    for queue_offset in (0, 30):
+        store.append(queue_offset)
+    store.append_up_to(2 * FILE_SIZE)
+    store.write()
+    config = DispatcherConfig(store.root, store.output.root, once=True, on_queue_gap=BLANK)
+    run_dispatcher(config, threading.Event())
+    assert store.output.verify(sealed=True).differences == ()
+    before = tree(store.output.root / "consumequeue")
+    files = store.output.files()["consumequeue"]
+    next(path for path in files if path.read_bytes() == PRE_BLANK * 5).unlink()
+    assert store.check()[0] != ()
+    assert rebuild(config, threading.Event(), sealed=True).seal_end is None
+    assert tree(store.output.root / "consumequeue") == before
 
 
 @pytest.mark.parametrize("kind", ["consumequeue", "index"])
