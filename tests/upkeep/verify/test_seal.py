@@ -107,7 +107,7 @@ def test_what_changes_after_it_was_compared_is_not_sealed(
 
     def compare(compared: _Pass) -> None:
         inner(compared)
-        path = sealed.unsealed("consumequeue")
+        path = sealed.unsealed("consumequeue")[0]
         data = path.read_bytes()
         path.write_bytes(data[:12] + b"tagscode" + data[20:])
 
