@@ -164,9 +164,13 @@ def test_an_answer_larger_than_a_table_is_shown_in_several(golden: Callable[[str
 
 
 def test_verify_shows_a_difference_by_names(golden: Callable[[str], Path]) -> None:
-    """The file in one piece, both sides with the names of their fields; no empty frame."""
+    """The file in one piece, both sides with the names of their fields; no empty frame. Before that
+    a bar has shown the progress."""
     store = golden("broker")
-    sound = lines_on(80, "verify", store)
+    lines = lines_on(80, "verify", store)
+    shown_again = lines.index("\x1b[?25h")
+    assert any("verifying" in line for line in lines[:shown_again])
+    sound = lines[shown_again + 1 :]
     assert len([line for line in sound if line]) <= 2
     assert "no differences" in " ".join(sound)
     victim = next((store / "consumequeue" / "Orders" / "0").iterdir())

@@ -230,8 +230,9 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         """Return which units may be of messages before the log's first byte, and the highest of
         their offsets; ``newest`` is that of the units before them. Offsets must not fall: a search
         for the queue's end would stop there."""
-        offsets, sizes = units["offset"], units["size"]
-        is_gone = (sizes > 0) & (offsets >= 0) & (offsets + sizes <= self._log.start)
+        offsets, sizes = units["offset"], units["size"].astype(np.int64)
+        # a difference cannot overflow, whatever stands there
+        is_gone = (sizes > 0) & (offsets >= 0) & (offsets <= self._log.start - sizes)
         is_real = is_gone & (sizes != PRE_BLANK_SIZE)
         before = np.maximum.accumulate(np.where(is_real, offsets, newest).clip(newest))
         is_gone &= ~is_real | (offsets == before)
@@ -295,7 +296,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
 
     def _is_live(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
         """Return which units belong to messages beyond the watermark, and will be written anew."""
-        offsets, sizes = units["offset"], units["size"]
+        offsets, sizes = units["offset"], units["size"].astype(np.int64)
         is_beyond = np.asarray((offsets >= self._log.end) & (sizes > 0))
         if is_beyond.any():
             self._log.reaches(int(offsets[is_beyond].max()) + 1)

@@ -215,9 +215,11 @@ def test_odd_queues_are_as_they_were_dispatched(ram_path: Path, seed: int, gap: 
         assert setup.queues() == before, f"{seed=} {case=} {found}"
 
 
-def test_units_beyond_the_watermark_are_let_be(ram_path: Path) -> None:
-    """They are durable or not, and are written anew; garbage there is no unit and is found."""
-    log = QueueLog(100)
+@pytest.mark.parametrize("start", [0, 1 << 13, 1 << 40])
+def test_units_beyond_the_watermark_are_let_be(ram_path: Path, start: int) -> None:
+    """They are durable or not, and are written anew; garbage there is no unit and is found. Offsets
+    of a log have 64 bits, and lengths of messages 32."""
+    log = QueueLog(100, start=start)
     for queue_offset in range(12):
         log.append(queue_offset)
     setup = log.setup(ram_path, 100)
