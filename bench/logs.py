@@ -207,16 +207,21 @@ def evict(log: Log) -> None:
     mapped."""
     os.sync()
     for path in log.files:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
+        evict_file(path)
     resident = resident_bytes(log)
     if resident > log.end_offset * _RESIDENT_SHARE:
         raise BenchError(
             f"{resident:,} bytes of the log are still in the page cache after DONTNEED"
         )
+
+
+def evict_file(path: Path) -> None:
+    """Drop what is clean of a file from the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
 
 
 def resident_bytes(log: Log) -> int:
