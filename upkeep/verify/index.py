@@ -255,7 +255,7 @@ class IndexVerifier:
         """Compare the rest of the current file; return the header of an empty one that follows
         it."""
         header = self._header()
-        self.entry_count += header.index_count - 1
+        self.entry_count += header.index_count - self._gone_count
         # a cut may have left the file that followed, empty: its full predecessor's time counts
         is_full = header.index_count == self._layout.max_index_num
         if not is_last or (is_full and self._number + 1 < len(self._paths)):
