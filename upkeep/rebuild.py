@@ -177,6 +177,7 @@ def _copy_sealed(
     """
     output, watermark = config.output, read_watermark(config.state_directory)
     if watermark is None:
+        note_unused("there is no watermark")
         return None
     has_index = aside.builds_index
     with closing(settings.open_log()) as log:
