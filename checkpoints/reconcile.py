@@ -84,7 +84,7 @@ def make_plan(
         lost = (watermark.end_offset, first)
         log.check_mounted(f"nothing of [{lost[0]}, {lost[1]}) is skipped")
         notes.append(f"log begins at {first}: [{lost[0]}, {lost[1]}) was removed undispatched")
-        watermark = replace(watermark, end_offset=first, last_record_offset=-1, last_record_crc=0)
+        watermark = watermark.moved_to(first)
     start, spark = watermark.end_offset, None
     if replay_from is not None:
         _check_record_start(log, replay_from, watermark.end_offset)

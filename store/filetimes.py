@@ -6,6 +6,7 @@ follows another one at once would pass unseen.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,11 @@ def is_settled(changed_ns: int, seen_ns: int) -> bool:
     return changed_ns <= seen_ns - _SETTLED_NANOSECONDS
 
 
+def identity(found: os.stat_result) -> tuple[int, int, int, int]:
+    """The values that change with a file's content: inode, size, mtime and ctime, both in ns."""
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def signature(path: Path) -> object:
     """Return a value that changes whenever the file is written; None where there is no file."""
     looked_at = time.time_ns()
@@ -33,7 +39,7 @@ def signature(path: Path) -> object:
         return None
     if not is_settled(found.st_mtime_ns, looked_at):
         return object()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return identity(found)
 
 
 class LookTimer:

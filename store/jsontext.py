@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import types
+import zlib
 from collections.abc import Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -20,6 +21,11 @@ def parse(text: str | bytes, **options: Any) -> Any:
         return json.loads(text, **options)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def checksum(members: Mapping[str, Any]) -> int:
+    """CRC-32 of an object, whatever the order of its members."""
+    return zlib.crc32(json.dumps(members, sort_keys=True).encode())
 
 
 def build(kind: type[Kind], document: object) -> Kind:

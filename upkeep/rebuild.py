@@ -208,11 +208,8 @@ def _copy_sealed(
     fsops.make_directories(state, output)
     fsops.replace_file(state / LEDGER, ledger_lines(output, seal.end))
     fsops.replace_file(state / ABORT_FILE, b"")
-    position = replace(
-        watermark, end_offset=seal.end, last_record_offset=-1, last_record_crc=0,
-        index_begin=watermark.index_begin if has_index else -1,
-    )  # fmt: skip
-    rewrite_watermark(state, position)
+    index_begin = watermark.index_begin if has_index else -1
+    rewrite_watermark(state, replace(watermark.moved_to(seal.end), index_begin=index_begin))
     logger.info("copied what is sealed: log_end=%d log_files=%d", seal.end, len(seal.log))
     return seal
 

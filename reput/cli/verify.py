@@ -12,9 +12,7 @@ from store.config import NO_PROPERTY_FILE, StoreSettings
 from store.index.indexfile import INDEX_DIRECTORY, INDEX_ENTRY_DTYPE
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
-from store.runs.dispatch import DispatchCounts
 from store.state.built import settings_of
-from streaming.progress import ReadProgress
 from upkeep.verify.difference import Damage, Difference
 
 SHOWN_DIFFERENCES = 200
@@ -57,11 +55,9 @@ def verify(
     from upkeep.verify.run import verify as verify_output  # noqa: PLC0415
 
     settings = settings_of(output or store, given, flags)
-    display = _Display()
+    display = render.ProgressDisplay("verifying")
     try:
-        found = verify_output(
-            settings, output or store, repair=repair, sealed=sealed, show=display.show
-        )
+        found = verify_output(settings, output or store, repair=repair, sealed=sealed, show=display)
     finally:
         display.close()
     if as_json:
@@ -87,24 +83,6 @@ def verify(
             tables.print_line(REPAIRED if repair else _advice(settings))
     if found.differences and not repair:
         raise typer.Exit(1)
-
-
-class _Display:
-    """Shows how much of the log is compared."""
-
-    def __init__(self) -> None:
-        self._display = render.ProgressDisplay("verifying")
-        self._progress = ReadProgress()
-
-    def show(self, start: int, position: int, end: int, messages: int) -> None:
-        """See ``verify``; what is sealed and differs after all is compared from another start."""
-        if self._progress.log_end is None or self._progress.start_offset != start:
-            self._progress = ReadProgress(start, log_end=end)
-        self._progress.advance(position, DispatchCounts(messages=messages))
-        self._display(self._progress)
-
-    def close(self) -> None:
-        self._display.close()
 
 
 def _advice(settings: StoreSettings) -> str:

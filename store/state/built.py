@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import logging
-import zlib
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -111,7 +110,7 @@ class BuildRecord:
     def to_json(self) -> bytes:
         """Encode the file."""
         parts = {"settings": _named(self.settings), "broker.conf": _named(self.stated)}
-        document = {"version": VERSION, **parts, "crc32": _crc(parts)}
+        document = {"version": VERSION, **parts, "crc32": jsontext.checksum(parts)}
         return (json.dumps(document, indent=1) + "\n").encode()
 
     @classmethod
@@ -122,7 +121,7 @@ class BuildRecord:
             parts = {key: document[key] for key in ("settings", "broker.conf")}
             if document["version"] != VERSION:
                 raise ValueError(f"it has version {document['version']}")
-            if document["crc32"] != _crc(parts):
+            if document["crc32"] != jsontext.checksum(parts):
                 raise ValueError("its CRC is wrong")
             return cls(*(_by_field(part) for part in parts.values()))
         except (KeyError, TypeError, AttributeError) as error:
@@ -146,10 +145,6 @@ def _by_field(values: Mapping[str, Any]) -> dict[str, Any]:
     if "message_delay_levels_ms" in found:
         found["message_delay_levels_ms"] = tuple(found["message_delay_levels_ms"])
     return found
-
-
-def _crc(parts: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(parts, sort_keys=True).encode())
 
 
 def read_build_record(output: Path) -> BuildRecord | None:

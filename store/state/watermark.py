@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 STATE_DIRECTORY = "reput"
@@ -52,6 +52,10 @@ class Watermark:
     last_record_crc: int = 0
     last_store_timestamp: int = 0
     index_begin: int = -1
+
+    def moved_to(self, end_offset: int) -> Watermark:
+        """The position at another offset, where the record before it is not known."""
+        return replace(self, end_offset=end_offset, last_record_offset=-1, last_record_crc=0)
 
     def pack(self) -> bytes:
         """Encode the used bytes of a slot."""

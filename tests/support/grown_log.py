@@ -50,7 +50,7 @@ class GrownLog:
             self._now += 1000
             self._number += 1
             self._append(b"%06d" % self._number, alike, keys)
-        self._write()
+        self.write()
 
     def _append(self, key: bytes, alike: bool, keys: int) -> None:
         rng = self._rng
@@ -86,7 +86,7 @@ class GrownLog:
         """Lose all records but the first ones, as a broker that starts again sees to it."""
         self.plain.cut(self.plain.spans[kept - 1][1] if kept else 0)
         del self.queues[kept:]
-        self._write()
+        self.write()
 
     def tear(self, kept: int) -> None:
         """Lose all but the first records and half of the next one; no broker has looked yet."""
@@ -94,13 +94,13 @@ class GrownLog:
         half = self.plain.bytes_at((start, (start + end) // 2))
         self.cut(kept)
         self.plain.put(start, half)
-        self._write()
+        self.write()
 
     def back(self, seconds: int) -> None:
         """The clock is put back."""
         self._now -= seconds * 1000
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """In place, as a broker does: somebody may be reading, and full files stay untouched."""
         directory, image = self.root / "commitlog", self.plain.image
         directory.mkdir(exist_ok=True)

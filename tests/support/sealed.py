@@ -11,7 +11,7 @@ from typing import Any
 from store.errors import ReputError
 from tests.support.derived_output import DerivedOutput
 from tests.support.grown_log import FILE_SIZE, GrownLog
-from tests.support.wire import PlainLog, file_name
+from tests.support.wire import file_name
 
 
 class Sealed:
@@ -79,7 +79,7 @@ class Sealed:
         for start in range(0, self.end, FILE_SIZE):
             status = (self.log.root / "commitlog" / file_name(start)).stat()
             times = [status.st_mtime_ns, status.st_ctime_ns]
-            files.append([start, FILE_SIZE, *times, status.st_ino])
+            files.append([start, status.st_ino, FILE_SIZE, *times])
         self.change(log=files)
         self.data = self.path.read_bytes()
 
@@ -88,9 +88,9 @@ class BorderStore:
     """Messages of one queue, in log files of 4 KiB, with as many keys as they are told."""
 
     def __init__(self, directory: Path) -> None:
-        # for its configuration alone
-        self.root = GrownLog(directory / "store", random.Random(1), ext=False).root
-        self.plain = PlainLog(FILE_SIZE)
+        # with messages of ours instead of its random ones
+        log = GrownLog(directory / "store", random.Random(1), ext=False)
+        self.root, self.plain, self.write = log.root, log.plain, log.write
         self.output = DerivedOutput(self.root, directory / "output")
         self.next = 0
 
@@ -116,15 +116,6 @@ class BorderStore:
         self.append_up_to(number * FILE_SIZE)
         self.plain.cut(number * FILE_SIZE)
         self.next -= 1
-
-    def write(self) -> None:
-        """Files that have changed."""
-        directory, image = self.root / "commitlog", self.plain.image
-        directory.mkdir(exist_ok=True)
-        for at in range(0, len(image), FILE_SIZE):
-            path, data = directory / f"{at:020}", bytes(image[at : at + FILE_SIZE])
-            if not path.exists() or path.read_bytes() != data:
-                path.write_bytes(data)
 
     @property
     def seal(self) -> Path:

@@ -32,7 +32,7 @@ from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from store.queue.placement import unit_queue_offset
 from store.queue.queuetype import find_batch_topics
-from store.runs.dispatch import DispatchBatch, Run, Wanted
+from store.runs.dispatch import DispatchBatch, DispatchCounts, Run, Wanted
 from store.runs.scan import PackedChunk, runs_of, scan
 from store.state.built import record_build
 from store.state.ledger import LedgerEntry
@@ -45,6 +45,7 @@ from store.state.storecheckpoint import (
 )
 from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import Watermark, read_watermark
+from streaming.progress import ReadProgress
 from upkeep.verify.batchconsumequeue import BatchConsumeQueueVerifier
 from upkeep.verify.consumequeue import ConsumeQueueVerifier
 from upkeep.verify.difference import Difference, LogRange, Verifier
@@ -91,19 +92,19 @@ def verify(
     *,
     repair: bool = False,
     sealed: bool = False,
-    show: Callable[[int, int, int, int], None] = lambda *_: None,
+    show: Callable[[ReadProgress], None] = lambda _: None,
 ) -> Verification:
     """Compare an output with its log, and repair it on request; ``settings`` are those with which
     it was built (``store.state.built.settings_of``).
 
     With ``sealed`` it reads only what is new since the output was sealed, as long as the seal holds
     (``upkeep.verify.seal``), and seals what it has found right. Without both it only reads. After
-    each part of the log it calls ``show`` with the first offset that it read, the one that it has
-    reached, that where it ends, and how many messages the part had. Raises CommitLogError where the
-    log is not the one that was dispatched or was damaged since, QueueFileError or IndexFileError
-    where the file size is wrong everywhere, UsageError for a directory that is not an output, for
-    topics declared otherwise than they are built, and for what cannot be sealed; with ``repair``
-    UsageError for queues that reput did not build, OwnershipError while others write.
+    each part of the log it calls ``show``, with new progress where it begins again. Raises
+    CommitLogError where the log is not the one that was dispatched or was damaged since,
+    QueueFileError or IndexFileError where the file size is wrong everywhere, UsageError for a
+    directory that is not an output, for topics declared otherwise than they are built, and for
+    what cannot be sealed; with ``repair`` UsageError for queues that reput did not build,
+    OwnershipError while others write.
     """
     log = settings.open_log()
     with ExitStack() as held:
@@ -131,13 +132,17 @@ def verify(
             return tail.settled(known) if any(log.read(known, SIZE_MAGIC_LENGTH)) else known
 
         scope = LogRange(log.min_offset, end, sealed_end, look_up)
-        compared = partial(_Pass, settings, output, log, scope, watermark, show)
+
+        def compare(seal: Seal | None = None) -> _Pass:
+            pass_ = _Pass(settings, output, log, scope, watermark, show, seal)
+            pass_.compare()
+            return pass_
+
         if sealed:
             _check_sealable(output, settings, watermark)
-            pass_ = _compare_sealed(compared, output, settings, log, end)
+            pass_ = _compare_sealed(compare, output, settings, log, end)
         else:
-            pass_ = compared()
-            pass_.compare()
+            pass_ = compare()
         found = pass_.result()
         if repair:
             # the bytes that show it in the files may be cut
@@ -160,7 +165,7 @@ def _check_sealable(output: Path, settings: StoreSettings, watermark: Watermark 
 
 
 def _compare_sealed(
-    compared: Callable[..., _Pass],
+    compare: Callable[[Seal | None], _Pass],
     output: Path,
     settings: StoreSettings,
     log: CommitLog,
@@ -177,20 +182,18 @@ def _compare_sealed(
         new = make_seal(output, settings, log, end, old)
     except (OSError, StoreError) as error:
         logger.info("not sealed: %s", error)
-    pass_ = None if old is None else _compare_new(compared, old)
+    pass_ = None if old is None else _compare_new(compare, old)
     if pass_ is None:
-        pass_ = compared()
-        pass_.compare()
+        pass_ = compare(None)
     if new is not None and pass_.is_right() and pass_.has_times(new):
         _put(output, new)
     return pass_
 
 
-def _compare_new(compared: Callable[..., _Pass], seal: Seal) -> _Pass | None:
+def _compare_new(compare: Callable[[Seal | None], _Pass], seal: Seal) -> _Pass | None:
     """Compare what is not sealed; None where everything has to be compared."""
     try:
-        pass_ = compared(seal=seal)
-        pass_.compare()
+        pass_ = compare(seal)
     except (OSError, StoreError) as error:
         note_unused(str(error))
         return None
@@ -220,8 +223,8 @@ class _Pass:
         log: CommitLog,
         scope: LogRange,
         watermark: Watermark | None,
-        show: Callable[[int, int, int, int], None],
-        seal: Seal | None = None,
+        show: Callable[[ReadProgress], None],
+        seal: Seal | None,
     ) -> None:
         """``seal`` holds, and no message before its end is read."""
         self._show = show
@@ -232,6 +235,7 @@ class _Pass:
         self._scope = scope
         self._seal = seal
         read = self._read = scope if seal is None else replace(scope, start=seal.end)
+        self._progress = ReadProgress(read.start, log_end=read.end)
         self._watermark = watermark
         self._ledger = ComparedLedger(self._state)
         self._batch_topics = find_batch_topics(settings.root, output)
@@ -324,7 +328,8 @@ class _Pass:
         batch = replace(_batch(runs, chunk), batch_topics=self._batch_topics)
         for verifier in self._verifiers:
             verifier.compare(batch)
-        self._show(self._read.start, batch.end, self._read.end, messages)
+        self._progress.advance(batch.end, DispatchCounts(messages=messages))
+        self._show(self._progress)
 
     def _check_bad(self, bad: BadRange) -> None:
         reason = bad.status.name.lower()
@@ -411,9 +416,7 @@ class _Pass:
                 last_store_timestamp=self._newest_store_timestamp, index_begin=begin,
             )  # fmt: skip
         if lowered is not None:
-            watermark = replace(
-                watermark, end_offset=lowered, last_record_offset=-1, last_record_crc=0
-            )
+            watermark = watermark.moved_to(lowered)
         # if a kill comes before everything is cut, the next start must clear what lies beyond the
         # lower watermark
         abort = self._state / ABORT_FILE

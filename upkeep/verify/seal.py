@@ -11,7 +11,7 @@ file is not read.
     version    1
     end        the log offset before which everything is sealed: the border of two log files
     settings   those of built.json
-    log        of each sealed log file: start, size, mtime in ns, ctime in ns, inode
+    log        of each sealed log file: start, inode, size, mtime in ns, ctime in ns
     ledger     CRC-32 of the ledger's lines about sealed messages
     parts      path below the output, first byte, end, CRC-32, physical offset of the newest message
     crc32      of all that
@@ -33,6 +33,7 @@ import numpy as np
 
 from store import fsops, jsontext
 from store.config import StoreSettings
+from store.filetimes import identity
 from store.index.indexfile import (
     END_TIMESTAMP_POSITION,
     INDEX_DIRECTORY,
@@ -70,10 +71,10 @@ class SealedLogFile(NamedTuple):
     """A full log file, by what changes with its content."""
 
     start: int
+    inode: int
     size: int
     mtime_ns: int
     ctime_ns: int
-    inode: int
 
 
 class SealedPart(NamedTuple):
@@ -107,7 +108,8 @@ class Seal:
     def to_json(self) -> bytes:
         """Encode the file."""
         members = {name: getattr(self, name) for name in self.__slots__}
-        return json.dumps({"version": VERSION, **members, "crc32": _crc(members)}).encode()
+        document = {"version": VERSION, **members, "crc32": jsontext.checksum(members)}
+        return json.dumps(document).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Seal:
@@ -115,7 +117,7 @@ class Seal:
         try:
             document = jsontext.parse(data)
             members = {name: document[name] for name in cls.__slots__}
-            if document["version"] != VERSION or document["crc32"] != _crc(members):
+            if document["version"] != VERSION or document["crc32"] != jsontext.checksum(members):
                 raise ValueError("it has another version, or its CRC is wrong")
             return cls(
                 members["end"],
@@ -246,13 +248,11 @@ def ledger_lines(output: Path, end: int) -> bytes:
 
 def _log_files(log: CommitLog, end: int) -> tuple[SealedLogFile, ...]:
     """The files that end at or before ``end``."""
-    found = []
-    for segment in log.segments:
-        if segment.start < end:
-            status = segment.path.stat()
-            times = status.st_mtime_ns, status.st_ctime_ns
-            found.append(SealedLogFile(segment.start, status.st_size, *times, status.st_ino))
-    return tuple(found)
+    return tuple(
+        SealedLogFile(segment.start, *identity(segment.path.stat()))
+        for segment in log.segments
+        if segment.start < end
+    )
 
 
 def _queue_parts(
@@ -302,7 +302,3 @@ def _index_parts(
                 _, begin, stop = extent
                 crc = crc32_of(file.fileno(), begin, stop)
                 yield SealedPart(*extent, crc, newest)
-
-
-def _crc(members: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(members, sort_keys=True).encode())

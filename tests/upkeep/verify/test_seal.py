@@ -20,6 +20,7 @@ import pytest
 from store.config import read_store_settings
 from store.errors import CommitLogError, UsageError
 from store.state.ledger import LedgerEntry
+from streaming.progress import ReadProgress
 from tests.support.cli import Call
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
@@ -48,7 +49,14 @@ def test_progress_is_that_of_what_is_read(ram_path: Path, seed: int) -> None:
     """The messages after the end of the seal, counted once each, whatever queues they go into."""
     sealed = Sealed(ram_path, seed)
     output, log, parts = sealed.output, sealed.log, []
-    verify(output.settings(), output.root, sealed=True, show=lambda *part: parts.append(part))
+
+    def show(progress: ReadProgress) -> None:
+        counted = sum(messages for *_, messages in parts)
+        messages = progress.counts.messages - counted
+        assert progress.log_end is not None
+        parts.append((progress.start_offset, progress.position, progress.log_end, messages))
+
+    verify(output.settings(), output.root, sealed=True, show=show)
     assert {(start, end) for start, _, end, _ in parts} == {(sealed.end, log.plain.end)}
     positions = [position for _, position, _, _ in parts]
     assert positions == sorted(positions)
