@@ -128,6 +128,22 @@ def test_everything_is_built_where_a_file_of_blanks_is_gone(ram_path: Path) -> N
     assert tree(store.output.root / "consumequeue") == before
 
 
+def test_a_stray_unit_in_a_copy_is_cleared(ram_path: Path) -> None:
+    """In a queue that gets no message beyond the seal, so that nothing is written over it."""
+    store = BorderStore(ram_path)
+    store.append(light=b"INNER_MULTI_DISPATCH\x01L\x02INNER_MULTI_QUEUE_OFFSET\x010\x02")
+    store.append_up_to(2 * FILE_SIZE)
+    store.write()
+    store.output.start()
+    assert store.output.verify(sealed=True).differences == ()
+    path = store.output.root / "consumequeue" / "L" / "0" / file_name(0)
+    before = path.read_bytes()
+    path.write_bytes(before[:-20] + UNIT.pack(store.plain.end, 10, 7))
+    config = DispatcherConfig(store.root, store.output.root, once=True)
+    assert rebuild(config, threading.Event(), sealed=True).seal_end == 2 * FILE_SIZE
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize("kind", ["consumequeue", "index"])
 def test_one_kind_alone(sealed: Sealed, kind: str) -> None:
     """The other ones, the positions and the seal stay."""
