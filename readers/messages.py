@@ -83,6 +83,11 @@ class Message:
         """UNIQ_KEY, which clients show as the message's id."""
         return self.properties.get(properties.UNIQ_KEY.decode())
 
+    def has_key(self, topic: str, key: str, is_unique: bool) -> bool:
+        """Whether this is a message of ``topic`` with ``key`` among its keys, or as unique key."""
+        found = key == self.unique_key if is_unique else key in self.keys
+        return found and self.topic == topic
+
     @property
     def offset_message_id(self) -> str:
         """Store host and physical offset: the id that a broker assigns."""

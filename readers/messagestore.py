@@ -76,6 +76,13 @@ class QueryMessageResult:
     index_last_update_timestamp: int
     """When the last message of the index was stored, ms; 0 without an index."""
     index_last_update_phyoffset: int
+    has_more: bool
+    """Whether the index has further, older entries with the key's hash in the span."""
+
+    def with_key(self, topic: str, key: str, *, is_unique: bool = False) -> list[Message]:
+        """The messages of ``topic`` that have ``key`` among their keys, or as unique key: a
+        client's choice."""
+        return [message for message in self.messages if message.has_key(topic, key, is_unique)]
 
 
 class MessageStore:
@@ -354,15 +361,9 @@ class MessageStore:
     def message_by_id(self, offset_message_id: str) -> Message | None:
         """The message with the id that a broker assigned; None for another broker's id.
 
-        Raises UsageError if the text is not such an id.
+        Raises UsageError like ``message_place``.
         """
-        decoded = decode_message_id(offset_message_id)
-        if decoded is None:
-            raise UsageError(
-                f"{offset_message_id!r} is not an offset message id, which has 32 or 56 "
-                "hexadecimal digits; query an id that a client made by unique key"
-            )
-        host, physical_offset = decoded
+        host, physical_offset = message_place(offset_message_id)
         found = self.message_at(physical_offset)
         return found if found and found.record.store_host == host else None
 
@@ -380,8 +381,7 @@ class MessageStore:
         Only the newest ``max_count`` entries (up to the store's maxMsgsNumBatch) with the key's
         hash and a store time in [begin, end], to the second, are examined.
         """
-        found = self.query_index(topic, key, max_count, begin_ms, end_ms).messages
-        return [message for message in found if message.topic == topic and key in message.keys]
+        return self.query_index(topic, key, max_count, begin_ms, end_ms).with_key(topic, key)
 
     def query_unique_key(
         self,
@@ -394,24 +394,39 @@ class MessageStore:
     ) -> list[Message]:
         """Messages of a topic with a unique key, by physical offset; a message that was sent again
         has the same key."""
-        found = self.query_index(topic, unique_key, max_count, begin_ms, end_ms).messages
-        return [m for m in found if m.topic == topic and m.unique_key == unique_key]
+        found = self.query_index(topic, unique_key, max_count, begin_ms, end_ms)
+        return found.with_key(topic, unique_key, is_unique=True)
 
     def query_index(
-        self, topic: str, key: str, max_count: int | None, begin_ms: int, end_ms: int
+        self,
+        topic: str,
+        key: str,
+        max_count: int | None,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        is_limited: bool = True,
     ) -> QueryMessageResult:
         """Messages with the hash of ``topic#key``, as a broker sends them: its clients choose those
-        that have the key, as one of their keys or as unique key."""
+        that have the key, as one of their keys or as unique key. ``is_limited`` keeps ``max_count``
+        within the store's maxMsgsNumBatch."""
         whole = topic.encode() + TOPIC_KEY_SEPARATOR + key.encode()
         limit = self._settings.max_msgs_num_batch
-        most = limit if max_count is None else min(max_count, limit)
-        found = self._index.query_offset(whole, most, begin_ms, end_ms, self._view.end)
-        messages = map(self.message_at, sorted(set(found.phy_offsets)))
+        most = limit if max_count is None else max_count
+        most = min(most, limit) if is_limited else most
+        found = self._index.query_offset(whole, most + 1, begin_ms, end_ms, self._view.end)
+        messages = map(self.message_at, sorted(set(found.phy_offsets[:most])))
         return QueryMessageResult(
             [message for message in messages if message is not None],
             found.index_last_update_timestamp,
             found.index_last_update_phyoffset,
+            len(found.phy_offsets) > most,
         )
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the index has a file."""
+        return bool(self._index.paths())
 
     def _ask(
         self, topic: str, queue_id: int, question: Callable[[QueueView], _T], without: _T
@@ -447,6 +462,20 @@ class MessageStore:
         if (queue_root(self._output, is_batch=True) / topic).is_dir():
             return True
         return self._queue_types.get(topic.encode()) == BATCH_CQ
+
+
+def message_place(offset_message_id: str) -> tuple[tuple[str, int], int]:
+    """Return (store host, physical offset) of the id that a broker assigned to a message.
+
+    Raises UsageError if the text is not such an id.
+    """
+    decoded = decode_message_id(offset_message_id)
+    if decoded is None:
+        raise UsageError(
+            f"{offset_message_id!r} is not an offset message id, which has 32 or 56 "
+            "hexadecimal digits; query an id that a client made by unique key"
+        )
+    return decoded
 
 
 def _lifetime(watermark: Watermark | None) -> tuple[str, int] | None:

@@ -44,15 +44,6 @@ class OffsetChange:
     after: int | None
     """None if the group will have committed nothing."""
 
-    def __post_init__(self) -> None:
-        """Raises UsageError for a group or topic that the file of offsets cannot hold."""
-        name = self.group.removesuffix(BROADCAST_SUFFIX)
-        if not is_group(name) or TOPIC_GROUP_SEPARATOR in self.topic:
-            raise UsageError(
-                f"the offsets of group {self.group} in topic {self.topic} cannot be written; a "
-                "group's name has letters, digits, %, |, - and _, up to 255 of them"
-            )
-
 
 Plan = Callable[[Offsets], list[OffsetChange]]
 """Computes changes from the committed offsets."""
@@ -68,12 +59,13 @@ def change_offsets(
     dispatcher or a server runs on the directory that would be written.
     """
     if not apply:
-        return plan(CommittedOffsets.read(store, output).table)
+        table = CommittedOffsets.read(store, output).table
+        return _writable(plan(table), table)
     root = output or store
     check_target(root)
     with BrokerLock(root), ConsumerOffsetFile(root) as file:
         offsets = file.load(store)
-        changes = plan(offsets)
+        changes = _writable(plan(offsets), offsets)
         for change in changes:
             queues = offsets.setdefault(TopicGroup(change.topic, change.group), {})
             if change.after is None:
@@ -81,6 +73,20 @@ def change_offsets(
             else:
                 queues[change.queue_id] = change.after
         file.replace({key: queues for key, queues in offsets.items() if queues}, 1)
+    return changes
+
+
+def _writable(changes: list[OffsetChange], offsets: Offsets) -> list[OffsetChange]:
+    """Return the changes. Raises UsageError for one that the file of offsets cannot hold, and for a
+    new group whose name no client could have; one that the file has may have any name."""
+    known = {key.group for key in offsets}
+    for change in changes:
+        is_named = change.group in known or is_group(change.group.removesuffix(BROADCAST_SUFFIX))
+        if not is_named or TOPIC_GROUP_SEPARATOR in change.topic:
+            raise UsageError(
+                f"the offsets of group {change.group} in topic {change.topic} cannot be written; "
+                "the name of a new group has letters, digits, %, |, - and _, up to 255 of them"
+            )
     return changes
 
 

@@ -23,8 +23,7 @@ from sources.options import (
 )
 from store import jsontext
 from store.log.places import AsOf
-from store.names import is_group
-from store.queue.consumequeue import QueueKey
+from store.queue.consumequeue import QueueKey, topic_directory
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """The numbers for these offsets in JSON, as in Kafka."""
@@ -79,8 +78,11 @@ def _queue_ids(text: str) -> frozenset[int]:
 
 
 def _group(text: str) -> str:
-    if not is_group(text):
-        raise ValueError("must be a group's name: letters, digits, %, |, - and _, up to 255")
+    # its members' directory is named so
+    if topic_directory(text.encode("utf-8", "surrogateescape")) is None:
+        raise ValueError(
+            "must be a group's name: up to 255 bytes without slash and control character"
+        )
     return text
 
 

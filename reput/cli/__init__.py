@@ -80,6 +80,10 @@ _COMMANDS = {
         "read:query",
         "Show the newest messages with a key, which the index finds; exit code 1 if there is none.",
     ),
+    "trace": (
+        "trace:trace",
+        "Show when a message was sent and consumed, from the traces that clients have stored.",
+    ),
     "search-time": (
         "read:search_time",
         "Show which queue offset a time has; exit code 1 if there is no such queue.",

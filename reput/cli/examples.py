@@ -24,6 +24,7 @@ EXAMPLES: Final = {
     "get": ("get /data/store Orders 0 1042",),
     "tail": ("tail /data/store Orders -n 20",),
     "query": ("query /data/store Orders --key order-7",),
+    "trace": ("trace /data/store 7F000001000018B4AAC216C7A1F00000",),
     "search-time": ("search-time /data/store Orders 0 2026-01-31T12:00:00Z",),
     "lag": ("lag /data/store --group billing",),
     "sql": ('sql /data/store "select topic, count(*) from messages group by topic"',),

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 from reput.cli import options, render, tables
-from store.errors import MessageBodyError
+from store.errors import MessageBodyError, UsageError
 from store.log import record
 
 if TYPE_CHECKING:
@@ -27,17 +28,52 @@ class BodyForm(StrEnum):
     NONE = "none"
 
 
-Body = Annotated[
-    BodyForm,
-    options.value(
-        "FORM", "Show bodies as `text`, `hex`, `base64` or not at all (`none`).", "--body"
-    ),
-]
-_FORMS: dict[BodyForm, Callable[[bytes], str]] = {
-    BodyForm.TEXT: lambda body: body.decode("utf-8", "backslashreplace"),
-    BodyForm.HEX: bytes.hex,
-    BodyForm.BASE64: lambda body: base64.b64encode(body).decode(),
-}
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """How bodies are printed."""
+
+    form: BodyForm
+    charset: str
+    """The charset of bodies that are printed as text."""
+
+    def text_of(self, body: bytes) -> str | None:
+        """Return a body in its form; None where bodies are not printed."""
+        match self.form:
+            case BodyForm.TEXT:
+                return body.decode(self.charset, "backslashreplace")
+            case BodyForm.HEX:
+                return body.hex()
+            case BodyForm.BASE64:
+                return base64.b64encode(body).decode()
+            case BodyForm.NONE:
+                return None
+
+
+DEFAULT_BODIES = Bodies(BodyForm.TEXT, "utf-8")
+
+
+def bodies(
+    body: Annotated[
+        BodyForm,
+        options.value(
+            "FORM", "Show bodies as `text`, `hex`, `base64` or not at all (`none`).", "--body"
+        ),
+    ] = BodyForm.TEXT,
+    charset: Annotated[
+        str,
+        options.value("NAME", "The charset of bodies shown as text: `gbk`, `utf-16`, ..."),
+    ] = DEFAULT_BODIES.charset,
+) -> Bodies:
+    """Return how bodies are printed. Raises UsageError for an unknown charset."""
+    try:
+        "x".encode(charset)
+    except (LookupError, UnicodeError) as error:
+        raise UsageError(
+            f"--charset is {charset!r}, which Python knows no text codec for"
+        ) from error
+    return Bodies(body, charset)
+
+
 SHOWN_BODY_LINES = 6
 """Lines of a terminal that a body in a list may take."""
 
@@ -61,7 +97,7 @@ def print_place(
     render.print_json({**fields, "store_timestamp": store_timestamp})
 
 
-def fields_of(message: Message, queue_offset: int, body: BodyForm) -> dict[str, Any]:
+def fields_of(message: Message, queue_offset: int, body: Bodies) -> dict[str, Any]:
     """Return a message as JSON fields; times are ms since the epoch.
 
     ``queue_offset`` is its offset in the queue that was read, at which ``get`` finds it again.
@@ -75,9 +111,9 @@ def fields_of(message: Message, queue_offset: int, body: BodyForm) -> dict[str, 
         "keys": message.keys,
         "properties": message.properties,
     }
-    if body is not BodyForm.NONE:
+    if body.form is not BodyForm.NONE:
         plain, problem = _plain_body(message)
-        fields |= {"body": _FORMS[body](plain), "body_problem": problem}
+        fields |= {"body": body.text_of(plain), "body_problem": problem}
     return fields
 
 
@@ -89,7 +125,7 @@ def _plain_body(message: Message) -> tuple[bytes, str | None]:
         return message.record.body, str(error)
 
 
-def print_message(message: Message, queue_offset: int, body: BodyForm, as_json: bool) -> None:
+def print_message(message: Message, queue_offset: int, body: Bodies, as_json: bool) -> None:
     """Print all fields of one message: a line each on a terminal, otherwise one JSON object."""
     fields = fields_of(message, queue_offset, body)
     if not is_for_people(as_json):
@@ -106,7 +142,7 @@ def print_message(message: Message, queue_offset: int, body: BodyForm, as_json: 
 class MessageList:
     """Prints messages one below the other, each as a heading and its body."""
 
-    def __init__(self, body: BodyForm, as_json: bool) -> None:
+    def __init__(self, body: Bodies, as_json: bool) -> None:
         self._body = body
         self._as_json = as_json
         self.count = 0

@@ -106,6 +106,11 @@ def text(text: str) -> str:
     return text
 
 
+def optional_text(given: str | None) -> str | None:
+    """Return ``text`` of an argument that may be left out."""
+    return None if given is None else text(given)
+
+
 def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., None]], Any]:
     """Return a decorator that adds the parameters of other functions to a command's options.
 

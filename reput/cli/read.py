@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from threading import Event
@@ -10,38 +10,66 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from reput.cli import messages, moments, options, render
-from reput.cli.messages import Body, BodyForm
+from reput.cli import completion, messages, moments, options, render, tables
+from reput.cli.messages import DEFAULT_BODIES, Bodies
 from store.config import StoreSettings
 from store.errors import NotFoundError, UsageError
-from store.index.indexfile import INDEX_DIRECTORY
 
 if TYPE_CHECKING:
     from readers.getmessage import GetMessageResult
     from readers.messagefilter import MessageFilter
+    from readers.messages import Message
     from readers.messagestore import MessageStore
     from readers.tail import QueueMessage
 
+MAX_TIMESTAMP_MS = (1 << 63) - 1
 POLL_SECONDS = 0.2
 PRINTED_AT_ONCE = 100
 
 
-@options.with_options(settings=options.output_settings)
+@options.with_options(settings=options.output_settings, body=messages.bodies)
 def get(
     store: options.Store,
     settings: StoreSettings,
-    topic: options.Topic,
-    queue: options.Queue,
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            help="The topic.",
+            callback=options.optional_text,
+            metavar="[TOPIC",
+            autocompletion=completion.topics,
+        ),
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Argument(min=0, help="The queue's id.", metavar="QUEUE")
+    ] = None,
     offset: Annotated[
-        int, typer.Argument(min=0, help="The message's offset in the queue.", metavar="OFFSET")
-    ],
+        int | None,
+        typer.Argument(min=0, help="The message's offset in the queue.", metavar="OFFSET]"),
+    ] = None,
+    message_id: Annotated[
+        str | None,
+        options.value(
+            "ID",
+            "Show the message with this id that a broker gave it (offsetMsgId, 32 or 56 digits); "
+            "neither queues nor the broker are needed.",
+        ),
+    ] = None,
     output: options.ReadOutput = None,
     as_of: options.AsOf = None,
-    body: Body = BodyForm.TEXT,
+    body: Bodies = DEFAULT_BODIES,
     as_json: options.AsJsonLines = False,
 ) -> None:
-    """Show one message of a queue; exit code 1 if there is none."""
+    """Show one message, of a place in a queue or by its id; exit code 1 if there is none."""
+    if (message_id is None) == (topic is None):
+        raise UsageError("give TOPIC, QUEUE and OFFSET, or --message-id")
     with _opened(settings, output, as_of) as opened:
+        if message_id is not None:
+            message = _message_by_id(opened, message_id)
+            messages.print_message(message, message.queue_offset, body, as_json)
+            return
+        if topic is None or queue is None or offset is None:
+            raise UsageError("give QUEUE and OFFSET after TOPIC")
         _check_queue(opened, topic, queue, output or store)
         found = opened.get_message(topic, queue, offset, 1)
     # where a message is gone a later one is found; one in an inner batch begins before the offset
@@ -51,6 +79,24 @@ def get(
     # a batch that cannot be taken apart is one message
     index = min(offset - found.queue_offsets[0], len(found.messages) - 1)
     messages.print_message(found.messages[index], found.queue_offsets[0] + index, body, as_json)
+
+
+def _message_by_id(opened: MessageStore, message_id: str) -> Message:
+    """Raises UsageError for a text that is no such id, NotFoundError where no message has it."""
+    from readers.messagestore import message_place  # noqa: PLC0415
+
+    found = opened.message_by_id(message_id)
+    if found is not None:
+        return found
+    _, place = message_place(message_id)
+    stored = opened.message_at(place)
+    has = f"no record begins there in the log's [{opened.min_physical_offset}, "
+    has += f"{opened.max_physical_offset})"
+    if stored is not None:
+        has = f"the one there has the id {stored.offset_message_id}, of another broker"
+    raise NotFoundError(
+        f"no message with id {message_id}, which means physical offset {place}: {has}"
+    )
 
 
 def _check_queue(store: MessageStore, topic: str, queue: int, root: Path) -> None:
@@ -73,7 +119,7 @@ def _raise_not_found(found: GetMessageResult, place: str) -> NoReturn:
     raise NotFoundError(f"no message at {place}, which has {has}")
 
 
-@options.with_options(settings=options.output_settings)
+@options.with_options(settings=options.output_settings, body=messages.bodies)
 def tail(
     store: options.Store,
     settings: StoreSettings,
@@ -104,7 +150,7 @@ def tail(
     ] = None,
     output: options.ReadOutput = None,
     as_of: options.AsOf = None,
-    body: Body = BodyForm.TEXT,
+    body: Bodies = DEFAULT_BODIES,
     as_json: options.AsJsonLines = False,
 ) -> None:
     """Show a topic's last messages in the order in which they were stored.
@@ -137,7 +183,7 @@ def tail(
         raise NotFoundError(f"no message of topic {topic} to show")
 
 
-@options.with_options(settings=options.output_settings)
+@options.with_options(settings=options.output_settings, body=messages.bodies)
 def query(
     store: options.Store,
     settings: StoreSettings,
@@ -150,33 +196,78 @@ def query(
     end: Annotated[
         str | None, options.value("TIME", "Take messages stored then or earlier.")
     ] = None,
+    most: Annotated[
+        int | None,
+        options.value(
+            "N",
+            "How many index entries to examine, the newest first; maxMsgsNumBatch if not "
+            "given, as a broker does.",
+            "--max",
+            min=1,
+        ),
+    ] = None,
     output: options.ReadOutput = None,
     as_of: options.AsOf = None,
-    body: Body = BodyForm.TEXT,
+    body: Bodies = DEFAULT_BODIES,
     as_json: options.AsJsonLines = False,
 ) -> None:
-    """Show the newest messages with a key, which the index finds; exit code 1 if there is none."""
+    """Show the newest messages with a key, which the index finds; exit code 1 if there is none.
+
+    Without an index it looks at every message of the topic, and says so.
+    """
     wanted = key if unique_key is None else unique_key
     if wanted is None or None not in (key, unique_key):
         raise UsageError("give --key or --unique-key, one of them")
     options.text(wanted)
-    bounds = {}
-    if begin is not None:
-        bounds["begin_ms"] = options.time_option_ms("--begin", begin)
-    if end is not None:
-        bounds["end_ms"] = options.time_option_ms("--end", end)
+    span = (
+        options.optional_time_ms("--begin", begin) or 0,
+        MAX_TIMESTAMP_MS if end is None else options.time_option_ms("--end", end),
+    )
+    printed = messages.MessageList(body, as_json)
     with _opened(settings, output, as_of) as opened:
-        ask = opened.query if unique_key is None else opened.query_unique_key
-        found = ask(topic, wanted, **bounds)
-        if not found:
+        found = keyed_messages(
+            opened, output or store, topic, wanted, span, most, is_unique=unique_key is not None
+        )
+        printed.print((message, message.queue_offset) for message in found)
+        if not printed.count:
             opened.check_topic(topic)
-            root = output or store
-            if not any((root / INDEX_DIRECTORY).glob("*")):
-                raise NotFoundError(f"no index in {root}; reput run --index builds one")
             raise NotFoundError(
-                f"the index in {root} has no message of topic {topic} with key {wanted}"
+                f"no message of topic {topic} with key {wanted} was found in {output or store}"
             )
-        messages.MessageList(body, as_json).print((m, m.queue_offset) for m in found)
+
+
+def keyed_messages(
+    opened: MessageStore,
+    root: Path,
+    topic: str,
+    key: str,
+    span: tuple[int, int] = (0, MAX_TIMESTAMP_MS),
+    most: int | None = None,
+    *,
+    is_unique: bool = False,
+) -> Iterable[Message]:
+    """Return the messages with a key, by physical offset; a note says what was not examined.
+
+    Without an index every message of the topic is looked at, with a note.
+    """
+    if opened.has_index:
+        found = opened.query_index(topic, key, most, *span, is_limited=most is None)
+        if found.has_more:
+            render.print_note(
+                f"the index in {root} has older entries with this key's hash, which were not "
+                "examined; --max N examines more"
+            )
+        return found.with_key(topic, key, is_unique=is_unique)
+    from readers.keyscan import scan_for_key  # noqa: PLC0415
+
+    queues = opened.queue_ids(topic)
+    count = sum(opened.max_offset(topic, q) - opened.min_offset(topic, q) for q in queues)
+    render.print_note(
+        f"no index in {root}: looking at {tables.counted(count, 'message')} of topic {topic}; "
+        "reput rebuild --only index builds one"
+    )
+    begin, end = span
+    return scan_for_key(opened, topic, key, is_unique=is_unique, begin_ms=begin, end_ms=end)
 
 
 @options.with_options(settings=options.output_settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from itertools import islice
 from typing import Annotated, Any
 
@@ -46,9 +47,12 @@ def sql(
         tables.print_line("no rows")
 
 
-def _plain(value: Any) -> str:
-    """Return as text a value that JSON has no form for: times in ISO 8601, and bytes decoded, since
-    base64 would hide the text in them."""
+def _plain(value: Any) -> str | dict[str, str]:
+    """Return the form of a value that JSON has none for: times in ISO 8601; bytes as the text that
+    they are in UTF-8, since base64 would hide it, and otherwise an object with their ``base64``."""
     if isinstance(value, bytes):
-        return value.decode(errors="replace")
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

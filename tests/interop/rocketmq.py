@@ -348,6 +348,11 @@ def ask_frames(questions: Sequence[str]) -> list[str]:
     return _answers("frame", *questions)
 
 
+def ask_traces(questions: Sequence[str]) -> list[str]:
+    """The bodies that RocketMQ's client sends for events of a trace (TraceCommand)."""
+    return [bytes.fromhex(answer).decode() for answer in _answers("trace", *questions)]
+
+
 def ask_ext(directory: Path, file_size: int, questions: Sequence[str]) -> list[str]:
     """The answers of RocketMQ's ConsumeQueueExt on ``directory/topic/0`` (ExtCommand)."""
     return _answers("ext", directory, file_size, *questions)

@@ -102,9 +102,23 @@ def test_a_clone_replaces_whole_topics() -> None:
         clone(offsets, "g", "h", ["C"])
     with pytest.raises(UsageError, match="name two groups"):
         clone(offsets, "g", "g", None)
+
+
+def test_a_new_group_needs_a_name_of_rocketmqs(tmp_path: Path) -> None:
+    """One that the file of offsets holds may have any name."""
+    write_offsets(tmp_path, {("A", "g"): {0: 1}, ("A", "组 @b"): {0: 5}})
     for name in ("a@b", "", "x" * 256, "a b", "../x"):
-        with pytest.raises(UsageError, match="cannot be written"):
-            clone(offsets, "g", name, None)
+        plan = partial(clone, source="g", target=name, topics=None)
+        for apply in (False, True):
+            with pytest.raises(UsageError, match="cannot be written"):
+                change_offsets(tmp_path, None, plan, apply=apply)
+    plan = partial(clone, source="g", target="组 @b", topics=None)
+    assert change_offsets(tmp_path, None, plan, apply=True) == [OffsetChange("组 @b", "A", 0, 5, 1)]
+    plan = partial(clone, source="组 @b", target="h", topics=None)
+    change_offsets(tmp_path, None, plan, apply=True)
+    assert read_committed(tmp_path) == {
+        ("A", "g"): {0: 1}, ("A", "组 @b"): {0: 1}, ("A", "h"): {0: 1}
+    }  # fmt: skip
 
 
 def test_an_output_takes_over_the_stores_offsets(tmp_path: Path) -> None:

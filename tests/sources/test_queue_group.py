@@ -220,7 +220,7 @@ def test_a_batch_read_begins_at_the_groups_offsets_and_changes_nothing(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"group": "a b"}, "option group is 'a b'; it must be a group's name"),
+        ({"group": "a/b"}, "option group is 'a/b'; it must be a group's name"),
         ({"group": "g", "startingTimestamp": "1"}, "give group or startingTimestamp, not both"),
         ({"group": "g", "startingOffsets": '{"T": {"0": 1}}'}, "give group or startingOffsets"),
         ({"group": "g", "startingOffsetsByTimestamp": '{"T": {"0": 1}}'},
