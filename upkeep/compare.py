@@ -70,7 +70,7 @@ class StoreDifference:
     """``TOPIC/QUEUE_ID``; ``NUMBER: NAME | NAME`` for index files; empty for the checkpoint."""
     entry: str
     """The entry that differs, numbered as RocketMQ counts it: ``unit 17``, ``slot 3``, ``file
-    0000..``."""
+    0000..``; ``file size`` where the files of a queue have different lengths."""
     left: Fields | None
     """The entry's fields in the first store; None where that store lacks it."""
     right: Fields | None
@@ -241,6 +241,11 @@ def _compare_files(reader: PairReader, left: str, right: str, describe: Describe
     on_left, on_right = (_file_names(directory, is_mapped_file_name) for directory in (left, right))
     if on_left != on_right and describe is _describe_unit:
         on_left, on_right = _without_spare(left, on_left), _without_spare(right, on_right)
+    if on_left and on_right and on_left != on_right:
+        sizes = [Path(left, on_left[0]).stat().st_size, Path(right, on_right[0]).stat().st_size]
+        if sizes[0] != sizes[1]:
+            # no file of one side has its counterpart, whatever the units are
+            return "file size", {"bytes": sizes[0]}, {"bytes": sizes[1]}
     for name in on_left if on_left == on_right else sorted({*on_left, *on_right}):
         if name not in on_right:
             return f"file {name}", {"bytes": Path(left, name).stat().st_size}, None

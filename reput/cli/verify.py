@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reput.cli import options, render, tables
+from reput.cli import options, render, severalstores, tables
 from store.config import NO_PROPERTY_FILE, StoreSettings
+from store.errors import ReputError
 from store.index.indexfile import INDEX_DIRECTORY, INDEX_ENTRY_DTYPE
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
 from store.state.built import settings_of
 from upkeep.verify.difference import Damage, Difference
+
+if TYPE_CHECKING:
+    from upkeep.verify.run import Verification
 
 SHOWN_DIFFERENCES = 200
 REPAIRED = "cut what differs; reput run writes it again, and no broker may start here before"
@@ -25,9 +31,9 @@ _NAMES: dict[tuple[str, str], tuple[str, ...]] = {
 """Names of a difference's fields by kind and damage; a wrong file has a size in bytes."""
 
 
-@options.with_options(flags=options.build_flags, given=options.store_settings)
+@options.with_options(flags=options.build_flags)
 def verify(
-    store: options.Store,
+    store: severalstores.OneStore = None,
     output: options.Output = None,
     repair: Annotated[
         bool, options.flag("Cut what differs; the next `reput run` writes it again.", "--repair")
@@ -41,48 +47,108 @@ def verify(
             "--sealed",
         ),
     ] = False,
+    stores: severalstores.Stores = None,
+    outputs: severalstores.Outputs = None,
+    broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
     *,
     flags: dict[str, Any],
-    given: StoreSettings,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare queues and index up to the watermark with the log; exit code 1 if any differs.
 
     Reads only, unless `--repair` or `--sealed` is given. An output keeps the settings that it was
     built with; give `--on-queue-gap`, `--verify-crc` and `--index-tags` only for one of an older
-    reput.
+    reput. With `--stores` several stores are verified one after the other; one that fails is said,
+    and the others are verified.
     """
-    from upkeep.verify.run import verify as verify_output  # noqa: PLC0415
+    several = severalstores.several_stores(store, stores, outputs)
+    if several is not None:
+        several.refuse({"output": output, "broker_conf": broker_conf})
+    root = store or Path()
+    roots = {root: output or root} if several is None else several.find()
 
-    settings = settings_of(output or store, given, flags)
-    display = render.ProgressDisplay("verifying")
-    try:
-        found = verify_output(settings, output or store, repair=repair, sealed=sealed, show=display)
-    finally:
-        display.close()
+    def verified(root: Path, place: Path) -> tuple[StoreSettings, Verification]:
+        given = options.store_settings(root, broker_conf, commitlog_file_size)
+        settings = settings_of(place, given, flags)
+        return settings, _verified(settings, place, repair=repair, sealed=sealed)
+
+    if several is not None:
+        _verify_all(roots, verified, repair, as_json)
+        return
+    settings, found = verified(root, roots[root])
     if as_json:
-        render.print_json({**asdict(found), "repaired": repair})
+        render.print_json(_json_fields(found, repair))
     else:
-        differing = len(found.differences)
-        for one in found.differences[:SHOWN_DIFFERENCES]:
-            sides = {"log says": _fields(one, one.expected), "found": _fields(one, one.found)}
-            tables.print_sides(_place(one), sides)
-        tables.print_line(
-            f"{tables.counted(found.queues, 'queue')}, {tables.counted(found.units, 'unit')}, "
-            f"{tables.counted(found.index_entries, 'index entry', 'index entries')} compared "
-            f"with the log [{found.log_start}, {found.log_end}): "
-            f"{tables.counted(differing, 'difference') if differing else 'no differences'}"
-            + (f", the first {SHOWN_DIFFERENCES} shown" if differing > SHOWN_DIFFERENCES else "")
-        )
-        if found.seal_end > found.log_start:
-            tables.print_line(
-                f"what follows from [{found.log_start}, {found.seal_end}) was compared by "
-                "checksums, and this part of the log was not read"
-            )
-        if differing:
-            tables.print_line(REPAIRED if repair else _advice(settings))
+        _print(found, settings, repair)
     if found.differences and not repair:
         raise typer.Exit(1)
+
+
+def _verified(settings: StoreSettings, root: Path, *, repair: bool, sealed: bool) -> Verification:
+    from upkeep.verify.run import verify as verify_output  # noqa: PLC0415
+
+    display = render.ProgressDisplay("verifying")
+    try:
+        return verify_output(settings, root, repair=repair, sealed=sealed, show=display)
+    finally:
+        display.close()
+
+
+def _verify_all(
+    roots: Mapping[Path, Path],
+    verified: Callable[[Path, Path], tuple[StoreSettings, Verification]],
+    repair: bool,
+    as_json: bool,
+) -> None:
+    """Raises StoreError where one of the stores could not be verified."""
+    stores: list[dict[str, Any]] = []
+    for root, place in roots.items():
+        fields: dict[str, Any] = {"store": str(root), "output": str(place), "error": None}
+        try:
+            fields |= _json_fields(verified(root, place)[1], repair)
+        except ReputError as error:
+            fields["error"] = str(error)
+        stores.append(fields)
+    if as_json:
+        render.print_json({"stores": stores})
+    else:
+        columns = ("store", "queues", "units", "index_entries", "differences")
+        rows = [
+            (one["store"], *["unknown"] * (len(columns) - 1))
+            if one["error"]
+            else (*(one[name] for name in columns[:-1]), len(one["differences"]))
+            for one in stores
+        ]
+        tables.print_table("stores", columns, rows)
+    severalstores.raise_failures({one["store"]: one["error"] for one in stores})
+    if not repair and any(one["differences"] for one in stores):
+        raise typer.Exit(1)
+
+
+def _json_fields(found: Verification, repair: bool) -> dict[str, Any]:
+    return {**asdict(found), "repaired": repair}
+
+
+def _print(found: Verification, settings: StoreSettings, repair: bool) -> None:
+    differing = len(found.differences)
+    for one in found.differences[:SHOWN_DIFFERENCES]:
+        sides = {"log says": _fields(one, one.expected), "found": _fields(one, one.found)}
+        tables.print_sides(_place(one), sides)
+    tables.print_line(
+        f"{tables.counted(found.queues, 'queue')}, {tables.counted(found.units, 'unit')}, "
+        f"{tables.counted(found.index_entries, 'index entry', 'index entries')} compared "
+        f"with the log [{found.log_start}, {found.log_end}): "
+        f"{tables.counted(differing, 'difference') if differing else 'no differences'}"
+        + (f", the first {SHOWN_DIFFERENCES} shown" if differing > SHOWN_DIFFERENCES else "")
+    )
+    if found.seal_end > found.log_start:
+        tables.print_line(
+            f"what follows from [{found.log_start}, {found.seal_end}) was compared by "
+            "checksums, and this part of the log was not read"
+        )
+    if differing:
+        tables.print_line(REPAIRED if repair else _advice(settings))
 
 
 def _advice(settings: StoreSettings) -> str:

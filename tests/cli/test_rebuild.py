@@ -72,6 +72,27 @@ def test_diff_names_the_unit(changed: tuple[Path, Path], call: Call) -> None:
     assert call("diff", *changed, "--only", "index,checkpoint").returncode == 0
 
 
+def test_diff_of_queues_with_files_of_other_sizes_names_the_sizes(
+    golden: Golden, tmp_path: Path, call: Call
+) -> None:
+    """The same units in files of 100 each."""
+    store, other = golden("plain"), tmp_path / "other"
+    queue = Path("consumequeue") / "Topic_1" / "0"
+    (file,) = (store / queue).iterdir()
+    units = file.read_bytes()
+    used = len(units.rstrip(b"\0"))
+    (other / queue).mkdir(parents=True)
+    for start in range(0, used, 2000):
+        part = units[start : start + 2000]
+        (other / queue / f"{start:020d}").write_bytes(part + bytes(2000 - len(part)))
+    done = call("diff", store, other, "--only", "consumequeue", "--json")
+    (found,) = [
+        one for one in json.loads(done.stdout)["differences"] if one["place"] == "Topic_1/0"
+    ]
+    assert found["entry"] == "file size"
+    assert (found["left"], found["right"]) == ({"bytes": len(units)}, {"bytes": 2000})
+
+
 def test_indexes_that_are_left_out_are_not_asked_for_their_slots(
     golden: Golden, call: Call
 ) -> None:

@@ -50,6 +50,29 @@ def test_all_are_caught_up_and_the_one_that_fails_is_named(tmp_path: Path, call:
     seen = json_object(call("status", *several, "--json"))["stores"]
     assert [one["watermark"] for one in seen] == [one["end_offset"] for one in again]
     assert all((one["lag_bytes"], one["writer_pid"]) == (0, None) for one in seen)
+    check_verify(call, several, outputs, segment)
+
+
+def check_verify(call: Call, several: tuple[object, ...], outputs: Path, segment: Path) -> None:
+    """``verify --stores`` of sound outputs, then of one with a wrong unit beside one whose log file
+    is short."""
+    sound = json_object(call("verify", *several, "--json"))["stores"]
+    assert [Path(one["output"]).name for one in sound] == [*NAMES, "wide"]
+    assert all((one["units"] > 0, one["differences"]) == (True, []) for one in sound)
+    path = min((outputs / NAMES[0] / "consumequeue").glob("*/*/*"))
+    with path.open("r+b") as file:
+        file.seek(11)
+        file.write(b"\xff")
+    segment.write_bytes(segment.read_bytes()[:1000])
+    done = call("verify", *several, "--json")
+    damaged, *others = json.loads(done.stdout)["stores"]
+    assert (done.returncode, len(damaged["differences"])) == (1, 1)
+    assert [one["error"] is None for one in others] == [True, True, False]
+    assert "1 of 4 stores failed" in done.stderr
+    (row,) = [line for line in call("verify", *several).stdout.splitlines() if NAMES[0] in line]
+    assert row.split()[-1] == "1"
+    refused = call("verify", *several, "--output", outputs)
+    assert (refused.returncode, "--output is for one store" in refused.stderr) == (2, True)
 
 
 @pytest.mark.usefixtures("spark")
