@@ -18,6 +18,7 @@ from store.log.cursor import LogTail
 from store.state.watermark import read_watermark
 from streaming.commit import Committer, check_queues_are_ours
 from streaming.config import DispatcherConfig
+from streaming.estimate import warn_of_little_space
 from streaming.indexes import Indexes
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def plan_start(
     indexes = Indexes.of(config, settings)
     log.refresh()
     log_end = LogTail(log).settled()
+    if found is None:
+        warn_of_little_space(config.output, log, log_end, settings)
     built = Built(config.output, settings)
     plan = make_plan(
         log, log_end, found, config.spark_directory, built, replay_from, config.store_id

@@ -1,0 +1,57 @@
+"""A disk that seems too small for the queues and index of a whole log is said beforehand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from store.config import read_store_settings
+from streaming.estimate import estimated_bytes, warn_of_little_space
+from tests.support.plain_queues import plain_units, queue_directories
+from tests.support.smalldisk import SmallDisk
+
+NAMES = ("plain", "mixed")
+ENTRY = 20
+"""Bytes of a unit, and of an index entry."""
+
+
+def built_bytes(store: Path) -> int:
+    """Units and index entries that RocketMQ made of a golden store's log."""
+    units = sum(len(plain_units(one)) for one in queue_directories(store))
+    counts = (int.from_bytes(path.read_bytes()[36:40]) for path in (store / "index").iterdir())
+    return ENTRY * (units + sum(count - 1 for count in counts))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_estimate_is_near_what_a_broker_built(golden: Callable[[str], Path], name: str) -> None:
+    """From a part of the records, within a fourth."""
+    store = golden(name)
+    settings = read_store_settings(store)
+    with closing(settings.open_log()) as log:
+        end = log.segments[-1].start + log.file_size
+        estimate = estimated_bytes(log, end, settings)
+    assert 0.75 < estimate / built_bytes(store) < 1.25
+
+
+def test_a_small_disk_is_said(
+    golden: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with what is needed and what is there; a disk with room is not."""
+    caplog.set_level(logging.WARNING, "reput")
+    settings = read_store_settings(golden("broker"))
+    with (
+        closing(settings.open_log()) as log,
+        closing(SmallDisk(tmp_path / "small", 64 << 10)) as disk,
+    ):
+        end = log.segments[-1].start + log.file_size
+        needed = estimated_bytes(log, end, settings)
+        warn_of_little_space(tmp_path / "roomy" / "output", log, end, settings)
+        assert caplog.messages == []
+        warn_of_little_space(disk.path / "output", log, end, settings)
+        (line,) = caplog.messages
+        assert f"need about {needed} bytes" in line
+        assert "another --output" in line
