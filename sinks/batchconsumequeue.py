@@ -11,7 +11,7 @@ drops with a warning are listed in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,8 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         *,
         durable_end: int | None,
         count_units: Callable[[QueueKey, int, int], int | None],
+        log_min_offset: Callable[[], int] = lambda: 0,
+        topic_begins: Mapping[str, int] | None = None,
         open_files: Callable[[Path, int], BatchConsumeQueueFiles] = BatchConsumeQueueFiles,
     ) -> None:
         """Set up the writer; no file is opened yet.
@@ -65,10 +67,13 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         ``file_size`` is the bytes of a queue file, a multiple of the unit size (else UsageError,
         once there is a queue). ``durable_end`` is the watermark; units of messages past it are
         rewritten, and None trusts every unit. ``count_units`` returns how many units of a queue
-        the record at (physical offset, size) has (``store.queue.cut``). ``open_files`` opens
-        a queue's directory; ``upkeep.verify`` passes one that compares instead of writing.
+        the record at (physical offset, size) has (``store.queue.cut``). ``log_min_offset``
+        returns where the log begins now. ``topic_begins`` maps a topic to the physical offset
+        before which its messages get no units. ``open_files`` opens a queue's directory;
+        ``upkeep.verify`` passes one that compares instead of writing.
         """
-        super().__init__(output, BATCH_CONSUME_QUEUE_DIRECTORY, ledger)
+        super().__init__(output, BATCH_CONSUME_QUEUE_DIRECTORY, ledger, topic_begins)
+        self._log_min_offset = log_min_offset
         self._file_size = file_size
         self._durable_end = durable_end
         self._count_units = count_units
@@ -87,7 +92,7 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         if self._batch != (batch.start, batch.end):
             self._batch = (batch.start, batch.end)
             self._done, self._counts = set(), DispatchCounts()
-        for identity, runs in batch.runs_by_queue().items():
+        for identity, runs in self._runs_by_queue(batch).items():
             if identity[0] in batch.batch_topics and identity not in self._done:
                 self._counts.add(self._write_queue(*identity, _batch_units(runs)))
                 self._done.add(identity)
@@ -123,10 +128,21 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
     def _append(self, queue: _Queue, units: NDArray[np.void]) -> None:
         if not len(units):
             return
+        if self._begins_again(queue, int(units["msg_base_offset"][0])):
+            queue.files.remove_all()
+            queue.end, queue.max_msg_phy_offset = 0, -1
         data = units.view(np.uint8).data
         self._unsynced.add(queue.files.write(queue.end, data, self._output))
         queue.end += len(data)
         queue.max_msg_phy_offset = int(units["offset"][-1])
+
+    def _begins_again(self, queue: _Queue, base_offset: int) -> bool:
+        """Whether the log has lost every message of a queue, and its offsets begin again: a broker
+        has removed it (``ConsumeQueueStore.cleanExpired``)."""
+        if not 0 <= queue.max_msg_phy_offset < self._log_min_offset():
+            return False
+        last = queue.files.read(queue.end // queue.files.unit_size - 1, 1)[0]
+        return base_offset < int(last["msg_base_offset"]) + int(last["batch_size"])
 
     def _quarantine(
         self,

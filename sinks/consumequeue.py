@@ -11,7 +11,8 @@ are listed in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from sinks.consumequeueext import ExtUnits, OpenExt, cut_exts, open_ext
 from sinks.queuewriter import QueueWriter, unusable_reason
+from sinks.repeatedoffsets import RepeatedOffsets
 from store.config import OnQueueGap
 from store.errors import QueueGapError
 from store.queue.consumequeue import (
@@ -37,7 +39,15 @@ from store.queue.consumequeue import (
 )
 from store.queue.cut import cut_after
 from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
-from store.state.ledger import QUEUE_OFFSET_GAP, Ledger, LedgerEntry, escaped
+from store.state.ledger import (
+    QUEUE_OFFSET_GAP,
+    QUEUE_OFFSET_SEEN_BEFORE,
+    Ledger,
+    LedgerEntry,
+    escaped,
+)
+
+logger = logging.getLogger("reput")
 
 MAX_BLANK_UNITS = 1 << 24
 LONG_RUN_UNITS = 1 << 12
@@ -72,6 +82,7 @@ class _Progress:
     handled: int = 0
     """Messages of that queue that are written, already built, or listed in the ledger."""
     counts: DispatchCounts = field(default_factory=DispatchCounts)
+    repeats: RepeatedOffsets = field(default_factory=RepeatedOffsets)
 
 
 class ConsumeQueueWriter(QueueWriter[_Queue]):
@@ -90,6 +101,8 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         count_units: Callable[[QueueKey, int, int], int | None],
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
         ext_file_size: int | None = None,
+        log_min_offset: Callable[[], int] = lambda: 0,
+        topic_begins: Mapping[str, int] | None = None,
         open_files: Callable[[Path, int], ConsumeQueueFiles] = open_whole_queue,
         open_ext: OpenExt = open_ext,
     ) -> None:
@@ -100,16 +113,19 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         ``queue_offset_at`` reads the offset in a queue of the record at (physical offset, size).
         ``count_units`` returns how many units of a queue that record has (``store.queue.cut``).
         ``ext_file_size`` is the bytes of an ext file; with None no ext is built, otherwise runs
-        need details. ``open_files`` opens a queue's directory and ``open_ext`` its ext, raising
-        QueueFileError; ``upkeep.verify`` passes ones that compare instead of writing.
+        need details. ``log_min_offset`` returns where the log begins now. ``topic_begins`` maps a
+        topic to the physical offset before which its messages get no units. ``open_files`` opens a
+        queue's directory and ``open_ext`` its ext, raising QueueFileError; ``upkeep.verify`` passes
+        ones that compare instead of writing.
         """
-        super().__init__(output, CONSUME_QUEUE_DIRECTORY, ledger)
+        super().__init__(output, CONSUME_QUEUE_DIRECTORY, ledger, topic_begins)
         self._file_size = file_size
         self._durable_end = durable_end
         self._queue_offset_at = queue_offset_at
         self._count_units = count_units
         self._on_queue_gap = on_queue_gap
         self._ext_file_size = ext_file_size
+        self._log_min_offset = log_min_offset
         self._open_files = open_files
         self._open_ext = open_ext
         self._progress = _Progress(-1, -1)
@@ -122,11 +138,12 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         if (self._progress.start, self._progress.end) != (batch.start, batch.end):
             self._progress = _Progress(batch.start, batch.end)
         progress = self._progress
-        for identity, runs in batch.runs_by_queue().items():
+        for identity, runs in self._runs_by_queue(batch).items():
             if identity[0] not in batch.batch_topics and identity not in progress.done:
                 self._write_queue(identity, runs, progress)
                 progress.done.add(identity)
         self._progress = _Progress(-1, -1)
+        progress.repeats.warn()
         return progress.counts
 
     def _write_queue(
@@ -165,7 +182,10 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         """Place units [first, last) of a run, whose queue offsets increase by one.
 
         Cases, in RocketMQ's order: an empty queue starts at the first queue offset; offset 0 is
-        appended unchecked; a message whose position is taken is dropped; a jump leaves a gap.
+        appended unchecked; a message whose position is taken is dropped; a jump leaves a gap. Where
+        the log has lost every message of the queue, a position that is taken begins it anew: a
+        broker has removed such a queue (``ConsumeQueueStore.cleanExpired``), and its offsets begin
+        again.
         """
         while first < last:
             queue_offset = _queue_offset(run, first)
@@ -175,14 +195,18 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
                 continue
             expected = queue_offset * CQ_STORE_UNIT_SIZE
             blanks, stop, is_gap = 0, last, False
+            if expected < queue.end and 0 <= queue.max_physic_offset <= self._log_min_offset():
+                self._begin_anew(queue, queue_offset)
             if queue.max_physic_offset < 0:
                 blanks = expected % self._file_size // CQ_STORE_UNIT_SIZE
                 queue.end = expected - blanks * CQ_STORE_UNIT_SIZE
             elif queue_offset == 0:
                 stop = first + 1
+                progress.repeats.note_begin(queue.key, int(run.units[first]["offset"]))
             elif expected < queue.end:
                 stop = min(last, first + (queue.end - expected) // CQ_STORE_UNIT_SIZE)
-                self._drop(queue, run, first, stop, "queue_offset_seen_before", progress)
+                progress.repeats.note(queue.key, int(run.units[first]["offset"]), stop - first)
+                self._drop(queue, run, first, stop, QUEUE_OFFSET_SEEN_BEFORE, progress)
                 first = stop
                 continue
             elif expected > queue.end and queue_offset != self._next_queue_offset(queue):
@@ -192,6 +216,18 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
             progress.counts.gaps += is_gap
             progress.handled += stop - first
             first = stop
+
+    def _begin_anew(self, queue: _Queue, queue_offset: int) -> None:
+        """Remove the units of a queue whose messages are all gone, as a broker has done."""
+        logger.info(
+            "queue offsets begin again: topic=%s queue=%d queue_offset=%d, and the log has none of "
+            "the %d messages before; their units are removed",
+            escaped(queue.key.topic.encode()), queue.key.queue_id, queue_offset,
+            queue.end // CQ_STORE_UNIT_SIZE,
+        )  # fmt: skip
+        queue.files.remove_all()
+        queue.end, queue.max_physic_offset, queue.next_queue_offset = 0, -1, None
+        queue.ext = self._open_ext(self._output, queue.key, self._ext_file_size, queue.files, 0)
 
     def _gap(self, queue: _Queue, run: Run, index: int, queue_offset: int) -> int:
         """List a jump of queue offsets; return the number of blank units to insert."""

@@ -7,6 +7,7 @@ durable only after ``sync``, and the caller moves the watermark after that.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from store.queue.consumequeue import QueueKey, is_usual_topic, topic_directory
 from store.queue.unsynced import UnsyncedFiles
-from store.runs.dispatch import DispatchCounts
+from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
 from store.state.ledger import Ledger, LedgerEntry
 
 Queue = TypeVar("Queue")
@@ -26,13 +27,31 @@ class QueueWriter(ABC, Generic[Queue]):
 
     index_msg_timestamp = 0
 
-    def __init__(self, output: Path, directory: str, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        output: Path,
+        directory: str,
+        ledger: Ledger,
+        topic_begins: Mapping[str, int] | None = None,
+    ) -> None:
+        begins = (topic_begins or {}).items()
+        self._topic_begins = {topic.encode(): offset for topic, offset in begins}
         self.root = output / directory
         self._output = output
         self._ledger = ledger
         self._queues: dict[tuple[bytes, int], Queue | None] = {}
         self._topics: set[bytes] = set()
         self._unsynced = UnsyncedFiles()
+
+    def _runs_by_queue(self, batch: DispatchBatch) -> dict[tuple[bytes, int], list[Run]]:
+        """The runs of a batch by queue, without messages before the begin of their topic."""
+        found = batch.runs_by_queue()
+        for identity in [one for one in found if one[0] in self._topic_begins]:
+            begin = self._topic_begins[identity[0]]
+            found[identity] = [run for one in found[identity] if (run := one.since(begin))]
+            if not found[identity]:
+                del found[identity]
+        return found
 
     @abstractmethod
     def _open(self, key: QueueKey) -> Queue:

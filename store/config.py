@@ -121,6 +121,9 @@ class StoreSettings:
     """Check the CRC of every body; a message with a wrong one gets no entry."""
     index_tags: bool = False
     """Index tags too, as RocketMQ 5.5 does and 5.3 does not."""
+    topic_begins: Mapping[str, int] = field(default_factory=dict)
+    """Topic -> physical offset before which its messages get no units, because its offsets begin
+    again there (``reput rebuild --topic TOPIC --from OFFSET``)."""
     stated: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Field -> value, for fields that the property file states."""
 

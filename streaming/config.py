@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ class DispatcherConfig:
     indexFileWriteEnable do."""
     index_tags: bool | None = None
     """Index tags too, as RocketMQ 5.5 does and 5.3 does not."""
+    topic_begins: Mapping[str, int] | None = None
+    """Topic -> physical offset before which its messages get no units."""
     retention: bool = False
     """Remove queue files whose messages the log has lost, as a broker does."""
     broker_conf: Path | None = None
@@ -79,6 +82,7 @@ class DispatcherConfig:
             "message_index_enable": self.index,
             "index_file_write_enable": self.index or None,
             "index_tags": self.index_tags,
+            "topic_begins": self.topic_begins,
         }
 
     def given_settings(self) -> StoreSettings:

@@ -120,6 +120,8 @@ class Indexes:
                 ext_file_size=settings.mapped_file_size_consume_queue_ext
                 if settings.enable_consume_queue_ext
                 else None,
+                log_min_offset=lambda: log.min_offset,
+                topic_begins=settings.topic_begins,
             ),
             BatchConsumeQueueWriter(
                 output,
@@ -127,5 +129,7 @@ class Indexes:
                 ledger,
                 durable_end=durable_end,
                 count_units=partial(count_units, log),
+                log_min_offset=lambda: log.min_offset,
+                topic_begins=settings.topic_begins,
             ),
         ]

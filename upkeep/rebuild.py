@@ -36,6 +36,7 @@ from store.queue.topics import check_topics
 from store.state.built import FILE_NAME as BUILD_RECORD
 from store.state.built import read_build_record, record_build, settings_of
 from store.state.ledger import FILE_NAME as LEDGER
+from store.state.ledger import escaped, read_entries
 from store.state.storecheckpoint import StoreCheckpoint
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
@@ -149,6 +150,8 @@ def rebuild(
         # an index that stays may lag the new queues, and where it begins is in the watermark
         index_stays = settings.builds_index and INDEX_DIRECTORY not in parts
         parts += _positions(config, built, is_whole=found <= {*parts}, index_stays=index_stays)
+        if topics is not None:
+            parts += _ledger(config, built, topics)
         return Rebuilt(progress, comparison, swap_in(output, parts), begin)
 
 
@@ -165,6 +168,29 @@ def _positions(
     if is_ours and read_build_record(built) != read_build_record(config.output):
         return (f"{STATE_DIRECTORY}/{BUILD_RECORD}",)
     return ()
+
+
+def _ledger(config: DispatcherConfig, built: Path, topics: Collection[str]) -> Sequence[str]:
+    """Return the ledger if it changes: its lines of the topics give way to those of the build."""
+    watermark = read_watermark(config.state_directory)
+    if watermark is None:
+        return ()
+    names = {escaped(topic.encode()) for topic in topics}
+    before = list(read_entries(config.state_directory))
+    new = [
+        entry
+        for entry in read_entries(built / STATE_DIRECTORY)
+        if entry is not None
+        and entry.topic in names
+        and entry.end_physical_offset <= watermark.end_offset
+    ]
+    if None in before or {e for e in before if e is not None and e.topic in names} == {*new}:
+        # a damaged line stays as evidence, with all others
+        return ()
+    kept = [entry for entry in before if entry is not None and entry.topic not in names]
+    lines = "".join(entry.to_json() + "\n" for entry in [*kept, *new])
+    fsops.replace_file(built / STATE_DIRECTORY / LEDGER, lines.encode())
+    return (f"{STATE_DIRECTORY}/{LEDGER}",)
 
 
 def _copy_sealed(
@@ -286,6 +312,7 @@ def _aside(config: DispatcherConfig, built: Path) -> DispatcherConfig:
         config, output=built, once=True, checkpoint=None, adopt=False, replay_from=None,
         store_id=found.store_id if found else None, followers=(), on_queue_gap=None,
         verify_crc=None, index=None, index_tags=None, mapped_file_size_consume_queue=None,
+        topic_begins=None,
     )  # fmt: skip
 
 

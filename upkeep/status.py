@@ -21,7 +21,14 @@ from store.log.record import Record
 from store.queue.topics import check_topics
 from store.queue.view import QueueView, list_all_queues, open_view
 from store.state.brokerlock import broker_pid
-from store.state.ledger import QUEUE_OFFSET_GAP, LedgerCount, read_counts
+from store.state.ledger import (
+    QUEUE_OFFSET_GAP,
+    QUEUE_OFFSET_SEEN_BEFORE,
+    LedgerCount,
+    RepeatedQueue,
+    read_counts,
+    read_repeats,
+)
 from store.state.output import watermark_of_output
 from store.state.watermark import Watermark
 
@@ -85,6 +92,8 @@ class OutputStatus:
     """Ranges that got no entry, by reason."""
     gaps: int
     """Number of places where queue offsets jump."""
+    repeated: tuple[RepeatedQueue, ...]
+    """Queues with messages in no queue, because their offsets began again in the log."""
     queues: tuple[QueueStatus, ...]
     followers: tuple[FollowerStatus, ...]
 
@@ -119,6 +128,9 @@ def read_status(
         broker_pid(output),
         tuple(count for count in ledger if count.reason != QUEUE_OFFSET_GAP),
         sum(count.ranges for count in ledger if count.reason == QUEUE_OFFSET_GAP),
+        read_repeats(output / STATE_DIRECTORY)
+        if any(count.reason == QUEUE_OFFSET_SEEN_BEFORE for count in ledger)
+        else (),
         tuple(queues), follower_statuses(output, log_end),
     )  # fmt: skip
     log.close()

@@ -14,6 +14,7 @@ from reput.cli import options, render, severalstores, tables
 from reput.cli.comparison import comparison_lines, print_differences
 from store.errors import UsageError
 from store.index.indexfile import INDEX_DIRECTORY
+from store.state.built import topic_begins
 from streaming.config import DispatcherConfig
 from streaming.jvm import started
 from upkeep.compare import DIRECTORY_KINDS
@@ -37,6 +38,16 @@ def rebuild(
         list[str] | None,
         options.value(
             "TOPIC", "Replace only the queues of this topic; may be repeated.", "--topic", "-t"
+        ),
+    ] = None,
+    since: Annotated[
+        int | None,
+        options.value(
+            "OFFSET",
+            "With `--topic`: messages of the topic before this physical offset get no units, now "
+            "and later; for a topic that was deleted and made again. 0 takes all of them again.",
+            "--from",
+            min=0,
         ),
     ] = None,
     only: options.Only = None,
@@ -80,7 +91,9 @@ def rebuild(
     several = severalstores.several_stores(store, stores, outputs)
     if several is not None:
         conf = dispatcher["broker_conf"]
-        several.refuse({"output": output, "topic": topic, "broker_conf": conf})
+        several.refuse({"output": output, "topic": topic, "from": since, "broker_conf": conf})
+    if since is not None and not topic:
+        raise UsageError("--from is for the queues of single topics; name them with --topic")
     root = store or Path()
     roots = {root: output or root} if several is None else several.find()
     if drop_old:
@@ -90,6 +103,9 @@ def rebuild(
     # an index that is asked for by name is built from now on
     index = True if only is not None and INDEX_DIRECTORY in kinds else None
     given = {"index": index, **flags, **dispatcher}
+    if since is not None:
+        begins = topic_begins(roots[root]) | dict.fromkeys(topic or (), since)
+        given["topic_begins"] = {name: offset for name, offset in begins.items() if offset}
     configs = {root: DispatcherConfig(root, place, **given) for root, place in roots.items()}
     choice = {"kinds": kinds, "topics": topic, "dry_run": dry_run, "sealed": sealed}
     if several is None:

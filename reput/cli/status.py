@@ -32,6 +32,10 @@ class _Look:
     """A line for each store that cannot be read."""
 
 
+SHOWN_REPEATS = 10
+"""Queues whose offsets began again that get a line."""
+
+
 def status(
     store: severalstores.OneStore = None,
     output: options.ReadOutput = None,
@@ -151,6 +155,16 @@ def _show(found: OutputStatus, topics: Sequence[str] | None) -> None:
     }
     for name, text in lines.items():
         tables.print_line(f"{name:11} {text}")
+    for one in found.repeated[:SHOWN_REPEATS]:
+        tables.print_line(
+            f"begin again topic {one.topic} queue {one.queue_id}: "
+            f"{tables.counted(one.messages, 'message')} from physical offset "
+            f"{one.first_physical_offset} on are in no queue; reput rebuild --topic TOPIC --from "
+            "OFFSET gives it to them"
+        )
+    if len(found.repeated) > SHOWN_REPEATS:
+        more = tables.counted(len(found.repeated) - SHOWN_REPEATS, "queue")
+        tables.print_line(f"begin again {more} more; --json lists them")
     for follower in found.followers:
         tables.print_fields(f"follower {follower.name}", _follower_fields(follower))
     if not found.queues:

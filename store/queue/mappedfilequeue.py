@@ -100,6 +100,14 @@ class MappedFileQueue:
             raise
         return unsynced
 
+    def remove_all(self) -> None:
+        """Remove every file, oldest first, each durably before the next one: what a power cut
+        leaves has no hole."""
+        for path in [*self.empty, *map(self.path, self.starts)]:
+            fsops.unlink(path)
+            fsops.sync_directory(self.directory)
+        self.starts, self.empty = [], []
+
     def clear_from(self, end: int) -> None:
         """Cut durably at byte ``end``: later files and empty ones are removed, later bytes
         zeroed."""

@@ -119,6 +119,24 @@ class Run:
     def __len__(self) -> int:
         return len(self.units)
 
+    def since(self, physical_offset: int) -> Run | None:
+        """The messages at or beyond a physical offset; None without one."""
+        first = int(np.searchsorted(self.units["offset"], physical_offset))
+        if first == 0 or first == len(self):
+            return self if len(self) and first == 0 else None
+        rest, offsets = self.units[first:], self.queue_offsets
+        return replace(
+            self,
+            units=rest,
+            first_physical_offset=int(rest["offset"][0]),
+            first_queue_offset=self.first_queue_offset + first
+            if offsets is None
+            else int(offsets[first]),
+            queue_offsets=None if offsets is None else offsets[first:],
+            details=None if self.details is None else self.details[first:],
+            bit_maps=None if self.bit_maps is None else self.bit_maps[first:],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:

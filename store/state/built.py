@@ -85,6 +85,8 @@ SETTINGS = (
     BuildSetting("max_hash_slot_num", _INDEX),
     BuildSetting("max_index_num", _INDEX),
     BuildSetting("verify_crc", _EVERYTHING, "--verify-crc"),
+    # the queues of a topic are rebuilt where its begin changes
+    BuildSetting("topic_begins", _QUEUES + _EXT + _BATCH, "--from", may_change=True),
     # a broker uses other levels after a restart
     BuildSetting("message_delay_levels_ms", _QUEUES + _EXT + _BATCH, may_change=True),
 )  # fmt: skip
@@ -252,6 +254,12 @@ def record_build(output: Path, settings: StoreSettings) -> None:
         )  # fmt: skip
     fsops.make_directories(output / STATE_DIRECTORY, output)
     fsops.replace_file(output / STATE_DIRECTORY / FILE_NAME, record.to_json())
+
+
+def topic_begins(output: Path) -> dict[str, int]:
+    """Topic -> physical offset before which its messages have no units. Raises StoreError."""
+    record = read_build_record(output)
+    return {} if record is None else dict(record.settings.get("topic_begins", {}))
 
 
 def built_fields(output: Path) -> dict[str, Any]:

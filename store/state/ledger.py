@@ -20,6 +20,8 @@ from store import fsops, jsontext
 FILE_NAME = "quarantine.jsonl"
 QUEUE_OFFSET_GAP = "queue_offset_gap"
 """The reason of an entry that is no quarantine: the messages after a gap are dispatched."""
+QUEUE_OFFSET_SEEN_BEFORE = "queue_offset_seen_before"
+"""The reason of a message whose queue offset its queue has already: RocketMQ drops it."""
 DAMAGED_RECORD = "damaged_record"
 """The reason of a record that consumers did not get: it has a unit, but not its bytes."""
 DAMAGED_LINE = "damaged_line"
@@ -82,6 +84,27 @@ def read_entries(directory: Path) -> Iterator[LedgerEntry | None]:
     if path.exists():
         with path.open("rb") as lines:
             yield from map(read_entry, lines)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedQueue:
+    """A queue with messages that were dropped because their queue offsets were seen before."""
+
+    topic: str
+    """Escaped."""
+    queue_id: int
+    messages: int
+    first_physical_offset: int
+
+
+def read_repeats(directory: Path) -> tuple[RepeatedQueue, ...]:
+    """The queues of the ledger below ``directory`` in which offsets began again, sorted."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for entry in read_entries(directory):
+        if entry is not None and entry.reason == QUEUE_OFFSET_SEEN_BEFORE:
+            key = (entry.topic or "", entry.queue_id or 0)
+            found.setdefault(key, []).append(entry.physical_offset)
+    return tuple(RepeatedQueue(*key, len(found[key]), min(found[key])) for key in sorted(found))
 
 
 def read_counts(directory: Path) -> tuple[LedgerCount, ...]:

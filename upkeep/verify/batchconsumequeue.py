@@ -3,6 +3,7 @@ queue offset."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +58,9 @@ class BatchConsumeQueueVerifier(QueueVerifier[ComparedBatchQueue]):
         file_size: int,
         ledger: Ledger,
         log: LogRange,
+        topic_begins: Mapping[str, int] | None = None,
     ) -> None:
-        """``ledger`` is only read.
+        """``ledger`` is only read; ``topic_begins`` as for the writer.
 
         Raises QueueFileError where no file has ``file_size`` bytes, UsageError where none can.
         """
@@ -69,6 +71,7 @@ class BatchConsumeQueueVerifier(QueueVerifier[ComparedBatchQueue]):
             ledger,
             durable_end=None,
             count_units=lambda *_: None,
+            topic_begins=topic_begins,
             open_files=self._take,
         )
 

@@ -3,7 +3,7 @@ cut without the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -153,12 +153,13 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
         ext_file_size: int | None = None,
         ext_is_on: bool = False,
         bit_maps: bool = False,
+        topic_begins: Mapping[str, int] | None = None,
     ) -> None:
         """``ledger`` is only read; ``on_queue_gap`` is the setting with which the queues were
         built; ``queue_offset_at`` reads the offset in a queue of the record at (physical offset,
         size); ``ext_file_size`` is None where there is no ext, otherwise runs need details;
         ``ext_is_on`` says whether the ext is still built; ``bit_maps`` says whether runs have those
-        that ext units must have.
+        that ext units must have. ``topic_begins`` as for the writer.
 
         Raises QueueFileError where no file has ``file_size`` bytes, which is not damage.
         """
@@ -175,6 +176,7 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
             queue_offset_at=queue_offset_at,
             count_units=lambda *_: None,
             on_queue_gap=on_queue_gap,
+            topic_begins=topic_begins,
             open_files=self._take,
             open_ext=_ext_of,
         )

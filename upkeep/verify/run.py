@@ -249,12 +249,14 @@ class _Pass:
             queue_offset_at=partial(unit_queue_offset, log, settings.enable_lmq),
             ext_is_on=settings.enable_consume_queue_ext, bit_maps=self._bit_maps,
             ext_file_size=settings.mapped_file_size_consume_queue_ext if has_ext else None,
+            topic_begins=settings.topic_begins,
         )  # fmt: skip
         self._batch_queues = None
         if self._batch_topics or (output / BATCH_CONSUME_QUEUE_DIRECTORY).is_dir():
             self._batch_queues = BatchConsumeQueueVerifier(
-                output, settings.mapper_file_size_batch_consume_queue, self._ledger, read
-            )
+                output, settings.mapper_file_size_batch_consume_queue, self._ledger, read,
+                settings.topic_begins,
+            )  # fmt: skip
         layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
         self._index = None
         if settings.builds_index:

@@ -1,0 +1,243 @@
+"""Queue offsets that begin again: after retention, and where a topic was deleted and made again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import shutil
+import struct
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from store.errors import StoreError
+from store.state.built import topic_begins
+from store.state.ledger import RepeatedQueue
+from streaming.config import DispatcherConfig
+from streaming.progress import Progress
+from tests.support.derived_output import DerivedOutput
+from tests.support.faults import Faults
+from tests.support.golden import tree
+from tests.support.sparkless import dispatch
+from tests.support.wire import PlainLog, file_name
+from upkeep.rebuild import rebuild
+from upkeep.status import read_status
+
+LOG_FILE_SIZE, QUEUE_FILE_SIZE = 1 << 12, 200
+CONF = (
+    f"mappedFileSizeCommitLog={LOG_FILE_SIZE}\nmappedFileSizeConsumeQueue={QUEUE_FILE_SIZE}\n"
+    "maxHashSlotNum=50\nmaxIndexNum=400\n"
+)
+
+
+class Site:
+    """A store that is written by hand, an output that follows it, and fresh outputs."""
+
+    def __init__(self, directory: Path, conf: str = "") -> None:
+        self.directory = directory
+        self.plain = PlainLog(LOG_FILE_SIZE)
+        self.output = DerivedOutput(directory / "store", directory / "output")
+        self.output.store.mkdir()
+        (self.output.store / "broker.conf").write_text(CONF + conf)
+        self._fresh = 0
+        self.offsets: list[tuple[int, int]] = []
+        """(queue offset, physical offset) of each message of Orders."""
+
+    def put(self, topic: str, queue_offsets: range) -> None:
+        for queue_offset in queue_offsets:
+            at = self.plain.append(
+                topic=topic.encode(), queue_id=0, queue_offset=queue_offset, body=b"x" * 40,
+                properties=b"KEYS\x01k\x02TAGS\x01t\x02",
+                store_timestamp=1_000_000 + self.plain.end,
+            )  # fmt: skip
+            if topic == "Orders":
+                self.offsets.append((queue_offset, at))
+
+    def write(self) -> None:
+        """The log as it is, without the files that retention took."""
+        directory = self.output.store / "commitlog"
+        gone = {file_name(at) for at in range(0, self.first, LOG_FILE_SIZE)}
+        self.plain.write(directory)
+        for name in gone:
+            (directory / name).unlink(missing_ok=True)
+
+    first = 0
+    """Where the log begins."""
+
+    def expire(self, physical_offset: int) -> None:
+        """Remove all log files before the one that holds an offset."""
+        self.first = physical_offset - physical_offset % LOG_FILE_SIZE
+        self.write()
+
+    def fresh(self) -> DerivedOutput:
+        """Another output, built from the log as it is now."""
+        self._fresh += 1
+        found = DerivedOutput(self.output.store, self.directory / f"fresh-{self._fresh}")
+        found.start()
+        return found
+
+    def queue(self, output: DerivedOutput | None = None) -> dict[str, bytes]:
+        root = (output or self.output).root
+        return {
+            kind + name: data
+            for kind in ("consumequeue/", "consumequeue_ext/", "batchconsumequeue/")
+            for name, data in tree(root / kind).items()
+            if name.startswith("Orders")
+        }
+
+
+def units(site: Site) -> list[int]:
+    """Physical offset at each place of the queue; 0 for a blank."""
+    found = b"".join(
+        site.queue()[name] for name in sorted(site.queue()) if name.startswith("consumequeue/")
+    )
+    return [offset for offset, size, _ in struct.iter_unpack(">qiq", found) if size]
+
+
+def followed(directory: Path, conf: str = "") -> Site:
+    """Orders 0..99 dispatched, then taken by retention with what lies beside them."""
+    site = Site(directory, conf)
+    site.put("Orders", range(100))
+    site.put("Other", range(300))
+    site.write()
+    site.output.start()
+    site.expire(site.plain.end - 1)
+    return site
+
+
+EXT = "enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=1000\n"
+
+
+@pytest.mark.parametrize("conf", ["", EXT], ids=["queue", "ext"])
+@pytest.mark.parametrize("first", [0, 30])
+@pytest.mark.parametrize("batches", [1, 5])
+def test_a_queue_of_which_the_log_has_nothing_begins_anew(
+    tmp_path: Path, conf: str, first: int, batches: int
+) -> None:
+    """An output that followed equals its own rebuild from the same log, and a restart and a replay
+    change nothing."""
+    site = followed(tmp_path, conf)
+    start = site.plain.end
+    site.put("Orders", range(first, 50))
+    site.write()
+    cuts = [at for _, at in site.offsets[100 :: -(-(50 - first) // batches)]]
+    dispatch(DispatcherConfig(site.output.store, site.output.root, once=True), cuts)
+    wanted = site.queue(site.fresh())
+    assert len(units(site)) - first * (first > 0) == 50 - first or first
+    assert site.queue() == wanted
+    assert [at for at in units(site) if at >= start] == [at for _, at in site.offsets[100:]]
+    site.output.start(replay_from="earliest")
+    assert site.queue() == wanted
+    assert site.output.verify().differences == ()
+    site.put("Orders", range(50, 60))
+    site.write()
+    site.output.start()
+    assert site.queue() == site.queue(site.fresh())
+
+
+def test_a_queue_begins_anew_whatever_happens_meanwhile(tmp_path: Path, seed: int) -> None:
+    """A write, removal or sync of the run fails; the next run ends as if none had."""
+    rng = random.Random(seed)
+    site = followed(tmp_path, EXT)
+    site.put("Orders", range(20))
+    site.write()
+    wanted = site.queue(site.fresh())
+    before = tmp_path / "before"
+    site.output.keep(before)
+    with Faults(site.output.root, 0, "EIO") as calls:
+        site.output.start()
+    removals = [n for n, (name, path) in enumerate(calls.made, 1) if name == "unlink"]
+    assert len(removals) > 10
+    failures = 0
+    for number in {*removals[::4], *rng.sample(range(1, calls.count), 15)}:
+        shutil.rmtree(site.output.root)
+        shutil.copytree(before, site.output.root)
+        with Faults(site.output.root, number, "EIO") as fault, suppress(StoreError):
+            site.output.start()
+            failures -= 1
+        failures += 1
+        site.output.start()
+        assert site.queue() == wanted, (fault.call, fault.path)
+        assert site.output.verify().differences == (), (fault.call, fault.path)
+    assert failures > 10
+
+
+@pytest.mark.parametrize("first", [0, 100], ids=["anew", "on"])
+def test_a_batch_queue_of_which_the_log_has_nothing_begins_anew(tmp_path: Path, first: int) -> None:
+    """It equals a fresh one; without a step back of its offsets it goes on after the earlier
+    units."""
+    site = Site(tmp_path)
+    (site.output.store / "config").mkdir()
+    attributes = {"topicConfigTable": {"Orders": {"attributes": {"queue.type": "BatchCQ"}}}}
+    (site.output.store / "config" / "topics.json").write_text(json.dumps(attributes))
+    site.put("Orders", range(100))
+    site.put("Other", range(300))
+    site.write()
+    site.output.start()
+    site.expire(site.plain.end - 1)
+    site.put("Orders", range(first, first + 30))
+    site.write()
+    site.output.start()
+    assert (site.queue() == site.queue(site.fresh())) is (first == 0)
+    assert site.output.verify().differences == ()
+
+
+def sparkless(
+    config: DispatcherConfig, _stop: threading.Event, _show: object, _jvm: object
+) -> Progress:
+    dispatch(config)
+    return Progress()
+
+
+def test_offsets_that_begin_again_in_the_log_are_dropped_aloud(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic that was deleted and made again: RocketMQ appends offset 0 and drops the others. One
+    line for each queue says so, with the command that gives the queue to the new messages; what it
+    builds stays so for verify, a replay, later messages, and a rebuild."""
+    caplog.set_level(logging.WARNING, "reput")
+    site = Site(tmp_path)
+    site.put("Orders", range(40))
+    site.put("Other", range(20))
+    site.write()
+    site.output.start()
+    site.put("Orders", range(30))
+    site.write()
+    caplog.clear()
+    site.output.start()
+    begin = site.offsets[40][1]
+    (line,) = [line for line in caplog.messages if "begin again" in line]
+    assert "topic=Orders queue=0 messages=29 from physical offset" in line
+    assert f"reput rebuild --topic Orders --from {begin}" in line
+    assert units(site) == [at for _, at in site.offsets[:41]]
+    status = read_status(site.output.settings(), site.output.root)
+    assert status.repeated == (RepeatedQueue("Orders", 0, 29, site.offsets[41][1]),)
+    before = tree(site.output.root / "consumequeue" / "Other")
+
+    begins = topic_begins(site.output.root) | {"Orders": begin}
+    config = DispatcherConfig(site.output.store, site.output.root, topic_begins=begins)
+    rebuild(config, threading.Event(), build=sparkless, topics=["Orders"])
+    new = [at for _, at in site.offsets[40:]]
+    assert units(site) == new
+    assert read_status(site.output.settings(), site.output.root).repeated == ()
+    assert site.output.verify().differences == ()
+    site.output.start(replay_from="earliest")
+    assert units(site) == new
+    site.put("Orders", range(30, 45))
+    site.write()
+    site.output.start()
+    new = [at for _, at in site.offsets[40:]]
+    assert units(site) == new
+    assert site.output.verify().differences == ()
+    rebuild(
+        DispatcherConfig(site.output.store, site.output.root), threading.Event(), build=sparkless
+    )
+    assert units(site) == new
+    assert tree(site.output.root / "consumequeue" / "Other") == before
+    # a begin of 0 takes all of them again
+    config = DispatcherConfig(site.output.store, site.output.root, topic_begins={})
+    rebuild(config, threading.Event(), build=sparkless, topics=["Orders"])
+    assert units(site) == [at for _, at in site.offsets[:41]] + [at for _, at in site.offsets[81:]]
