@@ -20,7 +20,7 @@ from checkpoints.agreement import what_differs
 from checkpoints.reconcile import Plan
 from checkpoints.watermark import WatermarkFile
 from store import fsops
-from store.config import StoreSettings
+from store.config import OnQueueGap, StoreSettings
 from store.errors import CommitLogError, CorruptRecordError, StoreError, UsageError
 from store.log.commitlog import CommitLog
 from store.log.cursor import BadRange
@@ -32,6 +32,7 @@ from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter, Run
 from store.runs.spool import empty_spool
 from store.state.built import record_build
 from store.state.ledger import Ledger, LedgerEntry
+from store.state.movedpositions import moved_queues, warn_of_moved
 from store.state.output import fingerprint
 from store.state.storecheckpoint import (
     StoreCheckpoint,
@@ -99,6 +100,8 @@ class Committer:
         self._store_checkpoint = _StoreCheckpointFile(config.output, indexes.settings)
         self._writers: Sequence[IndexWriter] = ()
         """Opened by ``take_over``, because the position decides how they read their files."""
+        self._moved: set[tuple[str | None, int | None]] = set()
+        """Queues whose positions were said to have moved."""
         self._retention_due = 0.0
         self._retained_from = 0
         self._is_retention_held = False
@@ -204,6 +207,8 @@ class Committer:
                 counts.add(writer.write(batch))
             with stage("sync").measured():
                 writer.sync()
+        if counts.gaps:
+            self._warn_of_moved()
         with stage("ledger").measured():
             self._ledger.sync()
         if batch.end > current.end_offset:
@@ -228,6 +233,19 @@ class Committer:
         self._store_checkpoint.write(current, self._writers, only_if_due=True)
         self._expire()
         return counts
+
+    def _warn_of_moved(self) -> None:
+        """Say once in a run which queues' positions no longer equal queue offsets."""
+        if self._indexes.settings.on_queue_gap is OnQueueGap.BLANK:
+            return
+        gaps = [
+            entry
+            for entry in self._ledger.added
+            if (entry.topic, entry.queue_id) not in self._moved
+        ]
+        moved = moved_queues(gaps, (self._config.store, self._config.output))
+        self._moved |= {(queue.topic, queue.queue_id) for queue in moved}
+        warn_of_moved(moved)
 
     def _check_log(self) -> None:
         """Raises CommitLogError where the last record below the watermark has changed: the units

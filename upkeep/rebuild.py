@@ -27,7 +27,7 @@ from checkpoints.swap import (
 )
 from checkpoints.watermark import WatermarkFile
 from store import fsops
-from store.config import StoreSettings
+from store.config import OnQueueGap, StoreSettings
 from store.errors import NoSpaceError, StoreError, UsageError
 from store.index.indexfile import INDEX_DIRECTORY, IndexLayout
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
@@ -37,6 +37,7 @@ from store.state.built import FILE_NAME as BUILD_RECORD
 from store.state.built import read_build_record, record_build, settings_of
 from store.state.ledger import FILE_NAME as LEDGER
 from store.state.ledger import escaped, read_entries
+from store.state.movedpositions import MovedQueue, moved_queues
 from store.state.storecheckpoint import StoreCheckpoint
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
@@ -82,6 +83,8 @@ class Rebuilt:
     """Paths of the parts that were replaced; empty for a dry run, and where there were none."""
     seal_end: int | None = None
     """The offset before which nothing was dispatched, but copied; None without a seal."""
+    moved: tuple[MovedQueue, ...] = ()
+    """Queues of what was built whose positions no longer equal queue offsets."""
 
 
 def rebuild(
@@ -143,16 +146,17 @@ def rebuild(
         except BaseException:
             clear_aside(output)
             raise
+        moved = _moved(config, settings, built, topics)
         if dry_run:
             clear_aside(output)
-            return Rebuilt(progress, comparison, [], begin)
+            return Rebuilt(progress, comparison, [], begin, moved)
         parts = [part for part in parts if part.partition("/")[0] in written]
         # an index that stays may lag the new queues, and where it begins is in the watermark
         index_stays = settings.builds_index and INDEX_DIRECTORY not in parts
         parts += _positions(config, built, is_whole=found <= {*parts}, index_stays=index_stays)
         if topics is not None:
             parts += _ledger(config, built, topics)
-        return Rebuilt(progress, comparison, swap_in(output, parts), begin)
+        return Rebuilt(progress, comparison, swap_in(output, parts), begin, moved)
 
 
 def _positions(
@@ -168,6 +172,17 @@ def _positions(
     if is_ours and read_build_record(built) != read_build_record(config.output):
         return (f"{STATE_DIRECTORY}/{BUILD_RECORD}",)
     return ()
+
+
+def _moved(
+    config: DispatcherConfig, settings: StoreSettings, built: Path, topics: Collection[str] | None
+) -> tuple[MovedQueue, ...]:
+    """Return the queues of ``topics``, or of all, in which gaps were closed up."""
+    if settings.on_queue_gap is OnQueueGap.BLANK:
+        return ()
+    names = None if topics is None else {escaped(topic.encode()) for topic in topics}
+    found = moved_queues(read_entries(built / STATE_DIRECTORY), (config.store, config.output))
+    return tuple(queue for queue in found if names is None or queue.topic in names)
 
 
 def _ledger(config: DispatcherConfig, built: Path, topics: Collection[str]) -> Sequence[str]:

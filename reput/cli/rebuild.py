@@ -15,6 +15,7 @@ from reput.cli.comparison import comparison_lines, print_differences
 from store.errors import UsageError
 from store.index.indexfile import INDEX_DIRECTORY
 from store.state.built import topic_begins
+from store.state.movedpositions import ADVICE
 from streaming.config import DispatcherConfig
 from streaming.jvm import started
 from upkeep.compare import DIRECTORY_KINDS
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
 
 DIFFERENT = 1
 SHOWN_DIFFERENCES = 10
+Since = Annotated[
+    int | None,
+    options.value(
+        "OFFSET",
+        "With `--topic`: messages of the topic before this physical offset get no units, now and "
+        "later; for a topic that was deleted and made again. 0 takes all of them again.",
+        "--from",
+        min=0,
+    ),
+]
 
 
 @options.with_options(flags=options.build_flags, dispatcher=options.dispatcher_settings)
@@ -40,16 +51,7 @@ def rebuild(
             "TOPIC", "Replace only the queues of this topic; may be repeated.", "--topic", "-t"
         ),
     ] = None,
-    since: Annotated[
-        int | None,
-        options.value(
-            "OFFSET",
-            "With `--topic`: messages of the topic before this physical offset get no units, now "
-            "and later; for a topic that was deleted and made again. 0 takes all of them again.",
-            "--from",
-            min=0,
-        ),
-    ] = None,
+    since: Since = None,
     only: options.Only = None,
     dry_run: Annotated[
         bool,
@@ -90,10 +92,8 @@ def rebuild(
     _check_flags(dry_run, drop_old, executors, sealed)
     several = severalstores.several_stores(store, stores, outputs)
     if several is not None:
-        conf = dispatcher["broker_conf"]
-        several.refuse({"output": output, "topic": topic, "from": since, "broker_conf": conf})
-    if since is not None and not topic:
-        raise UsageError("--from is for the queues of single topics; name them with --topic")
+        one = {"output": output, "topic": topic, "from": since}
+        several.refuse(one | {"broker_conf": dispatcher["broker_conf"]})
     root = store or Path()
     roots = {root: output or root} if several is None else several.find()
     if drop_old:
@@ -102,10 +102,7 @@ def rebuild(
     kinds = options.kinds_option(only, DIRECTORY_KINDS)
     # an index that is asked for by name is built from now on
     index = True if only is not None and INDEX_DIRECTORY in kinds else None
-    given = {"index": index, **flags, **dispatcher}
-    if since is not None:
-        begins = topic_begins(roots[root]) | dict.fromkeys(topic or (), since)
-        given["topic_begins"] = {name: offset for name, offset in begins.items() if offset}
+    given = {"index": index, **flags, **dispatcher, **_begins(roots[root], topic, since)}
     configs = {root: DispatcherConfig(root, place, **given) for root, place in roots.items()}
     choice = {"kinds": kinds, "topics": topic, "dry_run": dry_run, "sealed": sealed}
     if several is None:
@@ -113,6 +110,19 @@ def rebuild(
     else:
         found = _rebuild_all([*configs.values()], executors, choice)
         _show_all(found, dry_run, as_json)
+
+
+def _begins(
+    output: Path, topics: Sequence[str] | None, since: int | None
+) -> dict[str, Mapping[str, int]]:
+    """Return the field of where topics begin from now on; none where that stays. Raises
+    UsageError."""
+    if since is None:
+        return {}
+    if not topics:
+        raise UsageError("--from is for the queues of single topics; name them with --topic")
+    begins = topic_begins(output) | dict.fromkeys(topics, since)
+    return {"topic_begins": {name: offset for name, offset in begins.items() if offset}}
 
 
 def _check_flags(dry_run: bool, drop_old: bool, executors: bool, sealed: bool) -> None:
@@ -179,6 +189,7 @@ def _fields(done: Rebuilt, dry_run: bool) -> dict[str, Any]:
     found = done.comparison
     fields = {"equal": found.is_equal, **asdict(found), "kept": [str(p) for p in done.kept]}
     fields["seal_end"] = done.seal_end
+    fields["moved"] = [asdict(queue) for queue in done.moved]
     return {**done.progress.summary(), "replaced": not dry_run, **fields}
 
 
@@ -226,6 +237,11 @@ def _show(done: Rebuilt, root: Path, dry_run: bool, as_json: bool) -> None:
             )
         for line in comparison_lines(found):
             tables.print_line(line)
+        for queue in done.moved[:SHOWN_DIFFERENCES]:
+            tables.print_line(queue.line)
+        if done.moved:
+            more = len(done.moved) - SHOWN_DIFFERENCES
+            tables.print_line(f"{f'{more} queues more; ' if more > 0 else ''}{ADVICE}")
         messages = done.progress.summary()["messages"]
         copied = f", from {done.seal_end} on" if done.seal_end is not None else ""
         tables.print_line(f"{tables.counted(messages, 'message')} dispatched{copied}")

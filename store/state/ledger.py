@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -174,6 +174,11 @@ class Ledger:
         self._seen.add(entry.key)
         self._pending.append(entry)
         return True
+
+    @property
+    def added(self) -> Sequence[LedgerEntry]:
+        """The entries that the next ``sync`` appends."""
+        return self._pending
 
     def take_added(self) -> list[LedgerEntry]:
         """Return the added entries instead of appending them: the owner of the ledger will."""

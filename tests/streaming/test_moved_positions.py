@@ -1,0 +1,73 @@
+"""A message that damage has taken closes its queue up: that is said, with the groups concerned."""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from store.config import OnQueueGap
+from store.state.movedpositions import MovedQueue
+from streaming.config import DispatcherConfig
+from tests.streaming.test_begin_again import Site, sparkless, units
+from upkeep.rebuild import rebuild
+
+LOST = 7
+"""The message of Orders that is damaged."""
+
+
+def damaged(directory: Path) -> Site:
+    """Thirty messages, one of them damaged; of four groups, two have committed beyond it."""
+    site = Site(directory)
+    site.put("Orders", range(30))
+    at = site.offsets[LOST][1]
+    site.plain.put(at, struct.pack(">i", 0))
+    site.write()
+    (site.output.store / "config").mkdir()
+    committed = {"g1": 20, "g2": LOST, "g3": LOST + 1, "g4": 0}
+    table = {f"Orders@{group}": {"0": offset} for group, offset in committed.items()}
+    table["Other@g4"] = {"0": 100}
+    path = site.output.store / "config" / "consumerOffset.json"
+    path.write_text(json.dumps({"offsetTable": table}))
+    return site
+
+
+def test_a_queue_that_closes_up_is_named_and_blank_keeps_places(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a run, once; by a rebuild, as fields; the advised rebuild has each message at its
+    offset, and nothing to say."""
+    caplog.set_level(logging.WARNING, "reput")
+    site = damaged(tmp_path)
+    site.output.start()
+    at = site.offsets[LOST + 1][1]
+    wanted = MovedQueue("Orders", 0, LOST, LOST + 1, at, 2)
+    said = [line for line in caplog.messages if "no longer equal" in line]
+    assert said == [wanted.line]
+    assert "topic=Orders queue=0 position=7 queue_offset=8" in said[0]
+    assert said[0].endswith("groups_beyond=2")
+    assert len([line for line in caplog.messages if "--on-queue-gap blank" in line]) == 1
+    caplog.clear()
+    site.put("Orders", range(31, 33))
+    site.write()
+    site.output.start()
+    # another gap, in another run
+    assert [line for line in caplog.messages if "no longer equal" in line]
+
+    config = DispatcherConfig(site.output.store, site.output.root)
+    done = rebuild(config, threading.Event(), build=sparkless, dry_run=True)
+    assert done.moved == (wanted,)
+    caplog.clear()
+    config = DispatcherConfig(site.output.store, site.output.root, on_queue_gap=OnQueueGap.BLANK)
+    done = rebuild(config, threading.Event(), build=sparkless)
+    assert done.moved == ()
+    assert not any("no longer equal" in line for line in caplog.messages)
+    places = units(site)
+    offsets = dict(site.offsets)
+    assert [places[offset] for offset in offsets if offset != LOST] == [
+        physical for offset, physical in site.offsets if offset != LOST
+    ]
