@@ -32,6 +32,7 @@ def workloads(ram_path: Path) -> Iterator[Workloads]:
         ("long_cut", 0.1, 60),
         ("retention", 0.1, 60),
         ("expiry", 0.1, 60),
+        ("begun_anew", 0.1, 60),
         ("then_more", 0.1, 60),
         ("repair", 0.1, 50),
         ("rebuild", 0.0, 80),

@@ -49,7 +49,8 @@ from upkeep.expiry import Expiry
 
 NAMES = (
     "dispatch", "long_batch", "second_run", "many_queues", "followers", "cut_log", "long_cut",
-    "retention", "expiry", "then_more", "repair", "rebuild", "rewind", "crashed_rewind",
+    "retention", "expiry", "begun_anew", "then_more", "repair", "rebuild", "rewind",
+    "crashed_rewind",
 )  # fmt: skip
 """The methods of ``Workloads``."""
 
@@ -252,6 +253,23 @@ class Workloads(WorkBench):
         assert expired.files
         dispatch(self._config(log))
         yield Work("expiry", log, lay, run, resume, self.outcome, [self.outcome()])
+
+    def begun_anew(self) -> Iterator[Work]:
+        """The log has lost every message that has an entry but one, and queue offsets begin
+        again."""
+        log = self._grown("again", "retained", 40)
+        old = sorted(path.name for path in (log.root / "commitlog").iterdir())
+        log.begin_again()
+        whole = self._stores / "before" / log.root.name
+        shutil.copytree(log.root, whole)
+        log.grow(20)
+        for file in old:
+            (log.root / "commitlog" / file).unlink()
+        lay = self._begin_with(whole)
+        lay()
+        dispatch(self._config(log.root))
+        assert self.verify(log.root).differences == ()
+        yield self._work("begun anew", lay, log.root, log.root, self.outcome())
 
     def then_more(self) -> Iterator[Work]:
         """After either of them the next run has more messages, whatever was removed."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from pathlib import Path
 
-from tests.support.wire import PlainLog, file_name
+from tests.support.wire import BLANK_MAGIC, PlainLog, file_name
 
 FILE_SIZE = 4096
 SETTINGS = {
@@ -86,6 +87,19 @@ class GrownLog:
         """Lose all records but the first ones, as a broker that starts again sees to it."""
         self.plain.cut(self.plain.spans[kept - 1][1] if kept else 0)
         del self.queues[kept:]
+        self.write()
+
+    def begin_again(self) -> None:
+        """Go on in a new file, with a message of a queue of its own; all other queue offsets begin
+        again, as where a broker has removed the queues."""
+        room = FILE_SIZE - self.plain.end % FILE_SIZE
+        self.plain.put(self.plain.end, struct.pack(">iI", room, BLANK_MAGIC))
+        self.plain.end += room
+        self._now += 1000
+        self.plain.append(
+            topic=b"Other", queue_id=0, queue_offset=0, body=b"", store_timestamp=self._now
+        )
+        self.queues = [{} for _ in self.plain.spans]
         self.write()
 
     def tear(self, kept: int) -> None:
