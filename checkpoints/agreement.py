@@ -9,13 +9,19 @@ of consume queues (position, size, topic, queue, queue offset, tagsCode, and wit
 time), units of batch queues (the store time as well), and entries of the index (hashes of keys).
 In each file a binary search finds the first entry that disagrees, and the lowest of their physical
 offsets bounds the part that agrees. The cut is the end of the last record below it that has a unit.
+
+Entries that another writer built come without a watermark, and may have been copied at another
+moment than their log (``find_foreign_entries``). Their units are compared in the same way, but only
+a sound record in the place of a unit's message shows that the two disagree: a damaged one may have
+been sound when it was dispatched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +39,20 @@ from store.index.indexfile import (
 )
 from store.log import record
 from store.log.commitlog import CommitLog
-from store.log.record import Record
+from store.log.record import SCHEDULE_TOPIC, Record, Status
 from store.queue.batchconsumequeue import BatchConsumeQueueFiles, open_batch_queues
-from store.queue.consumequeue import QueueFiles, QueueKey, open_queues
+from store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey, open_queues
 from store.queue.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     ConsumeQueueExtFiles,
     is_ext_addr,
 )
-from store.queue.cut import whole_end
-from store.queue.placement import count_units, queue_offsets_of_any_setting
+from store.queue.cut import ends_by, whole_end
+from store.queue.placement import (
+    count_units,
+    is_inside_a_record,
+    queue_offsets_of_any_setting,
+)
 from store.state.output import fingerprint, is_same_log
 from store.state.watermark import Watermark
 
@@ -81,7 +91,9 @@ class Agreement:
     kept_units: int
     """Units up to ``end`` of messages that the log still has."""
     cut_units: int
-    """Units from ``end`` up to the watermark."""
+    """Units from ``end`` up to the watermark; of foreign queues, all of them."""
+    cut_index_entries: int = 0
+    """Index entries from ``end`` on; counted of a foreign index alone."""
 
 
 def what_differs(log: CommitLog, log_end: int | None, watermark: Watermark) -> str | None:
@@ -118,11 +130,53 @@ def find_agreement(
     where a part of the log may not be mounted.
     """
     log.check_mounted(f"{noticed}, and nothing is cut")
-    queues = list(_queues(log, log_end, watermark, built))
+    queues = _queues(log, log_end, watermark, built)
     bounds = [queue.first_offset_that_differs() for queue in queues]
     if built.index:
         bounds.append(_first_index_offset_that_differs(log, log_end, watermark, built))
     bound = min((offset for offset in bounds if offset is not None), default=log_end)
+    return _agreement(log, log_end, watermark, queues, bound, noticed)
+
+
+def find_foreign_entries(log: CommitLog, log_end: int, built: Built) -> Agreement | None:
+    """Search what another writer built for entries of messages that the log does not have: those
+    beyond its end, which a broker cuts at its start (``CommitLog.recoverNormally``,
+    ``ConsumeQueue.truncateDirtyLogicFiles``), and those in whose place it has others.
+
+    None where there is no such entry. Raises CommitLogError as ``find_agreement``.
+    """
+    noticed = "there are units of messages that the log does not have"
+    everything = Watermark("", log_end)
+    queues = _queues(log, log_end, everything, built, is_foreign=True)
+    bound = log_end
+    for queue in queues:
+        # a wrong unit costs a walk through its log file: only those of the first queue meet many
+        found = queue.first_offset_that_differs(bound)
+        bound = bound if found is None else min(bound, found)
+    if built.index:
+        found = _first_index_offset_that_differs(log, log_end, everything, built, is_foreign=True)
+        bound = bound if found is None else min(bound, found)
+    beyond = sum(queue.count_beyond() for queue in queues)
+    agreement = Agreement(log_end, -1, 0, 0, sum(map(len, queues)), 0)
+    if bound < log_end or (beyond and not agreement.kept_units):
+        log.check_mounted(f"{noticed}, and nothing is cut")
+        agreement = _agreement(log, log_end, everything, queues, bound, noticed)
+    index_entries = _count_index_entries(built, agreement.end) if built.index else 0
+    units = agreement.cut_units + beyond
+    if not units and not index_entries:
+        return None
+    return replace(agreement, cut_units=units, cut_index_entries=index_entries)
+
+
+def _agreement(
+    log: CommitLog,
+    log_end: int,
+    watermark: Watermark,
+    queues: Sequence[_Queue],
+    bound: int,
+    noticed: str,
+) -> Agreement:
+    """Return the end of the last record with a unit below ``bound``; raises CommitLogError."""
     counts = [queue.count_before(bound) for queue in queues]
     kept = sum(counts)
     cut = sum(len(queue) for queue in queues) - kept
@@ -171,9 +225,10 @@ class _Queue:
 
     def __init__(
         self, key: QueueKey, files: QueueFiles, log: CommitLog, log_end: int, watermark: Watermark,
-        built: Built,
+        built: Built, is_foreign: bool,
     ) -> None:  # fmt: skip
         self._key = key
+        self._is_foreign = is_foreign
         self._files = files
         self._log = log
         self._log_end = log_end
@@ -218,12 +273,22 @@ class _Queue:
             return False
         found = self._log.record_at(offset, size)
         if not isinstance(found, Record):
-            return False
+            return self._is_foreign and self._may_be_damaged(offset)
         if newest and found.store_timestamp > newest:
             return False
         return self._tells_the_same(unit, found) and self._is_queued(found, index)
 
+    def _may_be_damaged(self, offset: int) -> bool:
+        """Whether the message at ``offset`` may have been there and be damaged now, or be in a file
+        that is missing."""
+        found = self._log.record_starting_at(offset)
+        if isinstance(found, Record) or found.status is Status.BLANK:
+            return False
+        return not is_inside_a_record(self._log, offset)
+
     def _tells_the_same(self, unit: Any, found: Record) -> bool:
+        if self._is_foreign and found.topic == SCHEDULE_TOPIC:
+            return True  # its writer may have had another messageDelayLevel
         code, time = int(unit["tags_code"]), found.store_timestamp
         if isinstance(self._files, BatchConsumeQueueFiles):
             time = int(unit["store_time"])
@@ -244,11 +309,12 @@ class _Queue:
             return bool(without or with_lmq)
         return any(offset >= index or offset == 0 for offset in without + with_lmq)
 
-    def first_offset_that_differs(self) -> int | None:
+    def first_offset_that_differs(self, bound: int | None = None) -> int | None:
         """Return the physical offset of the first unit that disagrees with the log; None without
-        one."""
-        index = _first_from_end(self._begin, self._end, self._differs)
-        if index == self._end:
+        one among those of messages that end at or before ``bound``."""
+        end = self._end if bound is None else max(min(self._end, self._end_of(bound)), self._begin)
+        index = _first_from_end(self._begin, end, self._differs)
+        if index == end:
             return None
         # the fields of a damaged unit may hold any value
         before = self._files.last_unit(index * self._files.unit_size) or (0, 0)
@@ -259,6 +325,15 @@ class _Queue:
         if sum(self.last_of(len(self))) <= end_offset:
             return len(self)
         return max(self._end_of(end_offset) - self._begin, 0)
+
+    def count_beyond(self) -> int:
+        """Return how many units there are beyond the end, as a broker counts them that starts."""
+        units_of = partial(count_units, self._log, self._key)
+        if ends_by(self._files, self._log_end, units_of):
+            return 0
+        count = self._files.find_end(None) // self._files.unit_size - self._end
+        units = self._files.read(self._end, max(count, 0))
+        return int((units["size"] != PRE_BLANK_SIZE).sum())
 
     def last_of(self, count: int) -> tuple[int, int]:
         """Return (physical offset, size) of the last message of the first ``count`` units; (-1, 0)
@@ -282,17 +357,41 @@ class _Queue:
             step = min(step * 4, count) if step < count else 0
 
 
-def _queues(log: CommitLog, log_end: int, watermark: Watermark, built: Built) -> Iterator[_Queue]:
-    settings = built.settings
-    for key, files in open_queues(built.output, settings.mapped_file_size_consume_queue):
-        yield _Queue(key, files, log, log_end, watermark, built)
-    size = settings.mapper_file_size_batch_consume_queue
-    for key, batches in open_batch_queues(built.output, size):
-        yield _Queue(key, batches, log, log_end, watermark, built)
+def _queues(
+    log: CommitLog,
+    log_end: int,
+    watermark: Watermark,
+    built: Built,
+    *,
+    is_foreign: bool = False,
+) -> list[_Queue]:
+    settings, output = built.settings, built.output
+    found: Iterator[tuple[QueueKey, QueueFiles]] = chain(
+        open_queues(output, settings.mapped_file_size_consume_queue),
+        open_batch_queues(output, settings.mapper_file_size_batch_consume_queue),
+    )
+    return [_Queue(key, files, log, log_end, watermark, built, is_foreign) for key, files in found]
+
+
+def _count_index_entries(built: Built, end_offset: int) -> int:
+    """Count the entries of messages at and after ``end_offset``."""
+    layout = IndexLayout(built.settings.max_hash_slot_num, built.settings.max_index_num)
+    count = 0
+    for path in reversed(IndexFiles(built.output / INDEX_DIRECTORY, layout).paths()):
+
+        def entry(index: int, path: Path = path) -> IndexEntry:
+            return read_entry(path, layout, index)
+
+        end = _first(1, layout.max_index_num, lambda index: entry(index) == NEVER_WRITTEN)
+        first = _first(1, end, lambda index: entry(index).phy_offset >= end_offset)
+        count += end - first
+        if first > 1:
+            break
+    return count
 
 
 def _first_index_offset_that_differs(
-    log: CommitLog, log_end: int, watermark: Watermark, built: Built
+    log: CommitLog, log_end: int, watermark: Watermark, built: Built, *, is_foreign: bool = False
 ) -> int | None:
     """Return the physical offset of the first message whose index entries do not match its keys;
     None without one. A unique key tells apart messages that are otherwise alike."""
@@ -307,7 +406,9 @@ def _first_index_offset_that_differs(
         if offset < log.min_offset:
             return False
         found = log.record_starting_at(offset)
-        if not isinstance(found, Record) or offset + found.total_size > log_end:
+        if not isinstance(found, Record):
+            return not is_foreign
+        if offset + found.total_size > log_end:
             return True
         keys = index_keys(found, index_tags=True)
         return entry.key_hash not in map(index_key_hash, keys)

@@ -12,7 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoints import STATE_DIRECTORY, spark_checkpoint
-from checkpoints.agreement import Built, find_agreement, what_differs
+from checkpoints.agreement import (
+    Built,
+    find_agreement,
+    find_foreign_entries,
+    what_differs,
+)
 from checkpoints.spark_checkpoint import DamagedCheckpointError, SparkPosition
 from checkpoints.watermark import new_store_id
 from store.errors import CommitLogError, UsageError
@@ -34,12 +39,17 @@ class Plan:
     """The position to which Spark's checkpoint is rewound; None if the checkpoint is moved
     aside."""
     truncate_to: int | None
-    """The offset, below the watermark, at which the log was cut; everything derived from beyond it
-    must be cut too."""
+    """The offset at which the log was cut, below the watermark, or beyond which queues of another
+    writer hold what the log does not; everything derived from beyond it must be cut too."""
     lost: tuple[int, int] | None
     """The range [from, to) of the log that was removed and never dispatched."""
     notes: tuple[str, ...]
     """Lines for the log: each finding and the step taken for it."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether a range below the watermark was asked for again."""
+        return self.spark is None and self.start < self.watermark.end_offset
 
 
 def make_plan(
@@ -65,6 +75,14 @@ def make_plan(
     truncate_to, lost = None, None
     if found is None:
         notes.append(f"no watermark: starting at the log's first byte, {first}")
+        foreign = find_foreign_entries(log, log_end, built)
+        if foreign is not None:
+            truncate_to = foreign.end
+            notes.append(
+                f"the queues are newer than the log, or of another moment of it: cutting what they "
+                f"hold from physical offset {truncate_to} on, {foreign.cut_units} units and "
+                f"{foreign.cut_index_entries} index entries; {foreign.kept_units} units are kept"
+            )
     elif noticed := what_differs(log, log_end, found):
         agreement = find_agreement(log, log_end, found, built, noticed)
         truncate_to = agreement.end

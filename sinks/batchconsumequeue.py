@@ -31,6 +31,7 @@ from store.queue.batchconsumequeue import (
 from store.queue.consumequeue import QueueKey
 from store.queue.cut import cut_after
 from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
+from store.state.ends import EntryEnd
 from store.state.ledger import Ledger, escaped
 
 
@@ -43,6 +44,8 @@ class _Queue:
     """Byte position after the last unit."""
     max_msg_phy_offset: int
     """Physical offset of the last message with a unit; -1 without one."""
+    last_size: int
+    """Size of that message."""
 
 
 class BatchConsumeQueueWriter(QueueWriter[_Queue]):
@@ -123,7 +126,12 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         files = self._open_files(self.root / key.relative_path, file_size)
         end = files.find_end(self._durable_end)
         last = files.last_unit(end)
-        return _Queue(files, end, last[0] if last else -1)
+        return _Queue(files, end, *(last or (-1, 0)))
+
+    def _end_of(self, queue: _Queue) -> EntryEnd | None:
+        if queue.max_msg_phy_offset < 0:
+            return None
+        return EntryEnd(queue.end, queue.max_msg_phy_offset + queue.last_size)
 
     def _append(self, queue: _Queue, units: NDArray[np.void]) -> None:
         if not len(units):
@@ -135,6 +143,7 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         self._unsynced.add(queue.files.write(queue.end, data, self._output))
         queue.end += len(data)
         queue.max_msg_phy_offset = int(units["offset"][-1])
+        queue.last_size = int(units["size"][-1])
 
     def _begins_again(self, queue: _Queue, base_offset: int) -> bool:
         """Whether the log has lost every message of a queue, and its offsets begin again: a broker

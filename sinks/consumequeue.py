@@ -39,6 +39,7 @@ from store.queue.consumequeue import (
 )
 from store.queue.cut import cut_after
 from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
+from store.state.ends import EntryEnd
 from store.state.ledger import (
     QUEUE_OFFSET_GAP,
     QUEUE_OFFSET_SEEN_BEFORE,
@@ -177,6 +178,11 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         last = files.last_unit(end)
         ext = self._open_ext(self._output, key, self._ext_file_size, files, end)
         return _Queue(key, files, end, last[0] + last[1] if last else -1, ext)
+
+    def _end_of(self, queue: _Queue) -> EntryEnd | None:
+        if queue.max_physic_offset < 0:
+            return None
+        return EntryEnd(queue.end, queue.max_physic_offset)
 
     def _place(self, queue: _Queue, run: Run, first: int, last: int, progress: _Progress) -> None:
         """Place units [first, last) of a run, whose queue offsets increase by one.

@@ -7,6 +7,7 @@ left is named by no manifest and is removed with the epoch. Unit of work: one qu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from store import fsops
@@ -14,6 +15,7 @@ from store.errors import StoreError
 from store.queue.consumequeue import is_usual_topic
 from store.runs.dispatch import DispatchBatch, DispatchCounts
 from store.runs.manifest import QueueManifest, WrittenFile
+from store.state.ends import EntryEnd, EntryName
 from store.state.ledger import Ledger, escaped
 
 
@@ -66,6 +68,10 @@ class ExecutorQueues:
 
     def truncate(self, end_offset: int) -> None:
         """Do nothing: an output is cut when it is taken over, which is before queues come here."""
+
+    def ends(self) -> Iterator[tuple[EntryName, EntryEnd]]:
+        """Yield nothing: an output that executors build is observed from its files."""
+        return iter(())
 
     def close(self) -> None:
         """Do nothing: no file stays open."""

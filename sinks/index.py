@@ -11,7 +11,7 @@ RocketMQ deletes it together with its keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ from store.log.commitlog import CommitLog
 from store.log.cursor import records
 from store.log.record import Record
 from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexEntries
+from store.state.ends import EntryEnd, EntryName
 
 
 class IndexFileWriter:
@@ -135,6 +136,13 @@ class IndexFileWriter:
         if end_offset != self._cut_at:
             self._let_go()
             self._open(end_offset)
+
+    def ends(self) -> Iterator[tuple[EntryName, EntryEnd]]:
+        """Yield where the newest file ends, if it has an entry (``IndexWriter.ends``)."""
+        if self._last and self._last.header.index_count > 1:
+            header = self._last.header
+            name = EntryName(INDEX_DIRECTORY, self._last.path.name)
+            yield name, EntryEnd(header.index_count, header.end_phy_offset)
 
     def close(self) -> None:
         """Make the whole last file durable and close it. Raises SyncError."""

@@ -7,7 +7,7 @@ durable only after ``sync``, and the caller moves the watermark after that.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -16,6 +16,7 @@ import numpy as np
 from store.queue.consumequeue import QueueKey, is_usual_topic, topic_directory
 from store.queue.unsynced import UnsyncedFiles
 from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
+from store.state.ends import EntryEnd, EntryName
 from store.state.ledger import Ledger, LedgerEntry
 
 Queue = TypeVar("Queue")
@@ -56,6 +57,17 @@ class QueueWriter(ABC, Generic[Queue]):
     @abstractmethod
     def _open(self, key: QueueKey) -> Queue:
         """Read a queue from its files."""
+
+    @abstractmethod
+    def _end_of(self, queue: Queue) -> EntryEnd | None:
+        """Where a queue ends; None if it has no unit."""
+
+    def ends(self) -> Iterator[tuple[EntryName, EntryEnd]]:
+        """Yield where the queues end that were opened (``IndexWriter.ends``)."""
+        for (topic, queue_id), queue in self._queues.items():
+            end = None if queue is None else self._end_of(queue)
+            if end is not None:
+                yield EntryName(self.root.name, topic.decode(), queue_id), end
 
     def _queue(self, topic: bytes, queue_id: int) -> Queue | None:
         """The queue, read from its files at first use; None if its name is unusable."""

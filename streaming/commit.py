@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from checkpoints import STATE_DIRECTORY
-from checkpoints.agreement import what_differs
+from checkpoints.agreement import Built, what_differs
+from checkpoints.presence import EndsFile
 from checkpoints.reconcile import Plan
 from checkpoints.watermark import WatermarkFile
 from store import fsops
@@ -98,6 +99,7 @@ class Committer:
         self._ledger = Ledger(config.state_directory)
         self._watermark = WatermarkFile(config.state_directory)
         self._store_checkpoint = _StoreCheckpointFile(config.output, indexes.settings)
+        self._ends = EndsFile(Built(config.output, indexes.settings), log)
         self._writers: Sequence[IndexWriter] = ()
         """Opened by ``take_over``, because the position decides how they read their files."""
         self._moved: set[tuple[str | None, int | None]] = set()
@@ -128,6 +130,8 @@ class Committer:
                 writer.truncate(clear_from)
         if plan.lost is not None and current is not None:
             self._watermark.advance(replace(current, end_offset=plan.lost[1]))
+        if self._watermark.current is not None:
+            self._ends.open(self._watermark.current, is_new=not is_ours, replays=plan.replays)
         if plan.truncate_to is not None:
             self._store_checkpoint.write(self._watermark.current, self._writers, is_cut=True)
 
@@ -148,6 +152,11 @@ class Committer:
             # ones
             clear_from = position.end_offset
             logger.info("the last run was cut short: clearing what is beyond %d", clear_from)
+        current = self._watermark.current
+        is_lowered = current is not None and position.end_offset < current.end_offset
+        if is_lowered or plan.truncate_to is not None:
+            clear_from = position.end_offset if clear_from is None else clear_from
+            self._ends.forget()
         fsops.replace_file(self._config.abort_file, b"")
         index_begin, builds_index = position.index_begin, self._indexes.settings.builds_index
         if plan.lost is not None:
@@ -165,6 +174,8 @@ class Committer:
             # a known beginning stays, even where its files have disappeared since: their entries
             # then count as missing
             first_indexed = self._indexes.first_indexed(self._config.output)
+            if plan.truncate_to is not None and (first_indexed or 0) >= plan.truncate_to:
+                first_indexed = None
             first = plan.start if first_indexed is None else first_indexed
             if index_begin < 0 or (first_indexed is None and first < index_begin):
                 index_begin = first
@@ -225,6 +236,8 @@ class Committer:
             with stage("watermark").measured():
                 self._watermark.advance(current)
             self._measures.note_durable(stored)
+            if not self._indexes.on_executors:
+                self._ends.write(current, self._writers, only_if_due=True)
             self._followers.advance(batch.end)
             self._on_watermark(batch.runs)
         if self._measures.queues is not None:
@@ -308,7 +321,10 @@ class Committer:
         expired files yet. Raises OwnershipError, OutputError."""
         self._watermark.check_owned()
         self._expire()
-        self._store_checkpoint.write(self._watermark.current, self._writers)
+        current = self._watermark.current
+        self._store_checkpoint.write(current, self._writers)
+        if current is not None and not self._indexes.on_executors:
+            self._ends.write(current, self._writers)
         fsops.unlink(self._config.abort_file)
 
     def close(self) -> None:

@@ -6,16 +6,17 @@ It needs no Spark, so that a test starts on what a power cut has left exactly as
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from checkpoints import spark_checkpoint
 from checkpoints.agreement import Built
+from checkpoints.presence import find_loss
 from checkpoints.reconcile import Plan, make_plan
 from store.config import StoreSettings
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
-from store.state.watermark import read_watermark
+from store.state.watermark import Watermark, read_watermark
 from streaming.commit import Committer, check_queues_are_ours
 from streaming.config import DispatcherConfig
 from streaming.estimate import warn_of_little_space
@@ -57,9 +58,40 @@ def plan_start(
     plan = make_plan(
         log, log_end, found, config.spark_directory, built, replay_from, config.store_id
     )
+    if found is not None and plan.truncate_to is None:
+        plan = _with_everything_there(config, settings, log, log_end, found, plan)
     for note in plan.notes:
         logger.info("%s", note)
     return Start(indexes, log_end, plan)
+
+
+def _with_everything_there(
+    config: DispatcherConfig,
+    settings: StoreSettings,
+    log: CommitLog,
+    log_end: int,
+    found: Watermark,
+    plan: Plan,
+) -> Plan:
+    """Return the plan, if nothing is missing of what was built or a replay builds it again; where
+    no queue is left, a plan from the log's beginning (decision 0019). Raises StoreError where a
+    part is missing."""
+    built = Built(config.output, settings)
+    loss = find_loss(log, found, built)
+    if loss is None or (plan.replays and plan.start <= loss.remaining_end):
+        return plan
+    if not loss.is_everything:
+        raise loss.error(settings)
+    log.check_mounted("the queues are not built again")
+    first = log.min_offset
+    begin = first if settings.builds_index else found.index_begin
+    lowered = replace(found.moved_to(first), index_begin=min(begin, found.index_begin))
+    logger.warning(
+        "all queues of %s are gone, %d queues and index files in all: building them again from the "
+        "log's first byte, %d; followers wait at %d",
+        config.output, len(loss.names), first, found.end_offset,
+    )  # fmt: skip
+    return make_plan(log, log_end, lowered, config.spark_directory, built)
 
 
 def take_over(

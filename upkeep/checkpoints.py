@@ -17,6 +17,7 @@ from checkpoints.followers import read_follower_states
 from checkpoints.history import Batch, History, read_history
 from checkpoints.keptstate import KeptState, drop_kept, keep_state, list_kept
 from checkpoints.ownership import Ownership
+from checkpoints.presence import find_loss
 from checkpoints.reconcile import make_plan, watermark_of
 from checkpoints.rewind import Rewind, Target, plan_rewind
 from checkpoints.swap import finish_owned_swap
@@ -135,6 +136,8 @@ def check(settings: StoreSettings, output: Path, checkpoint: Path | None) -> Che
         log_end = LogTail(log).settled()
         if noticed := what_differs(log, log_end, watermark):
             problems.append(noticed)
+        elif loss := find_loss(log, watermark, Built(output, settings)):
+            problems.append(str(loss.error(settings)))
         try:
             plan = make_plan(log, log_end, watermark, spark, Built(output, settings))
             notes = list(plan.notes) or [f"goes on at {plan.start}"]
@@ -173,6 +176,9 @@ def rewind(
         watermark = watermark_of(log, log_end, built)
         if watermark is None:
             raise _no_watermark(output)
+        loss = find_loss(log, watermark, built)
+        if loss is not None:
+            raise loss.error(settings)
         found = plan_rewind(log, log_end, watermark, spark, built, target)
         history = read_history(spark, watermark.store_id)
         batches = tuple(one.batch_id for one in history.batches if one.end > found.offset)

@@ -35,6 +35,7 @@ from store.queue.mappedfilequeue import used_end
 from store.queue.topics import check_topics
 from store.state.built import FILE_NAME as BUILD_RECORD
 from store.state.built import read_build_record, record_build, settings_of
+from store.state.ends import drop_ends
 from store.state.ledger import FILE_NAME as LEDGER
 from store.state.ledger import escaped, read_entries
 from store.state.movedpositions import MovedQueue, moved_queues
@@ -156,6 +157,9 @@ def rebuild(
         parts += _positions(config, built, is_whole=found <= {*parts}, index_stays=index_stays)
         if topics is not None:
             parts += _ledger(config, built, topics)
+        if STATE_DIRECTORY not in parts:
+            # new parts may end elsewhere
+            drop_ends(config.state_directory)
         return Rebuilt(progress, comparison, swap_in(output, parts), begin, moved)
 
 

@@ -53,10 +53,10 @@ def count_units(log: CommitLog, queue: QueueKey, physical_offset: int, size: int
     if found.status in (Status.BLANK, Status.BAD_FILE_END):
         return 0
     # a damaged record has its unit; no unit leads into another record
-    return 0 if _is_inside_a_record(log, physical_offset) else None
+    return 0 if is_inside_a_record(log, physical_offset) else None
 
 
-def _is_inside_a_record(log: CommitLog, offset: int) -> bool:
+def is_inside_a_record(log: CommitLog, offset: int) -> bool:
     """Whether a sound record begins before ``offset`` and ends after it."""
     segment = log.segment_at(offset)
     return segment is not None and walk(log, Window(log), segment.start, offset).offset < offset

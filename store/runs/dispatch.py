@@ -9,7 +9,7 @@ pieces join without gap or overlap, and ranges that could not be dispatched, for
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.log.cursor import BadRange
+from store.state.ends import EntryEnd, EntryName
 
 if TYPE_CHECKING:
     from store.runs.manifest import QueueManifest
@@ -257,6 +258,9 @@ class IndexWriter(Protocol):
 
     def truncate(self, end_offset: int) -> None:
         """Cut all entries derived from bytes of the log at and after ``end_offset``."""
+
+    def ends(self) -> Iterator[tuple[EntryName, EntryEnd]]:
+        """Yield where the entries end that this writer has opened or written."""
 
     def close(self) -> None:
         """Close files; raises SyncError."""

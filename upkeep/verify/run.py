@@ -35,6 +35,7 @@ from store.queue.queuetype import find_batch_topics
 from store.runs.dispatch import DispatchBatch, DispatchCounts, Run, Wanted
 from store.runs.scan import PackedChunk, runs_of, scan
 from store.state.built import record_build
+from store.state.ends import drop_ends
 from store.state.ledger import LedgerEntry
 from store.state.output import check_is_output, fingerprint
 from store.state.recognition import tags_begin
@@ -395,6 +396,7 @@ class _Pass:
 
     def heal(self) -> None:
         """Heal the findings."""
+        drop_ends(self._state)
         for verifier in self._verifiers:
             verifier.remove_strays()
         kinds = {found.kind for found in self._differences}

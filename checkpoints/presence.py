@@ -1,0 +1,343 @@
+"""Finds out whether what an output has built is still there.
+
+A queue whose files were removed looks like one that never was: its next message would begin it
+anew, and every reader would miss the others in silence. Two things tell the difference. The
+recorded ends (``store.state.ends``) say what was there when they were written, and the log from
+that watermark to the present one, at most about a file of it, says what came since: each of its
+messages has a unit, unless the ledger lists it. Messages that the log has lost do not count, since
+retention removes what belongs to them (decision 0019). The search reads one unit of each queue.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from pathlib import Path
+
+from checkpoints import STATE_DIRECTORY
+from checkpoints.agreement import Built
+from store.config import StoreSettings
+from store.errors import StoreError
+from store.index.indexfile import INDEX_DIRECTORY, IndexLayout, read_entry
+from store.log.commitlog import CommitLog, offset_to_file_name
+from store.log.record import Record
+from store.queue.batchconsumequeue import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BATCH_UNIT_DTYPE,
+    BatchConsumeQueueFiles,
+    open_batch_queues,
+)
+from store.queue.consumequeue import (
+    CONSUME_QUEUE_DIRECTORY,
+    CQ_STORE_UNIT_SIZE,
+    ConsumeQueueFiles,
+    QueueFiles,
+    QueueKey,
+    list_queues,
+    open_queues,
+    topic_directory,
+)
+from store.queue.consumequeueext import (
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    ConsumeQueueExtFiles,
+    is_ext_addr,
+)
+from store.queue.queuetype import read_topic_table
+from store.runs.dispatch import IndexWriter
+from store.runs.scan import PackedChunk, runs_of, scan
+from store.state.ends import Ends, EntryEnd, EntryName, drop_ends, read_ends, write_ends
+from store.state.ledger import QUEUE_OFFSET_GAP, escaped, read_entries
+from store.state.watermark import Watermark
+
+_UNIT = struct.Struct(">qiq")
+"""The fields with which units of both kinds begin: physical offset, size, tagsCode."""
+_QUEUE_KINDS = (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Entries that an output had and has no more."""
+
+    output: Path
+    names: tuple[EntryName, ...]
+    """Queues and index files that lack their last entries."""
+    known: int
+    """Number of queues and index files that were looked for."""
+    is_everything: bool
+    """No queue has a file any more."""
+    remaining_end: int
+    """Physical offset after the oldest message up to which one of the queues is whole; the log's
+    beginning where nothing is left of it, and -1 where an ext lacks units."""
+
+    def error(self, settings: StoreSettings) -> StoreError:
+        """The refusal to go on, with the command that builds them again."""
+        kind, name, queue_id = self.names[0]
+        shown = escaped(name.encode())
+        place = f"file {shown}" if kind == INDEX_DIRECTORY else f"topic {shown} queue {queue_id}"
+        command = ["reput", "rebuild", str(settings.root)]
+        if self.output.resolve() != settings.root.resolve():
+            command += ["--output", str(self.output)]
+        if all(name.kind == INDEX_DIRECTORY for name in self.names):
+            command += ["--only", INDEX_DIRECTORY]
+        return StoreError(
+            f"{len(self.names)} of {self.known} queues and index files in {self.output} lack "
+            f"entries that were built, {place} in {self.output / kind} among them: somebody has "
+            "removed or overwritten files, and messages would be missing in silence; "
+            f"{shlex.join(command)} builds them again from the log"
+        )
+
+
+def find_loss(log: CommitLog, watermark: Watermark, built: Built) -> Loss | None:
+    """Return what is missing of the entries before the watermark; None where nothing is.
+
+    The log must be the one that was dispatched (``what_differs``). Raises QueueFileError.
+    """
+    ends = usable_ends(built.output, watermark)
+    recorded: Mapping[EntryName, EntryEnd] = {} if ends is None else ends.entries
+    look = _Look(log, watermark.end_offset, built)
+    names = [name for name, end in recorded.items() if look.is_lost(name, end)]
+    begin = log.segment_at(watermark.end_offset - 1)
+    start = ends.end_offset if ends else begin.start if begin else watermark.end_offset
+    names += look.without_units(max(start, log.min_offset), {*names})
+    if not names:
+        return None
+    is_everything = not _has_queues(built.output)
+    if not is_everything and built.output.resolve() == built.settings.root.resolve():
+        # a broker removes the queues of a topic that is deleted, whose messages the log still has
+        topics = read_topic_table(built.settings.root)
+        names = [
+            one for one in names if one.kind == INDEX_DIRECTORY or one.name in topics or not topics
+        ]
+    if not names:
+        return None
+    known, remaining_end = len({*recorded, *names}), min(map(look.remaining_end, names))
+    return Loss(built.output, tuple(names), known, is_everything, remaining_end)
+
+
+def usable_ends(output: Path, watermark: Watermark) -> Ends | None:
+    """The recorded ends, unless they are another output's or the watermark was lowered since."""
+    found = read_ends(output / STATE_DIRECTORY)
+    if found is None or found.store_id != watermark.store_id:
+        return None
+    return found if found.end_offset <= watermark.end_offset else None
+
+
+def observe_ends(built: Built, end_offset: int) -> dict[EntryName, EntryEnd]:
+    """Read from the files where each queue ends, as of a watermark."""
+    settings, output = built.settings, built.output
+    queues: Iterable[tuple[str, QueueKey, QueueFiles]] = chain(
+        ((CONSUME_QUEUE_DIRECTORY, *queue)
+         for queue in open_queues(output, settings.mapped_file_size_consume_queue)),
+        ((BATCH_CONSUME_QUEUE_DIRECTORY, *queue)
+         for queue in open_batch_queues(output, settings.mapper_file_size_batch_consume_queue)),
+    )  # fmt: skip
+    found = {}
+    for kind, key, files in queues:
+        end = files.find_end(end_offset)
+        last = files.last_unit(end)
+        if last is not None:
+            found[EntryName(kind, key.topic, key.queue_id)] = EntryEnd(end, sum(last))
+    return found
+
+
+def _has_queues(output: Path) -> bool:
+    """Whether a queue of either kind has a file."""
+    return any(
+        any((output / kind / key.relative_path).iterdir())
+        for kind in _QUEUE_KINDS
+        for key in list_queues(output / kind)
+    )
+
+
+class _Look:
+    """The files of an output, looked at for entries before a watermark."""
+
+    def __init__(self, log: CommitLog, end_offset: int, built: Built) -> None:
+        self._log = log
+        self._end_offset = end_offset
+        self._output = built.output
+        self._settings = settings = built.settings
+        self._layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+        self._sizes = {
+            CONSUME_QUEUE_DIRECTORY: settings.mapped_file_size_consume_queue,
+            BATCH_CONSUME_QUEUE_DIRECTORY: settings.mapper_file_size_batch_consume_queue,
+        }
+        self._lacks_ext = False
+
+    def is_lost(self, name: EntryName, end: EntryEnd) -> bool:
+        """Whether the last recorded entry of a queue or an index file is not there."""
+        if end.physical_offset <= self._log.min_offset:
+            return False  # retention removes what the log no longer has
+        if name.kind == INDEX_DIRECTORY:
+            return self._settings.builds_index and self._is_index_lost(name, end)
+        if name.kind not in self._sizes:
+            return False
+        unit = self._unit_before(name, end.end)
+        if unit is None or unit[0] + unit[1] != end.physical_offset:
+            return True
+        has_ext = self._settings.enable_consume_queue_ext and is_ext_addr(unit[2])
+        if has_ext and name.kind == CONSUME_QUEUE_DIRECTORY:
+            directory = self._output / CONSUME_QUEUE_EXT_DIRECTORY / _path_of(name)
+            size = self._settings.mapped_file_size_consume_queue_ext
+            lacks_ext = ConsumeQueueExtFiles(directory, size).read(unit[2]) is None
+            self._lacks_ext |= lacks_ext
+            return lacks_ext
+        return False
+
+    def _is_index_lost(self, name: EntryName, end: EntryEnd) -> bool:
+        path = self._output / INDEX_DIRECTORY / name.name
+        try:
+            if path.stat().st_size == self._layout.file_size:
+                entry = read_entry(path, self._layout, end.end - 1)
+                if entry.phy_offset == end.physical_offset:
+                    return False
+        except OSError:
+            pass
+        # a start removes entries whose message is damaged now
+        return isinstance(self._log.record_starting_at(end.physical_offset), Record)
+
+    def _unit_before(self, name: EntryName, end: int) -> tuple[int, int, int] | None:
+        """The unit that ends at byte ``end`` of a queue; None where it has none. No Path and no
+        list of files, because there may be 100,000 queues."""
+        is_batch = name.kind == BATCH_CONSUME_QUEUE_DIRECTORY
+        size = self._sizes[name.kind]
+        position = end - (BATCH_UNIT_DTYPE.itemsize if is_batch else CQ_STORE_UNIT_SIZE)
+        start = position - position % size
+        path = (
+            f"{self._output}/{name.kind}/{name.name}/{name.queue_id}/{offset_to_file_name(start)}"
+        )
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            data = os.pread(fd, _UNIT.size, position - start)
+        finally:
+            os.close(fd)
+        found: tuple[int, int, int] = _UNIT.unpack(data.ljust(_UNIT.size, b"\0"))
+        return found
+
+    def _files(self, name: EntryName) -> QueueFiles:
+        directory, size = self._output / name.kind / _path_of(name), self._sizes[name.kind]
+        if name.kind == BATCH_CONSUME_QUEUE_DIRECTORY:
+            return BatchConsumeQueueFiles(directory, size)
+        return ConsumeQueueFiles(directory, size)
+
+    def _last_unit(self, name: EntryName) -> tuple[int, int]:
+        """(physical offset, size) of the last unit before the watermark; (-1, 0) without one."""
+        files = self._files(name)
+        return files.last_unit(files.find_end(self._end_offset)) or (-1, 0)
+
+    def remaining_end(self, name: EntryName) -> int:
+        """The physical offset after the last message that has its entry, in or before the log."""
+        if self._lacks_ext:
+            return -1
+        if name.kind == INDEX_DIRECTORY:
+            return self._log.min_offset
+        return max(sum(self._last_unit(name)), self._log.min_offset)
+
+    def without_units(self, start: int, known: set[EntryName]) -> Sequence[EntryName]:
+        """The queues that lack the unit of a message between ``start``, where a record starts, and
+        the watermark."""
+        newest: dict[EntryName, int] = {}
+        for name, offsets in self._scan(start):
+            newest[name] = max(newest.get(name, -1), offsets[-1])
+        lasts = {
+            name: max(self._last_unit(name._replace(kind=kind))[0] for kind in _QUEUE_KINDS)
+            for name in newest
+            if name not in known
+        }
+        lacking = {name: last for name, last in lasts.items() if last < newest[name]}
+        return self._unlisted(start, lacking) if lacking else ()
+
+    def _unlisted(self, start: int, lacking: Mapping[EntryName, int]) -> Sequence[EntryName]:
+        """Those of the queues whose messages after the last unit are not all in the ledger."""
+        listed = sorted(
+            (entry.physical_offset, entry.end_physical_offset)
+            for entry in read_entries(self._output / STATE_DIRECTORY)
+            if entry is not None and entry.reason != QUEUE_OFFSET_GAP
+        )
+        begins = [begin for begin, _ in listed]
+        ends = [0, *accumulate((end for _, end in listed), max)]
+        found: dict[EntryName, None] = {}
+        for name, offsets in self._scan(start):
+            for offset in offsets if name in lacking else ():
+                if offset > lacking[name] and ends[bisect_right(begins, offset)] <= offset:
+                    found[name] = None
+        return list(found)
+
+    def _scan(self, start: int) -> Iterable[tuple[EntryName, list[int]]]:
+        """The physical offsets of messages by their own queues, chunk by chunk; those of names that
+        no directory can have are left out."""
+        if start >= self._end_offset:
+            return
+        for item in scan(self._log, start, self._end_offset, fail_on_data_loss=False):
+            for run in runs_of(item) if isinstance(item, PackedChunk) else ():
+                topic = topic_directory(run.topic)
+                if topic is not None and run.queue_id >= 0:
+                    name = EntryName(CONSUME_QUEUE_DIRECTORY, topic, run.queue_id)
+                    yield name, run.units["offset"].tolist()
+
+
+class EndsFile:
+    """Records the ends of an output's entries; only the owner of the output may use it."""
+
+    def __init__(self, built: Built, log: CommitLog) -> None:
+        self._built = built
+        self._log = log
+        self._state = built.output / STATE_DIRECTORY
+        self._entries: dict[EntryName, EntryEnd] = {}
+        self._written_at = -1
+        """The watermark of the last record; -1 without one."""
+        self._log_file: int | None = None
+        """The log file of that watermark, if this process has written the record."""
+        self._held_until = -1
+
+    def forget(self) -> None:
+        """Remove the record, before anything is cut. Raises OutputError."""
+        drop_ends(self._state)
+
+    def open(self, watermark: Watermark, *, is_new: bool, replays: bool) -> None:
+        """Read the record, or look at the files once where there is none.
+
+        In an output that ``is_new`` to us no queue was dispatched by us. What a start that
+        ``replays`` finds may lack entries: nothing is recorded up to its watermark.
+        """
+        found = None if is_new else usable_ends(self._built.output, watermark)
+        if found is not None:
+            self._entries, self._written_at = dict(found.entries), found.end_offset
+        elif not is_new:
+            self._entries = observe_ends(self._built, watermark.end_offset)
+        self._held_until = watermark.end_offset if replays else -1
+
+    def write(
+        self, watermark: Watermark, writers: Sequence[IndexWriter], *, only_if_due: bool = False
+    ) -> None:
+        """Record the ends as of a durable watermark, unless that is done; with ``only_if_due`` not
+        twice by this process for one log file. Raises OutputError."""
+        end, log_file = watermark.end_offset, watermark.end_offset // (self._log.file_size or 1)
+        is_done = log_file == self._log_file if only_if_due else end == self._written_at
+        if is_done or end <= self._held_until:
+            return
+        for writer in writers:
+            for name, entry in writer.ends():
+                # queues of another writer may go beyond what was compared with the log
+                if entry.physical_offset <= end:
+                    self._entries[name] = entry
+        first = self._log.min_offset
+        kept = {name: one for name, one in self._entries.items() if one.physical_offset > first}
+        # files of the index are named by their time, and all but the newest may expire
+        for name in sorted(name for name in kept if name.kind == INDEX_DIRECTORY)[:-1]:
+            del kept[name]
+        self._entries = kept
+        write_ends(self._state, Ends(watermark.store_id, end, kept))
+        self._written_at, self._log_file = end, log_file
+
+
+def _path_of(name: EntryName) -> Path:
+    return QueueKey(name.name, name.queue_id).relative_path
