@@ -51,10 +51,10 @@ class Place:
         self.table = directory / "table"
         self._fresh = directory / "fresh"
 
-    def dispatch(self, *, table: bool = False) -> str:
+    def dispatch(self, *, table: bool = False, retention: bool = False) -> str:
         """One run; what it noted."""
         target = (DeltaTarget(str(self.table), interval_seconds=0.0),) if table else ()
-        return "; ".join(self.output.start(followers=target))
+        return "; ".join(self.output.start(followers=target, retention=retention))
 
     def check(self, case: object = None) -> None:
         """The output is what a fresh dispatch of the log makes."""

@@ -1,0 +1,291 @@
+"""Queues and index files that somebody has removed: a start builds them again, or refuses with the
+command that does.
+
+The oracle is a fresh dispatch of the log. Logs are plain bytes of the tests' own.
+"""
+
+from __future__ import annotations
+
+import random
+import shlex
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import upkeep.rebuild
+from checkpoints.followers import read_follower_states
+from checkpoints.rewind import Target
+from store.errors import ReputError, StoreError
+from store.state.ends import read_ends
+from store.state.watermark import read_watermark
+from streaming.config import DispatcherConfig
+from streaming.progress import Progress
+from tests.streaming.test_cut_log import Place
+from tests.support.golden import tree
+from tests.support.seeds import seed
+from tests.support.sparkless import dispatch, running
+from tests.support.tables import plain_columns, plain_rows
+from upkeep import checkpoints as positions
+from upkeep.compare import DIRECTORY_KINDS
+from upkeep.expiry import expire
+
+__all__ = ["seed"]
+
+MESSAGES = 60
+
+
+@pytest.fixture
+def place(ram_path: Path, seed: int) -> Place:
+    """An output that was dispatched, stopped, and started again without news."""
+    found = Place(ram_path, random.Random(seed))
+    found.log.grow(MESSAGES)
+    found.dispatch()
+    found.dispatch()
+    return found
+
+
+def kill(place: Place) -> None:
+    """Leave what a killed run leaves: its batch is durable, and it has not ended."""
+    with pytest.raises(KeyboardInterrupt):
+        place.output.start(on_watermark=_die_after(1))
+
+
+def _die_after(batches: int) -> Callable[[object], None]:
+    left = [None] * batches
+
+    def die(runs: object) -> None:
+        if runs is not None:
+            left.pop()
+            if not left:
+                raise KeyboardInterrupt
+
+    return die
+
+
+def remove_queues(root: Path) -> None:
+    """RocketMQ's folk remedy."""
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "batchconsumequeue")
+    (root / "consumequeue").mkdir()
+
+
+def remove_files(root: Path) -> None:
+    """The directories stay."""
+    for path in (*root.glob("consumequeue/*/*/*"), *root.glob("batchconsumequeue/*/*/*")):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("remove", "news", "is_killed", "with_index"),
+    [
+        (remove_queues, 0, False, False),
+        (remove_queues, 5, True, True),
+        (remove_files, 5, False, True),
+        (remove_files, 0, True, False),
+    ],
+)
+def test_queues_that_are_all_gone_are_built_again(
+    place: Place, remove: Callable[[Path], None], news: int, is_killed: bool, with_index: bool
+) -> None:
+    """Whether or not messages came since, and whatever of the rest is gone, the output is that of a
+    fresh dispatch after the next run."""
+    if is_killed:
+        place.log.grow(7)
+        kill(place)
+    remove(place.output.root)
+    if with_index:
+        shutil.rmtree(place.output.root / "index")
+    place.log.grow(news)
+    place.dispatch()
+    place.check()
+    before = _derived(place)
+    place.dispatch()
+    assert _derived(place) == before
+
+
+def _derived(place: Place) -> dict[str, bytes]:
+    files = tree(place.output.root)
+    return {name: data for name, data in files.items() if not name.startswith("reput/")}
+
+
+def test_building_again_is_resumed_after_a_kill(place: Place) -> None:
+    """What is built by then is a part of the queues, which is no reason to refuse; readers are told
+    of no more than that part."""
+    remove_queues(place.output.root)
+    middle = place.log.plain.spans[MESSAGES // 2][0]
+    config = DispatcherConfig(place.output.store, place.output.root, once=True)
+    with pytest.raises(KeyboardInterrupt):
+        dispatch(config, [middle], on_watermark=_die_after(1))
+    found = read_watermark(place.output.state)
+    assert found is not None
+    assert found.end_offset == middle
+    place.dispatch()
+    place.check()
+
+
+def test_a_table_gets_nothing_twice_while_queues_are_built_again(place: Place) -> None:
+    """A follower keeps its position, and waits for the queues."""
+    place.dispatch(table=True)
+    rows = plain_rows(place.log.root)
+    assert plain_columns(place.table) == rows
+    remove_queues(place.output.root)
+    place.dispatch(table=True)
+    place.check()
+    assert plain_columns(place.table) == rows
+    (state,) = read_follower_states(place.output.state)
+    assert state.rows == len(rows)
+
+
+def lose_a_queue(root: Path, rng: random.Random) -> None:
+    """One queue's directory."""
+    shutil.rmtree(rng.choice(sorted(root.glob("consumequeue/*/*"))))
+
+
+def lose_batch_queues(root: Path, _rng: random.Random) -> None:
+    """All queues of one kind."""
+    shutil.rmtree(root / "batchconsumequeue")
+
+
+def lose_a_last_file(root: Path, rng: random.Random) -> None:
+    """Of a queue that has several."""
+    queues = [path for path in root.glob("consumequeue/*/*") if len(list(path.iterdir())) > 1]
+    sorted(rng.choice(sorted(queues)).iterdir())[-1].unlink()
+
+
+def zero_last_units(root: Path, rng: random.Random) -> None:
+    """As a disk may do; the file stays."""
+    path = sorted(rng.choice(sorted(root.glob("consumequeue/*/*"))).iterdir())[-1]
+    units = path.read_bytes().rstrip(b"\0")
+    at = (len(units) - 1) // 20 * 20
+    path.write_bytes(units[:at].ljust(path.stat().st_size, b"\0"))
+
+
+def lose_exts(root: Path, _rng: random.Random) -> None:
+    """To which the units of queues point."""
+    shutil.rmtree(root / "consumequeue_ext")
+
+
+def lose_the_index(root: Path, _rng: random.Random) -> None:
+    """While the queues stay."""
+    shutil.rmtree(root / "index")
+
+
+def lose_the_newest_index_file(root: Path, _rng: random.Random) -> None:
+    """With entries, which follows full ones."""
+    used = [path for path in sorted((root / "index").iterdir()) if any(path.read_bytes()[68:])]
+    used[-1].unlink()
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lose_a_queue, lose_batch_queues, lose_a_last_file, zero_last_units, lose_exts,
+        lose_the_index, lose_the_newest_index_file,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("news", [0, 5])
+def test_a_part_that_is_gone_is_refused_with_the_command_that_builds_it(
+    place: Place, seed: int, lose: Callable[[Path, random.Random], None], news: int
+) -> None:
+    """Nothing is written by the refused start, a rewind is refused as well, and the command, when
+    it is followed, makes the output that of a fresh dispatch."""
+    rng = random.Random(seed)
+    lose(place.output.root, rng)
+    place.log.grow(news)
+    before = _derived(place)
+    with pytest.raises(StoreError, match="lack entries that were built") as refused:
+        place.dispatch()
+    with pytest.raises(StoreError, match="lack entries that were built"):
+        settings, target = place.output.settings(), Target(offset=place.log.plain.spans[3][0])
+        positions.rewind(settings, place.output.root, None, target, apply=True)
+    assert positions.check(settings, place.output.root, None).problems
+    assert _derived(place) == before
+    _follow(str(refused.value), place)
+    place.dispatch()
+    place.check()
+    place.log.grow(5)
+    place.dispatch()
+    place.check()
+
+
+def _follow(error: str, place: Place) -> None:
+    """Call the command that an error names, without Spark."""
+    command = shlex.split(error[error.index("reput rebuild") :].partition(" builds")[0])
+    assert command[:5] == [
+        "reput",
+        "rebuild",
+        str(place.output.store),
+        "--output",
+        str(place.output.root),
+    ]
+    assert command[5:] in ([], ["--only", "index"])
+    kinds = DIRECTORY_KINDS if not command[5:] else command[6:]
+
+    def build(config: DispatcherConfig, *_rest: object) -> Progress:
+        dispatch(config)
+        return Progress(0, 0)
+
+    config = DispatcherConfig(place.output.store, place.output.root, once=True)
+    upkeep.rebuild.rebuild(config, threading.Event(), build=build, kinds=kinds)
+
+
+def test_a_queue_that_came_after_the_record_is_missed_too(place: Place) -> None:
+    """After a kill the log since the record tells of it."""
+    place.log.grow(1)
+    before = place.log.plain.end
+    place.log.plain.append(topic=b"New", queue_id=0, queue_offset=0, body=b"")
+    place.log.write()
+    end = place.log.plain.end
+    config = DispatcherConfig(place.output.store, place.output.root, once=True)
+    with pytest.raises(KeyboardInterrupt):
+        dispatch(config, [before], on_watermark=_die_after(2))
+    recorded, found = read_ends(place.output.state), read_watermark(place.output.state)
+    assert recorded is not None
+    assert found is not None
+    assert (recorded.end_offset, found.end_offset) == (before, end)
+    shutil.rmtree(place.output.root / "consumequeue" / "New")
+    with pytest.raises(ReputError, match="topic New queue 0"):
+        place.dispatch()
+
+
+def test_an_output_without_a_record_is_looked_at_by_its_log(place: Place) -> None:
+    """As one that an earlier version has built, or whose record is damaged: the messages of the
+    last file of the log must have their units."""
+    (place.output.state / "ends").write_bytes(b"{}")
+    remove_queues(place.output.root)
+    place.dispatch()
+    place.check()
+    (place.output.state / "ends").unlink()
+    place.dispatch()
+    assert read_ends(place.output.state) is not None
+
+
+def test_what_retention_and_expiry_remove_is_not_missed(ram_path: Path, seed: int) -> None:
+    """The log loses its oldest files one by one, queues lose files, and whole queues go: no start
+    takes that for a loss, also after a kill, a rewind and a repair."""
+    place = Place(ram_path, random.Random(seed))
+    place.log.plain.append(topic=b"Old", queue_id=0, queue_offset=0, body=b"")
+    place.log.grow(MESSAGES * 2)
+    place.dispatch()
+    root, removed = place.output.root, 0
+    logs = sorted((place.output.store / "commitlog").iterdir())
+    for number, path in enumerate(logs[:-1]):
+        path.unlink()
+        if number % 3 == 1:
+            with running(DispatcherConfig(place.output.store, root, once=True)) as run:
+                run.committer.tend()
+        place.dispatch(retention=number % 2 == 0)
+        settings = place.output.settings()
+        found = expire(settings, root, apply=True, remove_unused=True)
+        removed += len(found.files) + len(found.unused_queues)
+        place.dispatch()
+        if number % 2:
+            target = Target(offset=place.log.plain.spans[-3][0])
+            positions.rewind(settings, root, None, target, apply=True)
+        place.dispatch()
+        assert place.output.verify(repair=number % 3 == 0).differences == ()
+    assert removed
+    assert not (root / "consumequeue" / "Old").exists()
