@@ -138,8 +138,8 @@ class Consumer:
         check_target(place)
         self._ledger_directory = place / SERVE_DIRECTORY
         settings = settings_of(place, read_store_settings(store))
-        _, values = read_properties(store)
-        self._broker_name = broker_name(store, values)
+        properties = read_properties(store)
+        self._broker_name = broker_name(store, properties)
         topics = frozenset(self._subscription)
         member = Member(self.client_id, topics, type(self._strategy).__name__)
         with ExitStack() as held:

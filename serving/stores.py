@@ -32,14 +32,14 @@ class BrokerIdentity:
     def of(cls, settings: StoreSettings) -> Self:
         """Return the identity that a store's settings state. Raises UsageError for a name that is
         no plain path component."""
-        _, values = read_properties(settings.root, settings.property_file)
-        name = broker_name(settings.root, values)
+        properties = read_properties(settings.root, settings.property_file)
+        name = broker_name(settings.root, properties)
         if topic_directory(name.encode(errors="surrogateescape")) is None:
             raise UsageError(
                 f"{settings.root} would be the broker {name!r}, which is no plain name; state "
                 "brokerName in its broker.conf"
             )
-        return cls(name, values.get("brokerClusterName") or DEFAULT_CLUSTER_NAME)
+        return cls(name, properties.text("brokerClusterName") or DEFAULT_CLUSTER_NAME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """A store's settings, read from RocketMQ's own property file.
 
 The file is ``broker.conf`` at the store's root, or one given by a flag, with RocketMQ's names and
-defaults (``MessageStoreConfig``, ``BrokerConfig``). Keys of other parts of a broker are ignored,
-and so is bitMapLengthConsumeQueueExt, which a broker overwrites with its Bloom filter's size. An
-unreadable value is an error, whereas RocketMQ silently takes the default.
+defaults (``MessageStoreConfig``, ``BrokerConfig``), as a broker reads it (``store.brokerconf``).
+Keys of other parts of a broker are ignored, and so is bitMapLengthConsumeQueueExt, which a broker
+overwrites with its Bloom filter's size. A number that a broker takes, and that no store can have
+been written with, is an error.
 """
 
 from __future__ import annotations
@@ -17,28 +18,26 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from store.errors import UsageError
+from store.brokerconf import Properties
+from store.errors import NotReadyError, StoreError, UsageError
 from store.index.indexfile import (
     DEFAULT_MAX_HASH_SLOT_NUM,
     DEFAULT_MAX_INDEX_NUM,
     DEFAULT_MAX_MSGS_NUM_BATCH,
 )
 from store.log.commitlog import CommitLog
+from store.log.java import ascii_digits, parse_integer
 from store.log.record import DEFAULT_DELAY_LEVELS_MS
 from store.queue.consumequeue import rounded_file_size
+from store.unsupported import SWITCHES as KIND_SWITCHES
+from store.unsupported import TEXTS as KIND_TEXTS
 from store.unsupported import check_log_files, check_supported
 
 FILE_NAME = "broker.conf"
 NO_PROPERTY_FILE = f"no {FILE_NAME}, RocketMQ's defaults"
 COMMIT_LOG_DIRECTORY = "commitlog"
 MULTI_PATH_SPLITTER = ","
-_JAVA_SPACE = bytes(range(33)).decode()
-"""Characters that Java's String.trim removes."""
-_PROPERTY = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)\Z", re.DOTALL)
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _MAX_INT = (1 << 31) - 1
-_MAX_LONG = 10**18 - 1
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -77,9 +76,9 @@ class StoreSettings:
     """Directories of the log's files, read-only ones included; each exists and occurs once."""
     property_file: Path | None = None
     """The property file; None if there is none, so that RocketMQ's defaults hold."""
-    mapped_file_size_commit_log: int | None = _number(None, 1, _MAX_LONG)
+    mapped_file_size_commit_log: int | None = _number(None)
     """Bytes; None if not stated, so that the files' own size holds."""
-    mapped_file_size_consume_queue: int = _number(6_000_000, 1, _MAX_LONG)
+    mapped_file_size_consume_queue: int = _number(6_000_000, 1, _MAX_INT // 20 * 20)
     """Bytes, rounded up to whole 20-byte units."""
     message_delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
     enable_consume_queue_ext: bool = _switch(False)
@@ -144,16 +143,20 @@ class StoreSettings:
 def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSettings:
     """Read the settings of the store at ``root``.
 
-    Raises UsageError if ``root`` is not a store or of an unsupported kind, or if a value cannot be
-    read.
+    Raises NotReadyError if ``root`` is no store yet, StoreError if it cannot be read, and
+    UsageError if it is of an unsupported kind or its property file is wrong.
     """
+    kind = f"give a store's root, which holds {COMMIT_LOG_DIRECTORY}/"
     if not root.is_dir():
-        raise UsageError(f"{root} is not a directory; give a store's root, which holds commitlog/")
-    path, values = read_properties(root, broker_conf)
+        if root.exists():
+            raise UsageError(f"{root} is not a directory; {kind}")
+        raise NotReadyError(f"there is no directory {root}; {kind}")
+    properties = read_properties(root, broker_conf)
+    path = properties.path
     found = path if broker_conf is not None or path.is_file() else None
-    directories = _commit_log_directories(root, values, path)
+    directories = _commit_log_directories(root, properties)
     check_log_files(directories)
-    stated = _stated(values, path)
+    stated = _stated(properties)
     return StoreSettings(root, directories, found, **stated, stated=stated)
 
 
@@ -162,63 +165,55 @@ def read_stated(root: Path, broker_conf: Path | None = None) -> Mapping[str, Any
 
     Raises UsageError like ``read_store_settings``; an output need not be a store.
     """
-    path, values = read_properties(root, broker_conf)
-    return _stated(values, path)
+    return _stated(read_properties(root, broker_conf))
 
 
-def read_properties(root: Path, broker_conf: Path | None = None) -> tuple[Path, dict[str, str]]:
-    """The property file of a store or output and its values; a store's own need not exist.
+def read_properties(root: Path, broker_conf: Path | None = None) -> Properties:
+    """The property file of a store or output; a store's own need not exist.
 
     Raises UsageError if it cannot be read, or if the store is of an unsupported kind.
     """
     path = broker_conf or root / FILE_NAME
-    values = _read_properties(path) if broker_conf is not None or path.is_file() else {}
-    check_supported(root, values, path)
-    return path, values
+    is_read = broker_conf is not None or path.is_file()
+    properties = Properties.read(path) if is_read else Properties(path)
+    properties.warn(_TEXTS, _SWITCHES, _NUMBERS)
+    check_supported(root, properties)
+    return properties
 
 
-def broker_name(root: Path, values: Mapping[str, str]) -> str:
+def broker_name(root: Path, properties: Properties) -> str:
     """The name of a store's broker: its properties state it, or else the store's folder has it, as
     RocketMQ takes the host's."""
-    return values.get("brokerName") or root.absolute().name
+    return properties.text("brokerName") or root.absolute().name
 
 
-def _read_properties(path: Path) -> dict[str, str]:
-    try:
-        return parse_properties(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
-
-
-def _stated(values: dict[str, str], path: Path) -> dict[str, Any]:
+def _stated(properties: Properties) -> dict[str, Any]:
     """The fields of StoreSettings that a property file states, except the log's directories."""
-    found: dict[str, Any] = {}
-    for setting in fields(StoreSettings):
-        key = setting_name(setting.name)
-        if key not in values or "limits" not in setting.metadata:
-            continue
-        limits = setting.metadata["limits"]
-        found[setting.name] = (
-            _parsed_switch(key, values[key], path)
-            if limits is None
-            else _parsed_number(key, values[key], limits, path)
-        )
+    found: dict[str, Any] = {
+        field_name: properties.is_true(key)
+        for key, field_name in _SWITCHES.items()
+        if field_name and key in properties
+    }
+    for key, (field_name, limits) in _NUMBERS.items():
+        if (number := properties.number(key)) is not None:
+            found[field_name] = _within(limits, number, key, properties)
     if (size := found.get("mapped_file_size_consume_queue")) is not None:
         found["mapped_file_size_consume_queue"] = rounded_file_size(size)
-    if delay_levels := values.get("messageDelayLevel"):
-        found["message_delay_levels_ms"] = _delay_levels(delay_levels, path)
+    if (delay_levels := properties.text("messageDelayLevel")) is not None:
+        found["message_delay_levels_ms"] = _delay_levels(delay_levels, properties.path)
     return found
 
 
-def _commit_log_directories(root: Path, values: dict[str, str], path: Path) -> tuple[Path, ...]:
+def _commit_log_directories(root: Path, properties: Properties) -> tuple[Path, ...]:
     """Directories of the log's files, by the rules of ``MultiPathMappedFileQueue``.
 
     A stated path counts, whatever other directories exist: RocketMQ derives commitlog/ from the
     root only if storePathCommitLog is not stated, and reads readOnlyCommitLogStorePaths only beside
-    several paths. Raises UsageError for a missing directory.
+    several paths. Raises NotReadyError for a missing directory.
     """
-    stated = values.get("storePathCommitLog")
-    read_only = values.get("readOnlyCommitLogStorePaths", "").strip(_JAVA_SPACE)
+    path = properties.path
+    stated = properties.text("storePathCommitLog")
+    read_only = properties.text("readOnlyCommitLogStorePaths")
     if read_only and MULTI_PATH_SPLITTER not in (stated or ""):
         raise UsageError(
             f"RocketMQ ignores readOnlyCommitLogStorePaths in {path}, since storePathCommitLog has "
@@ -228,9 +223,10 @@ def _commit_log_directories(root: Path, values: dict[str, str], path: Path) -> t
     if stated is None:
         own = root / COMMIT_LOG_DIRECTORY
         if not own.is_dir():
-            raise UsageError(
-                f"no {COMMIT_LOG_DIRECTORY} in {root}; give a store's root, which holds "
-                f"{COMMIT_LOG_DIRECTORY}/, or a property file that states storePathCommitLog"
+            raise NotReadyError(
+                f"no {COMMIT_LOG_DIRECTORY} in {root}; start its broker, or give a store's root, "
+                f"which holds {COMMIT_LOG_DIRECTORY}/, or a property file that states "
+                "storePathCommitLog"
             )
         return (own,)
     named = _directories("storePathCommitLog", stated, path)
@@ -244,11 +240,8 @@ def _commit_log_directories(root: Path, values: dict[str, str], path: Path) -> t
 
 
 def _directories(key: str, text: str, path: Path) -> list[tuple[Path, os.stat_result]]:
-    parts = text.strip(_JAVA_SPACE).split(MULTI_PATH_SPLITTER)
-    while len(parts) > 1 and not parts[-1]:
-        parts.pop()  # as Java's split does
     found = []
-    for part in parts:
+    for part in _split(text, MULTI_PATH_SPLITTER):
         place = Path(part)
         if not place.is_absolute():
             raise UsageError(
@@ -258,79 +251,68 @@ def _directories(key: str, text: str, path: Path) -> list[tuple[Path, os.stat_re
             )
         try:
             status = place.stat()
+        except FileNotFoundError as error:
+            raise NotReadyError(_no_directory(key, path, part, error.strerror)) from error
+        except NotADirectoryError as error:
+            raise UsageError(_no_directory(key, path, part, error.strerror)) from error
         except OSError as error:
-            raise _no_directory(key, path, part, error.strerror) from error
+            raise StoreError(_no_directory(key, path, part, error.strerror)) from error
+        except ValueError as error:  # it holds a character that no path has
+            raise UsageError(_no_directory(key, path, part, str(error))) from error
         if not stat.S_ISDIR(status.st_mode):
-            raise _no_directory(key, path, part, "Not a directory")
+            raise UsageError(_no_directory(key, path, part, "Not a directory"))
         found.append((place, status))
     return found
 
 
-def _no_directory(key: str, path: Path, part: str, reason: str | None) -> UsageError:
-    return UsageError(
+def _no_directory(key: str, path: Path, part: str, reason: str | None) -> str:
+    return (
         f"cannot read commitlog directory {part}, which {key} in {path} names: {reason}; mount or "
         "create it, or, where the store was copied or moved, correct the file or pass another "
         "with --broker-conf"
     )
 
 
-def _parsed_switch(key: str, text: str, path: Path) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise UsageError(f"{key} in {path} is {text!r}; it must be true or false")
-    return text.lower() == "true"
-
-
-def _parsed_number(key: str, text: str, limits: tuple[int, int], path: Path) -> int:
+def _within(limits: tuple[int, int], number: int, key: str, properties: Properties) -> int:
     smallest, largest = limits
-    number = int(text) if re.fullmatch(r"[0-9]{1,18}", text, re.ASCII) else -1
     if not smallest <= number <= largest:
         raise UsageError(
-            f"{key} in {path} is {text!r}; it must be a number from {smallest} to {largest}"
+            f"{key} in {properties.path} is {properties.values[key]!r}; it must be a number from "
+            f"{smallest} to {largest}"
         )
     return number
 
 
 def _delay_levels(text: str, path: Path) -> tuple[int, ...]:
+    """Milliseconds by level, as ``ScheduleMessageService.parseDelayLevel`` has them, overflow
+    included. Raises UsageError where it fails, since a broker does not start then."""
     levels = []
-    for part in text.split():
-        found = re.fullmatch(r"([0-9]{1,9})([smhd])", part, re.ASCII)
-        if not found:
+    for part in _split(text, " "):
+        number = parse_integer(ascii_digits(part[:-1]), 64)
+        if number is None or part[-1] not in _DELAY_UNITS_MS:
             raise UsageError(
-                f"messageDelayLevel in {path} holds {part!r}; it must be numbers with s, m, h or d"
+                f"messageDelayLevel in {path} holds {part!r}, with which a broker does not start; "
+                "write numbers with s, m, h or d, and one blank between"
             )
-        levels.append(int(found[1]) * _DELAY_UNITS_MS[found[2]])
+        milliseconds = number * _DELAY_UNITS_MS[part[-1]]
+        levels.append((milliseconds + (1 << 63)) % (1 << 64) - (1 << 63))
     return tuple(levels)
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """Parse Java's property file format as far as broker.conf uses it.
-
-    It has ``#`` and ``!`` comments, ``=``, ``:`` or a space as separator, lines continued with a
-    backslash, and escapes; the last duplicate wins. Escaped code points are not supported, and
-    trailing space of a value is dropped.
-    """
-    values: dict[str, str] = {}
-    pending = ""
-    for line in text.splitlines():
-        stripped = line.strip()
-        if not pending and stripped.startswith(("#", "!")):
-            continue
-        # a backslash that is itself escaped does not continue the line
-        if (len(stripped) - len(stripped.rstrip("\\"))) % 2:
-            pending += stripped[:-1]
-            continue
-        key, value = _split_property(pending + stripped)
-        pending = ""
-        if key:
-            values[key] = value
-    return values
+def _split(text: str, separator: str) -> list[str]:
+    """``text.split(separator)`` of Java, which drops empty parts at the end."""
+    parts = text.split(separator)
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    return parts
 
 
-def _split_property(line: str) -> tuple[str, str]:
-    found = _PROPERTY.match(line)
-    key, value = found.groups() if found else ("", "")
-    return _unescaped(key), _unescaped(value)
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), text)
+_LIMITS = {setting.name: setting.metadata.get("limits", False) for setting in fields(StoreSettings)}
+_NUMBERS = {setting_name(name): (name, limits) for name, limits in _LIMITS.items() if limits}
+_SWITCHES = {setting_name(name): name for name, limits in _LIMITS.items() if limits is None}
+_SWITCHES |= dict.fromkeys(KIND_SWITCHES, "")
+_TEXTS = {
+    "messageDelayLevel", "storePathCommitLog", "readOnlyCommitLogStorePaths",
+    "brokerName", "brokerClusterName", *KIND_TEXTS,
+}  # fmt: skip
+"""The keys that are read of a property file; switches and numbers with their fields here."""

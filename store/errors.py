@@ -3,6 +3,7 @@
 ReputError
 ├── UsageError             the call is wrong: an option, a path, a value (exit code 2)
 └── StoreError             the store or the machine refuses (exit code 1)
+    ├── NotReadyError      what a broker or a mount brings is not there yet, or not whole
     ├── CommitLogError     the commitlog directory cannot be read as one
     │   └── CommitLogDataLossError   requested bytes are gone
     ├── CorruptRecordError a record is damaged and ``onCorrupt=fail``
@@ -19,6 +20,12 @@ ReputError
 
 from __future__ import annotations
 
+import errno
+
+PASSING_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+"""Numbers of errors of an address that another process, or an interface that is not up, causes: the
+call is not wrong."""
+
 
 class ReputError(Exception):
     """Base of every error that reput raises on purpose; ``str()`` is the line shown."""
@@ -34,6 +41,11 @@ class UsageError(ReputError):
 
 class StoreError(ReputError):
     """Base of the errors in which the store or the machine refuses an operation."""
+
+
+class NotReadyError(StoreError):
+    """A directory or file that a broker, a mount or another command brings is missing or not whole;
+    the same call may succeed later, and whatever follows a store waits for it."""
 
 
 class CommitLogError(StoreError):

@@ -29,9 +29,10 @@ from __future__ import annotations
 
 import stat
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
+from store.brokerconf import JAVA_SPACE, Properties, equals_ignore_case
 from store.errors import UsageError
 from store.log.commitlog import is_mapped_file_name
 
@@ -42,7 +43,12 @@ _QUEUE_DIRECTORIES = ("consumequeue", "consumequeue_rocksdb")
 _CONFIG_DIRECTORY = Path("config") / "rdb"
 _ROCKSDB_CURRENT = "CURRENT"
 """A file that every RocksDB directory has."""
-_FILES_STORE_TYPE = "default"
+_FILES_STORE_TYPE, _ROCKSDB_STORE_TYPE = "default", "defaultRocksDB"
+TEXTS = frozenset(("storeType", "combineCQLoadingCQTypes", "configManagerVersion"))
+SWITCHES = frozenset(
+    ("enableDLegerCommitLog", "rocksdbCQDoubleWriteEnable", "combineCQUseRocksdbForLmq")
+)
+"""The settings that decide here, besides enableMultiDispatch."""
 
 _DLEDGER = (
     "DLedger's log is not read; consume its messages with a client, or move the brokers to "
@@ -58,15 +64,14 @@ _ROCKSDB_TOPICS = (
 )
 
 
-def check_supported(root: Path, stated: Mapping[str, str], conf: Path) -> None:
+def check_supported(root: Path, stated: Properties) -> None:
     """Refuse the store at ``root`` if its log, queues or topics are in an unsupported format.
 
-    ``stated`` are the values of the property file ``conf``, which need not exist. Raises
-    UsageError.
+    ``stated`` is its property file. Raises UsageError.
     """
-    _check_log_kind(root, stated, conf)
-    _check_queue_store(root, stated, conf)
-    _check_topics(root, stated, conf)
+    _check_log_kind(root, stated)
+    _check_queue_store(root, stated)
+    _check_topics(root, stated)
 
 
 def check_log_files(directories: Iterable[Path]) -> None:
@@ -104,61 +109,58 @@ def is_dledger_entry(head: bytes, position: int) -> bool:
     )
 
 
-def _check_log_kind(root: Path, stated: Mapping[str, str], conf: Path) -> None:
+def _check_log_kind(root: Path, stated: Properties) -> None:
     key = "enableDLegerCommitLog"
-    if _is_true(stated, key):
-        raise UsageError(f"{key} in {conf} is true: {_DLEDGER}")
+    if stated.is_true(key):
+        raise UsageError(f"{key} in {stated.path} is true: {_DLEDGER}")
     if key not in stated:
         for path in sorted(root.glob(_DLEDGER_DIRECTORIES)):
             raise UsageError(
                 f"{path.parent} is a DLedger log: {_DLEDGER}; if the broker has left it, "
-                f"state {key}=false in {conf}"
+                f"state {key}=false in {stated.path}"
             )
 
 
-def _check_queue_store(root: Path, stated: Mapping[str, str], conf: Path) -> None:
-    store_type = stated.get("storeType", _FILES_STORE_TYPE)
-    if store_type.lower() != _FILES_STORE_TYPE:
-        raise UsageError(f"storeType in {conf} is {store_type!r}: {_ROCKSDB_QUEUES}")
-    if _is_true(stated, "rocksdbCQDoubleWriteEnable"):
-        _check_double_write(stated, conf)
-    elif "storeType" not in stated:
+def _check_queue_store(root: Path, stated: Properties) -> None:
+    store_type = stated.text("storeType")
+    if store_type is not None and equals_ignore_case(store_type, _ROCKSDB_STORE_TYPE):
+        raise UsageError(f"storeType in {stated.path} is {store_type!r}: {_ROCKSDB_QUEUES}")
+    if stated.is_true("rocksdbCQDoubleWriteEnable"):
+        _check_double_write(stated)
+    elif store_type is None:
         for name in _QUEUE_DIRECTORIES:
             if _is_rocksdb(root / name):
                 raise UsageError(
                     f"{root / name} is a RocksDB store: {_ROCKSDB_QUEUES}; if the broker writes "
-                    f"queue files too, state storeType={_FILES_STORE_TYPE} in {conf}"
+                    f"queue files too, state storeType={_FILES_STORE_TYPE} in {stated.path}"
                 )
 
 
-def _check_double_write(stated: Mapping[str, str], conf: Path) -> None:
+def _check_double_write(stated: Properties) -> None:
     """Check a store that writes queues as files and into RocksDB: the files are complete, except
     under two settings."""
     key = "combineCQLoadingCQTypes"
-    loaded = stated.get(key, _FILES_STORE_TYPE)
-    if _FILES_STORE_TYPE not in [kind.strip().lower() for kind in loaded.split(";")]:
-        raise UsageError(f"{key} in {conf} is {loaded!r}: {_ROCKSDB_QUEUES}")
+    loaded = stated.text(key)
+    if loaded is not None and not any(
+        equals_ignore_case(kind.strip(JAVA_SPACE), _FILES_STORE_TYPE) for kind in loaded.split(";")
+    ):
+        raise UsageError(f"{key} in {stated.path} is {loaded!r}: {_ROCKSDB_QUEUES}")
     key = "combineCQUseRocksdbForLmq"
-    if _is_true(stated, key) and _is_true(stated, "enableMultiDispatch"):
+    if stated.is_true(key) and stated.is_true("enableMultiDispatch"):
         raise UsageError(
-            f"{key} in {conf} is true: light queues in RocksDB are not read; give a broker.conf "
-            f"with {key}=false to build them as files, or enableMultiDispatch=false to leave them "
-            "out"
+            f"{key} in {stated.path} is true: light queues in RocksDB are not read; give a "
+            f"broker.conf with {key}=false to build them as files, or enableMultiDispatch=false to "
+            "leave them out"
         )
 
 
-def _check_topics(root: Path, stated: Mapping[str, str], conf: Path) -> None:
+def _check_topics(root: Path, stated: Properties) -> None:
     key = "configManagerVersion"
-    fix = _ROCKSDB_TOPICS.format(conf=conf)
-    if stated.get(key) == "v2":
-        raise UsageError(f"{key} in {conf} is 'v2': {fix}")
+    fix = _ROCKSDB_TOPICS.format(conf=stated.path)
+    if stated.text(key) == "v2":
+        raise UsageError(f"{key} in {stated.path} is 'v2': {fix}")
     if key not in stated and _is_rocksdb(root / _CONFIG_DIRECTORY):
         raise UsageError(f"{root / _CONFIG_DIRECTORY} is a RocksDB store: {fix}")
-
-
-def _is_true(stated: Mapping[str, str], key: str) -> bool:
-    # same rule as Boolean.parseBoolean
-    return stated.get(key, "").lower() == "true"
 
 
 def _is_rocksdb(directory: Path) -> bool:

@@ -31,7 +31,7 @@ REFUSED_CONFS = {
     "enableDLegerCommitLog=TRUE": ("enableDLegerCommitLog", "controller mode"),
     "storeType=defaultRocksDB": ("'defaultRocksDB'", "storeType=default"),
     "storeType=DefaultRocksdb": ("'DefaultRocksdb'", "storeType=default"),
-    "storeType=other": ("'other'", "storeType=default"),
+    "storeType= defaultRocksDB ": ("'defaultRocksDB'", "storeType=default"),
     "configManagerVersion=v2": ("configManagerVersion", "config/topics.json"),
     DOUBLE_WRITE + "combineCQLoadingCQTypes=defaultRocksDB": ("combineCQLoadingCQTypes",),
     DOUBLE_WRITE + "combineCQUseRocksdbForLmq=true\nenableMultiDispatch=true": (
@@ -42,7 +42,9 @@ REFUSED_CONFS = {
 READ_CONFS = (
     "enableDLegerCommitLog=false",
     "enableDLegerCommitLog=yes",  # false to Java
+    "enableDLegerCommitLog=true ",  # so is this
     "storeType=Default",
+    "storeType=other",  # only one name means RocksDB
     "configManagerVersion=v1",
     DOUBLE_WRITE,
     DOUBLE_WRITE + "combineCQLoadingCQTypes=defaultRocksDB; default",

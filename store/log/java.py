@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 REPLACEMENT = 0xFFFD
+_DIGIT = re.compile(r"(?=[\x00-\uffff])\d")
 _JAVA_INTEGER = re.compile(rb"([+-]?)0*([0-9]{1,19})\Z")
 
 
@@ -116,10 +117,17 @@ def hash_code(data: bytes) -> int:
 def parse_integer(data: bytes, bits: int) -> int | None:
     """``Integer/Short/Long.parse*`` of ASCII digits; None where Java would throw.
 
-    Java also takes other scripts' digits; a broker writes none, and we refuse them.
+    Java also takes other scripts' digits (``ascii_digits``); a broker writes none into its log,
+    where we refuse them.
     """
     found = _JAVA_INTEGER.match(data)
     if found is None:
         return None
     value = int(found[1] + found[2])
     return value if -(1 << bits - 1) <= value < 1 << bits - 1 else None
+
+
+def ascii_digits(text: str) -> bytes:
+    """A text with the digits of all scripts as ASCII digits, as ``Character.digit`` takes them: in
+    UTF-16 units, and so none beyond U+FFFF."""
+    return _DIGIT.sub(lambda found: str(int(found[0])), text).encode("utf-8", "surrogatepass")

@@ -370,6 +370,19 @@ def ask_paths(file_size: int, settings: Sequence[tuple[str, str]]) -> list[list[
     return [[Path(name) for name in answer.split("|") if name] for answer in answers]
 
 
+def ask_settings(
+    directory: Path, names: Sequence[str], files: Sequence[bytes]
+) -> list[dict[str, str] | None]:
+    """The settings that a broker takes from each property file (SettingsCommand), as words, texts
+    as UTF-16 in hexadecimal digits; None where it cannot be loaded."""
+    answers = _answers("settings", directory, ",".join(names), *(data.hex() for data in files))
+    pairs = ([word.partition(":") for word in answer.split(" ")] for answer in answers)
+    return [
+        None if answer == "refused" else {name: value for name, _, value in found}
+        for answer, found in zip(answers, pairs, strict=True)
+    ]
+
+
 def boot(store: Path, **settings: Setting) -> BootResult:
     """Open a store with RocketMQ's own store class, let it recover and dispatch, and close it.
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from store.config import read_store_settings
-from store.errors import UsageError
+from store.errors import ReputError
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
 from streaming.config import DispatcherConfig
@@ -67,7 +67,7 @@ def test_the_same_files_are_the_log_as_to_rocketmq(tmp_path: Path) -> None:
         conf = f"storePathCommitLog={paths}\nreadOnlyCommitLogStorePaths={read_only}\n"
         (store / "broker.conf").write_text(conf)
         assert len(files) <= 4, conf
-        with pytest.raises(UsageError):
+        with pytest.raises(ReputError):
             read_store_settings(store)
 
 

@@ -19,7 +19,8 @@ import pytest
 from sinks.batchconsumequeue import BatchConsumeQueueWriter
 from sinks.consumequeue import ConsumeQueueWriter
 from store import fsops
-from store.config import parse_properties, read_store_settings
+from store.brokerconf import parse_properties
+from store.config import read_store_settings
 from store.errors import NoSpaceError, UsageError
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.queue.consumequeue import QueueKey
@@ -109,7 +110,7 @@ def batch_store(golden: Callable[[str], Path], ram_path: Path) -> tuple[Path, Wo
     """The golden store and an empty output with its settings."""
     root = golden("batch")
     settings = read_store_settings(root)
-    conf = parse_properties((root / "broker.conf").read_text())
+    conf = parse_properties((root / "broker.conf").read_bytes())
     messages = messages_of(root, settings.message_delay_levels_ms)
     size = int(conf["mapperFileSizeBatchConsumeQueue"])
     return root, Work(messages, find_batch_topics(root, root), size, ram_path / "output")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from store import fsops
-from store.config import parse_properties
+from store.brokerconf import parse_properties
 from store.errors import IndexFileError, NoSpaceError, SyncError
 from store.index.indexfile import IndexLayout, index_key_hash, index_keys
 from store.log.commitlog import CommitLog
@@ -43,7 +43,7 @@ def store(
 ) -> tuple[Path, IndexOutput]:
     """A golden store, and an empty output for all its messages."""
     root = golden(request.param)
-    settings = parse_properties((root / "broker.conf").read_text())
+    settings = parse_properties((root / "broker.conf").read_bytes())
     layout = IndexLayout(int(settings["maxHashSlotNum"]), int(settings["maxIndexNum"]))
     last, data = read_log(root / "commitlog")[-1]
     log = CommitLog([root / "commitlog"])

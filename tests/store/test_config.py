@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from store.config import parse_properties, read_store_settings
-from store.errors import UsageError
+from store.brokerconf import parse_properties
+from store.config import read_store_settings
+from store.errors import NotReadyError, UsageError
 from store.state.built import settings_of
+from tests.support import settings_page
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.jdk import run_java
 
@@ -62,6 +64,13 @@ PROPERTY_FILES = (
     "a=1\\\\\nb=2\n",
     "a=1\\\\\\\n2\nb=3\n",
     "a\\=b=c\\:d\\te\\\\f\n",
+    "a=1 \nb=true\t\nc=x\\ \n",
+    "a=\\u6570\\ud842\\udfb7 \nb\\u0063=2",
+    "# \\u are not read here\na=1\rb=2\r\rc=3",
+    "a=1\\\n\nb=2\n\\\n# c=3\n",
+    "a=1\\",
+    "a b = c\nd == e\n= f\n",
+    "\x0b a=1\n\x0c b=2\n\u6570=\u636e\n",
     "",
 )
 
@@ -174,10 +183,11 @@ def test_what_is_stated_counts_whatever_else_is_there(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_read_is_named(
     tmp_path: Path, text: str, parts: tuple[str, ...]
 ) -> None:
-    """Though STORE/commitlog is there: a part of a log is not the log."""
+    """Though STORE/commitlog is there: a part of a log is not the log. One that is not there may be
+    mounted later."""
     (tmp_path / "file").write_text("")
     root = make_store(tmp_path / "store", text.format(tmp_path) + "\n")
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(NotReadyError if "gone" in text else UsageError) as caught:
         read_store_settings(root)
     for part in (*parts, "{0}/store/broker.conf"):
         assert part.format(tmp_path) in str(caught.value)
@@ -223,17 +233,21 @@ def test_what_decides_the_other_derived_files_has_rocketmqs_names_and_defaults(
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *((key, value) for key in SWITCHES for value in ("", "1", "yes", "truee")),
-        *((key, value) for key in NUMBERS for value in ("", "-1", "x", "2147483648", "1.5")),
+        ("mappedFileSizeCommitLog", "0"),
+        ("mappedFileSizeConsumeQueue", "-1"),
+        ("mappedFileSizeConsumeQueue", "2147483641"),
         ("maxErrorRateOfBloomFilter", "100"),
         ("maxErrorRateOfBloomFilter", "0"),
         ("expectConsumerNumUseFilter", "0"),
         ("mappedFileSizeConsumeQueueExt", "0"),
         ("accessMessageInMemoryMaxRatio", "101"),
+        *((key, "-1") for key in NUMBERS),
     ],
 )
-def test_a_setting_that_cannot_be_read_is_named(tmp_path: Path, key: str, value: str) -> None:
-    """RocketMQ would take the default; we say the key, the file and what stands there."""
+def test_a_number_with_which_no_store_is_written_is_named(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    """RocketMQ would take it; we say the key, the file and what stands there."""
     root = make_store(tmp_path / "store", f"{key}={value}\n")
     with pytest.raises(UsageError) as caught:
         read_store_settings(root)
@@ -241,45 +255,132 @@ def test_a_setting_that_cannot_be_read_is_named(tmp_path: Path, key: str, value:
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1G", "1e9", "", "٣", "1 000", "9" * 19, "0x10"])
-@pytest.mark.parametrize("key", ["mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"])
-def test_a_size_that_is_no_number_is_named(tmp_path: Path, key: str, value: str) -> None:
-    """The key, the file and what stands there are in the error."""
-    root = make_store(tmp_path / "store", f"{key}={value}\n")
-    with pytest.raises(UsageError) as caught:
+ODD_STATEMENTS = {
+    "mappedFileSizeConsumeQueue=300000 ": "'300000 ', which is no number",
+    "maxIndexNum=1G": "'1G', which is no number",
+    "maxIndexNum=2147483648": "no number",
+    "maxHashSlotNum=": "'', which is no number",
+    "enableLmq=true ": "'true ', which a broker reads as false",
+    "enableLmq=yes # please": "'yes # please', which a broker reads as false",
+    "enableDLegerCommitLog=true\t": "as false",
+    "mapedFileSizeCommitLog=1048576": "its name is mappedFileSizeCommitLog",
+    "mapedFileSizeConsumeQueue=300000": "since RocketMQ 4.5.2 ignore mapedFileSizeConsumeQueue",
+    "MaxIndexNum=7": "its name is maxIndexNum",
+    "enableDLedgerCommitLog=true": "its name is enableDLegerCommitLog",
+    "\ufeffmaxIndexNum=7": "its name is maxIndexNum",
+    "brokerName=\u6570": "ISO 8859-1",
+}
+"""Statement that a broker reads otherwise than it looks -> words of the warning."""
+
+
+def test_what_was_meant_otherwise_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line names the file, and the setting has RocketMQ's default; a second reading says
+    nothing."""
+    root = make_store(tmp_path / "store", "")
+    defaults = read_store_settings(root)
+    for text, words in ODD_STATEMENTS.items():
+        (root / "broker.conf").write_text(text + "\n", "utf-8")
+        caplog.clear()
+        settings = read_store_settings(root)
+        [line] = [record.getMessage() for record in caplog.records]
+        assert line.startswith(f"{root / 'broker.conf'}: "), text
+        assert words in line, text
         read_store_settings(root)
-    for part in (key, str(root / "broker.conf"), repr(value)):
-        assert part in str(caught.value)
+        assert len(caplog.records) == 1, text
+        stated = {field_of(text.strip().partition("=")[0]): False} if "=true" in text else {}
+        assert settings == replace(defaults, **{
+            name: value for name, value in stated.items() if hasattr(defaults, name)
+        }), text  # fmt: skip
 
 
-@pytest.mark.parametrize("value", ["1", "1s 5x", "s", "1S", "1.5s", "-1s", "1s,5s", "٣s"])
+def test_nothing_is_said_of_what_a_broker_reads_as_it_looks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every setting that RocketMQ has, in its own spelling; former names beside the new ones;
+    comments in any encoding; texts with blanks around them."""
+    root = make_store(tmp_path / "store", "")
+    rows, log = settings_page.rows(), root / "commitlog"
+    lines = [
+        f"{name}={row.default}" for name, row in rows.items() if "storePath" not in name.lower()
+    ]
+    lines += [f"{name}=1" for name in settings_page.others() if name not in ("brokerName",)]
+    lines += [
+        f"storePathCommitLog= {log}, ",
+        "mapedFileSizeCommitLog=1",
+        "brokerName = caf\\u00e9 ",
+    ]
+    lines += ["enableLmq=TRUE"]
+    text = "\n".join(line for line in lines if not line.endswith("ReadOnlyCommitLogStorePaths="))
+    (root / "broker.conf").write_bytes("# \u5b58\u50a8\n".encode("gbk") + text.encode())
+    settings = read_store_settings(root)
+    assert caplog.records == []
+    assert settings.commit_log_directories == (log,)
+    assert settings.enable_lmq
+    assert settings.mapped_file_size_commit_log == 1 << 30
+
+
+def test_a_path_is_the_one_that_a_broker_opens(tmp_path: Path) -> None:
+    """Escaped characters are themselves; raw ones beyond ASCII are ISO 8859-1, as to Java."""
+    root = make_store(tmp_path / "store", "")
+    for stated, name in (
+        (b"\\u6570\\ud842\\udfb7", "\u6570\U00020bb7"),
+        ("\u6570".encode(), "\xe6\x95\xb0"),
+        ("\u6570".encode("gbk"), "\xca\xfd"),
+    ):
+        (tmp_path / name).mkdir()
+        path = str(tmp_path).encode() + b"/" + stated
+        (root / "broker.conf").write_bytes(b"storePathCommitLog=" + path + b" \n")
+        assert read_store_settings(root).commit_log_directories == (tmp_path / name,)
+    for stated in (b"\\u0000x", b"\\ud842"):
+        (root / "broker.conf").write_bytes(b"storePathCommitLog=/" + stated)
+        with pytest.raises(UsageError, match="cannot read commitlog directory"):
+            read_store_settings(root)
+
+
+@pytest.mark.parametrize(
+    ("stated", "levels"),
+    [
+        ("1s 5m", (1000, 300_000)),
+        (" -2d +3h ", (-172_800_000, 10_800_000)),
+        ("\\u06637s", (37_000,)),
+        ("9223372036854775807s", (-1000,)),
+    ],
+)
+def test_delay_levels_are_javas(tmp_path: Path, stated: str, levels: tuple[int, ...]) -> None:
+    """``Long.parseLong`` times the unit, overflow included."""
+    root = make_store(tmp_path / "store", f"messageDelayLevel={stated}\n")
+    assert read_store_settings(root).message_delay_levels_ms == levels
+
+
+@pytest.mark.parametrize(
+    "value", ["", "1", "1s 5x", "s", "1S", "1.5s", "1s,5s", "1s  5s", "9223372036854775808s"]
+)
 def test_a_delay_level_that_is_none_is_named(tmp_path: Path, value: str) -> None:
-    """Units are s, m, h, d (§11)."""
+    """A broker does not start with such levels; units are s, m, h, d (§11)."""
     root = make_store(tmp_path / "store", f"messageDelayLevel={value}\n")
     with pytest.raises(UsageError, match="messageDelayLevel"):
         read_store_settings(root)
 
 
-def test_what_is_no_store_is_a_wrong_call(tmp_path: Path) -> None:
-    """No directory, no commitlog, a configuration that cannot be read."""
-    with pytest.raises(UsageError, match="not a directory"):
+def test_what_is_no_store_is_named(tmp_path: Path) -> None:
+    """No directory, no commitlog, a configuration that is not there or cannot be read."""
+    with pytest.raises(NotReadyError, match="there is no directory"):
         read_store_settings(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="no commitlog in"):
+    with pytest.raises(NotReadyError, match="no commitlog in"):
         read_store_settings(tmp_path / "empty")
     root = make_store(tmp_path / "store")
-    with pytest.raises(UsageError, match=r"missing\.conf"):
+    with pytest.raises(NotReadyError, match=r"missing\.conf"):
         read_store_settings(root, tmp_path / "missing.conf")
-    (root / "broker.conf").write_bytes(b"a=\xff\xfe\n")
-    with pytest.raises(UsageError, match=r"broker\.conf"):
+    (root / "broker.conf").write_bytes(b"a=C:\\users\n")
+    with pytest.raises(UsageError, match=r"broker\.conf: \\users is no"):
         read_store_settings(root)
 
 
 def test_property_files_are_read_as_java_reads_them(tmp_path: Path) -> None:
-    """Comments, separators, duplicates, continued lines: what broker.conf files hold.
-
-    Not compared: code points written as escapes, space that ends a value.
-    """
+    """Comments, separators, duplicates, continued lines, escapes, space that ends a value."""
     paths = []
     for index, text in enumerate(PROPERTY_FILES):
         paths.append(tmp_path / f"{index}.conf")
@@ -292,6 +393,7 @@ def test_property_files_are_read_as_java_reads_them(tmp_path: Path) -> None:
     for text, theirs in zip(PROPERTY_FILES, answers, strict=True):
         pairs = [pair.partition("\x01") for pair in theirs.split("\x02")[:-1]]
         expected = {key: value for key, _, value in pairs}
-        if parse_properties(text) != expected:
-            differing.append((text, parse_properties(text), expected))
+        found = parse_properties(text.encode())
+        if found != expected:
+            differing.append((text, found, expected))
     assert differing == []

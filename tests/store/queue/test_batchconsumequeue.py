@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from store.config import parse_properties
+from store.brokerconf import parse_properties
 from store.errors import QueueFileError, UsageError
 from store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -68,7 +68,7 @@ def random_units(rng: random.Random, number: int) -> list[BatchMessage]:
 def test_golden_queues_are_read_as_they_stand(golden: Callable[[str], Path]) -> None:
     """Units, ends, bounds: what the log says about the topic, and RocketMQ's file size."""
     root = golden("batch")
-    conf = parse_properties((root / "broker.conf").read_text())
+    conf = parse_properties((root / "broker.conf").read_bytes())
     file_size = checked_file_size(int(conf["mapperFileSizeBatchConsumeQueue"]))
     messages, queues = messages_of(root, ()), 0
     for key, files in open_batch_queues(root, file_size):

@@ -32,6 +32,7 @@ public final class Harness {
                Harness ext DIRECTORY FILE_SIZE QUESTION...
                Harness batch DIRECTORY FILE_SIZE QUESTION...
                Harness paths FILE_SIZE QUESTION...
+               Harness settings STORE_DIR NAMES QUESTION...
                Harness warm STORE_DIR""";
 
     private Harness() {
@@ -87,6 +88,7 @@ public final class Harness {
             case "batch" -> count < 2 ? null : BatchCommand.parse(rest, protocol);
             case "paths" -> count < 1 ? null : new QuestionsCommand(
                 rest.subList(1, count), new PathsCommand(Integer.parseInt(rest.get(0))), protocol);
+            case "settings" -> count < 2 ? null : SettingsCommand.parse(rest, protocol);
             case "warm" -> count != 1 ? null : new WarmCommand(rest.get(0), protocol);
             default -> null;
         };
