@@ -30,7 +30,7 @@ from readers.messagefilter import MessageFilter
 from readers.messages import DEFAULT_MAX_BODY_BYTES, Message, decode_message_id
 from store import configjson
 from store.config import StoreSettings, read_store_settings
-from store.errors import UsageError
+from store.errors import StoreError, UsageError
 from store.index.indexfile import (
     INDEX_DIRECTORY,
     TOPIC_KEY_SEPARATOR,
@@ -279,15 +279,15 @@ class MessageStore:
     def consumer_filter(self, topic: str, group: str) -> MessageFilter | None:
         """The SQL92 filter that a consumer group registered with the broker; None without one.
 
-        Raises UsageError where the broker's file cannot be used.
+        Raises StoreError where the broker's file cannot be used.
         """
         path = self._settings.root / consumers.CONSUMER_FILTER_FILE
         try:
             found = consumers.from_json(configjson.read(path))
         except consumers.FilterDataError as error:
-            raise UsageError(f"cannot use {path}: {error}") from error
+            raise StoreError(f"cannot use {path}: {error}") from error
         if found.problem:
-            raise UsageError(f"cannot use {path}: {found.problem}")
+            raise StoreError(f"cannot use {path}: {found.problem}")
         consumer = found.find(topic, group)
         return MessageFilter.of_consumer(consumer) if consumer else None
 

@@ -22,7 +22,7 @@ from serving.groups import Groups
 from serving.offsets import ConsumerOffsets
 from serving.pulling import Pulling
 from serving.queues import ServedQueues
-from store.errors import NotFoundError, UsageError
+from store.errors import StoreError, UsageError
 from store.state.consumeroffset import TopicGroup
 
 logger = logging.getLogger("reput")
@@ -209,5 +209,5 @@ def _refused() -> Iterator[None]:
     """Answer a change that the rules do not allow with an error code."""
     try:
         yield
-    except (UsageError, NotFoundError) as error:
+    except (UsageError, StoreError) as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from store import configjson
-from store.errors import UsageError
+from store.errors import StoreError
 from store.filetimes import LookTimer, Watched
 
 SUBSCRIPTION_GROUP_FILE = "config/subscriptionGroup.json"
@@ -38,7 +38,7 @@ class GroupPolicies:
     """Looks groups up, anew once a second."""
 
     def __init__(self, root: Path) -> None:
-        """Read the file below ``root``. Raises UsageError."""
+        """Read the file below ``root``. Raises StoreError."""
         self._path = root / SUBSCRIPTION_GROUP_FILE
         self._file = Watched(self._path, self._read)
         self._policies = self._file.value()
@@ -68,7 +68,7 @@ class GroupPolicies:
                 for name in {*groups, *forbidden}
             }
         except ValueError as error:
-            raise UsageError(
+            raise StoreError(
                 f"cannot use {self._path}: {error}; restore the file from {self._path.name}"
                 f"{configjson.BACKUP_SUFFIX} or from a copy"
             ) from error

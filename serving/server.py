@@ -18,7 +18,7 @@ from serving.config import ServerConfig
 from serving.connection import Budget, Listener
 from serving.namesrv import NameServer
 from serving.stores import ServedStore
-from store.errors import UsageError
+from store.errors import PASSING_ERRORS, StoreError, UsageError
 
 BACKLOG = 1024
 MAX_PORT = 65535
@@ -106,9 +106,10 @@ def _bound(host: str, port: int) -> socket.socket:
         # a name that cannot be resolved has a negative number, and a text of its own
         is_named = error.errno is not None and error.errno > 0
         reason = os.strerror(error.errno or 0) if is_named else error.strerror
-        raise UsageError(
-            f"cannot listen at {host}:{port}: {reason}; give another address"
-        ) from error
+        line = f"cannot listen at {host}:{port}: {reason}; give another address"
+        if error.errno in PASSING_ERRORS:
+            raise StoreError(line) from error
+        raise UsageError(line) from error
 
 
 def _port(bound: socket.socket) -> int:

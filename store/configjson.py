@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from store import jsontext
-from store.errors import UsageError
+from store.errors import NotReadyError, StoreError
 
 BACKUP_SUFFIX = ".bak"
 TRIES = 10
@@ -45,7 +45,8 @@ def parse(text: str) -> object:
 def read(path: Path) -> object:
     """Read a document, or its ``.bak`` if the file is missing or stays empty or damaged.
 
-    Returns None if neither exists. Raises UsageError if the existing one cannot be read.
+    Returns None if neither exists. Raises NotReadyError if the existing one is not whole, and
+    StoreError if it cannot be read.
     """
     problem: Exception | None = None
     for candidate in (path, path.with_name(path.name + BACKUP_SUFFIX)):
@@ -57,8 +58,13 @@ def read(path: Path) -> object:
             continue
         except (OSError, ValueError) as error:
             problem = problem or error
+    if isinstance(problem, OSError):
+        raise StoreError(f"cannot read {path}: {problem.strerror}") from problem
     if problem is not None:
-        raise UsageError(f"cannot read {path}: {problem}")
+        raise NotReadyError(
+            f"{path} is not whole: {problem}; a running broker writes it again, or else restore it "
+            "from a copy"
+        ) from problem
     return None
 
 

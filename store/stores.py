@@ -10,22 +10,23 @@ from pathlib import Path
 
 from store.config import COMMIT_LOG_DIRECTORY
 from store.config import FILE_NAME as BROKER_CONF
-from store.errors import UsageError
+from store.errors import NotReadyError, UsageError
 
 
 def find_roots(pattern: str) -> list[Path]:
-    """Return the paths that match ``--stores``, sorted. Raises UsageError where none does."""
+    """Return the paths that match ``--stores``, sorted. Raises NotReadyError where none
+    does."""
     # Path.glob takes no absolute pattern
     found = [Path(path) for path in sorted(glob.glob(pattern))]  # noqa: PTH207
     if not found:
-        raise UsageError(f"--stores is {pattern!r}, which no directory matches")
+        raise NotReadyError(f"--stores is {pattern!r}, which no directory matches yet")
     return found
 
 
 def find_stores(pattern: str, outputs: Path) -> dict[Path, Path]:
     """Return root -> output of each store that matches. A directory that has neither a commitlog
-    nor a ``broker.conf`` is no store yet. Raises UsageError where there is none, and for two stores
-    of one name."""
+    nor a ``broker.conf`` is no store yet. Raises NotReadyError where there is none, and UsageError
+    for two stores of one name."""
     found: dict[Path, Path] = {}
     roots: dict[str, Path] = {}
     for root in find_roots(pattern):
@@ -39,8 +40,8 @@ def find_stores(pattern: str, outputs: Path) -> dict[Path, Path]:
             )
         found[root] = outputs / root.name
     if not found:
-        raise UsageError(
+        raise NotReadyError(
             f"--stores is {pattern!r}, and nothing that matches has a {COMMIT_LOG_DIRECTORY} or a "
-            f"{BROKER_CONF}"
+            f"{BROKER_CONF} yet"
         )
     return found

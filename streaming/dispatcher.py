@@ -26,7 +26,7 @@ from sources.commitlog import CommitLogDataSource
 from store import fsops
 from store.config import FILE_NAME as BROKER_CONF
 from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
-from store.errors import NoSpaceError, ReputError, StoreError, UsageError
+from store.errors import NoSpaceError, NotReadyError, ReputError, StoreError, UsageError
 from store.filetimes import LookTimer, Watched
 from store.log.commitlog import CommitLog
 from store.runs.dispatch import Run
@@ -47,6 +47,7 @@ from streaming.sparkerrors import error_of_ours, first_line
 from streaming.sparkmetrics import BatchListener, LagGauge
 from streaming.startup import plan_start, take_over
 from streaming.tail import Tail
+from streaming.waiting import until_ready
 
 POLL_SECONDS = 0.25
 _CALLBACKS = threading.Lock()
@@ -54,6 +55,8 @@ _CALLBACKS = threading.Lock()
 IDLE_WAIT_MS = 1000
 """Time for which the source waits at the log's end before it answers: what Spark does in between
 takes most of an idle query's CPU time."""
+RESTART_SECONDS = 1.0
+"""Least time between two queries, where a file of the store was not whole."""
 PLANNER_SECONDS = 10.0
 
 logger = logging.getLogger("reput")
@@ -78,7 +81,10 @@ def run_dispatcher(
     ``measures`` receives what the run measures; Spark's part only where it is given, and not of a
     shared session. Raises ReputError with a line for people.
     """
-    settings, log = config.open_store()
+    opened = config.open_store() if config.once else until_ready(config.open_store, stop)
+    if opened is None:
+        return Progress(0, 0)
+    settings, log = opened
     logger.info("settings: broker_conf=%s", settings.property_file or NO_PROPERTY_FILE)
     for directory in settings.commit_log_directories:
         logger.info("reading commitlog: directory=%s", directory)
@@ -92,7 +98,18 @@ def run_dispatcher(
         moved = partial(on_watermark, settings)
         run = _Run(config, settings, log, stop, show, moved, measures, spark)
         run.space.retry(lambda: held.enter_context(Ownership(config.output)))
-        return run.space.retry(lambda: run.attempt(held, jvm))
+        while True:
+            try:
+                return run.space.retry(lambda: run.attempt(held, jvm))
+            except NotReadyError as error:
+                # a file is torn that a broker writes over, or a directory is gone for a moment
+                if config.once:
+                    raise
+                logger.warning("the query has ended and is started again: %s", error)
+                stop.wait(RESTART_SECONDS)
+                until_ready(run.look, stop)
+                if stop.is_set():
+                    return run.progress
 
 
 def query_name(config: DispatcherConfig) -> str:
@@ -135,10 +152,20 @@ class _Run:
         directories = (config.state_directory, config.spark_directory)
         self.space = SpaceWait(directories, stop, self._show_waiting, self._measures)
 
+    def look(self) -> None:
+        """Look for what an attempt needs of the store. Raises ReputError."""
+        _, log = self._config.open_store()
+        log.close()
+
+    @property
+    def progress(self) -> Progress:
+        """The progress of all attempts; nothing before the first."""
+        return self._progress or Progress(0, 0)
+
     def attempt(self, held: ExitStack, jvm: Jvm | None) -> Progress:
         """Compare the positions and dispatch from there on; the session stays open in ``held``.
 
-        Raises NoSpaceError where another attempt is worthwhile.
+        Raises NoSpaceError or NotReadyError where another attempt is worthwhile.
         """
         config, log = self._config, self._log
         start = plan_start(config, self._settings, log, self._replay_from)
@@ -261,7 +288,7 @@ class _Run:
         another path writes where this run does not look."""
         try:
             stated = self._stated_directories.value()
-        except UsageError:
+        except (UsageError, NotReadyError):
             return  # the file is being written, or the broker has yet to create the directory
         if {*stated} != {*self._log.directories}:
             raise StoreError(

@@ -17,7 +17,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from store import errors
-from store.errors import ReputError, StoreError, UsageError, error_text
+from store.errors import NotReadyError, ReputError, StoreError, UsageError, error_text
 
 _TRACEBACK_PARAMETERS = {
     "PYTHON_DATA_SOURCE_ERROR": "msg",
@@ -25,8 +25,11 @@ _TRACEBACK_PARAMETERS = {
     "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR": "msg",
 }
 """Condition of a Python worker's error -> its parameter with the traceback."""
+_BASES = (UsageError, NotReadyError, StoreError)
 _OURS = {
-    f"{errors.__name__}.{name}": UsageError if issubclass(kind, UsageError) else StoreError
+    f"{errors.__name__}.{name}": next(
+        (base for base in _BASES if issubclass(kind, base)), StoreError
+    )
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, ReputError)
 }

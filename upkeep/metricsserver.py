@@ -15,7 +15,7 @@ import threading
 from contextlib import suppress
 from typing import BinaryIO, Self
 
-from store.errors import UsageError
+from store.errors import PASSING_ERRORS, StoreError, UsageError
 from upkeep import pageserver
 from upkeep.metrics import RunsCollector
 
@@ -45,13 +45,17 @@ class MetricsServer:
         self._thread = threading.Thread(target=self._keep_fresh, name="reput-metrics", daemon=True)
 
     def __enter__(self) -> Self:
-        """Listen; ``self.port`` is the port that is bound. Raises UsageError."""
+        """Listen; ``self.port`` is the port that is bound. Raises StoreError where it is taken, and
+        UsageError for an address that cannot be one."""
         host, port = self._address
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._listening = socket.create_server((host, port), family=family)
         except OSError as error:
-            raise UsageError(f"--metrics-port cannot listen at {host}:{port}: {error}") from error
+            line = f"--metrics-port cannot listen at {host}:{port}: {error}"
+            if error.errno in PASSING_ERRORS:
+                raise StoreError(line) from error
+            raise UsageError(line) from error
         self.port = self._listening.getsockname()[1]
         self._start()
         # what is known without a look, so that the first scrape waits for none

@@ -213,9 +213,11 @@ def main() -> None:
         _leave_stdout()
         fail(str(error), error.exit_code)
     except OSError as error:
-        if error.filename is not None or error.errno not in _STDOUT_ERRORS:
-            raise
         _leave_stdout()
+        if error.filename is not None:
+            fail(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}", 1)
+        if error.errno not in _STDOUT_ERRORS:
+            raise
         if error.errno == errno.EPIPE:
             # the reader of our output has closed the pipe and needs no message
             sys.exit(1)

@@ -15,13 +15,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from reput.cli import completion
-from reput.cli.render import print_note
+from reput.cli.render import print_note, when_ready
 from reput.cli.tables import time_text
 from sources.options import parse_size
 from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.errors import UsageError
 from store.follower import FollowerTarget
 from store.state.built import settings_of
+from store.state.output import check_is_output
 
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z", re.ASCII)
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -170,6 +171,25 @@ def output_settings(
     """
     settings = store_settings(store, broker_conf, commitlog_file_size)
     return settings_of(output or store, settings, _file_size(consume_queue_file_size))
+
+
+def awaited_settings(
+    store: Store,
+    output: ReadOutput = None,
+    broker_conf: BrokerConf = None,
+    commitlog_file_size: CommitLogFileSize = None,
+    consume_queue_file_size: ConsumeQueueFileSize = None,
+) -> StoreSettings:
+    """Return ``output_settings`` once the store and the output are there."""
+
+    def read() -> StoreSettings:
+        settings = output_settings(
+            store, output, broker_conf, commitlog_file_size, consume_queue_file_size
+        )
+        check_is_output(output or store, store)
+        return settings
+
+    return when_ready(read)
 
 
 def build_flags(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_TIMESTAMP_MS = (1 << 63) - 1
 POLL_SECONDS = 0.2
+
+Follow = Annotated[bool, options.flag("Go on with the messages that arrive.", "--follow", "-f")]
 PRINTED_AT_ONCE = 100
 
 
@@ -119,7 +121,19 @@ def _raise_not_found(found: GetMessageResult, place: str) -> NoReturn:
     raise NotFoundError(f"no message at {place}, which has {has}")
 
 
-@options.with_options(settings=options.output_settings, body=messages.bodies)
+def _tail_settings(
+    store: options.Store,
+    output: options.ReadOutput = None,
+    broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
+    follow: Follow = False,
+) -> StoreSettings:
+    read = options.awaited_settings if follow else options.output_settings
+    return read(store, output, broker_conf, commitlog_file_size, consume_queue_file_size)
+
+
+@options.with_options(settings=_tail_settings, body=messages.bodies)
 def tail(
     store: options.Store,
     settings: StoreSettings,
@@ -130,9 +144,7 @@ def tail(
     from_time: Annotated[
         str | None, options.time_value("Show all messages since then instead")
     ] = None,
-    follow: Annotated[
-        bool, options.flag("Go on with the messages that arrive.", "--follow", "-f")
-    ] = False,
+    follow: Follow = False,
     tag: Annotated[
         str | None, options.value("TAGS", "Show only messages with one of these tags: `A || B`.")
     ] = None,

@@ -16,16 +16,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import typer
 
 from reput import INTERRUPTED, interrupts
 from reput.cli.tables import escaped, human_bytes, human_seconds, known, lag_text
 from streaming.logcontext import store_name
+from streaming.waiting import until_ready
 
 if TYPE_CHECKING:
     from reput.cli.bar import Bar
+
+_Result = TypeVar("_Result")
 
 PLAIN_SECONDS = 5.0
 UNCHANGED_SECONDS = 60.0
@@ -167,6 +170,15 @@ def stopped_by_signals(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def when_ready(work: Callable[[], _Result]) -> _Result:
+    """``until_ready`` for a command that follows a store; a signal ends the command meanwhile."""
+    with stopped_by_signals() as stop:
+        result = until_ready(work, stop)
+    if result is None:
+        raise typer.Exit()
+    return result
 
 
 class ProgressDisplay:

@@ -26,6 +26,7 @@ from streaming.measures import Measures, QueueMeasures
 
 if TYPE_CHECKING:
     from serving.embedded import EmbeddedServer
+    from store.config import StoreSettings
     from streaming.progress import Progress
     from upkeep.shadow import Shadow
 
@@ -197,8 +198,7 @@ def _run_one(
     new_measures: Callable[[], Measures] | None,
     as_json: bool,
 ) -> None:
-    _, log = config.open_store()  # a mistake is answered before Java starts
-    log.close()
+    open_store(config)
     measures = new_measures() if new_measures is not None else None
     served = _metrics(lambda: [(config, measures)] if measures is not None else [], metrics_port)
     _show(dispatch(config, _server(config, serve, clients), measures, served), as_json)
@@ -259,6 +259,14 @@ def _server(
         note_ready(server_config, config.store, identity, port)
 
     return EmbeddedServer(server_config, identity, config.output, ready)
+
+
+def open_store(config: DispatcherConfig) -> StoreSettings:
+    """Return the settings of the store, once it is there; a mistake is answered before Java
+    starts. Raises ReputError."""
+    settings, log = config.open_store() if config.once else render.when_ready(config.open_store)
+    log.close()
+    return settings
 
 
 def dispatch(

@@ -13,6 +13,7 @@ from reput.cli.clientoptions import address, client_settings, note_ready, warn_i
 from serving.config import ServerConfig
 from serving.stores import BrokerIdentity, ServedStore, check_names
 from store.errors import UsageError
+from store.state.output import check_is_output
 from store.stores import find_roots
 
 DEFAULT_PORT = 9876
@@ -67,24 +68,41 @@ def serve(
     `OUTPUT/config/consumerOffset.json`. SIGTERM or Ctrl-C ends it.
     """
     del as_json  # errors and log are JSON from the start
-    roots = _roots(store or [], stores)
-    is_cluster = stores is not None or len(roots) > 1
+    if bool(store) == (stores is not None):
+        raise UsageError("give either STORE, which may be repeated, or --stores GLOB")
+    is_cluster = stores is not None or len(store or ()) > 1
     if is_cluster and broker_conf is not None:
         raise UsageError("--broker-conf is for one store; of several each has its own broker.conf")
     host, port = address("--listen", listen)
+    files = broker_conf, commitlog_file_size, consume_queue_file_size
+
+    def opened() -> list[ServedStore]:
+        roots = find_roots(stores) if stores is not None else store or []
+        return _served(roots, output, is_cluster, files)
+
+    config = ServerConfig(host, port, **clients)
+    asyncio.run(_serve(config, render.when_ready(opened)))
+
+
+def _served(
+    roots: list[Path],
+    output: Path | None,
+    is_cluster: bool,
+    files: tuple[Path | None, str | None, str | None],
+) -> list[ServedStore]:
+    """Return the stores to serve, by the options of the command. Raises ReputError."""
     known = []
     for root in roots:
-        settings = options.store_settings(root, broker_conf)
+        settings = options.store_settings(root, files[0])
         known.append((settings, BrokerIdentity.of(settings)))
     check_names(known)
     served = []
-    for settings, identity in known:
+    for root, (_, identity) in zip(roots, known, strict=True):
         place = output / identity.name if output is not None and is_cluster else output
-        built = options.output_settings(
-            settings.root, place, broker_conf, commitlog_file_size, consume_queue_file_size
-        )
-        served.append(ServedStore(identity, built, place or settings.root))
-    asyncio.run(_serve(ServerConfig(host, port, **clients), served))
+        check_is_output(place or root, root)
+        built = options.output_settings(root, place, *files)
+        served.append(ServedStore(identity, built, place or root))
+    return served
 
 
 async def _serve(config: ServerConfig, stores: list[ServedStore]) -> None:
@@ -100,12 +118,3 @@ async def _serve(config: ServerConfig, stores: list[ServedStore]) -> None:
 
     with render.stopped_by_signals(lambda: loop.call_soon_threadsafe(stop.set)):
         await server.run(stores, stop, ready)
-
-
-def _roots(roots: list[Path], pattern: str | None) -> list[Path]:
-    """Return the roots of the stores to serve. Raises UsageError."""
-    if bool(roots) == (pattern is not None):
-        raise UsageError("give either STORE, which may be repeated, or --stores GLOB")
-    if pattern is None:
-        return roots
-    return find_roots(pattern)

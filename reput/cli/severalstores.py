@@ -97,7 +97,8 @@ def supervisor(
         found = several.find()
         return {out.name: configured(root, out, len(found)) for root, out in found.items()}
 
-    find()  # a mistake is answered before Spark is loaded
+    # a mistake is answered before Spark is loaded
+    find() if once else render.when_ready(find)
     from streaming.supervisor import Supervisor  # noqa: PLC0415
 
     return Supervisor(find, new_measures, once=once)

@@ -10,7 +10,7 @@ import typer
 
 from reput.cli import options, render, tables
 from reput.cli.comparison import fields_text
-from reput.cli.run import Checkpoint, Latency, MaxBytesPerTrigger, Once, dispatch
+from reput.cli.run import Checkpoint, Latency, MaxBytesPerTrigger, Once, dispatch, open_store
 from store.errors import UsageError
 from store.state.built import settings_of
 from streaming.config import DEFAULT_LATENCY_MS, DEFAULT_MAX_BYTES_PER_TRIGGER, DispatcherConfig
@@ -56,8 +56,7 @@ def shadow(
         **flags,
         **dispatcher,
     )
-    given, log = config.open_store()  # a mistake is answered before Java starts
-    log.close()
+    given = open_store(config)
     comparison = Shadow(settings_of(output, given, config.flags), output)
     progress = dispatch(config, comparison)
     found = comparison.result

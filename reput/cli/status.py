@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from reput.cli import options, render, severalstores, tables
-from store.config import NO_PROPERTY_FILE, StoreSettings
+from store.config import NO_PROPERTY_FILE
 from store.errors import ReputError, StoreError
+from streaming.waiting import until_ready
 from upkeep.status import FollowerStatus, OutputStatus, QueueStatus, read_status
 
 WATCH_SECONDS = 2.0
@@ -65,12 +66,14 @@ def status(
         several.refuse({"output": output, "topic": topic, "broker_conf": broker_conf})
         look = partial(_look_at_all, several, sizes)
     else:
-        place = store or Path()
-        settings = options.output_settings(place, output, broker_conf, *sizes)
-        look = partial(_look_at_one, settings, output or place, topic)
+        files = broker_conf, *sizes
+        look = partial(_look_at_one, store or Path(), output, files, topic)
+
     with render.stopped_by_signals() as stop:
         while True:
-            found = look()
+            found = until_ready(look, stop) if watch else look()
+            if found is None:
+                return
             if as_json:
                 render.print_json(found.content)
             else:
@@ -83,8 +86,14 @@ def status(
         raise StoreError("; ".join(found.unread))
 
 
-def _look_at_one(settings: StoreSettings, output: Path, topics: Sequence[str] | None) -> _Look:
-    found = read_status(settings, output, topics)
+def _look_at_one(
+    store: Path,
+    output: Path | None,
+    files: tuple[Path | None, str | None, str | None],
+    topics: Sequence[str] | None,
+) -> _Look:
+    settings = options.output_settings(store, output, *files)
+    found = read_status(settings, output or store, topics)
     return _Look(asdict(found), partial(_show, found, topics))
 
 

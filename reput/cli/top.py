@@ -26,7 +26,7 @@ PAUSE_FACTOR = 4
 INSTEAD = "reput status shows the same once, with --watch again and again, with --json to programs"
 
 
-@options.with_options(settings=options.output_settings)
+@options.with_options(settings=options.awaited_settings)
 def top(
     store: options.Store,
     settings: StoreSettings,

@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import CommitLogError, UsageError
+from store.errors import CommitLogError, NotReadyError
 from store.filetimes import is_settled
 from store.log import record
 from store.log.record import SIZE_MAGIC_LENGTH, Outcome, Record, Status
@@ -108,7 +108,8 @@ class CommitLog:
     def __init__(self, directories: Sequence[Path], file_size: int | None = None) -> None:
         """``file_size`` is mappedFileSizeCommitLog in bytes; None takes the files' own.
 
-        Raises UsageError if there is no commitlog, CommitLogError if a file has a wrong size.
+        Raises NotReadyError if there is no commitlog, CommitLogError if it cannot be listed or a
+        file has a wrong size.
         """
         self.directories = tuple(directories)
         self._configured_size = file_size
@@ -126,11 +127,12 @@ class CommitLog:
         """List the files again if a directory changed; an unchanged one costs a stat."""
         try:
             signature = tuple(path.stat().st_mtime_ns for path in self.directories)
-        except OSError as error:
-            raise UsageError(
-                f"no commitlog at {error.filename}: {error.strerror}; "
-                "give the store's root directory, the one that holds commitlog/"
+        except FileNotFoundError as error:
+            raise NotReadyError(
+                f"there is no commitlog {error.filename}; mount it or start its broker"
             ) from error
+        except OSError as error:
+            raise CommitLogError(f"cannot read {error.filename}: {error.strerror}") from error
         if signature == self._signature:
             return
         listed_at = time.time_ns()
@@ -186,7 +188,7 @@ class CommitLog:
             try:
                 entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
             except OSError as error:
-                raise UsageError(f"cannot list commitlog {directory}: {error.strerror}") from error
+                raise CommitLogError(f"cannot list {directory}: {error.strerror}") from error
             for entry in entries:
                 path = Path(entry.path)
                 try:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from store import configjson
-from store.errors import UsageError
+from store.errors import StoreError
 from store.log.commitlog import is_mapped_file_name
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
@@ -30,29 +30,31 @@ SIMPLE_CQ = "SimpleCQ"
 
 def read_topic_table(root: Path) -> Mapping[str, object]:
     """The topics that the store at ``root`` declares, by name; empty without
-    ``config/topics.json``. Raises UsageError if the file cannot be read."""
+    ``config/topics.json``. Raises NotReadyError if the file is not whole, StoreError if it cannot
+    be read."""
     path = root / TOPICS_FILE
     document = configjson.read(path)
     if document is None:
         return {}
     topics = document.get("topicConfigTable") if isinstance(document, dict) else None
     if not isinstance(topics, dict):
-        raise UsageError(f"{path} has no topicConfigTable; restore it from the broker's config")
+        raise StoreError(f"{path} has no topicConfigTable; restore it from the broker's config")
     return topics
 
 
 def read_queue_types(root: Path) -> Mapping[bytes, str]:
     """The kind of queue, BATCH_CQ or SIMPLE_CQ, of every topic that the store at ``root`` declares.
 
-    Raises UsageError if the file cannot be read or names another kind of queue.
+    Raises StoreError if the file cannot be read or names another kind of queue.
     """
     found = {}
     for topic, config in read_topic_table(root).items():
         # a topic that was created before RocketMQ 5 has no attributes
         attributes = config.get("attributes") if isinstance(config, dict) else None
-        declared = (attributes or {}).get(QUEUE_TYPE, SIMPLE_CQ)
+        stated = attributes.get(QUEUE_TYPE) if isinstance(attributes, dict) else None
+        declared = SIMPLE_CQ if stated is None else stated
         if declared not in (SIMPLE_CQ, BATCH_CQ):
-            raise UsageError(
+            raise StoreError(
                 f"topic {escaped(topic.encode())} in {root / TOPICS_FILE} has "
                 f"{QUEUE_TYPE}={declared}; it must be {SIMPLE_CQ} or {BATCH_CQ}"
             )
@@ -70,7 +72,7 @@ def batch_topics(declared: Mapping[bytes, str], known: frozenset[bytes]) -> froz
 def find_batch_topics(root: Path, output: Path) -> frozenset[bytes]:
     """The topics of the store at ``root`` that have batch queues in ``output``.
 
-    Raises UsageError like ``read_queue_types`` and ``check_queue_types``.
+    Raises StoreError like ``read_queue_types`` and ``check_queue_types``.
     """
     names = (directory.name for directory in _batch_directories(output))
     topics = (name.encode("utf-8", "surrogateescape") for name in names)
@@ -83,7 +85,7 @@ def find_batch_topics(root: Path, output: Path) -> frozenset[bytes]:
 def check_queue_types(root: Path, output: Path, topics: frozenset[bytes]) -> None:
     """Refuse an output whose queues are of the wrong kind; ``topics`` have batch queues.
 
-    Raises UsageError, which names a topic, its directory and the command that repairs all of them.
+    Raises StoreError, which names a topic, its directory and the command that repairs all of them.
     """
     names = {name for topic in topics if (name := topic_directory(topic)) is not None}
     wrong = [
@@ -104,7 +106,7 @@ def check_queue_types(root: Path, output: Path, topics: frozenset[bytes]) -> Non
             command += ["--output", str(output)]
         for other, *_ in wrong:
             command += ["--topic", other]
-        raise UsageError(
+        raise StoreError(
             f"topic {name} has {QUEUE_TYPE}={kind} ({root / TOPICS_FILE}), but {directory} holds "
             f"its queues as {found}; rebuild them: {shlex.join(command)}"
         )

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from store import configjson, fsops
-from store.errors import OwnershipError, UsageError
+from store.errors import OwnershipError, StoreError
 from store.filelocks import HeldLock, lock
 from store.state.brokerlock import broker_pid
 from store.state.offsetjournal import Journal, JournalLines, applying_to, read_journal
@@ -66,7 +66,7 @@ def topics_of(offsets: Offsets, group: str) -> list[str]:
 def read_committed(root: Path) -> Offsets | None:
     """Return the committed offsets below ``root``; None if neither the file nor its backup exists.
 
-    It takes no lock; another process may write meanwhile. Raises UsageError for a file or journal
+    It takes no lock; another process may write meanwhile. Raises StoreError for a file or journal
     that cannot be used.
     """
     found = _read(root)
@@ -134,7 +134,7 @@ class ConsumerOffsetFile:
     def load(self, seed: Path) -> Offsets:
         """Return the committed offsets: the output's, or those below ``seed`` if it has none yet.
 
-        Call ``replace`` with them before the first ``append``. Raises UsageError.
+        Call ``replace`` with them before the first ``append``. Raises StoreError.
         """
         own = _read(self._output)
         found = own or _read(seed) or _Found({}, 0)
@@ -235,7 +235,7 @@ def check_no_broker(output: Path, store: Path) -> None:
 class SharedConsumerOffsetFile:
     """The file and the journals, for processes that take turns to commit.
 
-    A context manager. Methods raise OutputError, UsageError for offsets that cannot be used, and
+    A context manager. Methods raise OutputError, StoreError for offsets that cannot be used, and
     OwnershipError if a broker runs on the store whose file would be written.
     """
 
@@ -319,7 +319,7 @@ def _read(root: Path) -> _Found | None:
             for key, queues in _parse_table(entry).items():
                 offsets.setdefault(key, {}).update(queues)
     except ValueError as error:
-        raise UsageError(
+        raise StoreError(
             f"cannot use {path}: {error}; restore the file from {path.name}"
             f"{configjson.BACKUP_SUFFIX} or from a copy"
         ) from error

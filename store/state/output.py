@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
-from store.errors import UsageError
+from store.errors import NotReadyError, UsageError
 from store.index.indexfile import INDEX_DIRECTORY
 from store.log.commitlog import CommitLog
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
@@ -39,16 +39,16 @@ def is_same_log(log: CommitLog, watermark: Watermark) -> bool:
 
 
 def check_is_output(output: Path, store: Path) -> None:
-    """Raise UsageError if the directory is missing or holds neither queues nor a watermark.
+    """Raise NotReadyError if the directory is missing or holds neither queues nor a watermark.
 
     The store itself is an output even if its broker has built nothing yet.
     """
     place = "give the --output of reput run, or the root of a store"
     if not output.is_dir():
-        raise UsageError(f"there is no directory {output} to read queues from; {place}")
+        raise NotReadyError(f"there is no directory {output} to read queues from; {place}")
     is_store = store.is_dir() and output.samefile(store)
     if not is_store and not any((output / part).is_dir() for part in _PARTS):
-        raise UsageError(
+        raise NotReadyError(
             f"{output} is not an output: it holds no queues ({CONSUME_QUEUE_DIRECTORY}/, "
             f"{BATCH_CONSUME_QUEUE_DIRECTORY}/) and no watermark ({STATE_DIRECTORY}/); {place}"
         )
@@ -57,8 +57,8 @@ def check_is_output(output: Path, store: Path) -> None:
 def watermark_of_output(output: Path, store: Path, log: CommitLog) -> Watermark | None:
     """The watermark of an output that is read with this log, which is refreshed first.
 
-    None if a broker built the queues, or if nothing is built yet. Raises UsageError like
-    ``check_is_output``, and if the log is not the dispatched one.
+    None if a broker built the queues, or if nothing is built yet. Raises NotReadyError like
+    ``check_is_output``, and UsageError if the log is not the dispatched one.
     """
     check_is_output(output, store)
     found = read_watermark(output / STATE_DIRECTORY)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import UsageError
+from store.errors import ReputError
 from tests.sources.test_queue_rows import batch_reader
 from tests.support.cli import Call
 from tests.support.derived_output import DerivedOutput
@@ -92,7 +92,7 @@ def test_the_queue_source_reads_no_wrong_path(
     """It gave no rows."""
     assert rows(built.store, built.root) > 0
     for place in (tmp_path / "nowhere", tmp_path, other.root):
-        with pytest.raises(UsageError, match=str(place)):
+        with pytest.raises(ReputError, match=str(place)):
             rows(built.store, place)
 
 

@@ -43,8 +43,9 @@ def test_an_open_address_is_warned_of(store: Path) -> None:
 
 
 def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
-    """Wrong calls end with exit code 2 and one line, before anything is written."""
-    linked, output = tmp_path / "linked", tmp_path / "none"
+    """Wrong calls end with exit code 2 and one line, before anything is written. An address that
+    another process may give back is none."""
+    linked = tmp_path / "linked"
     linked.symlink_to(store)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "store").symlink_to(store)
@@ -60,19 +61,17 @@ def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
             ([store, "--tls-required"], "need --tls-cert FILE"),
             ([store, "--tls-cert", tmp_path / "none"], "cannot use the certificate"),
             ([store, "--positions", "elsewhere"], "elsewhere"),
-            ([store, "--output", tmp_path / "none"], "there is no directory"),
-            ([tmp_path / "none"], "is not a directory"),
+            ([tmp_path / "named" / "broker.conf"], "is not a directory"),
             ([], "give either STORE, which may be repeated, or --stores GLOB"),
             ([store, "--stores", tmp_path / "*"], "give either STORE"),
-            (["--stores", tmp_path / "none*"], "which no directory matches"),
             ([store, tmp_path / "other" / "store"], "are both the broker store; state another"),
             ([store, linked, "--broker-conf", tmp_path / "x"], "--broker-conf is for one store"),
             ([store, linked, "--listen", "127.0.0.1:65535"], "need ports up to 65536"),
-            ([store, linked, "--output", output], f"there is no directory {output / 'store'}"),
             ([tmp_path / "named"], "state brokerName in its broker.conf"),
         ):
             done = call("serve", *arguments)
-            assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+            code = 1 if words.startswith("cannot listen") else 2
+            assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
             assert words in done.stderr
         for options, words in (
             (["--serve", used], f"cannot listen at {used}"),
@@ -81,7 +80,8 @@ def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
             (["--advertise", "here"], "need --serve HOST:PORT"),
         ):
             done = call("run", store, "--output", tmp_path / "built", *options)
-            assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+            code = 1 if words.startswith("cannot listen") else 2
+            assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
             assert words in done.stderr
         assert not (tmp_path / "built").exists()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.errors import UsageError
+from store.errors import StoreError
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
 from store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
@@ -145,7 +145,7 @@ def test_settings_that_change_under_a_dispatcher(tmp_path: Path, call: Call) -> 
 
     with (
         Broker(store, TOPICS, SETTINGS) as first,
-        pytest.raises(UsageError, match=r"topic Again has queue.type=BatchCQ") as told,
+        pytest.raises(StoreError, match=r"topic Again has queue.type=BatchCQ") as told,
     ):
         follower.run(script)
     _, *arguments = shlex.split(str(told.value).partition("rebuild them: ")[2])

@@ -10,7 +10,7 @@ import pytest
 
 from readers.grouplag import CommittedOffsets, Lag, QueueLag, queue_lags, total
 from readers.messagestore import MessageStore
-from store.errors import NotFoundError, UsageError
+from store.errors import NotFoundError, StoreError
 from store.state.consumeroffset import TopicGroup
 from tests.readers.stores import SmallStore
 from tests.support.golden import ALL_GOLDEN_NAMES
@@ -130,10 +130,10 @@ def test_offsets_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
         ('{"offsetTable":{"@g":{0:1}}}', "is not TOPIC@GROUP"),
         ('{"offsetTable":[1]}', "expected an object"),
         ("[]", "expected an object"),
-        ('{"offsetTable":{"T@g":{0:', "cannot read"),
+        ('{"offsetTable":{"T@g":{0:', "is not whole"),
     ):
         (config / "consumerOffset.json").write_text(text)
-        with pytest.raises(UsageError, match=problem):
+        with pytest.raises(StoreError, match=problem):
             CommittedOffsets.read(tmp_path)
     (config / "consumerOffset.json.bak").write_text('{"offsetTable":{"T@g":{0:7}}}')
     assert CommittedOffsets.read(tmp_path).table == {("T", "g"): {0: 7}}

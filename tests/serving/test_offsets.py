@@ -16,7 +16,7 @@ import pytest
 from serving import offsets, offsetwriter
 from serving.config import FirstPosition
 from store import configjson
-from store.errors import NoSpaceError, OwnershipError, UsageError
+from store.errors import NoSpaceError, OwnershipError, StoreError
 from store.state.brokerlock import BrokerLock
 from store.state.consumeroffset import (
     CONSUMER_OFFSET_FILE,
@@ -186,7 +186,7 @@ def test_a_file_that_is_none_stops_the_start(store: Path) -> None:
     (store / "config").mkdir()
     for text in ("{", "[]", '{"offsetTable":{"a@b":{"0":"x"}}}', '{"offsetTable":{"a@b":[]}}'):
         (store / CONSUMER_OFFSET_FILE).write_text(text)
-        with pytest.raises(UsageError, match=r"consumerOffset\.json"), served(store):
+        with pytest.raises(StoreError, match=r"consumerOffset\.json"), served(store):
             pass
     program = (
         "import sys; from store.state.brokerlock import BrokerLock; from pathlib import Path\n"

@@ -13,7 +13,7 @@ import pytest
 from checkpoints.watermark import WatermarkFile
 from readers.messagestore import MessageStore
 from serving import arrivals
-from store.errors import UsageError
+from store.errors import StoreError
 from store.state.watermark import Watermark
 from tests.readers.stores import SmallStore
 from tests.support.golden import log_records, unpack_golden
@@ -332,5 +332,5 @@ def test_what_the_broker_forbids_a_group(live: Live) -> None:
         given = client.ask(PULL, pull(consumerGroup="half"))
         assert (given.code, given.ext["groupSysFlag"]) == (FOUND, "1")
     (config / "subscriptionGroup.json").write_text("[]")
-    with pytest.raises(UsageError, match=r"subscriptionGroup\.json"), served(live.small.root):
+    with pytest.raises(StoreError, match=r"subscriptionGroup\.json"), served(live.small.root):
         pass

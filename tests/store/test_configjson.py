@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from store import configjson
-from store.errors import UsageError
+from store.errors import NotReadyError
 
 
 def test_integer_keys_become_texts_and_nothing_else_changes() -> None:
@@ -35,7 +35,7 @@ def test_the_backup_stands_in(tmp_path: Path, broken: str | None) -> None:
     if broken is not None:
         path.write_text(broken)
     if broken:
-        with pytest.raises(UsageError, match=r"cannot read .*topics\.json"):
+        with pytest.raises(NotReadyError, match=r"topics\.json is not whole"):
             configjson.read(path)
     else:
         assert configjson.read(path) is None

@@ -21,7 +21,7 @@ from checkpoints.reconcile import make_plan
 from sources.commitlog import CommitLogStreamReader
 from sources.commitlogoptions import CommitLogOptions
 from store.config import read_store_settings
-from store.errors import UsageError
+from store.errors import StoreError
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
 from store.log.record import Record
@@ -127,7 +127,7 @@ def test_a_batch_has_the_settings_of_its_end_everywhere(ram_path: Path) -> None:
         assert tree(query.output / "batchconsumequeue") == expected
         assert len(expected) == 2
         before = tree(query.output)
-        with pytest.raises(UsageError, match=r"reput rebuild .* --topic First$"):
+        with pytest.raises(StoreError, match=r"reput rebuild .* --topic First$"):
             query.committer.commit(query.read(query.plan(b"First", b"Lots")))
         assert tree(query.output) == before
         # a topic that is no longer declared has been deleted, and keeps its kind

@@ -353,7 +353,7 @@ def test_a_serving_process_that_is_killed_is_replaced(tmp_path: Path) -> None:
         assert serving not in psutil.Process().children()
 
 
-def test_a_port_in_use_is_a_usage_error_and_frees_the_other(scene: Scene, call: Call) -> None:
+def test_a_port_in_use_ends_the_run_and_frees_the_other(scene: Scene, call: Call) -> None:
     """Before Java starts; the port of ``--serve``, which was bound first, can be bound again."""
     with (
         socket.create_server(("127.0.0.1", 0)) as other,
@@ -366,7 +366,7 @@ def test_a_port_in_use_is_a_usage_error_and_frees_the_other(scene: Scene, call: 
             "run", scene.store, "--output", scene.output, "--serve", f"127.0.0.1:{free}",
             "--metrics-port", address,
         )  # fmt: skip
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert f"--metrics-port cannot listen at {address}" in done.stderr
     socket.create_server(("127.0.0.1", free)).close()
     assert not scene.output.exists()

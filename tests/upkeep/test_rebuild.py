@@ -303,7 +303,7 @@ def test_a_topic_that_is_there_as_the_wrong_kind_is_built_as_the_right_one(ram_p
     for number, kind in enumerate(("BatchCQ", "SimpleCQ"), 1):
         topics = {"T": {"attributes": {"queue.type": kind}}}
         (store / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": topics}))
-        with pytest.raises(UsageError, match=f"reput rebuild {store} --output {output} --topic T$"):
+        with pytest.raises(StoreError, match=f"reput rebuild {store} --output {output} --topic T$"):
             run_dispatcher(config, threading.Event())
         done = build(store, output, topics=["T"])
         assert len(done.kept) == 1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import CommitLogError, UsageError
+from store.errors import CommitLogError, NotReadyError
 from store.log.commitlog import CommitLog, is_mapped_file_name, offset_to_file_name
 from store.log.record import Record
 from tests.support.processes import open_files
@@ -242,15 +242,15 @@ def test_an_empty_directory_is_a_log_that_begins_later(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_missing_directory_is_a_wrong_call(tmp_path: Path) -> None:
+def test_a_missing_directory_may_come(tmp_path: Path) -> None:
     """The path is named, and what to give instead."""
-    with pytest.raises(UsageError, match=r"no commitlog at .*nowhere"):
+    with pytest.raises(NotReadyError, match=r"no commitlog .*nowhere"):
         CommitLog([tmp_path / "nowhere"])
     make_file(tmp_path / "here", 0, 64)
-    with pytest.raises(UsageError, match=r"no commitlog at .*nowhere"):
+    with pytest.raises(NotReadyError, match=r"no commitlog .*nowhere"):
         CommitLog([tmp_path / "here", tmp_path / "nowhere"])
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(UsageError, match="file"):
+    with pytest.raises(CommitLogError, match="file"):
         CommitLog([tmp_path / "file"])
 
 
