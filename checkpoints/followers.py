@@ -86,7 +86,7 @@ def _paths(state_directory: Path) -> list[Path]:
 def _read(path: Path) -> FollowerState:
     try:
         return jsontext.build(FollowerState, jsontext.parse(path.read_text("utf-8")))
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise StoreError(
             f"cannot read {path}, the state of a follower: {error}; remove it, then its position "
             "is read from its target again, and if the log was cut since the target last followed, "

@@ -133,7 +133,7 @@ def finish_owned_swap(output: Path) -> list[Path]:
     except FileNotFoundError:
         clear_aside(output)
         return []
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise StoreError(
             f"cannot read {journal}, which says what a rebuild had begun to swap: {error}; "
             f"look at what is in {journal.parent}, then remove it"

@@ -9,14 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 
 from readers.dataset import MessageDataset
 from store.config import StoreSettings
-from store.errors import StoreError, UsageError
+from store.errors import ReputError, StoreError, UsageError
 
 TABLE = "messages"
+
+
+class _Messages(MessageDataset):
+    """The log, which remembers why it could not be read: DuckDB passes on a text alone."""
+
+    failure: ReputError | OSError | None = None
+
+    def _batches(self, *arguments: Any) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from super()._batches(*arguments)
+        except (ReputError, OSError) as error:
+            self.failure = error
+            raise
 
 
 @contextmanager
@@ -24,13 +38,13 @@ def answer(settings: StoreSettings, query: str) -> Iterator[pa.RecordBatchReader
     """Run a query; its rows can be read while the block lasts.
 
     Raises UsageError if DuckDB is not installed, rejects the query, or the query names a file;
-    StoreError if it fails later.
+    StoreError or OSError if the log cannot be read, or StoreError if the query fails later.
     """
     try:
         import duckdb  # noqa: PLC0415 - an extra
     except ImportError:
         raise UsageError("SQL needs DuckDB: pip install 'reput[sql]'") from None
-    messages = MessageDataset(settings)
+    messages = _Messages(settings)
     with (
         TemporaryDirectory(prefix="reput-sql-") as temporary,
         duckdb.connect(
@@ -44,14 +58,18 @@ def answer(settings: StoreSettings, query: str) -> Iterator[pa.RecordBatchReader
             if relation is None:
                 raise UsageError(f"the query gives no result; select from the table {TABLE}")
             yield relation.to_arrow_reader()
-        except duckdb.ProgrammingError as error:
-            # below the query's line DuckDB draws where it failed: a log has no such columns
-            reason = str(error).rstrip(" ^\n")
-            raise UsageError(f"the query cannot be run: {reason}") from error
-        except duckdb.PermissionException as error:
-            raise UsageError(
-                "the query names a file, and sql opens none but the log: redirect the output to a "
-                "file, or write Parquet files with reput export"
-            ) from error
-        except duckdb.Error as error:
-            raise StoreError(f"the query failed: {error}") from error
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            if messages.failure is not None:
+                raise messages.failure from error
+            if isinstance(error, duckdb.ProgrammingError):
+                # below the query's line DuckDB draws where it failed: a log has no such columns
+                reason = str(error).rstrip(" ^\n")
+                raise UsageError(f"the query cannot be run: {reason}") from error
+            if isinstance(error, duckdb.PermissionException):
+                raise UsageError(
+                    "the query names a file, and sql opens none but the log: redirect the output "
+                    "to a file, or write Parquet files with reput export"
+                ) from error
+            if isinstance(error, duckdb.Error):
+                raise StoreError(f"the query failed: {error}") from error
+            raise

@@ -64,7 +64,8 @@ def offset_or(*words: str) -> Callable[[str], str | int]:
         if stripped in words:
             return stripped
         if not re.fullmatch(r"[0-9]{1,18}", stripped, re.ASCII):
-            raise ValueError(f"must be {', '.join(words)} or a physical offset")
+            choices = " or ".join(filter(None, (", ".join(words), "a physical offset")))
+            raise ValueError(f"must be {choices} of up to 18 digits")
         return int(stripped)
 
     return parse

@@ -88,7 +88,7 @@ def _group(text: str) -> str:
 
 def _physical_offset(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text.strip(), re.ASCII):
-        raise ValueError("must be a physical offset")
+        raise ValueError("must be a physical offset of up to 18 digits")
     return int(text)
 
 

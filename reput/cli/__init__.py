@@ -215,7 +215,7 @@ def main() -> None:
     except OSError as error:
         _leave_stdout()
         if error.filename is not None:
-            fail(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}", 1)
+            fail(_system_line(error), 1)
         if error.errno not in _STDOUT_ERRORS:
             raise
         if error.errno == errno.EPIPE:
@@ -235,6 +235,20 @@ def _usage_line(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
     hint = f"; see {context.command_path} --help" if context is not None else ""
     return f"{text[0].lower()}{text[1:]}{hint}"
+
+
+def _system_line(error: OSError) -> str:
+    """Return a line about a file or directory that the system refuses."""
+    path = Path(os.fsdecode(error.filename))
+    if not isinstance(error, PermissionError):
+        return f"cannot use {path}: {error.strerror}"
+    closed = (
+        place
+        for place in reversed(path.absolute().parents)
+        if not os.access(place, os.X_OK, effective_ids=True)
+    )
+    place = next(closed, path)
+    return f"cannot use {place}: {error.strerror}; give reput's user the permission"
 
 
 def _open_standard_streams() -> None:

@@ -15,6 +15,8 @@ from reput.cli.render import set_up
 
 MARKUP: Final = "markdown"
 """The markup of docstrings, which are the commands' help."""
+_MAX_LONG = (1 << 63) - 1
+"""The largest offset, count or time there is: a Java long."""
 _PLAIN_DIGITS = 18
 """Digits of a whole number that is surely within 64 bits."""
 
@@ -42,7 +44,12 @@ class _Conversion:
         are_several = isinstance(value, list | tuple)
         converted = [self._converted(one) for one in (value if are_several else [value])]
         if None in converted:
-            return self._by_typer().coerce(value, param=param, ctx=ctx)
+            typed = self._by_typer().coerce(value, param=param, ctx=ctx)
+            if isinstance(typed, int) and not -_MAX_LONG <= typed <= _MAX_LONG:
+                raise typer.BadParameter(
+                    f"it must be a whole number up to {_MAX_LONG}", ctx=ctx, param=param
+                )
+            return typed
         return converted if are_several else converted[0]
 
     def _converted(self, value: Any) -> Any:

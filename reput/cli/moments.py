@@ -24,7 +24,10 @@ def as_of(name: str, text: str | None, settings: StoreSettings, output: Path) ->
     found = _NUMBERED.match(text)
     if found is None:
         if text.startswith(("offset:", "batch:")):
-            raise UsageError(f"{name} is {text!r}; it must be offset:N or batch:N, a whole number")
+            raise UsageError(
+                f"{name} is {text!r}; it must be offset:N or batch:N, a whole number of "
+                "up to 18 digits"
+            )
         return AsOf(time_ms=options.time_option_ms(name, text))
     number = int(found[2])
     return AsOf(offset=number if found[1] == "offset" else _end_of(number, settings, output))

@@ -156,7 +156,7 @@ def read_build_record(output: Path) -> BuildRecord | None:
         return BuildRecord.from_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise StoreError(
             f"cannot read {path}, which records how {output} was built: {error}; remove it and "
             "call again with the options that the output was built with"

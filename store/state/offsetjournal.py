@@ -84,12 +84,13 @@ class JournalLines(NamedTuple):
 
 
 def read_journal(path: Path) -> JournalLines:
-    """Return the lines before the first torn one; none if the journal is missing."""
+    """Return the lines before the first torn one; none if the journal is missing. Raises
+    OSError."""
     entries: list[object] = []
     size = 0
     try:
         lines = path.read_bytes().splitlines(keepends=True)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         lines = []
     for line in lines:
         mark, _, data = line.partition(b" ")

@@ -48,10 +48,11 @@ class StoreCheckpoint:
 
     @classmethod
     def read(cls, root: Path) -> StoreCheckpoint | None:
-        """The checkpoint of a store; fields past a short file's end are 0. None without one."""
+        """The checkpoint of a store; fields past a short file's end are 0. None without one. Raises
+        OSError."""
         try:
             data = (root / FILE_NAME).read_bytes()
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return cls(*_FIELDS.unpack_from(data.ljust(_FIELDS.size, b"\0")))
 

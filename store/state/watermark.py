@@ -103,7 +103,7 @@ class WatermarkReader:
         self._found: Watermark | None = None
 
     def read(self) -> Watermark | None:
-        """The watermark as of now; None if there is no valid one."""
+        """The watermark as of now; None if there is no valid one. Raises OSError."""
         data = self._bytes()
         if data != self._data:
             slots = (Watermark.unpack(data[at : at + SLOT_SIZE]) for at in (0, SLOT_SIZE))
@@ -113,7 +113,8 @@ class WatermarkReader:
         return self._found
 
     def _bytes(self) -> bytes:
-        """The file's bytes as far as they are used; empty if it cannot be read."""
+        """The file's bytes as far as they are used; empty if there is none. Raises OSError: queues
+        whose watermark cannot be read must not pass for a broker's."""
         try:
             # no Path and no file object: servers look a hundred times a second
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -121,5 +122,5 @@ class WatermarkReader:
                 return os.pread(fd, SLOT_SIZE + USED_SIZE, 0)
             finally:
                 os.close(fd)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return b""

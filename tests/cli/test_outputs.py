@@ -58,7 +58,7 @@ def rows(store: Path, output: Path) -> int:
 
 
 @pytest.mark.parametrize("words", READING, ids=lambda words: words[0])
-def test_a_path_that_is_no_output_is_a_wrong_call(
+def test_a_path_that_is_no_output_yet_is_named(
     built: DerivedOutput, tmp_path: Path, words: Sequence[object], call: Call
 ) -> None:
     """No directory at all, an empty one: which it is, and what was looked for."""
@@ -66,7 +66,7 @@ def test_a_path_that_is_no_output_is_a_wrong_call(
     empty.mkdir()
     for place, said in ((nowhere, f"no directory {nowhere}"), (empty, f"{empty} is not an output")):
         code, error = called(call, built.store, place, words)
-        assert (code, said in error) == (2, True), error
+        assert (code, said in error) == (1, True), error
         assert error.count("\n") == 1
     assert list(empty.iterdir()) == []
     assert not nowhere.exists()

@@ -15,7 +15,7 @@ from pyarrow import dataset
 from readers.dataset import MessageDataset
 from readers.sql import answer
 from store.config import read_store_settings
-from store.errors import UsageError
+from store.errors import NotReadyError, UsageError
 from store.log import java
 from store.log.record import Record
 from tests.support.cli import Call, reput
@@ -210,5 +210,5 @@ def test_what_does_not_fit_into_memory_is_put_elsewhere(
 
 def test_a_store_without_a_log_is_refused(tmp_path: Path) -> None:
     """Before anything is asked."""
-    with pytest.raises(UsageError, match="no commitlog"):
+    with pytest.raises(NotReadyError, match="no commitlog"):
         MessageDataset(read_store_settings(tmp_path))
