@@ -20,7 +20,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +42,10 @@ ROW_GROUPS_PER_FILE = 256
 MAX_OPEN_FILES = 256
 """With more partitions, open files are closed and new ones begun in the same directory."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPES = {code: f"%{code:02X}" for code in (*range(32), *map(ord, "\"#%'*/:=?\\{[]^"), 127)}
+"""What Spark and Hive escape in a partition's directory (Spark 4.3
+``ExternalCatalogUtils.escapePathName``). Characters beyond ASCII stay as they are: Spark takes each
+escaped byte for a character, whereas pyarrow and DuckDB take them for UTF-8."""
 INCOMPLETE_SUFFIX = ".incomplete"
 
 Show = Callable[[int, int, int], None]
@@ -337,4 +340,4 @@ class _Files:
 
 def _directory(name: str, value: object) -> str:
     text = "" if value is None else str(value)
-    return f"{name}={quote(text, safe='') or NO_VALUE}"
+    return f"{name}={text.translate(_ESCAPES) or NO_VALUE}"

@@ -14,10 +14,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import dataset
+from pyspark.sql import SparkSession
 
 from readers import export as exporting
 from readers.export import Exported, RowSelection, export
@@ -114,6 +116,31 @@ def test_partitions_hold_all_rows(
     )
     assert found.column("topic").to_pylist() == [row["topic"] or None for row in rows]
     assert found.column("date").to_pylist() == [row["storeTimestamp"].date() for row in rows]
+
+
+def test_three_engines_read_the_same_topics_from_directory_names(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """pyarrow, DuckDB and Spark, each as it reads a directory by default: letters of several
+    scripts, every ASCII character, what looks like an escape, and names that directories have."""
+    topics = [
+        "订单", "%RETRY%支付组", "%DLQ%g", "é", "e\u0301", "😀", "\u2028", "\x85", "%", "%%", "%2",
+        "%20", "%E8%AE%A2", "a%20b=c", ".", "..", "_a", ".a", " a", "a ", "null", "~", "a\nb",
+        "a//b", "Ä" * 60, *(f"x{chr(code)}y" for code in range(128)),
+    ]  # fmt: skip
+    log = PlainLog(1 << 16)
+    for number, topic in enumerate(topics):
+        log.append(topic=topic.encode(), queue_id=number)
+    log.write(tmp_path / "store" / "commitlog")
+    out = tmp_path / "out"
+    assert exported(tmp_path / "store", out, partition_by=("topic",)).rows == len(topics)
+    expected = dict(enumerate(topics))
+    rows = dataset.dataset(out, partitioning="hive").to_table().to_pylist()
+    assert {row["queueId"]: row["topic"] for row in rows} == expected
+    query = f"select queueId, topic from read_parquet('{out}/**/*.parquet')"
+    assert dict(duckdb.sql(query).fetchall()) == expected
+    found = spark.read.parquet(str(out)).select("queueId", "topic").collect()
+    assert {row.queueId: row.topic for row in found} == expected
 
 
 def test_selections_are_those_of_a_loop(tmp_path: Path) -> None:
