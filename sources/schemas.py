@@ -14,9 +14,12 @@ _SPARK_TYPES = {
     pa.int64(): "bigint",
     pa.string(): "string",
     pa.binary(): "binary",
-    pa.timestamp("us", tz="UTC"): "timestamp",
+    pa.timestamp("us", tz="UTC"): "timestamp_ltz",
     pa.map_(pa.string(), pa.string()): "map<string,string>",
 }
+_LTZ = {"timestamp": "timestamp_ltz"}
+"""The type's name in a parsed schema, and the one in DDL, where "timestamp" is whatever
+spark.sql.timestampType says: as TIMESTAMP_NTZ an instant would become a wall time in UTC."""
 
 
 def ddl(schema: pa.Schema) -> str:
@@ -32,7 +35,10 @@ RUNS_SCHEMA = ddl(PACKED_SCHEMA)
 
 def check_schema(source: str, given: StructType, fixed: str) -> None:
     """Reject a schema other than the DDL ``fixed``. Raises UsageError."""
-    if given.names != [part.split()[0] for part in fixed.split(", ")]:
+    fields = [
+        (field.name, _LTZ.get(kind := field.dataType.simpleString(), kind)) for field in given
+    ]
+    if fields != [tuple(part.split()[:2]) for part in fixed.split(", ")]:
         raise UsageError(f"the schema of {source} is fixed; do not give one")
 
 
