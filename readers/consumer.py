@@ -270,12 +270,12 @@ class Consumer:
         with self._offsets.turn():
             ledger = Ledger(self._ledger_directory)
             for physical_offset in physical_offsets:
-                ledger.add(damaged_record(physical_offset, queue.topic))
-                logger.error(
-                    "group %s skips the record at physical offset %d, in queue %d of topic %s, "
-                    "which is missing or damaged; see reput inspect record",
-                    self.group, physical_offset, queue.queue_id, queue.topic,
-                )  # fmt: skip
+                if ledger.add(damaged_record(physical_offset, queue.topic)):
+                    logger.error(
+                        "group %s skips what is lost or damaged at physical offset %d, in queue %d "
+                        "of topic %s; see reput inspect record",
+                        self.group, physical_offset, queue.queue_id, queue.topic,
+                    )  # fmt: skip
             ledger.sync()
 
     def _is_moved(self, queue: MessageQueue, status: GetMessageStatus, next_offset: int) -> bool:

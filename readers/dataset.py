@@ -17,8 +17,10 @@ from pyarrow import dataset, fs
 
 from readers.messages import DEFAULT_MAX_BODY_BYTES
 from store.config import StoreSettings
-from store.log.commitlog import CommitLog, Segment
+from store.errors import ReputError
+from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
+from store.log.losses import Losses, warn_of_unmounted
 from store.log.record import Record
 from store.rows.rows import read_rows, rows_at
 from store.rows.rowschema import ROWS_SCHEMA
@@ -42,13 +44,28 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
     """The log of one store, up to its sealed end when the dataset is made.
 
     Rows and columns follow ``store.rows.rowschema``. Compressed bodies are inflated up to 64 MiB.
+    Each lost or damaged range is a row, which a filter on a topic drops. What a scan has passed of
+    them is in ``losses``, and logged as a warning where the scan ends.
     """
 
-    def __init__(self, settings: StoreSettings) -> None:
-        """Raises UsageError if there is no log, CommitLogError if a file has a wrong size."""
+    def __init__(self, settings: StoreSettings, *, fail_on_data_loss: bool = False) -> None:
+        """With ``fail_on_data_loss`` a scan raises CommitLogDataLossError at a lost range and
+        CorruptRecordError at a damaged one.
+
+        Raises UsageError if there is no log, CommitLogError if a file has a wrong size, and with
+        ``fail_on_data_loss`` if one of several directories has no file.
+        """
         self._settings = settings
+        self._fail = fail_on_data_loss
+        self.losses = Losses()
+        """Ranges without a message that scans have passed."""
+        self.failure: ReputError | OSError | None = None
+        """The error of a scan that failed, which programs that scan may hide in their own."""
         self._log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
         self._end = LogTail(self._log).settled()
+        if fail_on_data_loss:
+            self._log.check_mounted("the log may have begun earlier")
+        warn_of_unmounted(self._log)
 
     @property
     def schema(self) -> pa.Schema:
@@ -93,6 +110,17 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         self, schema: pa.Schema, wanted: dataset.Expression | None, passed: Passed
     ) -> Iterator[pa.RecordBatch]:
         """A superset of the wanted rows; ``schema`` includes _PLACE."""
+        try:
+            yield from self._scanned(schema, wanted, passed)
+        except (ReputError, OSError) as error:
+            self.failure = error
+            raise
+        finally:
+            self.losses.say()
+
+    def _scanned(
+        self, schema: pa.Schema, wanted: dataset.Expression | None, passed: Passed
+    ) -> Iterator[pa.RecordBatch]:
         named = _named_columns(wanted)
         late = bool(named) and bool(_LARGE & (set(schema.names) - set(named)))
         looked_at = _project([*named, *_PLACE, "corruptReason"]) if late else schema
@@ -118,8 +146,8 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         return read_rows(
             self._log, start, end, schema,
             delay_levels_ms=self._settings.message_delay_levels_ms,
-            fail_on_corrupt=False, fail_on_data_loss=False,
-            max_inflated_bytes=DEFAULT_MAX_BODY_BYTES,
+            fail_on_corrupt=self._fail, fail_on_data_loss=self._fail,
+            max_inflated_bytes=DEFAULT_MAX_BODY_BYTES, losses=self.losses,
         )  # fmt: skip
 
     def _rows_at(self, found: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -132,46 +160,52 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
 
     def _ranges(self, wanted: dataset.Expression | None) -> Iterator[tuple[int, int]]:
         """[start, end) ranges of the log that may hold matching rows; adjacent ones are joined."""
-        segments = [segment for segment in self._log.segments if segment.start < self._end]
-        if wanted is not None:
-            segments = self._candidates(segments, wanted)
         size = self._log.file_size
-        bounds = [(one.start, min(one.start + size, self._end)) for one in segments]
+        files = [(one.start, one.start + size) for one in self._log.segments]
+        parts = sorted([*files, *self._log.gaps()])
+        bounds = [(start, min(end, self._end)) for start, end in parts if start < self._end]
+        if wanted is not None:
+            bounds = self._candidates(bounds, wanted)
         while bounds:
             start, end = bounds.pop(0)
             while bounds and bounds[0][0] == end:
                 end = bounds.pop(0)[1]
             yield start, end
 
-    def _candidates(self, segments: Sequence[Segment], wanted: dataset.Expression) -> list[Segment]:
-        """Files that a filter does not rule out; Arrow checks it against each file's bounds."""
+    def _candidates(
+        self, bounds: Sequence[tuple[int, int]], wanted: dataset.Expression
+    ) -> list[tuple[int, int]]:
+        """Files and gaps that a filter does not rule out; Arrow checks it against the bounds of
+        each."""
         field = dataset.field
         format_ = dataset.ParquetFileFormat()  # never opened: it only carries the bounds
         fragments = []
-        times = [self._first_store_time(segment) for segment in segments]
-        for segment, first, last in itertools.zip_longest(segments, times, times[1:]):
-            known = (field("physicalOffset") >= segment.start) & (
-                field("physicalOffset") < segment.start + self._log.file_size
-            )
+        times = [self._first_store_time(start) for start, _ in bounds]
+        firsts = list(itertools.accumulate(times, _later))
+        lasts = list(itertools.accumulate(reversed(times[1:]), _later))[::-1]
+        for (start, end), first, last in itertools.zip_longest(bounds, firsts, lasts):
+            known = (field("physicalOffset") >= start) & (field("physicalOffset") < end)
             time = field("storeTimestamp")
-            # a damaged range has no time
+            # a lost or damaged range has no time
             if first is not None:
                 known = known & ((time >= timestamp(first - CLOCK_STEP_US)) | time.is_null())
             if last is not None:
                 known = known & ((time <= timestamp(last + CLOCK_STEP_US)) | time.is_null())
             fragments.append(
-                format_.make_fragment(
-                    str(segment.path), fs.LocalFileSystem(), partition_expression=known
-                )
+                format_.make_fragment(str(start), fs.LocalFileSystem(), partition_expression=known)
             )
         all_files = dataset.FileSystemDataset(fragments, ROWS_SCHEMA, format_)
         kept = {fragment.path for fragment in all_files.get_fragments(filter=wanted)}
-        return [segment for segment in segments if str(segment.path) in kept]
+        return [(start, end) for start, end in bounds if str(start) in kept]
 
-    def _first_store_time(self, segment: Segment) -> int | None:
-        """storeTimestamp of a file's first record in us; None if that record is damaged."""
-        found = self._log.record_starting_at(segment.start)
+    def _first_store_time(self, start: int) -> int | None:
+        """storeTimestamp of a file's first record in us; None if that record is damaged or lost."""
+        found = self._log.record_starting_at(start)
         return found.store_timestamp * 1000 if isinstance(found, Record) else None
+
+
+def _later(known: int | None, found: int | None) -> int | None:
+    return known if found is None else found
 
 
 def _project(names: Sequence[str]) -> pa.Schema:

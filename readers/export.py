@@ -43,7 +43,7 @@ MAX_OPEN_FILES = 256
 """With more partitions, open files are closed and new ones begun in the same directory."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPES = {code: f"%{code:02X}" for code in (*range(32), *map(ord, "\"#%'*/:=?\\{[]^"), 127)}
-"""What Spark and Hive escape in a partition's directory (Spark 4.3
+"""The characters that Spark and Hive escape in a partition's directory (Spark 4.3
 ``ExternalCatalogUtils.escapePathName``). Characters beyond ASCII stay as they are: Spark takes each
 escaped byte for a character, whereas pyarrow and DuckDB take them for UTF-8."""
 INCOMPLETE_SUFFIX = ".incomplete"
@@ -54,7 +54,7 @@ Show = Callable[[int, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """Rows that meet every condition; a damaged range has neither topic nor time."""
+    """Rows that meet every condition; a lost or damaged range has neither topic nor time."""
 
     topics: Sequence[str] = ()
     """Names, or patterns with ``*`` and ``?``; empty selects all."""
@@ -108,6 +108,10 @@ class Exported:
     rows: int
     files: int
     bytes: int
+    lost_bytes: int = 0
+    """Bytes of the chosen range of the log that no file covers."""
+    damaged_bytes: int = 0
+    """Bytes of it that are neither records nor BLANKs."""
 
 
 def export(
@@ -118,20 +122,23 @@ def export(
     partition_by: Sequence[str],
     stop: threading.Event,
     show: Show,
+    *,
+    fail_on_data_loss: bool = False,
 ) -> Exported:
     """Write the rows of a selection to ``out``, which must be absent or an empty directory.
 
     ``columns`` are names of ROWS_SCHEMA, ``partition_by`` names of PARTITIONS. Raises UsageError
     for other names, for a topic that is neither in the range nor known to the store, for an ``out``
     that is not empty and for one inside a store's data; OwnershipError while another export writes
-    there; StoreError if ``stop`` was set; OutputError.
+    there; StoreError if ``stop`` was set, and with ``fail_on_data_loss`` where ``MessageDataset``
+    raises one; OutputError.
     """
     _check_names("--columns", columns, ROWS_SCHEMA.names)
     _check_names("--partition-by", partition_by, PARTITIONS)
     kept = [name for name in columns if name not in partition_by]
     if not kept:
         raise UsageError("no column is left for the files; name another one in --columns")
-    messages = MessageDataset(settings)
+    messages = MessageDataset(settings, fail_on_data_loss=fail_on_data_loss)
     rows = 0
     found: set[str] = set()
 
@@ -157,7 +164,8 @@ def export(
         except BaseException:
             files.abandon()
             raise
-    return Exported(rows, files.count, files.bytes)
+    losses = messages.losses
+    return Exported(rows, files.count, files.bytes, losses.lost_bytes, losses.damaged_bytes)
 
 
 def _check_names(option: str, names: Sequence[str], known: Sequence[str] | dict[str, str]) -> None:

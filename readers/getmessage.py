@@ -109,7 +109,8 @@ class GetMessageResult:
     queue_offsets: tuple[int, ...] = ()
     """Offsets of ``found`` in this queue."""
     damaged: tuple[int, ...] = ()
-    """Physical offsets of units whose record in the log is missing or damaged."""
+    """Physical offsets of units whose record in the log is damaged, and those at which a part of
+    the log begins that is lost, with the records of units."""
 
 
 @dataclass(slots=True)
@@ -158,6 +159,9 @@ class _Pull:
             return
         if view.log.segment_at(unit.physical_offset) is None:
             self._note(GetMessageStatus.MESSAGE_WAS_REMOVING)
+            gap = view.log.gap_at(unit.physical_offset)
+            if gap is not None and gap[0] not in self.damaged:
+                self.damaged.append(gap[0])
             file_size = view.log.file_size
             self.lost_before = unit.physical_offset + file_size - unit.physical_offset % file_size
             return

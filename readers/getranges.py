@@ -49,7 +49,7 @@ class GetRangesResult:
     data: bytes | memoryview = b""
     """The records' bytes, one after another."""
     damaged: tuple[int, ...] = ()
-    """Physical offsets of units whose record in the log is missing or damaged."""
+    """See ``GetMessageResult``."""
 
 
 class RangeReader:

@@ -54,12 +54,17 @@ def iterate(
 
     ``schema`` has columns of ROWS_SCHEMA. queueOffset is the position in this queue, and tagsCode
     is the queue's, null if its ext unit is gone. Bodies are inflated up to
-    ``max_inflated_bytes``. Blank units and messages that the log has lost are left out; a damaged
-    record is a row with its corruptReason, which no filter drops. Raises StoreError if files are
+    ``max_inflated_bytes``. Blank units and expired messages are left out; a lost or damaged record
+    is a row with its corruptReason, which no filter drops. Where the log is read, for other
+    columns than the unit's, such records are also in the store's ``losses`` and logged as a warning
+    at the end, or they raise an error if the store was opened so. Raises StoreError if files are
     missing or unreadable.
     """
     rows = _Rows(store, schema, message_filter, max_inflated_bytes)
-    yield from rows.of(_units(store, topic, queue_id, start, end))
+    try:
+        yield from rows.of(_units(store, topic, queue_id, start, end))
+    finally:
+        store.losses.say()
 
 
 def _units(
@@ -97,7 +102,7 @@ class _Rows:
         self._max_inflated_bytes = max_inflated_bytes
         self._names = tuple(message_filter.names) if message_filter else ()
         wanted = set(schema.names) - _UNIT_COLUMNS
-        if self._names:
+        if wanted or self._names:
             wanted |= {_REASON, *(_PROPERTY_COLUMNS.get(name, _PROPERTIES) for name in self._names)}
         self._log_schema = pa.schema([field for field in ROWS_SCHEMA if field.name in wanted])
         self._answers: dict[tuple[str | None, ...], bool] = {}
@@ -116,6 +121,7 @@ class _Rows:
             done = 0
             for rows in batches:
                 columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+                self._note_losses(part, columns[_REASON], done)
                 yield from self._batch(part.taken(slice(done, done + len(rows))), columns)
                 done += len(rows)
 
@@ -127,6 +133,14 @@ class _Rows:
         """
         batches = self._store.rows_at(part, self._log_schema, self._max_inflated_bytes)
         return part, chain([next(batches)], batches)
+
+    def _note_losses(self, part: UnitColumns, reasons: pa.Array, first: int) -> None:
+        if reasons.null_count < len(reasons):
+            bad = np.flatnonzero(reasons.is_valid()) + first
+            noted = 0
+            for offset in part.physical_offsets[bad].tolist():
+                if offset >= noted:
+                    noted = self._store.note_loss(offset)
 
     def _batch(self, units: UnitColumns, columns: dict[str, pa.Array]) -> Iterator[pa.RecordBatch]:
         """Join units with their rows from the log, and drop rows that the filter rejects."""

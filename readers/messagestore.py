@@ -39,9 +39,10 @@ from store.index.indexfile import (
 )
 from store.log import record
 from store.log.commitlog import NO_TIME, CommitLog
-from store.log.cursor import LogTail
+from store.log.cursor import BadRange, LogTail
+from store.log.losses import Losses, loss_error, warn_of_unmounted
 from store.log.places import AsOf
-from store.log.record import Record
+from store.log.record import Outcome, Record, Status
 from store.queue.consumequeue import (
     BoundaryType,
     QueueKey,
@@ -102,10 +103,13 @@ class MessageStore:
         limits: PullLimits | None = None,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         as_of: AsOf | None = None,
+        fail_on_data_loss: bool = False,
     ) -> None:
         """Open the store at ``root``, with its indexes in ``output`` if they are elsewhere.
 
-        With ``as_of`` the log, queues and index read as they did at that moment, for good.
+        With ``as_of`` the log, queues and index read as they did at that moment, for good. With
+        ``fail_on_data_loss`` a lost or damaged record is an error for ``iterate``, ``TopicTail``
+        and queries, which otherwise add it to ``losses``.
 
         ``settings`` replace those that ``root`` states and the indexes were built with
         (``store.state.built``); ``limits`` replace a pull's limits from the settings. Bodies are
@@ -118,8 +122,14 @@ class MessageStore:
         self._settings = settings
         self._limits = limits or PullLimits.of(settings)
         self._max_body_bytes = max_body_bytes
+        self._fail = fail_on_data_loss
+        self.losses = Losses()
+        """Parts of the log without the records to which queues and index point."""
         self._queue_types = read_queue_types(root)
         log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
+        if fail_on_data_loss:
+            log.check_mounted("the log may have begun earlier")
+        warn_of_unmounted(log)
         self._tail = LogTail(log)
         layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
         self._index = IndexFiles(self._output / INDEX_DIRECTORY, layout)
@@ -354,6 +364,25 @@ class MessageStore:
             return None
         return Message.of(found, self._max_body_bytes)
 
+    def note_loss(self, physical_offset: int) -> int:
+        """Add the lost or damaged range to which a unit or an entry points to ``losses``; return
+        its end.
+
+        Raises CommitLogDataLossError or CorruptRecordError with ``fail_on_data_loss``.
+        """
+        log = self._view.log
+        gap, found = log.gap_at(physical_offset), log.record_starting_at(physical_offset)
+        if gap is not None:
+            bad = BadRange(*gap, Status.SEGMENT_DELETED)
+        elif isinstance(found, Outcome):
+            bad = BadRange(physical_offset, physical_offset + max(found.size, 0), found.status)
+        else:
+            return physical_offset
+        if self._fail:
+            raise loss_error(log, bad)
+        self.losses.add(bad)
+        return bad.end
+
     def stored_record(self, message: Message) -> bytes:
         """The bytes of a message's record in the log."""
         return self._view.log.read(message.physical_offset, message.size)
@@ -415,7 +444,12 @@ class MessageStore:
         most = limit if max_count is None else max_count
         most = min(most, limit) if is_limited else most
         found = self._index.query_offset(whole, most + 1, begin_ms, end_ms, self._view.end)
-        messages = map(self.message_at, sorted(set(found.phy_offsets[:most])))
+        offsets = sorted(set(found.phy_offsets[:most]))
+        messages = [self.message_at(offset) for offset in offsets]
+        for offset, message in zip(offsets, messages, strict=True):
+            if message is None and offset >= self.min_physical_offset:
+                self.note_loss(offset)
+        self.losses.say()
         return QueryMessageResult(
             [message for message in messages if message is not None],
             found.index_last_update_timestamp,

@@ -9,42 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pyarrow as pa
 
 from readers.dataset import MessageDataset
 from store.config import StoreSettings
-from store.errors import ReputError, StoreError, UsageError
+from store.errors import StoreError, UsageError
 
 TABLE = "messages"
 
 
-class _Messages(MessageDataset):
-    """The log, which remembers why it could not be read: DuckDB passes on a text alone."""
-
-    failure: ReputError | OSError | None = None
-
-    def _batches(self, *arguments: Any) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from super()._batches(*arguments)
-        except (ReputError, OSError) as error:
-            self.failure = error
-            raise
-
-
 @contextmanager
-def answer(settings: StoreSettings, query: str) -> Iterator[pa.RecordBatchReader]:
+def answer(
+    settings: StoreSettings, query: str, *, fail_on_data_loss: bool = False
+) -> Iterator[pa.RecordBatchReader]:
     """Run a query; its rows can be read while the block lasts.
 
     Raises UsageError if DuckDB is not installed, rejects the query, or the query names a file;
-    StoreError or OSError if the log cannot be read, or StoreError if the query fails later.
+    StoreError or OSError if the log cannot be read, with ``fail_on_data_loss`` where
+    ``MessageDataset`` does, or StoreError if the query fails later.
     """
     try:
         import duckdb  # noqa: PLC0415 - an extra
     except ImportError:
         raise UsageError("SQL needs DuckDB: pip install 'reput[sql]'") from None
-    messages = _Messages(settings)
+    messages = MessageDataset(settings, fail_on_data_loss=fail_on_data_loss)
     with (
         TemporaryDirectory(prefix="reput-sql-") as temporary,
         duckdb.connect(
@@ -59,17 +48,19 @@ def answer(settings: StoreSettings, query: str) -> Iterator[pa.RecordBatchReader
                 raise UsageError(f"the query gives no result; select from the table {TABLE}")
             yield relation.to_arrow_reader()
         except (duckdb.Error, pa.ArrowException, OSError) as error:
-            if messages.failure is not None:
-                raise messages.failure from error
-            if isinstance(error, duckdb.ProgrammingError):
-                # below the query's line DuckDB draws where it failed: a log has no such columns
-                reason = str(error).rstrip(" ^\n")
-                raise UsageError(f"the query cannot be run: {reason}") from error
-            if isinstance(error, duckdb.PermissionException):
-                raise UsageError(
-                    "the query names a file, and sql opens none but the log: redirect the output "
-                    "to a file, or write Parquet files with reput export"
-                ) from error
-            if isinstance(error, duckdb.Error):
-                raise StoreError(f"the query failed: {error}") from error
-            raise
+            raise messages.failure or _explained(error) from error
+
+
+def _explained(error: Exception) -> Exception:
+    import duckdb  # noqa: PLC0415
+
+    if isinstance(error, duckdb.ProgrammingError):
+        # below the query's line DuckDB draws where it failed: a log has no such columns
+        reason = str(error).rstrip(" ^\n")
+        return UsageError(f"the query cannot be run: {reason}")
+    if isinstance(error, duckdb.PermissionException):
+        return UsageError(
+            "the query names a file, and sql opens none but the log: redirect the output to a "
+            "file, or write Parquet files with reput export"
+        )
+    return StoreError(f"the query failed: {error}") if isinstance(error, duckdb.Error) else error

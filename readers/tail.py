@@ -30,7 +30,7 @@ class QueueMessage(NamedTuple):
     queue_offset: int
     """Offset in the queue."""
     message: Message | None
-    """None if the record is damaged."""
+    """None if the record is lost or damaged, which is in the store's ``losses`` as well."""
 
 
 class TopicTail:
@@ -102,6 +102,7 @@ class TopicTail:
         for place in places:
             outer = self._store.message_at(place[0])
             if outer is None:
+                self._store.note_loss(place[0])
                 yield QueueMessage(*place, None)
                 continue
             for message in delivered([outer], self._filter):

@@ -99,8 +99,8 @@ class Broker:
         entry = damaged_record(physical_offset, topic)
         if self._ledger.add(entry):
             logger.error(
-                "the record at physical offset %d, of topic %s, is missing or damaged and is "
-                "skipped; see reput inspect record", physical_offset, entry.topic,
+                "what is lost or damaged at physical offset %d, of topic %s, is skipped; see reput "
+                "inspect record", physical_offset, entry.topic,
             )  # fmt: skip
             try:
                 self._ledger.sync()

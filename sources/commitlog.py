@@ -39,6 +39,7 @@ from sources.livesettings import LiveSettings
 from sources.offsets import (
     PinnedStart,
     check_no_loss,
+    earliest,
     limited_end,
     resolve_end,
     resolve_start,
@@ -288,9 +289,10 @@ class CommitLogBatchReader(_LogReader, DataSourceReader):
         """Return the partitions. Called once, on the driver."""
         settings, log = self._store()
         sealed_end = LogTail(log).settled()
-        start = log.min_offset
         if any(self.options[key] is not None for key in ("startingOffsets", "startingTimestamp")):
             start = resolve_start(self.options, settings, log, sealed_end)
+        else:
+            start = earliest(self.options, log)
         end = resolve_end(self.options, log, start, sealed_end)
         return list(self._plan(start, end)) if start < end else []
 
@@ -328,7 +330,7 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         if start is None:
             wanted = self.options["startingOffsets"]
             if self.options["startingTimestamp"] is None and wanted == EARLIEST:
-                start = log.min_offset
+                start = earliest(self.options, log)
             else:
                 start = sealed_end = self._sealed_end()
                 if self.options["startingTimestamp"] is not None or wanted not in (None, LATEST):

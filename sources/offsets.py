@@ -21,7 +21,7 @@ from store.config import COMMIT_LOG_DIRECTORY, StoreSettings
 from store.errors import CommitLogDataLossError, UsageError
 from store.log.commitlog import CommitLog
 from store.log.cursor import Window, walk
-from store.log.places import first_at_or_after
+from store.log.places import before_loss, first_at_or_after
 from store.queue.consumequeue import open_queues
 from store.state.built import settings_of
 
@@ -51,14 +51,25 @@ def resolve_start(options: SourceOptions, settings: StoreSettings, log: CommitLo
                 f"no record has a storeTimestamp of {timestamp} or later; set "
                 "startingOffsetsByTimestampStrategy to latest to begin at the end"
             )
-        return end if found is None else found
+        return end if found is None else before_loss(log, found)
     if start == EARLIEST:
-        return log.min_offset
+        return earliest(options, log)
     if start == LATEST:
         return end
     if start == RESUME:
         return _smallest_max_physic_offset(settings, log)
     return _record_start("startingOffsets", start, log, end)
+
+
+def earliest(options: SourceOptions, log: CommitLog) -> int:
+    """Return where the log begins. With ``failOnDataLoss`` it raises CommitLogError where the files
+    before that may be on a disk that is not mounted."""
+    if options["failOnDataLoss"] and log.min_offset > 0:
+        log.check_mounted(
+            f"the log, which begins at {log.min_offset}, may have begun earlier, and with "
+            "failOnDataLoss it is not read"
+        )
+    return log.min_offset
 
 
 def resolve_end(options: SourceOptions, log: CommitLog, start: int, sealed_end: int) -> int:

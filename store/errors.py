@@ -59,7 +59,8 @@ class CommitLogDataLossError(CommitLogError):
         self.case = case
         super().__init__(
             f"COMMITLOG_DATA_LOSS.{case}: {detail}; "
-            "set failOnDataLoss to false to continue with the rest of the log"
+            "set failOnDataLoss to false (commands: leave out --fail-on-data-loss) to continue "
+            "with the rest of the log"
         )
 
 
@@ -71,7 +72,8 @@ class CorruptRecordError(StoreError):
         super().__init__(
             f"COMMITLOG_CORRUPT.{reason}: {path} at physical offset {physical_offset}, "
             f"{end_physical_offset - physical_offset} bytes are no record; set "
-            "onCorrupt (run: --on-corrupt) to quarantine to list the range and continue after it"
+            "onCorrupt (run: --on-corrupt) to quarantine (other commands: leave out "
+            "--fail-on-data-loss) to list the range and continue after it"
         )
 
 

@@ -104,13 +104,17 @@ class _Tally:
 
     rows: int = 0
     lost_bytes: int = 0
+    damaged_bytes: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         reasons = batch.column("corruptReason")
         self.rows += batch.num_rows
         if reasons.null_count < batch.num_rows:
-            lost = batch.filter(pc.equal(reasons, _LOST))
-            self.lost_bytes += pc.sum(lost.column("storeSize")).as_py() or 0
+            bad = batch.filter(reasons.is_valid())
+            lost = bad.filter(pc.equal(bad.column("corruptReason"), _LOST))
+            lost_bytes = pc.sum(lost.column("storeSize")).as_py() or 0
+            self.lost_bytes += lost_bytes
+            self.damaged_bytes += pc.sum(bad.column("storeSize")).as_py() - lost_bytes
 
 
 class _FollowerThread(threading.Thread):
@@ -222,11 +226,12 @@ class _FollowerThread(threading.Thread):
         end = limited_end(self._log, start, end, ReadMaxBytes(BYTES_PER_WRITE))
         tally = _Tally()
         self._follower.write(start, end, self._rows(start, end, tally))
-        if tally.lost_bytes:
-            logger.warning(
-                "follower %s: data loss: the log had lost %d bytes between %d and %d",
-                self.state.name, tally.lost_bytes, start, end,
-            )  # fmt: skip
+        for kind, count in (("lost", tally.lost_bytes), ("damaged", tally.damaged_bytes)):
+            if count:
+                logger.warning(
+                    "follower %s: data loss: of the log between %d and %d, %d bytes are %s",
+                    self.state.name, start, end, count, kind,
+                )  # fmt: skip
         self._at(end, tally)
         return end
 

@@ -45,12 +45,17 @@ def describe_record(settings: StoreSettings, physical_offset: int) -> dict[str, 
     """Return the fields of the record at an offset, or else what lies there and the last record
     start before it.
 
-    Raises UsageError for an offset outside the log.
+    Raises UsageError for an offset outside the log, NotFoundError for one in a lost part of it.
     """
     log = settings.open_log()
     segment = log.segment_at(physical_offset)
     if segment is None:
         end = log.segments[-1].start + log.file_size if log.segments else 0
+        if gap := log.gap_at(physical_offset):
+            raise NotFoundError(
+                f"no commitlog file covers [{gap[0]}, {gap[1]}), and with it physical offset "
+                f"{physical_offset}: this part of the log is lost"
+            )
         raise UsageError(f"physical offset {physical_offset} is not in [{log.min_offset}, {end})")
     file_end = segment.start + log.file_size
     head = log.read(physical_offset, SIZE_MAGIC_LENGTH)

@@ -50,6 +50,7 @@ def export(
             "NAMES", "Write a directory per `topic`, per `date`, or per both with a comma."
         ),
     ] = None,
+    fail_on_data_loss: options.FailOnDataLoss = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a range of the log as Parquet files with a row per message.
@@ -67,7 +68,7 @@ def export(
         to_offset,
     )
     began = time.monotonic()
-    done = _export(settings, out, selection, columns, partition_by)
+    done = _export(settings, out, selection, columns, partition_by, fail_on_data_loss)
     seconds = round(time.monotonic() - began, 3)
     if as_json:
         render.print_json({**asdict(done), "seconds": seconds})
@@ -75,7 +76,12 @@ def export(
         tables.print_line(
             f"{tables.counted(done.rows, 'row')} in {tables.counted(done.files, 'file')}, "
             f"{tables.human_bytes(done.bytes)}, in {seconds} s"
-        )
+            + _in_words("lost", done.lost_bytes) + _in_words("damaged", done.damaged_bytes)
+        )  # fmt: skip
+
+
+def _in_words(kind: str, count: int) -> str:
+    return f"; {tables.counted(count, 'byte')} of the log {kind}" if count else ""
 
 
 def _export(
@@ -84,6 +90,7 @@ def _export(
     selection: RowSelection,
     columns: str | None,
     partition_by: str | None,
+    fail_on_data_loss: bool,
 ) -> Exported:
     from readers.export import export as export_rows  # noqa: PLC0415
     from store.rows.rowschema import ROWS_SCHEMA  # noqa: PLC0415
@@ -99,6 +106,9 @@ def _export(
 
     try:
         with render.stopped_by_signals() as stop:
-            return export_rows(settings, out, selection, names, partitions, stop, show)
+            return export_rows(
+                settings, out, selection, names, partitions, stop, show,
+                fail_on_data_loss=fail_on_data_loss,
+            )  # fmt: skip
     finally:
         display.close()

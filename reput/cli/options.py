@@ -416,6 +416,14 @@ DeltaInterval = Annotated[
         panel=DELTA,
     ),
 ]
+FailOnDataLoss = Annotated[
+    bool,
+    flag(
+        "Fail where a part of the log that is read is lost or damaged, in place of a warning and "
+        "the rest.",
+        "--fail-on-data-loss",
+    ),
+]
 AsJson = Annotated[bool, flag("Print JSON, on stderr as well.", "--json", "-j")]
 AsJsonLines = Annotated[
     bool, flag("Print JSON lines on a terminal as well; elsewhere they are the rule.",

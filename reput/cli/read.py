@@ -114,8 +114,8 @@ def _check_queue(store: MessageStore, topic: str, queue: int, root: Path) -> Non
 def _raise_not_found(found: GetMessageResult, place: str) -> NoReturn:
     if found.damaged:
         raise NotFoundError(
-            f"the record at {place}, physical offset {found.damaged[0]}, is damaged; look at it "
-            "with reput inspect record"
+            f"the record at {place} is lost or damaged, at physical offset {found.damaged[0]}; "
+            "look at it with reput inspect record"
         )
     has = f"[{found.min_offset}, {found.max_offset})" if found.max_offset else "no messages"
     raise NotFoundError(f"no message at {place}, which has {has}")
@@ -162,6 +162,7 @@ def tail(
     ] = None,
     output: options.ReadOutput = None,
     as_of: options.AsOf = None,
+    fail_on_data_loss: options.FailOnDataLoss = False,
     body: Bodies = DEFAULT_BODIES,
     as_json: options.AsJsonLines = False,
 ) -> None:
@@ -175,7 +176,10 @@ def tail(
         raise UsageError("--follow waits for what arrives, and --as-of leaves it out; give one")
     since = options.optional_time_ms("--from-time", from_time)
     printed = messages.MessageList(body, as_json)
-    with _opened(settings, output, as_of) as opened, render.stopped_by_signals() as stop:
+    with (
+        _opened(settings, output, as_of, fail_on_data_loss) as opened,
+        render.stopped_by_signals() as stop,
+    ):
         if not opened.queue_ids(topic):
             missing = f"no queue of topic {topic} in {output or store}"
             if not follow:
@@ -187,6 +191,7 @@ def tail(
         found = topic_tail.last(lines) if since is None else topic_tail.since(since)
         while True:
             _print_all(found, printed, stop)
+            opened.losses.say()
             if not follow or stop.wait(POLL_SECONDS):
                 break
             found = topic_tail.new()
@@ -220,6 +225,7 @@ def query(
     ] = None,
     output: options.ReadOutput = None,
     as_of: options.AsOf = None,
+    fail_on_data_loss: options.FailOnDataLoss = False,
     body: Bodies = DEFAULT_BODIES,
     as_json: options.AsJsonLines = False,
 ) -> None:
@@ -236,7 +242,7 @@ def query(
         MAX_TIMESTAMP_MS if end is None else options.time_option_ms("--end", end),
     )
     printed = messages.MessageList(body, as_json)
-    with _opened(settings, output, as_of) as opened:
+    with _opened(settings, output, as_of, fail_on_data_loss) as opened:
         found = keyed_messages(
             opened, output or store, topic, wanted, span, most, is_unique=unique_key is not None
         )
@@ -315,11 +321,19 @@ def search_time(
     messages.print_place(topic, queue, offset, stored if stored >= 0 else None, as_json)
 
 
-def _opened(settings: StoreSettings, output: Path | None, as_of: str | None) -> MessageStore:
+def _opened(
+    settings: StoreSettings,
+    output: Path | None,
+    as_of: str | None,
+    fail_on_data_loss: bool = False,
+) -> MessageStore:
     from readers.messagestore import MessageStore  # noqa: PLC0415
 
     moment = moments.as_of("--as-of", as_of, settings, output or settings.root)
-    return MessageStore(settings.root, output=output, settings=settings, as_of=moment)
+    return MessageStore(
+        settings.root, output=output, settings=settings, as_of=moment,
+        fail_on_data_loss=fail_on_data_loss,
+    )  # fmt: skip
 
 
 def _message_filter(
@@ -350,9 +364,9 @@ def _print_all(found: Iterator[QueueMessage], printed: messages.MessageList, sto
     """Print in portions, so that a signal ends it soon."""
     while not stop.is_set() and (portion := list(islice(found, PRINTED_AT_ONCE))):
         printed.print((m.message, m.queue_offset) for m in portion if m.message is not None)
-        for damaged in portion:
-            if damaged.message is None:
-                render.print_note(
-                    f"damaged record at physical offset {damaged.physical_offset}, queue "
-                    f"{damaged.queue_id} offset {damaged.queue_offset}"
-                )
+        if bad := [one for one in portion if one.message is None]:
+            first, more = bad[0], f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+            render.print_note(
+                f"lost or damaged record at physical offset {first.physical_offset}, queue "
+                f"{first.queue_id} offset {first.queue_offset}{more}"
+            )

@@ -21,6 +21,7 @@ def sql(
         str,
         typer.Argument(help="A query in DuckDB's SQL on the table `messages`.", metavar="QUERY"),
     ],
+    fail_on_data_loss: options.FailOnDataLoss = False,
     as_json: options.AsJsonLines = False,
 ) -> None:
     """Query the log in SQL: `select topic, count(*) from messages group by topic`.
@@ -31,7 +32,7 @@ def sql(
     """
     from readers.sql import answer  # noqa: PLC0415
 
-    with answer(settings, query) as reader:
+    with answer(settings, query, fail_on_data_loss=fail_on_data_loss) as reader:
         found = (row for batch in reader for row in batch.to_pylist(maps_as_pydicts="lossy"))
         if not messages.is_for_people(as_json):
             for row in found:

@@ -151,19 +151,24 @@ class CommitLog:
         self._used_directories = {path.parent for path in listed}
         self._signature = signature
 
+    @property
+    def unmounted(self) -> list[Path]:
+        """The directories, of several, that have no file of the log."""
+        several = self.directories if len(self.directories) > 1 else ()
+        return [directory for directory in several if directory not in self._used_directories]
+
     def check_mounted(self, consequence: str) -> None:
         """Raise CommitLogError where one of several directories has no file of the log.
 
         An unmounted disk leaves an empty directory, and nothing may be removed, cut or
         skipped because its files look gone. ``consequence`` says what is refused.
         """
-        for directory in self.directories if len(self.directories) > 1 else ():
-            if directory not in self._used_directories:
-                raise CommitLogError(
-                    f"{directory} has no file of the log, and its disk may not be mounted: "
-                    f"{consequence}; mount it, or leave it out of storePathCommitLog and "
-                    "readOnlyCommitLogStorePaths"
-                )
+        for directory in self.unmounted:
+            raise CommitLogError(
+                f"{directory} has no file of the log, and its disk may not be mounted: "
+                f"{consequence}; mount it, or leave it out of storePathCommitLog and "
+                "readOnlyCommitLogStorePaths"
+            )
 
     def _list(self) -> tuple[dict[Path, os.stat_result], list[Path]]:
         """The log's files, and all other entries of the directories."""
@@ -277,6 +282,17 @@ class CommitLog:
         """The first file that starts at or after ``offset``."""
         return next((segment for segment in self.segments if segment.start >= offset), None)
 
+    def gaps(self) -> list[tuple[int, int]]:
+        """Each [start, end) between two files that no file covers: it is lost, whereas what came
+        before the first file has expired."""
+        bounds = pairwise(segment.start for segment in self.segments)
+        ends = ((start + self.file_size, following) for start, following in bounds)
+        return [(end, following) for end, following in ends if end < following]
+
+    def gap_at(self, offset: int) -> tuple[int, int] | None:
+        """The gap that ``offset`` lies in; None without one."""
+        return next((gap for gap in self.gaps() if gap[0] <= offset < gap[1]), None)
+
     def active_segment(self) -> Segment | None:
         """The file that the broker appends to: the last one with data at its start."""
         for segment in reversed(self.segments):
@@ -321,8 +337,11 @@ class CommitLog:
     def record_at(self, offset: int, size: int, *, verify_crc: bool = False) -> Record | Outcome:
         """Decode the record at ``offset`` and ``size``, given by a queue's unit or a walk.
 
-        The result is BAD_SIZE if the record there has another size.
+        The result is BAD_SIZE if the record there has another size, and SEGMENT_DELETED if no file
+        covers ``offset``.
         """
+        if self.segment_at(offset) is None:
+            return Outcome(Status.SEGMENT_DELETED)
         data = self.read(offset, min(size, record.MAX_RECORD_LENGTH))
         # bytes after it are not read: it is decoded as if it were the last one of its file
         file_end = offset + size + record.END_FILE_MIN_BLANK_LENGTH

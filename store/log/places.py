@@ -87,6 +87,16 @@ def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:
     return found if found < end else None
 
 
+def before_loss(log: CommitLog, offset: int) -> int:
+    """Return the start of the lost or damaged range that ends at ``offset``, where a record or file
+    starts, or else ``offset``. What was there may have been stored as late as what follows it."""
+    gap, segment = log.gap_at(offset - 1), log.segment_at(offset - 1)
+    if gap is not None:
+        return gap[0]
+    bad = pass_over(log, segment.start, offset).bad if segment else ()
+    return bad[-1].start if bad and bad[-1].end == offset else offset
+
+
 @dataclass(frozen=True, slots=True)
 class AsOf:
     """A moment of the log: what was stored later does not count. One of the fields is given."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.config import StoreSettings
-from store.log.commitlog import CommitLog
+from store.log.commitlog import NO_TIME, CommitLog
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BatchConsumeQueueFiles
 from store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
@@ -307,10 +307,15 @@ class ConsumeQueueView(QueueView):
         return np.arange(index, index + len(units), dtype=np.int64)
 
     def _unit_by_time(self, timestamp: int) -> int:
-        # a record that is gone was stored before the remaining ones
-        return self.offset_by_time(
-            timestamp, BoundaryType.LOWER, lambda offset, _: max(self._log.store_time(offset), 0)
-        )
+        return self.offset_by_time(timestamp, BoundaryType.LOWER, self._known_time)
+
+    def _known_time(self, offset: int, _size: int) -> int:
+        """Store time of a record; of an expired one 0, since it was stored before the others, and
+        of a lost one that of the first record after it, since it was stored no later."""
+        time = self._log.store_time(offset)
+        if time == NO_TIME and (gap := self._log.gap_at(offset)) is not None:
+            time = self._log.store_time(gap[1])
+        return max(time, 0)
 
 
 class BatchConsumeQueueView(QueueView):

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store.errors import CorruptRecordError
 from store.log import record
 from store.log.commitlog import CommitLog, OpenFile, Segment
 from store.log.cursor import BUFFER_SIZE, BadRange, Window, decode_windows
 from store.log.kernelbase import CRC_TABLES
+from store.log.losses import Losses, loss_error
 from store.log.record import Status
 from store.rows import rowkernel
 from store.rows.rowcolumns import RowBuilder
@@ -39,12 +39,13 @@ def read_rows(
     max_inflated_bytes: int | None,
     verify_crc: bool = False,
     fail_on_data_loss: bool = True,
+    losses: Losses | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read [start, end) of the log as rows, in its order; ``schema`` has fields of ROWS_SCHEMA.
 
     Bodies are inflated up to ``max_inflated_bytes``, if given. With the ``fail_on_`` flags it
     raises CorruptRecordError and CommitLogDataLossError; otherwise an unreadable range is a row
-    with corruptReason.
+    with corruptReason, and added to ``losses``.
     """
     levels = np.array(delay_levels_ms, np.int64)
     builder = RowBuilder(schema, ROWS_PER_BATCH, max_inflated_bytes)
@@ -61,9 +62,9 @@ def read_rows(
     for _, found in decode_windows(log, start, end, decode, fail_on_data_loss):
         if isinstance(found, BadRange):
             if fail_on_corrupt:
-                segment = log.segment_at(found.start)
-                place = str(segment.path) if segment else "the commitlog"
-                raise CorruptRecordError(place, found.start, found.end, found.status.name)
+                raise loss_error(log, found)
+            if losses is not None:
+                losses.add(found)
             builder.add_damaged(found.start, found.end - found.start, found.status)
         if builder.is_full:
             yield from builder.batches()

@@ -17,9 +17,10 @@
 | bodyCompression | string | zlib, lz4, zstd, or unknown; null for a plain (or inflated) body |
 | properties | map<string,string> | all of them; left out with includeProperties=false |
 | body | binary | as stored; left out with includeBody=false |
-| corruptReason | string | null, or why a damaged range is not a record |
+| corruptReason | string | null, or why a range is not a record; segment_deleted if it is lost |
 
-In the row of a damaged range physicalOffset is its start, storeSize its length, the rest null.
+In the row of a lost or damaged range physicalOffset is its start, storeSize its length, the rest
+null. A range is lost if it lies between two files of the log and no file covers it.
 """
 
 from __future__ import annotations

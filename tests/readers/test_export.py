@@ -315,4 +315,6 @@ def test_export_command(tmp_path: Path, call: Call) -> None:
         assert text in done.stderr
         assert not new.exists()
     summary = json.loads(call("export", store, new, "--json").stdout)
-    assert summary.keys() == {"rows", "files", "bytes", "seconds"}
+    assert summary.keys() == {
+        "rows", "files", "bytes", "lost_bytes", "damaged_bytes", "seconds"
+    }  # fmt: skip

@@ -108,7 +108,7 @@ def _with_names(tables: dict[str, DataFrame]) -> DataFrame:
 
 @pytest.mark.usefixtures("spark")
 def test_a_schema_of_other_types_is_refused() -> None:
-    """Also where it names the same columns: TIMESTAMP_NTZ would make wall times of instants."""
+    """It is, too, where it names the same columns: TIMESTAMP_NTZ makes wall times of instants."""
     fixed = rows_schema(True, True)
     check_schema("a source", StructType.fromDDL(fixed), fixed)
     for text, other in (("timestamp_ltz", "timestamp_ntz"), ("bigint", "int"), ("topic", "Topic")):
