@@ -166,8 +166,11 @@ def test_log_that_was_cut_and_written_anew(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.usefixtures("spark")
-def test_log_that_was_lost_before_it_was_delivered(tmp_path: Path) -> None:
-    """Retention passed a follower that did not run: the range is counted, and a row says so."""
+def test_log_that_was_lost_before_it_was_delivered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retention passed a follower that did not run, and a record was damaged after its dispatch:
+    the range is counted, rows say so, and a warning gives the bytes of both."""
     store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
     log = PlainLog(4000)
     for at in range(20):
@@ -179,9 +182,14 @@ def test_log_that_was_lost_before_it_was_delivered(tmp_path: Path) -> None:
         log.append(body=b"b" * 50, queue_offset=at)
     log.write(store / "commitlog")
     dispatch(store, output)
+    broken = log.spans[-3]
+    log.put(broken[0] + 4, bytes(4))
+    log.write(store / "commitlog")
     for start in (0, 4000):
         (store / "commitlog" / f"{start:020d}").unlink()
     dispatch(store, output, followers=delta(table))
+    assert f"{8000 - reached} bytes are lost" in caplog.text
+    assert f"{broken[1] - broken[0]} bytes are damaged" in caplog.text
     starts = [start for start, _ in log.spans]
     expected = [*starts[:delivered], reached, *(start for start in starts if start >= 8000)]
     assert [row["physicalOffset"] for row in table_rows(table)] == expected
