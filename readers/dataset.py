@@ -20,7 +20,7 @@ from store.config import StoreSettings
 from store.errors import ReputError
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
-from store.log.losses import Losses, warn_of_unmounted
+from store.log.losses import Losses, warn_of_unmounted, warn_of_unread_end
 from store.log.record import Record
 from store.rows.rows import read_rows, rows_at
 from store.rows.rowschema import ROWS_SCHEMA
@@ -66,6 +66,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         if fail_on_data_loss:
             self._log.check_mounted("the log may have begun earlier")
         warn_of_unmounted(self._log)
+        warn_of_unread_end(self._log, self._end)
 
     @property
     def schema(self) -> pa.Schema:

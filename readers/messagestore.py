@@ -316,6 +316,18 @@ class MessageStore:
 
         return self._ask(topic, queue_id, ask, 0)
 
+    def first_from_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Offset of the first message stored at a time or later, or the max offset.
+
+        Unlike ``offset_by_time`` it takes a lost record for one stored with the next that is there.
+        """
+
+        def ask(queue: QueueView) -> int:
+            found = queue.first_from_time(timestamp_ms)
+            return queue.max_offset if found is None else found
+
+        return self._ask(topic, queue_id, ask, 0)
+
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time of the message at ``offset``; -1 without one."""
 

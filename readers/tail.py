@@ -59,7 +59,7 @@ class TopicTail:
     def since(self, time_ms: int) -> Iterator[QueueMessage]:
         """Messages stored at or after a time, ms since the epoch."""
         for queue_id in self._store.queue_ids(self._topic):
-            offset = self._store.offset_by_time(self._topic, queue_id, time_ms)
+            offset = self._store.first_from_time(self._topic, queue_id, time_ms)
             self._next_offsets[queue_id] = offset
         return self._go_on()
 

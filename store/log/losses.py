@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from store.errors import CommitLogDataLossError, CorruptRecordError, StoreError
 from store.log.commitlog import CommitLog
 from store.log.cursor import BadRange
-from store.log.record import Status
+from store.log.record import SIZE_MAGIC_LENGTH, Status
 
 SHOWN_RANGES = 3
 
@@ -72,6 +72,16 @@ def loss_error(log: CommitLog, bad: BadRange) -> StoreError:
     segment = log.segment_at(bad.start)
     place = str(segment.path) if segment else "the commitlog"
     return CorruptRecordError(place, bad.start, bad.end, bad.status.name)
+
+
+def warn_of_unread_end(log: CommitLog, end: int) -> None:
+    """Log a warning where something stands at the sealed end: it is being written, or damaged, and
+    only later records could tell."""
+    if any(log.read(end, SIZE_MAGIC_LENGTH)):
+        logger.warning(
+            "the log is read up to physical offset %d, where no whole record stands: one is being "
+            "written, or its end is damaged; see reput inspect record", end,
+        )  # fmt: skip
 
 
 def warn_of_unmounted(log: CommitLog) -> None:

@@ -18,6 +18,7 @@ from readers.dataset import MessageDataset
 from readers.export import RowSelection
 from readers.iteration import iterate
 from readers.messagestore import MessageStore
+from readers.tail import TopicTail
 from sources.commitlog import CommitLogBatchReader
 from sources.commitlogoptions import CommitLogOptions
 from store.config import read_store_settings
@@ -314,6 +315,20 @@ def test_sources_that_begin_at_a_time_do_not_pass_over_a_loss(tmp_path: Path) ->
         assert [row["queueOffset"] for row in rows_of(queue)] == list(range(first, 100)), number
 
 
+def test_a_tail_from_a_time_has_no_earlier_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where the search by time meets lost records, at which RocketMQ's goes to offset 0."""
+    monkeypatch.setattr("tests.readers.stores.QUEUE_FILE_SIZE", 4000)
+    store = holed(tmp_path, gone=2)
+    gone = numbers_in(store, 2 * LOG_FILE_SIZE, 3 * LOG_FILE_SIZE)
+    for number in range(100):
+        with MessageStore(tmp_path) as opened:
+            found = TopicTail(opened, "Topic").since(FIRST_MS + number * 60_000)
+            offsets = [one.queue_offset for one in found if one.message is not None]
+        assert offsets == [n for n in range(number, 100) if n not in gone], number
+
+
 def test_a_disk_that_is_not_mounted_is_said(
     tmp_path: Path, call: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -331,6 +346,21 @@ def test_a_disk_that_is_not_mounted_is_said(
         CommitLogBatchReader(CommitLogOptions({"path": str(store)}), schema).partitions()
     options = CommitLogOptions({"path": str(store), "failOnDataLoss": "false"})
     assert CommitLogBatchReader(options, schema).partitions()
+
+
+def test_a_last_record_that_is_not_whole_is_said(tmp_path: Path, call: Call) -> None:
+    """Cut off or damaged, it is not read, since a broker may be writing it."""
+    store = SmallStore(tmp_path)
+    for _ in range(9):
+        store.append(body=bytes(50))
+    start, end = store.log.spans[-1]
+    for spoil in (lambda: store.log.put(start + 60, bytes(end - start - 60)),
+                  lambda: store.log.put(start + 4, bytes(4))):  # fmt: skip
+        spoil()
+        store.write()
+        done = call("sql", tmp_path, "select count(*) as n from messages")
+        assert json.loads(done.stdout) == {"n": 8}
+        assert f"read up to physical offset {start}, where no whole record" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["short", "unreadable", "zero"])
