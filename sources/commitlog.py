@@ -37,8 +37,8 @@ from sources.hangup import QuietDataSource
 from sources.interpreter import check_workers_interpreter
 from sources.livesettings import LiveSettings
 from sources.offsets import (
+    LogCheck,
     PinnedStart,
-    check_no_loss,
     earliest,
     limited_end,
     resolve_end,
@@ -55,7 +55,8 @@ from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail, Window, record_starts, walk
 from store.runs.dispatch import BatchSettings, ScannedRange
 from store.state.built import settings_of
-from store.state.logoffset import offset_json, parse_offset
+from store.state.evidence import Evidence, evidence_before
+from store.state.logoffset import LogOffset, offset_json, parse_log_offset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -298,21 +299,35 @@ class CommitLogBatchReader(_LogReader, DataSourceReader):
 
 
 class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the log. Only the planner keeps state, and only to save work."""
+    """Follows the log. Only the planner keeps state, and only to save work.
+
+    Offsets carry evidence of what was read (``store.state.evidence``), except those of packed runs
+    for an output, whose watermark has its own.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         options.check_stream()
         self._tail: LogTail | None = None
-        self._frozen_end: int | None = None
+        self._check: LogCheck | None = None
+        self._frozen: LogOffset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_tail": None}
+        return {**super().__getstate__(), "_tail": None, "_check": None}
 
     @property
     def _store_id(self) -> str:
         settings, _ = self._store()
         return self.options["storeId"] or store_id_of(settings)
+
+    @property
+    def _has_evidence(self) -> bool:
+        return self.options["output"] is None
+
+    def _log_check(self) -> LogCheck:
+        if self._check is None:
+            self._check = LogCheck(self._store()[1], self.options["failOnDataLoss"])
+        return self._check
 
     def _log_tail(self) -> LogTail:
         if self._tail is None:
@@ -320,23 +335,24 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         return self._tail
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the first offset. Called in the planner for a new checkpoint, and again whenever
-        batch 0 is repeated."""
+        """Return the first offset. Called in the planner for a new checkpoint, also after the end
+        was fixed, and again whenever batch 0 is planned or repeated."""
         settings, log = self._store()
         pinned = PinnedStart(
-            self.options["initialOffsetPath"], lambda text: parse_offset(text, self._store_id)
+            self.options["initialOffsetPath"], lambda text: parse_log_offset(text, self._store_id)
         )
         start = pinned.read()
         if start is None:
             wanted = self.options["startingOffsets"]
             if self.options["startingTimestamp"] is None and wanted == EARLIEST:
-                start = earliest(self.options, log)
+                offset = earliest(self.options, log)
             else:
-                start = sealed_end = self._sealed_end()
+                offset = sealed_end = self._sealed_end()
                 if self.options["startingTimestamp"] is not None or wanted not in (None, LATEST):
-                    start = resolve_start(self.options, settings, log, sealed_end)
-            pinned.keep(offset_json(self._store_id, start))
-        return offset_json(self._store_id, start)
+                    offset = resolve_start(self.options, settings, log, sealed_end)
+            start = LogOffset(offset, self._evidence(offset))
+            pinned.keep(self._json(start))
+        return self._json(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch. Called in the planner, once per query."""
@@ -349,25 +365,40 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the log's end: nothing after it will be read. Called in the planner, once per
         query."""
-        self._frozen_end = self._sealed_end()
+        end = self._sealed_end()
+        self._frozen = LogOffset(end, self._evidence(end))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch. Called in the planner, when idle 10 ms after each
-        answer; a look then costs a stat and a small read."""
-        begin = self._parsed(start)
-        end = self._end(begin, (self.options["maxWaitMs"] or 0) / 1000)
-        check_no_loss(self._store()[1], begin, end, self.options["failOnDataLoss"])
-        if end <= begin:
+        answer; a look then costs a stat and two small reads. The end is before ``start`` where the
+        log has changed, and option failOnDataLoss allows to go on."""
+        position, log = self._parsed(start), self._store()[1]
+        end = self._end(position.offset, (self.options["maxWaitMs"] or 0) / 1000)
+        begin = self._agreed(position)
+        if begin != position.offset:
+            # the tail went on from an offset at which no record may start
+            self._tail = None
+            end = self._end(begin)
+        self._log_check().starts_in(position)
+        if end <= begin == position.offset:
             return start
-        return offset_json(self._store_id, limited_end(self._store()[1], begin, end, limit))
+        known = position.evidence
+        if begin != position.offset:
+            known = tuple(each for each in known if each.end <= begin)
+        reached = limited_end(log, begin, end, limit) if begin < end else begin
+        return self._json(LogOffset(reached, self._evidence(reached, begin, known)))
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the log's end. Called in the planner for progress reports."""
         return offset_json(self._store_id, self._end(0))
 
+    def _agreed(self, position: LogOffset) -> int:
+        """Return where the log agrees with a position, which is its offset as a rule."""
+        return self._log_check().agreed(position) if self._has_evidence else position.offset
+
     def _end(self, begin: int, wait_seconds: float = 0.0) -> int:
-        if self._frozen_end is not None:
-            return self._frozen_end
+        if self._frozen is not None:
+            return self._agreed(self._frozen)
         start = max(begin, self.options["sealedEnd"] or 0)
         if self._tail is None:
             # Trigger.Once asks a single time: that answer must include the last record, too
@@ -384,11 +415,19 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         return end
 
     def _sealed_end(self) -> int:
+        if self._frozen is not None:
+            return self._frozen.offset
         known: int | None = self.options["sealedEnd"]
         return self._log_tail().settled() if known is None else known
 
-    def _parsed(self, offset: dict[str, Any]) -> int:
-        found = parse_offset(offset, self._store_id)
+    def _evidence(self, end: int, begin: int = 0, known: Evidence = ()) -> Evidence:
+        return evidence_before(self._store()[1], begin, end, known) if self._has_evidence else ()
+
+    def _json(self, position: LogOffset) -> dict[str, Any]:
+        return offset_json(self._store_id, position.offset, position.evidence)
+
+    def _parsed(self, offset: dict[str, Any]) -> LogOffset:
+        found = parse_log_offset(offset, self._store_id)
         if found is None:
             raise CommitLogDataLossError(
                 "FOREIGN_OFFSET",
@@ -399,8 +438,9 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of a batch. Called in the planner for every batch, and again when
-        it is repeated."""
-        return self._plan(self._parsed(start), self._parsed(end))
+        it is repeated: the log may then end before ``end``, or be another one up to there."""
+        begin, reached = self._agreed(self._parsed(start)), self._agreed(self._parsed(end))
+        return self._plan(begin, reached) if begin < reached else []
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark calls it when the next batch begins, and never for the last one."""

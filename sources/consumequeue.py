@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +46,11 @@ from sources.queueoffsets import (
     latest,
     limited_ends,
     offsets_json,
-    read_offsets,
     resolve_ends,
     resolve_starts,
 )
 from sources.queueoptions import ConsumeQueueOptions, Offsets
+from sources.queueposition import QueueCheck, QueuePosition, parse_position, position_at
 from sources.queueranges import QueuePartition, UnitRange, divide
 from sources.queues import BuiltQueues
 from sources.schemas import check_schema, rows_schema
@@ -57,6 +58,7 @@ from sources.selection import QueueSelection
 from store.config import StoreSettings
 from store.errors import CommitLogDataLossError, UsageError
 from store.log.commitlog import CommitLog
+from store.queue.consumequeue import QueueKey
 from store.queue.view import BatchConsumeQueueView
 from store.state.built import settings_of
 from store.state.output import watermark_of_output
@@ -102,6 +104,7 @@ class _Opened:
     log: CommitLog
     queues: BuiltQueues
     loss: LossCheck
+    check: QueueCheck
 
 
 class _QueueReader:
@@ -140,12 +143,15 @@ class _QueueReader:
     def _store(self) -> _Opened:
         if self._opened is None:
             settings, log = self._settings, self._settings.open_log()
-            watermark_of_output(self._output, settings.root, log)
+            loss = LossCheck(self.options["failOnDataLoss"])
+            check_output = partial(watermark_of_output, self._output, settings.root, log)
+            check_output()
             self._opened = _Opened(
                 settings,
                 log,
                 BuiltQueues(self._output, settings, log, self._listed, self.options.as_of),
-                LossCheck(self.options["failOnDataLoss"]),
+                loss,
+                QueueCheck(log, loss, check_output),
             )
         return self._opened
 
@@ -239,22 +245,38 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         self._frozen_ends: Offsets | None = None
         self._caught_up: tuple[int, dict[str, Any]] | None = None
         """The refresh of the queues that was used, and the ends that it gave."""
+        self._checked: tuple[int | None] | None = None
+        """The epoch of the watermark under which all queues were held against a position."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_group": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the first offsets. Called in the planner for a new checkpoint, and again whenever
-        batch 0 is repeated."""
-        if self._group is not None:
-            return offsets_json(self._group.begin(self._store().queues.refresh(), LATEST))
-        pinned = PinnedStart(self.options["initialOffsetPath"], read_offsets)
-        starts = pinned.read()
-        if starts is None:
+        """Return the first offsets. Called in the planner for a new checkpoint, also after the ends
+        were fixed, and again whenever batch 0 is planned or repeated."""
+        pinned = PinnedStart(self.options["initialOffsetPath"], parse_position)
+        start = pinned.read()
+        if start is None:
             opened = self._store()
-            starts = resolve_starts(self.options, opened.queues.refresh(), LATEST)
-            pinned.keep(offsets_json(starts))
-        return offsets_json(starts)
+            queues: Queues = opened.queues.refresh()
+            if self._frozen_ends is not None:
+                queues = {key: queue for key, queue in queues.items() if key in self._frozen_ends}
+            if self._group is None:
+                starts = resolve_starts(self.options, queues, LATEST)
+            else:
+                starts = self._group.begin(queues, LATEST)
+            starts = {key: self._frozen_start(key, offset) for key, offset in starts.items()}
+            opened.log.refresh()
+            start = position_at(starts, queues, opened.log, QueuePosition({}))
+            pinned.keep(start.to_json())
+        return start.to_json()
+
+    def _frozen_start(self, key: QueueKey, offset: int) -> int:
+        """Return a start that messages which came after the ends were fixed have not moved."""
+        ends, queues = self._frozen_ends, self._store().queues.found
+        if ends is None or offset > queues[key].max_offset:
+            return offset
+        return min(offset, ends[key])
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch. Called in the planner, once per query."""
@@ -267,10 +289,12 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         self._frozen_ends = latest(self._store().queues.refresh())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the ends of the next batch. Called in the planner every 10 ms when idle."""
+        """Return the ends of the next batch. Called in the planner every 10 ms when idle. An end is
+        before that of ``start`` where a queue or the log has changed, and option failOnDataLoss
+        allows to go on."""
         if self._group is not None and start != self._committed:
             # Spark asks for a batch after it has committed all of those before
-            self._group.commit(self._parsed(start))
+            self._group.commit(self._parsed(start).offsets)
             self._committed = start
         opened = self._store()
         opened.queues.poll()
@@ -279,13 +303,39 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
             return start
         queues = opened.queues.found
         opened.log.refresh()
-        starts = opened.loss.starts(self._parsed(start), queues)
+        position = self._parsed(start)
+        agreed, trusted = opened.check.agreed(position, queues, self._to_check(position, queues))
+        starts = opened.loss.starts({**position.offsets, **agreed}, queues)
         ends = self._ends(queues)
-        ends = {key: max(end, starts[key]) for key, end in ends.items() if key in starts}
-        self._caught_up = opened.queues.refreshes, offsets_json(ends)
+        ends = {
+            key: max(ends.get(key, first), first)
+            for key, first in starts.items()
+            if key in ends or key in position.offsets
+        }
+        reached = ends
         if isinstance(limit, ReadMaxRows):
-            ends = limited_ends(starts, ends, limit.max_rows)
-        return offsets_json(ends)
+            reached = limited_ends(starts, ends, limit.max_rows)
+        is_last = reached == ends
+        changed = {key for key, offset in agreed.items() if offset != position.offsets[key]}
+        # without a new message a changed queue stays as it was: its old ones may come back
+        waiting = {key for key in changed if trusted is position and reached[key] == starts[key]}
+        reached |= {key: position.offsets[key] for key in waiting}
+        found = start
+        if trusted is not position or changed != waiting or reached != position.offsets:
+            before = trusted.without(changed - waiting)
+            found = position_at(reached, queues, opened.log, before).to_json()
+        if is_last:
+            self._caught_up = opened.queues.refreshes, found
+        return found
+
+    def _to_check(self, position: QueuePosition, queues: Queues) -> set[QueueKey]:
+        """Return the queues that may have changed: those that moved, and all of them after the
+        dispatcher has started again."""
+        keys, epoch = position.offsets.keys() & queues.keys(), (self._store().queues.epoch,)
+        if self._checked == epoch:
+            keys = {key for key in keys if queues[key].max_offset != position.offsets[key]}
+        self._checked = epoch
+        return keys
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the queues' ends. Called in the planner for progress reports."""
@@ -294,10 +344,13 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         return offsets_json(self._ends(queues.found))
 
     def _ends(self, queues: Queues) -> Offsets:
-        return latest(queues) if self._frozen_ends is None else self._frozen_ends
+        ends = latest(queues)
+        if self._frozen_ends is None:
+            return ends
+        return {key: min(end, ends.get(key, end)) for key, end in self._frozen_ends.items()}
 
-    def _parsed(self, offset: dict[str, Any]) -> Offsets:
-        found = read_offsets(json.dumps(offset))
+    def _parsed(self, offset: dict[str, Any]) -> QueuePosition:
+        found = parse_position(json.dumps(offset))
         if found is None:
             raise CommitLogDataLossError(
                 "FOREIGN_OFFSET", f"the checkpoint's offset {offset} is no offset of queues"
@@ -306,11 +359,19 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of a batch. Called in the planner for every batch, and again when
-        it is repeated."""
+        it is repeated: queues may then end before ``end``, or be others up to there."""
         opened = self._store()
         queues = opened.queues.refresh()
-        starts = opened.loss.starts(self._parsed(start), queues)
-        return self._plan(starts, opened.loss.ends(self._parsed(end), queues), queues)
+        opened.log.refresh()
+        first, last = self._parsed(start), self._parsed(end)
+        moved = {
+            key for key in last.offsets.keys() & queues.keys() if first.at(key) != last.at(key)
+        }
+        starts, _ = opened.check.agreed(first, queues, moved & first.offsets.keys())
+        ends, _ = opened.check.agreed(last, queues, moved, is_end=True)
+        starts = opened.loss.starts({**first.offsets, **starts}, queues)
+        ends = opened.loss.ends({**last.offsets, **ends}, queues)
+        return self._plan(starts, ends, queues)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark calls it when the next batch begins, and never for the last one. Where

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -20,11 +21,15 @@ from store import fsops
 from store.config import COMMIT_LOG_DIRECTORY, StoreSettings
 from store.errors import CommitLogDataLossError, UsageError
 from store.log.commitlog import CommitLog
-from store.log.cursor import Window, walk
+from store.log.cursor import LogTail, Window, walk
 from store.log.places import before_loss, first_at_or_after
+from store.log.record import Record
 from store.queue.consumequeue import open_queues
 from store.state.built import settings_of
+from store.state.evidence import holds, is_beyond_check, same_part
+from store.state.logoffset import LogOffset
 
+logger = logging.getLogger("reput")
 Start = TypeVar("Start")
 
 
@@ -57,7 +62,7 @@ def resolve_start(options: SourceOptions, settings: StoreSettings, log: CommitLo
     if start == LATEST:
         return end
     if start == RESUME:
-        return _smallest_max_physic_offset(settings, log)
+        return min(_smallest_max_physic_offset(settings, log), end)
     return _record_start("startingOffsets", start, log, end)
 
 
@@ -111,18 +116,86 @@ def _smallest_max_physic_offset(settings: StoreSettings, log: CommitLog) -> int:
     return max(min(ends, default=log.min_offset), log.min_offset)
 
 
-def check_no_loss(log: CommitLog, start: int, end: int, fail: bool) -> None:
-    """Check that [start, end) is still in the log. Raises CommitLogDataLossError if ``fail``."""
-    if not fail:
-        return
-    if start < log.min_offset:
-        raise CommitLogDataLossError(
-            "START_BELOW_MIN", f"requested from {start}, but the log begins at {log.min_offset}"
+class LogCheck:
+    """Holds the positions of a stream against the log: is it still the one that was read?
+
+    A log that is another one is an error with ``failOnDataLoss``. Otherwise the stream goes on
+    where log and position surely agree, with a warning: messages may come again, and none is left
+    out.
+    """
+
+    def __init__(self, log: CommitLog, fail: bool) -> None:
+        self._log, self._fail = log, fail
+        self._within = -1
+        self._said: set[str] = set()
+
+    def agreed(self, position: LogOffset) -> int:
+        """Return the position's offset, or where the log agrees with it. Raises
+        CommitLogDataLossError."""
+        offset, evidence = position.offset, position.evidence
+        if not evidence:
+            return self._within_log(offset)
+        self._log.refresh()
+        if holds(self._log, evidence):
+            if not self._is_followed_by_another(position):
+                return offset
+            begin = changed_from = evidence[0].end
+        else:
+            part = same_part(self._log, evidence)
+            begin, changed_from = part.end, part.changed_from
+        end = LogTail(self._log).settled()
+        self._report(
+            offset,
+            end,
+            f"it is what was read up to {begin}, and has other messages from {changed_from} on",
+            begin,
+            changed_from,
         )
-    if end < start:
-        raise CommitLogDataLossError(
-            "LOG_SHRANK", f"requested from {start}, but the log ends at {end}"
+        return begin
+
+    def _within_log(self, offset: int) -> int:
+        """Return ``offset``, of which only the log's end can show that it is wrong."""
+        if offset in (self._log.min_offset, self._within):
+            return offset
+        end = LogTail(self._log).settled()
+        if offset <= end:
+            self._within = offset
+            return offset
+        begin = min(self._log.min_offset, end)
+        self._report(offset, end, "nothing shows up to where it is what was read", begin, end)
+        return begin
+
+    def starts_in(self, position: LogOffset) -> None:
+        """Raises CommitLogDataLossError if retention has removed messages from the position on."""
+        first = self._log.min_offset
+        if position.offset < first and self._fail:
+            raise CommitLogDataLossError(
+                "START_BELOW_MIN",
+                f"requested from {position.offset}, but the log begins at {first}",
+            )
+
+    def _is_followed_by_another(self, position: LogOffset) -> bool:
+        """Whether a record stands between the last one and the position, where a BLANK or damage
+        was."""
+        last = position.evidence[0]
+        return (
+            last.end < position.offset
+            and not is_beyond_check(self._log, last)
+            and isinstance(self._log.record_starting_at(last.end), Record)
         )
+
+    def _report(self, offset: int, end: int, known: str, begin: int, changed_from: int) -> None:
+        """Raises CommitLogDataLossError, or logs the change once."""
+        self._log.check_mounted("nothing is read")
+        case = "LOG_SHRANK" if end < offset else "LOG_REWRITTEN"
+        detail = f"requested from {offset}, but the log, which ends at {end}, has changed: {known}"
+        if begin < changed_from:
+            detail += f"; messages of [{begin}, {changed_from}) may come again"
+        if self._fail:
+            raise CommitLogDataLossError(case, detail)
+        if detail not in self._said:
+            self._said.add(detail)
+            logger.warning("COMMITLOG_DATA_LOSS.%s: %s; going on from %d", case, detail, begin)
 
 
 def limited_end(log: CommitLog, start: int, end: int, limit: ReadLimit) -> int:

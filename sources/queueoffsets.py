@@ -16,7 +16,6 @@ from sources.queueoptions import (
     LATEST_OFFSET,
     ConsumeQueueOptions,
     Offsets,
-    parse_offsets,
 )
 from store.errors import CommitLogDataLossError, UsageError
 from store.queue.consumequeue import QueueKey
@@ -34,14 +33,6 @@ def offsets_json(offsets: Offsets) -> dict[str, dict[str, int]]:
     return found
 
 
-def read_offsets(text: str) -> Offsets | None:
-    """Parse the text that ``offsets_json`` wrote; return None where it is damaged."""
-    try:
-        return parse_offsets(text)
-    except ValueError:
-        return None
-
-
 def latest(queues: Queues) -> Offsets:
     """Return the end of each queue."""
     return {key: queue.max_offset for key, queue in queues.items()}
@@ -57,7 +48,7 @@ def resolve_starts(options: ConsumeQueueOptions, queues: Queues, default: str) -
         late = [key for key, offset in found.items() if offset is None]
         if late and options["startingOffsetsByTimestampStrategy"] == "error":
             raise UsageError(
-                f"no message of {_named(late)} has a storeTimestamp of {times[late[0]]} or later; "
+                f"no message of {named(late)} has a storeTimestamp of {times[late[0]]} or later; "
                 "set startingOffsetsByTimestampStrategy to latest to begin at the end there"
             )
         return {
@@ -85,7 +76,7 @@ def check_order(starts: Offsets, ends: Offsets, queues: Queues) -> None:
     for key, end in ends.items():
         if end < starts[key] <= queues[key].max_offset:
             raise UsageError(
-                f"the read of {_named([key])} would end at {end}, before its start at {starts[key]}"
+                f"the read of {named([key])} would end at {end}, before its start at {starts[key]}"
             )
 
 
@@ -118,13 +109,14 @@ def _complete(key: str, given: Offsets, queues: Queues) -> Offsets:
     """Check, as Kafka does, that all queues are named and no others."""
     missing, strange = queues.keys() - given.keys(), given.keys() - queues.keys()
     if missing:
-        raise UsageError(f"option {key} does not name {_named(missing)}; name every queue")
+        raise UsageError(f"option {key} does not name {named(missing)}; name every queue")
     if strange:
-        raise UsageError(f"option {key} names {_named(strange)}, which is not among the queues")
+        raise UsageError(f"option {key} names {named(strange)}, which is not among the queues")
     return given
 
 
-def _named(keys: Any) -> str:
+def named(keys: Any) -> str:
+    """Return the first of some queues by name, and how many there are besides."""
     first, *others = sorted(f"topic {key.topic} queue {key.queue_id}" for key in keys)
     return f"{first} and {len(others)} more" if others else first
 
@@ -165,7 +157,7 @@ class LossCheck:
         queues start at their beginning."""
         found: Offsets = {}
         for key in starts.keys() - queues.keys():
-            self.report("QUEUE_DELETED", f"{_named([key])} no longer exists")
+            self.report("QUEUE_DELETED", f"{named([key])} no longer exists")
         for key, queue in queues.items():
             start = starts.get(key)
             if start is None:
@@ -173,13 +165,13 @@ class LossCheck:
             elif start > (end := queue.max_offset):
                 self.report(
                     "START_ABOVE_MAX",
-                    f"{_named([key])} was requested from {start}, but ends at {end}",
+                    f"{named([key])} was requested from {start}, but ends at {end}",
                 )
             elif queue.is_gone(start):
                 first = queue.min_offset
                 self.report(
                     "START_BELOW_MIN",
-                    f"{_named([key])} was requested from {start}, but begins at {first}",
+                    f"{named([key])} was requested from {start}, but begins at {first}",
                 )
                 start = first
             found[key] = start
@@ -190,12 +182,12 @@ class LossCheck:
         found: Offsets = {}
         for key, end in ends.items():
             if key not in queues:
-                self.report("QUEUE_DELETED", f"{_named([key])} no longer exists")
+                self.report("QUEUE_DELETED", f"{named([key])} no longer exists")
                 continue
             found[key] = min(end, queues[key].max_offset)
             if found[key] < end:
                 self.report(
                     "END_ABOVE_MAX",
-                    f"{_named([key])} was requested up to {end}, but ends at {found[key]}",
+                    f"{named([key])} was requested up to {end}, but ends at {found[key]}",
                 )
         return found

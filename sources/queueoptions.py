@@ -27,12 +27,16 @@ from store.queue.consumequeue import QueueKey, topic_directory
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """The numbers for these offsets in JSON, as in Kafka."""
+EVIDENCE = "/evidence"
+"""The key beside the topics of an offset, under which evidence stands (``sources.queueposition``):
+no topic has a slash in its name."""
 Offsets = dict[QueueKey, int]
 _FORM = 'must be JSON like {"topic": {"0": 23, "1": 5}}'
 
 
 def parse_offsets(text: str, smallest: int = 0) -> Offsets:
-    """Parse ``{"topic": {"0": 23}}``, the form of Spark's Kafka source. Raises ValueError."""
+    """Parse ``{"topic": {"0": 23}}``, the form of Spark's Kafka source; evidence is left out.
+    Raises ValueError."""
     try:
         document = jsontext.parse(text)
     except ValueError as error:
@@ -41,6 +45,8 @@ def parse_offsets(text: str, smallest: int = 0) -> Offsets:
     if not isinstance(document, dict) or not all(isinstance(q, dict) for q in document.values()):
         raise ValueError(_FORM)
     for topic, queues in document.items():
+        if topic == EVIDENCE:
+            continue
         for queue_id, offset in queues.items():
             if not re.fullmatch(r"0|[1-9][0-9]{0,9}", queue_id, re.ASCII):
                 raise ValueError(_FORM)

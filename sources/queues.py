@@ -49,6 +49,12 @@ class BuiltQueues:
         self._seen: Watermark | None = None
         self._not_before = 0.0
 
+    @property
+    def epoch(self) -> int | None:
+        """The watermark's epoch, which another dispatcher, a cut and a rebuild change; None without
+        a watermark."""
+        return None if self._seen is None else self._seen.epoch
+
     def poll(self) -> None:
         """Call ``refresh`` if the watermark moved, or without one from time to time, so that idling
         costs little."""

@@ -23,6 +23,7 @@ from store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK_SIZE,
+    UNITS_PER_READ,
     BoundaryType,
     ConsumeQueueFiles,
     QueueKey,
@@ -149,9 +150,34 @@ class QueueView(ABC):
         messages of that time.
         """
         index = max(self._unit_by_time(timestamp), self.unit_from(self.min_offset))
+        return None if index >= self.end_unit else self.offset_of(index)
+
+    def offset_of(self, index: int) -> int:
+        """Queue offset of the unit at ``index``; the max offset if there is none."""
         if index >= self.end_unit:
-            return None
+            return self.max_offset
         return int(self.queue_offsets(index, self.files.read(index, 1))[0])
+
+    def unit_before(self, offset: int) -> tuple[int, int] | None:
+        """(physical offset, size) of the last message before a queue offset; None without one, or
+        where its unit is gone. Blank units before ``offset`` are passed, some thousand at most."""
+        index = self.unit_from(offset) - 1
+        first = max(self.first_unit, index - UNITS_PER_READ)
+        found = self.files.real_unit_up_to(index, first)
+        return None if found is None else (int(found[1]["offset"]), int(found[1]["size"]))
+
+    def first_at(self, physical_offset: int) -> int:
+        """Queue offset of the first message that lies at a physical offset or beyond it; the max
+        offset if there is none."""
+        low, high = self.first_unit, self.end_unit
+        while low < high:
+            middle = (low + high) // 2
+            found = self.files.real_unit_up_to(middle, low)
+            if found is None or found[1]["offset"] < physical_offset:
+                low = middle + 1
+            else:
+                high = found[0]
+        return self.offset_of(low)
 
     def units_from(self, offset: int, count: int) -> Iterator[CqUnit] | None:
         """Up to ``count`` units, from the one that holds ``offset`` to the end of its file.

@@ -1,23 +1,41 @@
 """The source's offset as Spark keeps it: canonical JSON with the store's id and a checksum.
 
-``{"crc": .., "offset": .., "store": ".."}``. Spark compares offsets as JSON text, so the keys have
-a fixed order. It does not checksum its offset log (a changed digit would silently skip data), so
-``crc`` covers both other fields.
+``{"crc": .., "evidence": "..", "offset": .., "store": ".."}``. Spark compares offsets as JSON text,
+so the keys have a fixed order. It does not checksum its offset log (a changed digit would silently
+skip data), so ``crc`` covers the store and the offset. ``evidence`` (``store.state.evidence``)
+begins with a checksum of its own, so that a reader that knows only the other fields can read them.
+It is left out where there is none: offsets of a dispatcher, whose watermark has its own, and those
+of earlier versions.
 """
 
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 from store import jsontext
+from store.state.evidence import Evidence, evidence_text, parse_evidence
 
 MAX_OFFSET = (1 << 63) - 1
+_KEYS = {"crc", "evidence", "offset", "store"}
 
 
-def offset_json(store_id: str, offset: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class LogOffset:
+    """A position in the log, and what was before it."""
+
+    offset: int
+    evidence: Evidence = ()
+
+
+def offset_json(store_id: str, offset: int, evidence: Evidence = ()) -> dict[str, Any]:
     """The offset as the dict that Spark's Python source API expects."""
-    return {"crc": _crc(store_id, offset), "offset": offset, "store": store_id}
+    plain = {"crc": _crc(store_id, offset), "offset": offset, "store": store_id}
+    if not evidence:
+        return plain
+    text = evidence_text(evidence)
+    return dict(sorted({**plain, "evidence": f"{_crc(store_id, offset, text):08x} {text}"}.items()))
 
 
 def parse_offset(value: object, store_id: str | None = None) -> int | None:
@@ -25,12 +43,18 @@ def parse_offset(value: object, store_id: str | None = None) -> int | None:
 
     None if it is damaged or, with ``store_id`` given, belongs to another store.
     """
+    found = parse_log_offset(value, store_id)
+    return None if found is None else found.offset
+
+
+def parse_log_offset(value: object, store_id: str | None = None) -> LogOffset | None:
+    """Return the same as ``parse_offset``, with its evidence."""
     if isinstance(value, str):
         try:
             value = jsontext.parse(value)
         except ValueError:
             return None
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or not value.keys() <= _KEYS:
         return None
     offset, found = value.get("offset"), value.get("store")
     if type(offset) is not int or not isinstance(found, str) or not 0 <= offset <= MAX_OFFSET:
@@ -42,8 +66,14 @@ def parse_offset(value: object, store_id: str | None = None) -> int | None:
         or store_id not in (None, found)
     ):
         return None
-    return offset
+    if "evidence" not in value:
+        return LogOffset(offset)
+    crc, _, text = str(value["evidence"]).partition(" ")
+    evidence = parse_evidence(text)
+    if not evidence or not text.isascii() or crc != f"{_crc(found, offset, text):08x}":
+        return None
+    return LogOffset(offset, evidence) if evidence[0].end <= offset else None
 
 
-def _crc(store_id: str, offset: int) -> int:
-    return zlib.crc32(f"{store_id}:{offset}".encode())
+def _crc(store_id: str, offset: int, *more: str) -> int:
+    return zlib.crc32(":".join((store_id, str(offset), *more)).encode())

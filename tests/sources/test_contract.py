@@ -194,7 +194,7 @@ def test_idle_offsets_are_the_same_text(golden: Callable[[str], Path]) -> None:
     reader = stream_reader(golden("plain"), startingOffsets="latest")
     offset = reader.initialOffset()
     assert reader.latestOffset(offset, ReadAllAvailable()) is offset
-    assert list(offset) == ["crc", "offset", "store"]
+    assert list(offset) == ["crc", "evidence", "offset", "store"]
 
 
 def test_first_file_removed_by_retention(golden: Callable[[str], Path]) -> None:
@@ -224,7 +224,9 @@ def test_log_that_shrank(golden: Callable[[str], Path]) -> None:
     with pytest.raises(CommitLogDataLossError, match="LOG_SHRANK"):
         stream_reader(store).latestOffset(offset, ReadAllAvailable())
     lax = stream_reader(store, failOnDataLoss="false")
-    assert lax.latestOffset(offset, ReadAllAvailable()) == offset
+    end = lax.latestOffset(offset, ReadAllAvailable())
+    assert parse_offset(end) == 3 * 262144
+    assert lax.latestOffset(end, ReadAllAvailable()) == end
 
 
 @pytest.mark.parametrize(

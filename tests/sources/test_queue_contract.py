@@ -50,6 +50,11 @@ def ends_of(store: Path) -> Offsets:
     return found
 
 
+def plain(offset: dict[str, Any]) -> Offsets:
+    """An offset without its evidence: Kafka's form."""
+    return {topic: queues for topic, queues in offset.items() if topic != "/evidence"}
+
+
 def zeros(store: Path) -> Offsets:
     """The beginning of every queue."""
     return {topic: dict.fromkeys(queues, 0) for topic, queues in ends_of(store).items()}
@@ -310,11 +315,12 @@ def test_offsets_have_kafkas_form_and_one_order(golden: Callable[[str], Path]) -
     store = golden("plain")
     reader = stream_reader(store)
     offset = reader.initialOffset()
-    assert offset == ends_of(store)
-    assert list(offset) == sorted(offset)
-    assert [list(queues) for queues in offset.values()] == [["0", "1", "2", "3"]] * 6
+    assert plain(offset) == ends_of(store)
+    assert list(plain(offset)) == sorted(plain(offset))
+    assert [list(queues) for queues in plain(offset).values()] == [["0", "1", "2", "3"]] * 6
     following = reader.latestOffset(json.loads(json.dumps(offset)), ReadAllAvailable())
-    assert json.dumps(following) == json.dumps(offset) == json.dumps(reader.reportLatestOffset())
+    assert json.dumps(following) == json.dumps(offset)
+    assert json.dumps(plain(offset)) == json.dumps(reader.reportLatestOffset())
     assert stream_reader(store, startingOffsets="earliest").initialOffset() == zeros(store)
     given = json.dumps(offset)
     assert stream_reader(store, startingOffsets=given).initialOffset() == offset
@@ -342,7 +348,7 @@ def test_limits_are_obeyed_and_lead_to_the_end(
         seen += [row["physicalOffset"] for row in rows]
         start, steps = end, steps + 1
     assert sorted(seen) == sorted(unit.offset for unit in waiting)
-    assert start == ends
+    assert plain(start) == ends
     assert steps >= len(seen) // (most + 5)
 
 
@@ -418,7 +424,7 @@ def test_queues_that_are_gone_or_shrank(golden: Callable[[str], Path]) -> None:
         stream_reader(store).latestOffset(offset, ReadAllAvailable())
     lax = stream_reader(store, failOnDataLoss="false")
     left = lax.latestOffset(offset, ReadAllAvailable())
-    assert left == ends_of(store)
+    assert plain(left) == ends_of(store)
     file = store / "consumequeue" / "Topic_1" / "0" / f"{0:020d}"
     file.write_bytes(file.read_bytes()[:200].ljust(6000, b"\0"))
     with pytest.raises(CommitLogDataLossError, match=r"START_ABOVE_MAX.*from 113, but ends at 10"):
