@@ -311,6 +311,7 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         self._tail: LogTail | None = None
         self._check: LogCheck | None = None
         self._frozen: LogOffset | None = None
+        self._first: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_tail": None, "_check": None}
@@ -335,8 +336,13 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         return self._tail
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the first offset. Called in the planner for a new checkpoint, also after the end
-        was fixed, and again whenever batch 0 is planned or repeated."""
+        """Return the first offset. Called in the planner for a new checkpoint, before the end is
+        fixed or after that; then again for the partitions of batch 0, and where it is repeated."""
+        if self._first is None:
+            self._first = self._json(self._initial())
+        return self._first
+
+    def _initial(self) -> LogOffset:
         settings, log = self._store()
         pinned = PinnedStart(
             self.options["initialOffsetPath"], lambda text: parse_log_offset(text, self._store_id)
@@ -352,7 +358,7 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
                     offset = resolve_start(self.options, settings, log, sealed_end)
             start = LogOffset(offset, self._evidence(offset))
             pinned.keep(self._json(start))
-        return self._json(start)
+        return start
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch. Called in the planner, once per query."""

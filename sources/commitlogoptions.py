@@ -54,7 +54,8 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
            "there is none: an idle query then costs little; not for a query of several streams, "
            "which would wait for each other"),
     Option("failOnDataLoss", "true", boolean, "both",
-           "whether missing commitlog files and a log that shrank are errors; if not, each range "
+           "whether missing commitlog files, and a log that lost what was read, are errors; if "
+           "not, a stream warns, and goes on where the log surely is what was read, and each range "
            "without a file is a row with the reason `segment_deleted`"),
     Option("maxOffsetsPerTrigger", None, positive, "stream",
            "up to this many messages per micro-batch"),

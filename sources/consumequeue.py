@@ -243,6 +243,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         self._group = None if options["group"] is None else QueryGroup(options)
         self._committed: dict[str, Any] | None = None
         self._frozen_ends: Offsets | None = None
+        self._first: dict[str, Any] | None = None
         self._caught_up: tuple[int, dict[str, Any]] | None = None
         """The refresh of the queues that was used, and the ends that it gave."""
         self._checked: tuple[int | None] | None = None
@@ -252,8 +253,13 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         return {**super().__getstate__(), "_group": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the first offsets. Called in the planner for a new checkpoint, also after the ends
-        were fixed, and again whenever batch 0 is planned or repeated."""
+        """Return the first offsets. Called in the planner for a new checkpoint, before the ends are
+        fixed or after that; then again for the partitions of batch 0, and where it is repeated."""
+        if self._first is None:
+            self._first = self._initial().to_json()
+        return self._first
+
+    def _initial(self) -> QueuePosition:
         pinned = PinnedStart(self.options["initialOffsetPath"], parse_position)
         start = pinned.read()
         if start is None:
@@ -269,7 +275,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
             opened.log.refresh()
             start = position_at(starts, queues, opened.log, QueuePosition({}))
             pinned.keep(start.to_json())
-        return start.to_json()
+        return start
 
     def _frozen_start(self, key: QueueKey, offset: int) -> int:
         """Return a start that messages which came after the ends were fixed have not moved."""

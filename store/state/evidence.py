@@ -73,11 +73,11 @@ def _checksum(log: CommitLog, offset: int, size: int) -> int | None:
 def evidence_before(log: CommitLog, begin: int, end: int, known: Evidence = ()) -> Evidence:
     """Return the evidence for the position ``end``, which is a record or file start.
 
-    ``known`` is that of ``begin``, an earlier position. Only the last file's part of [begin, end)
-    is walked.
+    ``known`` is that of ``begin``, an earlier position. No more than the last file and a half of
+    [begin, end) is walked.
     """
     places: list[tuple[int, int]] = []
-    segment = log.segment_at(end - 1)
+    segment = log.segment_at(end - log.file_size // 2) or log.segment_at(end - 1)
     if segment is not None:
         window, at = Window(log), max(begin, segment.start)
         distances = (1 << bits for bits in range((end - at).bit_length(), NEAREST_BITS - 1, -1))

@@ -1,14 +1,11 @@
 """A broker's store that loses the end of its log and goes on, with the queues that a broker has.
 
-The bytes are ``wire``'s; queues are written from the log's records as plain units, as a broker has
-them after its start.
+The bytes are ``wire``'s; queues are written from the log's records as plain units.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,27 +63,27 @@ class RewrittenStore:
         self.write()
 
     def write(self) -> None:
-        """Log and queues, in the place of what was there."""
-        for name in ("commitlog", "consumequeue"):
-            shutil.rmtree(self.root / name, ignore_errors=True)
-        (self.root / "consumequeue").mkdir()
-        self.plain.write(self.root / "commitlog")
-        if not self.plain.image:
-            (self.root / "commitlog" / file_name(self.plain.start)).write_bytes(
-                bytes(self.plain.file_size)
-            )
-        for place, data in self._queues():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
-
-    def _queues(self) -> Iterator[tuple[Path, bytes]]:
+        """The log, then the queues; in place, as a broker does, since somebody may be reading."""
+        plain, size = self.plain, self.plain.file_size
+        image = bytes(plain.image) or bytes(size)
+        starts = range(0, len(image), size)
+        _update(
+            self.root / "commitlog",
+            {file_name(plain.start + at): image[at : at + size] for at in starts},
+        )
         units: dict[tuple[str, int], bytearray] = {}
-        for (topic, queue, _), (start, end) in zip(self.places, self.plain.spans, strict=True):
+        for (topic, queue, _), (start, end) in zip(self.places, plain.spans, strict=True):
             units.setdefault((topic, queue), bytearray()).extend(UNIT.pack(start, end - start, 0))
-        for (topic, queue), data in units.items():
-            for at in range(0, len(data), QUEUE_FILE_SIZE):
-                place = self.root / "consumequeue" / topic / str(queue) / file_name(at)
-                yield place, bytes(data[at : at + QUEUE_FILE_SIZE].ljust(QUEUE_FILE_SIZE, b"\0"))
+        known = {(path.parent.name, int(path.name))
+                 for path in (self.root / "consumequeue").glob("*/*")}  # fmt: skip
+        for topic, queue in sorted(known | units.keys()):
+            data = units.get((topic, queue), bytearray())
+            starts = range(0, max(len(data), 1), QUEUE_FILE_SIZE)
+            parts = {at: bytes(data[at : at + QUEUE_FILE_SIZE]) for at in starts}
+            _update(
+                self.root / "consumequeue" / topic / str(queue),
+                {file_name(at): part.ljust(QUEUE_FILE_SIZE, b"\0") for at, part in parts.items()},
+            )
 
     def replace_queue(self, units: list[int], topic: str = "T", queue: int = 0) -> None:
         """Build one queue anew: of the records with these numbers alone."""
@@ -99,6 +96,20 @@ class RewrittenStore:
         """Remove the first log files, as retention does; ``write`` brings them back."""
         for path in sorted((self.root / "commitlog").iterdir())[:files]:
             path.unlink()
+
+
+def _update(directory: Path, files: dict[str, bytes]) -> None:
+    """Make a directory hold these files; those that have their bytes already are not touched."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in directory.iterdir():
+        if path.name not in files:
+            path.unlink()
+    for name, data in sorted(files.items()):
+        path = directory / name
+        path.touch()
+        if path.read_bytes() != data:
+            with path.open("r+b") as out:
+                out.write(data)
 
 
 def old_form(offset: str) -> str:

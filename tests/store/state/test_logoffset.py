@@ -6,9 +6,17 @@ import json
 
 import pytest
 
-from store.state.logoffset import MAX_OFFSET, offset_json, parse_offset
+from store.state.evidence import PassedRecord
+from store.state.logoffset import (
+    MAX_OFFSET,
+    LogOffset,
+    offset_json,
+    parse_log_offset,
+    parse_offset,
+)
 
 STORE = "0123456789abcdef0123456789abcdef"
+EVIDENCE = (PassedRecord(1_234_000, 567, 0xABCDEF01), PassedRecord(0, 91, 7))
 
 
 @pytest.mark.parametrize("offset", [0, 1, 123_456_789, MAX_OFFSET])
@@ -20,6 +28,33 @@ def test_an_offset_is_read_back_by_its_own_store_only(offset: int) -> None:
         assert parse_offset(form, STORE) == offset
         assert parse_offset(form) == offset
         assert parse_offset(form, STORE[::-1]) is None
+
+
+def test_evidence_is_read_back_and_leaves_the_other_fields() -> None:
+    """A version that knows none of it reads the same three fields."""
+    value = offset_json(STORE, 1_234_567, EVIDENCE)
+    assert list(value) == sorted(value)
+    for form in (value, json.dumps(value)):
+        assert parse_log_offset(form, STORE) == LogOffset(1_234_567, EVIDENCE)
+        assert parse_offset(form, STORE) == 1_234_567
+    del value["evidence"]
+    assert value == offset_json(STORE, 1_234_567)
+
+
+def test_evidence_that_was_changed_is_none() -> None:
+    """Any character of it; evidence of another offset; none where there must be some."""
+    text = offset_json(STORE, 1_234_567, EVIDENCE)["evidence"]
+    plain = offset_json(STORE, 1_234_567)
+    for at in range(len(text)):
+        for other in "0f: x":
+            if other != text[at]:
+                changed = text[:at] + other + text[at + 1 :]
+                assert parse_log_offset({**plain, "evidence": changed}, STORE) is None
+        assert parse_log_offset({**plain, "evidence": text[:at]}, STORE) is None
+    for other in (None, 5, offset_json(STORE, 1_234_568, EVIDENCE)["evidence"]):
+        assert parse_log_offset({**plain, "evidence": other}, STORE) is None
+    later = offset_json(STORE, 1_234_566, EVIDENCE)
+    assert parse_log_offset(later, STORE) is None
 
 
 def test_every_changed_or_missing_character_is_noticed() -> None:
