@@ -16,12 +16,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from checkpoints import STATE_DIRECTORY
+from checkpoints import ABORT_FILE, STATE_DIRECTORY
 from store import fsops, jsontext
 from store.datadirectories import check_target
 from store.errors import OwnershipError
 from store.filelocks import lock_directory
-from store.state.brokerlock import BrokerLock
+from store.state.brokerlock import BrokerLock, broker_pid
 
 LOCK_NAME = "owner.lock"
 OWNER_NAME = "owner.json"
@@ -34,6 +34,20 @@ def is_owner(output: Path) -> bool | None:
         return (owner["pid"], owner["host"]) == (os.getpid(), platform.node())
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def unstopped_run(output: Path) -> str | None:
+    """A line about a run of this output that was killed or failed: its ``abort`` file remains, and
+    nobody holds the output; None otherwise."""
+    abort = output / STATE_DIRECTORY / ABORT_FILE
+    if not abort.exists() or broker_pid(output) is not None or is_owner(output):
+        return None
+    if not abort.exists():
+        return None  # it ended between the two looks
+    return (
+        f"the run of {output} ended without stopping, the last writer was {_owner_text(output)}; "
+        "start reput run again"
+    )
 
 
 class Ownership:
@@ -70,16 +84,17 @@ class Ownership:
 
     def _refusal(self) -> OwnershipError:
         return OwnershipError(
-            f"{self.output} is written by another dispatcher ({self._owner_text()}); "
+            f"{self.output} is written by another dispatcher ({_owner_text(self.output)}); "
             "stop it first, or write elsewhere with --output DIR"
         )
 
-    def _owner_text(self) -> str:
-        try:
-            owner = _owner(self.output)
-            return f"process {owner['pid']} on {owner['host']}, started {owner['started']}"
-        except (OSError, ValueError, KeyError, TypeError):
-            return "unknown process"
+
+def _owner_text(output: Path) -> str:
+    try:
+        owner = _owner(output)
+        return f"process {owner['pid']} on {owner['host']}, started {owner['started']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "unknown process"
 
 
 def _owner(output: Path) -> Any:

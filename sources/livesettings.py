@@ -20,9 +20,7 @@ from store.config import StoreSettings, read_store_settings
 from store.filetimes import Watched, signature
 from store.queue.queuetype import TOPICS_FILE, batch_topics, read_queue_types
 from store.runs.dispatch import BatchSettings
-
-ABORT_FILE = "abort"
-"""The file below a store's root that exists while a broker has the store open."""
+from store.state.coverage import ABORT_FILE
 
 
 class LiveSettings:

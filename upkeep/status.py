@@ -14,6 +14,7 @@ from pathlib import Path
 from checkpoints import STATE_DIRECTORY
 from checkpoints.agreement import what_differs
 from checkpoints.followers import FollowerState, read_follower_states
+from checkpoints.ownership import unstopped_run
 from store.config import StoreSettings
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail, Window, records, walk
@@ -21,6 +22,7 @@ from store.log.record import Record
 from store.queue.topics import check_topics
 from store.queue.view import QueueView, list_all_queues, open_view
 from store.state.brokerlock import broker_pid
+from store.state.coverage import Coverage, holds_more, read_coverage
 from store.state.ledger import (
     QUEUE_OFFSET_GAP,
     QUEUE_OFFSET_SEEN_BEFORE,
@@ -88,6 +90,15 @@ class OutputStatus:
     """Seconds since the first message that is not dispatched was stored."""
     writer_pid: int | None
     """The process that holds the output's lock, a dispatcher or a broker; None if free."""
+    unstopped_run: str | None
+    """A line about a run that ended without stopping, since which nobody has held the output."""
+    unqueued_bytes: int
+    """Bytes of the log that are in no queue: ``coverage`` tells them apart."""
+    unqueued: str | None
+    """A line about them, and what to do; None without any."""
+    coverage: Coverage
+    queues_beyond_log: tuple[str, ...]
+    """Queues without a watermark that hold units beyond the log's end, as ``TOPIC/ID``."""
     quarantine: tuple[LedgerCount, ...]
     """Ranges that got no entry, by reason."""
     gaps: int
@@ -115,17 +126,23 @@ def read_status(
     watermark = found.end_offset if found else None
     lag = read_lag(log, log_end, found)
     ledger = read_counts(output / STATE_DIRECTORY)
-    queues = []
+    coverage = read_coverage(output, settings, log, watermark, log_end)
+    queues, beyond = [], []
     for key, is_batch in list_all_queues(output):
         if topics is not None and key.topic not in topics:
             continue
         queue = open_view(output, key, settings, log, is_batch=is_batch)
-        queues.append(QueueStatus(key.topic, key.queue_id, *queue_bounds(queue, watermark)))
+        bounds = queue_bounds(queue, log_end if watermark is None else watermark)
+        queues.append(QueueStatus(key.topic, key.queue_id, *bounds))
+        # a broker that runs may have appended since the log's end was found
+        if watermark is None and coverage.writer_pid is None and holds_more(queue):
+            beyond.append(str(key.relative_path))
     status = OutputStatus(
         str(settings.property_file) if settings.property_file else None,
         tuple(map(str, settings.commit_log_directories)),
         log.min_offset, log_end, watermark, lag.bytes, lag.messages, lag.seconds,
-        broker_pid(output),
+        broker_pid(output), unstopped_run(output),
+        coverage.bytes, coverage.line(settings.root, output), coverage, tuple(beyond),
         tuple(count for count in ledger if count.reason != QUEUE_OFFSET_GAP),
         sum(count.ranges for count in ledger if count.reason == QUEUE_OFFSET_GAP),
         read_repeats(output / STATE_DIRECTORY)
@@ -137,9 +154,10 @@ def read_status(
     return status
 
 
-def queue_bounds(queue: QueueView, watermark: int | None) -> tuple[int, int]:
-    """Return the min and the max offset of a queue up to the watermark."""
-    queue.follow(watermark)
+def queue_bounds(queue: QueueView, end: int | None) -> tuple[int, int]:
+    """Return the min and the max offset of a queue up to ``end`` of the log, which is the watermark
+    or else the log's own end; up to its last unit where neither is known."""
+    queue.follow(end)
     # a batch queue without units has the min offset -1
     return max(queue.min_offset, 0), queue.max_offset
 

@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 from checkpoints import STATE_DIRECTORY
 from checkpoints.agreement import what_differs
 from checkpoints.history import Batch, History, read_history
+from checkpoints.ownership import unstopped_run
 from store.config import StoreSettings
 from store.errors import ReputError, StoreError, error_text
 from store.log.cursor import LogTail
@@ -82,6 +83,8 @@ class Reading:
     """The sign that the log is not the one that was dispatched, if there is one."""
     writer_pid: int | None
     """The process that holds the output's lock; None if it is free."""
+    unstopped_run: str | None
+    """A line about a run that ended without stopping, since which nobody has held the output."""
     appended_rate: float | None
     """Bytes by which the log grows, per second."""
     dispatched_rate: float | None
@@ -158,7 +161,8 @@ class OutputWatch:
         differs = None
         if watermark is not None and log_end is not None:
             differs = self._part("log", lambda: what_differs(self._log, log_end, watermark))
-        bounds = self._part("queues", lambda: dict(self._read_queues(end)))
+        known_end = log_end if watermark is None else end
+        bounds = self._part("queues", lambda: dict(self._read_queues(known_end)))
         before = self._mark(log_end, end, bounds)
         history = self._part("batches", lambda: self._read_history(watermark))
         return Reading(
@@ -170,6 +174,7 @@ class OutputWatch:
             lag=self._part("log", lambda: self._read_lag(log_end, watermark)) or Lag(),
             differs=differs,
             writer_pid=broker_pid(self._output),
+            unstopped_run=unstopped_run(self._output),
             appended_rate=self._rate(before.log_end, log_end),
             dispatched_rate=self._rate(before.watermark, end),
             queues=None if bounds is None else tuple(self._queues(bounds, before)),
@@ -206,28 +211,28 @@ class OutputWatch:
             return Lag()
         return read_lag(self._log, log_end, watermark, LIVE_COUNTED_LAG)
 
-    def _read_queues(self, watermark: int | None) -> Iterator[tuple[_Queue, _Bounds]]:
+    def _read_queues(self, end: int | None) -> Iterator[tuple[_Queue, _Bounds]]:
         now = time.monotonic()
         if now >= self._reopen_due:
             self._views.clear()
             self._reopen_due = now + REOPEN_SECONDS
         for queue in list_all_queues(self._output):
             try:
-                yield queue, self._bounds(queue, watermark)
+                yield queue, self._bounds(queue, end)
             except (ReputError, OSError) as error:
                 self._views.pop(queue, None)
                 self._unreadable.setdefault("queues", error_text(error))
                 yield queue, None
 
-    def _bounds(self, queue: _Queue, watermark: int | None) -> tuple[int, int]:
+    def _bounds(self, queue: _Queue, end: int | None) -> tuple[int, int]:
         with suppress(FileNotFoundError):
             # an open view of files that were removed since must be opened again
             if queue in self._views:
-                return queue_bounds(self._views[queue], watermark)
+                return queue_bounds(self._views[queue], end)
         key, is_batch = queue
         view = open_view(self._output, key, self._settings, self._log, is_batch=is_batch)
         self._views[queue] = view
-        return queue_bounds(view, watermark)
+        return queue_bounds(view, end)
 
     def _read_history(self, watermark: Watermark | None) -> History | None:
         if watermark is None:

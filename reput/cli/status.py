@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from reput.cli import options, render, severalstores, tables
+from reput.cli.statuscheck import Checked, check
 from store.config import NO_PROPERTY_FILE
-from store.errors import ReputError, StoreError
+from store.errors import ReputError, StoreError, UsageError
 from streaming.waiting import until_ready
+from upkeep.check import Thresholds
 from upkeep.status import FollowerStatus, OutputStatus, QueueStatus, read_status
 
 WATCH_SECONDS = 2.0
@@ -29,8 +31,10 @@ class _Look:
     """The object that ``--json`` prints."""
     show: Callable[[], None]
     """Prints it for people."""
-    unread: Sequence[str] = ()
-    """A line for each store that cannot be read."""
+    checked: Sequence[Checked]
+    """What was read, for ``--check``."""
+    failed: Sequence[str] = ()
+    """A line for each store that cannot be read, or whose run ended without stopping."""
 
 
 SHOWN_REPEATS = 10
@@ -50,6 +54,22 @@ def status(
         bool,
         options.flag("Show it again every two seconds until Ctrl-C or SIGTERM.", "--watch", "-w"),
     ] = False,
+    as_check: Annotated[
+        bool,
+        options.flag(
+            "Print one line for Nagios, with measures; the exit code is 0 if all is well, 1 for a "
+            "warning, 2 for a critical state, and 3 if it is unknown.",
+            "--check",
+        ),
+    ] = False,
+    warn_lag: Annotated[
+        str | None,
+        options.value("TIME", "With `--check`, warn of a lag beyond this: `30s`.", "--warn-lag"),
+    ] = None,
+    crit_lag: Annotated[
+        str | None,
+        options.value("TIME", "With `--check`, a lag beyond this is critical: `5m`.", "--crit-lag"),
+    ] = None,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
@@ -58,17 +78,26 @@ def status(
     """Show the log's end, the watermark, the lag, the quarantine and every topic's queues.
 
     Reads only. The lag in seconds is the age of the first message that is not dispatched yet. With
-    `--stores` it shows a row for each store; the exit code is 1 if one of them cannot be read.
+    `--stores` it shows a row for each store. The exit code is 1 if a store cannot be read, or if
+    its run was killed or failed and nothing has run since.
     """
-    several = severalstores.several_stores(store, stores, outputs)
     sizes = commitlog_file_size, consume_queue_file_size
-    if several is not None:
-        several.refuse({"output": output, "topic": topic, "broker_conf": broker_conf})
-        look = partial(_look_at_all, several, sizes)
-    else:
-        files = broker_conf, *sizes
-        look = partial(_look_at_one, store or Path(), output, files, topic)
 
+    def looker() -> Callable[[], _Look]:
+        several = severalstores.several_stores(store, stores, outputs)
+        if several is not None:
+            several.refuse({"output": output, "topic": topic, "broker_conf": broker_conf})
+            return partial(_look_at_all, several, sizes)
+        return partial(_look_at_one, store or Path(), output, (broker_conf, *sizes), topic)
+
+    if as_check:
+        limits = Thresholds(_seconds("--warn-lag", warn_lag), _seconds("--crit-lag", crit_lag))
+        if watch or as_json or topic:
+            raise UsageError("--check prints one line: leave out --watch, --json and --topic")
+        check(lambda: looker()().checked, limits)
+    if warn_lag is not None or crit_lag is not None:
+        raise UsageError("--warn-lag and --crit-lag are for --check")
+    look = looker()
     with render.stopped_by_signals() as stop:
         while True:
             found = until_ready(look, stop) if watch else look()
@@ -82,8 +111,8 @@ def status(
                 found.show()
             if not watch or stop.wait(WATCH_SECONDS):
                 break
-    if found.unread:
-        raise StoreError("; ".join(found.unread))
+    if found.failed:
+        raise StoreError("; ".join(found.failed))
 
 
 def _look_at_one(
@@ -94,42 +123,62 @@ def _look_at_one(
 ) -> _Look:
     settings = options.output_settings(store, output, *files)
     found = read_status(settings, output or store, topics)
-    return _Look(asdict(found), partial(_show, found, topics))
+    failed = [found.unstopped_run] if found.unstopped_run else []
+    return _Look(asdict(found), partial(_show, found, topics), [Checked("", found)], failed)
 
 
 def _look_at_all(
     several: severalstores.SeveralStores, sizes: tuple[str | None, str | None]
 ) -> _Look:
     rows: list[dict[str, Any]] = []
-    unread = []
+    checked, failed = [], []
     for root, output in several.find().items():
         row: dict[str, Any] = {"store": str(root), "output": str(output)}
-        try:
-            settings = options.output_settings(root, output, None, *sizes)
-            row |= {**asdict(read_status(settings, output, ())), "error": None}
+        found = _read(root, output, sizes)
+        checked.append(Checked(output.name, found))
+        if isinstance(found, ReputError):
+            row["error"] = str(found)
+            failed.append(f"{root}: {found}")
+        else:
+            row |= {**asdict(found), "error": None}
             del row["queues"]
-        except ReputError as error:
-            row["error"] = str(error)
-            unread.append(f"{root}: {error}")
+            failed += [found.unstopped_run] if found.unstopped_run else []
         rows.append(row)
-    return _Look({"stores": rows}, partial(_show_all, rows), unread)
+    return _Look({"stores": rows}, partial(_show_all, rows), checked, failed)
+
+
+def _read(
+    root: Path, output: Path, sizes: tuple[str | None, str | None]
+) -> OutputStatus | ReputError:
+    """Return the status of one of several stores, without its queues, or why it cannot be read."""
+    try:
+        return read_status(options.output_settings(root, output, None, *sizes), output, ())
+    except ReputError as error:
+        return error
+
+
+def _seconds(option: str, text: str | None) -> float | None:
+    return None if text is None else options.duration_option_ms(option, text) / 1000
 
 
 def _show_all(stores: Sequence[dict[str, Any]]) -> None:
-    columns = ("store", "watermark", "lag", "writer", "quarantined", "gaps", "failing followers")
+    columns = ("store", "watermark", "lag", "writer", "in no queue", "quarantined", "gaps",
+               "faults")  # fmt: skip
     rows = []
     for one in stores:
         if one["error"] is not None:
             rows.append((one["store"], *["unknown"] * (len(columns) - 1)))
             continue
         lag = "unknown" if one["lag_seconds"] is None else tables.human_seconds(one["lag_seconds"])
-        failing = [each["name"] for each in one["followers"] if each["error"] is not None]
+        faults = ["run ended without stopping"] * (one["unstopped_run"] is not None)
+        faults += [f"{each['name']} fails" for each in one["followers"] if each["error"]]
         rows.append(
             (
                 one["store"], tables.known(one["watermark"]),
                 f"{lag}, {tables.lag_text(one['lag_bytes'])}", one["writer_pid"] or "none",
+                tables.counted(one["unqueued_bytes"], "byte"),
                 tables.counted(sum(each["bytes"] for each in one["quarantine"]), "byte"),
-                f"{one['gaps']:,}", ", ".join(failing) or "none",
+                f"{one['gaps']:,}", ", ".join(faults) or "none",
             )
         )  # fmt: skip
     tables.print_table("stores", columns, rows)
@@ -159,9 +208,16 @@ def _show(found: OutputStatus, topics: Sequence[str] | None) -> None:
         else str(found.watermark),
         "lag": lag,
         "writer": f"process {found.writer_pid}" if found.writer_pid else "none",
+        "in no queue": tables.escaped(found.unqueued or "none"),
         "quarantine": quarantine or "none",
         "gaps": f"{found.gaps:,}",
     }
+    if found.queues_beyond_log:
+        lines["beyond log"] = (
+            f"{tables.counted(len(found.queues_beyond_log), 'queue')} with units beyond the log's "
+            f"end, {tables.escaped(found.queues_beyond_log[0])} first; a broker cuts them when it "
+            "starts, and so does reput run --adopt"
+        )
     for name, text in lines.items():
         tables.print_line(f"{name:11} {text}")
     for one in found.repeated[:SHOWN_REPEATS]:

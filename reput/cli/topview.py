@@ -183,6 +183,7 @@ def followers(reading: Reading) -> Table | str:
 def faults(reading: Reading) -> list[str]:
     """Return a line for everything that is not as it should be."""
     found = [f"log: {reading.differs}"] if reading.differs else []
+    found += [f"run: {reading.unstopped_run}"] if reading.unstopped_run else []
     found += [f"{part}: {why}" for part, why in reading.unreadable.items()]
     found += [
         f"follower {one.name}: {one.error}; since {one.failing_since}"

@@ -1,0 +1,172 @@
+"""What is in no queue, against stores whose bytes the test made, and stores of real brokers."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from store.config import read_store_settings
+from store.log.cursor import LogTail
+from store.state import coverage
+from store.state.brokerlock import BrokerLock
+from store.state.coverage import Coverage, Messages, read_coverage
+from tests.support import wire
+from tests.support.broker_store import BrokerStore, four_queues
+from tests.support.processes import holder
+
+NOTHING = Messages()
+
+
+def coverage_of(root: Path, watermark: int | None = None) -> Coverage:
+    settings = read_store_settings(root)
+    with closing(settings.open_log()) as log:
+        return read_coverage(root, settings, log, watermark, LogTail(log).settled())
+
+
+def all_queues(made: BrokerStore) -> list[tuple[str, int]]:
+    return [key for key in made.queues if key[0] != "Idle"]
+
+
+@pytest.mark.parametrize(
+    "name", ["batch", "broker", "ext", "killed", "lmq", "mixed", "plain", "wide", "orders-5.5.1"]
+)
+def test_nothing_is_missing_in_a_brokers_own_store(
+    golden: Callable[[str], Path], name: str
+) -> None:
+    """With batch queues, light queues, inner batches, transactions and a killed broker's end."""
+    store = golden(name)
+    found = coverage_of(store)
+    assert (found.pending, found.missing, found.line(store, store)) == (NOTHING, NOTHING, None)
+    assert not found.is_loss
+
+
+def test_records_without_a_queue_do_not_count(tmp_path: Path) -> None:
+    """Half and rolled-back messages after the last unit, and a BLANK."""
+    found = coverage_of(four_queues(tmp_path).write())
+    assert (found.pending, found.missing) == (NOTHING, NOTHING)
+
+
+def test_zeroed_ends_of_all_queues_are_pending(tmp_path: Path) -> None:
+    """The messages after the last one with a unit; the command says how to go on with a broker's
+    queues, and how to begin where there is none."""
+    made = four_queues(tmp_path)
+    made.write()
+    lost = sum(made.zero_last(*key, 20) for key in all_queues(made))
+    found = coverage_of(tmp_path)
+    first = min(made.queues[key][-20][0] for key in all_queues(made))
+    assert found.pending == Messages(lost, 80, first)
+    assert (found.missing, found.is_loss) == (NOTHING, True)
+    assert found.line(tmp_path, tmp_path) == (
+        f"{lost:,} bytes of the log are in no queue, from physical offset {first} on: "
+        f"reput run {tmp_path} --adopt --once"
+    )
+    shutil.rmtree(tmp_path / "consumequeue")
+    found = coverage_of(tmp_path)
+    every = sum(end - start for spans in made.queues.values() for start, end in spans)
+    assert found.pending == Messages(every, 243, 0)
+    assert found.is_loss
+    assert found.command(tmp_path, tmp_path) == f"reput run {tmp_path} --once"
+    assert found.command(tmp_path, tmp_path / "o") == (
+        f"reput run {tmp_path} --output {tmp_path / 'o'} --once"
+    )
+
+
+def test_a_queue_that_alone_lost_its_end_is_missing_its_messages(tmp_path: Path, seed: int) -> None:
+    """Though others reach the log's end, and also where only some of them do."""
+    rng = random.Random(seed)
+    made = four_queues(tmp_path)
+    made.write()
+    keys = rng.sample(all_queues(made), rng.randint(1, 3))
+    lost = sum(made.zero_last(*key, rng.randint(2, 60)) for key in keys)
+    found = coverage_of(tmp_path)
+    assert found.bytes == lost
+    assert found.missing.bytes
+    assert found.is_loss
+
+
+def test_a_missing_queue_counts_from_its_first_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only in the bytes that are looked at; beyond a limit the line says so."""
+    made = four_queues(tmp_path)
+    made.write()
+    shutil.rmtree(tmp_path / "consumequeue" / "Orders" / "1")
+    monkeypatch.setattr(coverage, "LOOKED_AT", 2000)
+    found = coverage_of(tmp_path)
+    spans = made.queues["Orders", 1]
+    assert found.missing == Messages(sum(end - start for start, end in spans), 60, spans[0][0])
+    monkeypatch.setattr(coverage, "MAX_COUNTED", 3000)
+    found = coverage_of(tmp_path)
+    assert found.missing.messages is None
+    assert (found.line(tmp_path, tmp_path) or "").startswith("at least ")
+
+
+def test_below_a_watermark_every_message_has_a_unit(tmp_path: Path) -> None:
+    """Bytes beyond the watermark are lag; a unit that is missing below it is a loss, and only a
+    rebuild brings it back."""
+    made = four_queues(tmp_path)
+    made.write()
+    end = made.log.spans[-3][1]
+    lag = made.log.end - end
+    found = coverage_of(tmp_path, end)
+    assert (found.pending, found.missing) == (Messages(lag, None, end), NOTHING)
+    assert (found.is_loss, found.reach) == (False, end)
+    assert found.command(tmp_path, tmp_path) == f"reput run {tmp_path} --once"
+    lost = made.zero_last("Payments", 1, 5)
+    found = coverage_of(tmp_path, end)
+    assert found.missing == Messages(lost, 5, made.queues["Payments", 1][-5][0])
+    assert found.is_loss
+    assert found.command(tmp_path, tmp_path) == f"reput rebuild {tmp_path}"
+
+
+def test_a_message_whose_place_is_taken_is_not_missing(tmp_path: Path) -> None:
+    """RocketMQ drops it: no run would bring it into a queue. One at offset 0 is appended."""
+    made = four_queues(tmp_path)
+    made.write()
+    made.log.append(topic=b"Orders", queue_offset=7)
+    made.log.write(tmp_path / "commitlog")
+    assert coverage_of(tmp_path).bytes == 0
+    made.log.append(topic=b"Orders", queue_offset=0)
+    made.log.write(tmp_path / "commitlog")
+    assert coverage_of(tmp_path).pending.messages == 1
+
+
+def test_what_a_running_broker_has_not_built_yet_is_lag(tmp_path: Path) -> None:
+    """While it holds its lock, or by its abort file on another machine; not without any queue."""
+    made = four_queues(tmp_path)
+    made.write()
+    for key in all_queues(made):
+        made.zero_last(*key, 1)
+    assert coverage_of(tmp_path).is_loss
+    (tmp_path / "abort").touch()
+    assert not coverage_of(tmp_path).is_loss
+    (tmp_path / "abort").unlink()
+    with holder(BrokerLock(tmp_path).__enter__) as pid:
+        found = coverage_of(tmp_path)
+        assert (found.is_loss, found.is_growing) == (False, True)
+        assert f"process {pid} is building the queues" in (found.line(tmp_path, tmp_path) or "")
+    (tmp_path / "abort").touch()
+    shutil.rmtree(tmp_path / "consumequeue")
+    assert coverage_of(tmp_path).is_loss
+
+
+def test_a_record_inside_a_body_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the look begins inside such a body, it would be a message of a queue that is none."""
+    made = four_queues(tmp_path)
+    inner = b""
+    position = made.log.end + 91
+    for _ in range(40):
+        inner += wire.message(position + len(inner), topic=b"Forged")
+    made.put("Orders", 0, body=inner[: 60 * 40])
+    made.put("Orders", 1)
+    made.write()
+    for looked_at in range(200, 3000, 61):
+        monkeypatch.setattr(coverage, "LOOKED_AT", looked_at)
+        for counted in (looked_at + 3000, 16 << 20):
+            monkeypatch.setattr(coverage, "MAX_COUNTED", counted)
+            assert coverage_of(tmp_path).bytes == 0
