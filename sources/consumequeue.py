@@ -33,6 +33,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from sources.commitlog import store_settings
+from sources.coverage import check_coverage
 from sources.garbage import freeze_loaded
 from sources.hangup import QuietDataSource
 from sources.interpreter import check_workers_interpreter
@@ -132,6 +133,7 @@ class _QueueReader:
         # changes
         self._settings = settings_of(self._output, store_settings(options), flags)
         self._opened: _Opened | None = None
+        self._is_checked = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -154,6 +156,16 @@ class _QueueReader:
                 QueueCheck(log, loss, check_output),
             )
         return self._opened
+
+    def _check_coverage(self, queues: Queues) -> None:
+        """Look once, when planning, for what the queues lack. Raises CommitLogDataLossError."""
+        opened = self._store()
+        if not self._is_checked:
+            check_coverage(
+                self._output, opened.settings, opened.log, queues, self._listed,
+                self.options.as_of, opened.loss,
+            )  # fmt: skip
+            self._is_checked = True
 
     def _plan(self, starts: Offsets, ends: Offsets, queues: Queues) -> list[QueuePartition]:
         """Return the partitions that read [start, end) of all queues."""
@@ -218,6 +230,7 @@ class ConsumeQueueBatchReader(_QueueReader, DataSourceReader):
         ends = resolve_ends(self.options, queues)
         check_order(starts, ends, queues)
         starts = opened.loss.starts(starts, queues)
+        self._check_coverage(queues)
         return self._plan(starts, opened.loss.ends(ends, queues), queues)
 
 
@@ -265,6 +278,8 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         if start is None:
             opened = self._store()
             queues: Queues = opened.queues.refresh()
+            if self._group is None:
+                self._check_coverage(queues)
             if self._frozen_ends is not None:
                 queues = {key: queue for key, queue in queues.items() if key in self._frozen_ends}
             if self._group is None:
@@ -312,6 +327,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         position = self._parsed(start)
         agreed, trusted = opened.check.agreed(position, queues, self._to_check(position, queues))
         starts = opened.loss.starts({**position.offsets, **agreed}, queues)
+        self._check_coverage(queues)
         ends = self._ends(queues)
         ends = {
             key: max(ends.get(key, first), first)
@@ -376,6 +392,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         starts, _ = opened.check.agreed(first, queues, moved & first.offsets.keys())
         ends, _ = opened.check.agreed(last, queues, moved, is_end=True)
         starts = opened.loss.starts({**first.offsets, **starts}, queues)
+        self._check_coverage(queues)
         ends = opened.loss.ends({**last.offsets, **ends}, queues)
         return self._plan(starts, ends, queues)
 

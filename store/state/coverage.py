@@ -40,7 +40,7 @@ from store.queue.view import (
 )
 from store.state.brokerlock import broker_pid
 
-LOOKED_AT = 1 << 20
+LOOKED_AT = 256 << 10
 """Bytes of the log before the queues' reach that are compared: some hundredths of a second."""
 MAX_COUNTED = 16 << 20
 """Bytes whose messages are counted one by one."""
@@ -215,7 +215,7 @@ class _Check:
             self._log, start, stop,
             verify_crc=self._settings.verify_crc, fail_on_data_loss=False,
         ):  # fmt: skip
-            if not isinstance(found, Record):
+            if not isinstance(found, Record) or found.physical_offset + found.total_size > end:
                 continue
             at = max(at, found.physical_offset + found.total_size)
             if self._is_uncovered(found):

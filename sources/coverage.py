@@ -1,0 +1,72 @@
+"""What a query over queues would lose without a word: messages of the log that are in no queue, and
+units of messages that the log does not hold.
+
+It is looked at once when a query is planned. What a dispatcher or a broker has not built yet is lag
+and no loss (``store.state.coverage``): a stream gets it later, and a batch read ends before it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sources.queueoffsets import LossCheck, Queues
+from sources.selection import QueueSelection
+from store.config import StoreSettings
+from store.log.commitlog import CommitLog
+from store.log.cursor import LogTail
+from store.log.places import AsOf
+from store.log.record import Record
+from store.queue.view import QueueView
+from store.state.brokerlock import broker_pid
+from store.state.coverage import read_coverage
+from store.state.watermark import STATE_DIRECTORY, read_watermark
+
+
+def check_coverage(
+    output: Path,
+    settings: StoreSettings,
+    log: CommitLog,
+    queues: Queues,
+    selection: QueueSelection,
+    as_of: AsOf | None,
+    loss: LossCheck,
+) -> None:
+    """Report what the selected queues lack of the log up to ``as_of``, and what they hold beyond
+    the log's end. ``queues`` were read before.
+
+    Raises CommitLogDataLossError as ``loss`` does, StoreError.
+    """
+    watermark = read_watermark(output / STATE_DIRECTORY)
+    end = None if watermark is None else watermark.end_offset
+    log_end = LogTail(log).settled(end or _known_end(queues, log))
+    if end is None and broker_pid(output) is None:
+        for key, queue in queues.items():
+            if _last_end(queue) > log_end:
+                loss.report(
+                    "QUEUE_ABOVE_LOG",
+                    f"topic {key.topic} queue {key.queue_id} of {output} holds units up to "
+                    f"physical offset {_last_end(queue)}, but the log ends at {log_end}: the "
+                    "queues were copied later than the log, or the log lost its end; a broker "
+                    "cuts them when it starts, and so does reput run --adopt",
+                )
+    if as_of is not None:
+        log_end = as_of.end(log, log_end if end is None else end)
+        end = None if end is None else log_end
+    found = read_coverage(output, settings, log, end, log_end, selection.takes)
+    if found.is_loss:
+        loss.report("NOT_IN_QUEUES", found.line(settings.root, output) or "")
+
+
+def _known_end(queues: Queues, log: CommitLog) -> int:
+    """The end of the last record that a unit leads to, so that the log is not walked up to it; 0
+    where a last unit leads to none."""
+    units = [queue.files.last_unit(queue.end_unit * queue.unit_size) for queue in queues.values()]
+    last = max((unit for unit in units if unit is not None), default=None)
+    is_record = last is not None and isinstance(log.record_at(*last), Record)
+    return sum(last) if last is not None and is_record else 0
+
+
+def _last_end(queue: QueueView) -> int:
+    """The end of the message of a queue's last unit."""
+    last = queue.files.last_unit(queue.end_unit * queue.unit_size)
+    return last[0] + last[1] if last else 0
