@@ -32,6 +32,7 @@ def picture() -> str:
     reading = Reading(
         taken=1_769_862_600.0, log_min=38_654_705_664, log_end=end, watermark=end - 1_204_224,
         watermark_age=0.1, lag=Lag(1_204_224, 4014, 0.3), differs=None, writer_pid=4711,
+        unstopped_run=None,
         appended_rate=4_502_000.0, dispatched_rate=4_499_000.0, queues=queues, ledger=(),
         followers=(FollowerStatus("delta", "table", lag_bytes=9_120_000),), batches=(), damage=(),
         stages=None, unreadable={},

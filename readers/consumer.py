@@ -151,6 +151,8 @@ class Consumer:
             self._offsets = held.enter_context(SharedConsumerOffsetFile(place, store))
             self._member = held.enter_context(GroupMember(place, group, member))
             held.callback(self._release, self._locks)
+            if (line := self.store.note_coverage()) is not None:
+                logger.warning("not consumed: %s", line)
             # a topic that comes later is new to everyone
             self._new_topics = {topic for topic in topics if not self.store.queue_ids(topic)}
             self._held = held.pop_all()

@@ -53,6 +53,7 @@ from store.queue.queuetype import BATCH_CQ, read_queue_types
 from store.queue.topics import check_topics, topics_with_queues
 from store.queue.view import CqUnit, QueueView, UnitColumns, open_view, queue_root
 from store.state.built import settings_of
+from store.state.coverage import Coverage, read_coverage
 from store.state.output import watermark_of_output
 from store.state.watermark import STATE_DIRECTORY, Watermark, WatermarkReader
 
@@ -357,6 +358,21 @@ class MessageStore:
             segment = log.segment_after(end)
             head = log.read(segment.start, record.SIZE_MAGIC_LENGTH) if segment else b""
         return not any(head)
+
+    def coverage(self) -> Coverage:
+        """How far the queues reach into the log, and what of it is in no queue, as of now or as of
+        the store's moment. It reads the log's last records: not for every call."""
+        log, end = self._view.log, self._view.end
+        watermark = None if self._watermark is None else end
+        is_last = watermark is None or self._last_end is not None
+        log_end = end if is_last else self._tail.settled(end)
+        return read_coverage(self._output, self._settings, log, watermark, log_end)
+
+    def note_coverage(self) -> str | None:
+        """A line about messages that are in no queue, for whoever reads queues; None where there
+        are none, or only the lag of a process that builds the queues."""
+        found = self.coverage()
+        return None if found.is_growing else found.line(self._settings.root, self._output)
 
     def earliest_message_time(self, topic: str, queue_id: int) -> int:
         """Store time of the queue's first message; -1 without one."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from readers.getmessage import PullLimits
 from readers.messagestore import MessageStore
+from serving import requests
 from serving.admin import Admin
 from serving.arrivals import PolledArrivals
 from serving.codes import RequestCode, ResponseCode
@@ -21,6 +22,7 @@ from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
 from serving.grouppolicy import GroupPolicies
 from serving.groups import Groups
+from serving.inventory import report
 from serving.locks import Locks
 from serving.offsets import ConsumerOffsets
 from serving.offsetwriter import OffsetWriter
@@ -38,6 +40,8 @@ from store.state.ledger import Ledger, damaged_record
 logger = logging.getLogger("reput")
 
 EXPIRY_CHECK_SECONDS = 10.0
+MOST_FAILING = 10_000
+"""Groups with failing listeners that are remembered."""
 
 
 class Broker:
@@ -45,6 +49,7 @@ class Broker:
 
     def __init__(self, served: ServedStore, first_position: FirstPosition, port: int) -> None:
         """Open the store and the offsets. Raises UsageError, OwnershipError, OutputError."""
+        self._served = served
         self.identity = served.identity
         self.port = port
         settings, output = served.settings, served.output
@@ -71,6 +76,8 @@ class Broker:
             name, self.store, queues, groups, self.offsets, self._pulling,
             lambda group: self._is_known_group(group) or policies.has(group),
         )  # fmt: skip
+        self._failing: set[str] = set()
+        """Groups whose listeners have failed."""
         self._ledger = Ledger(output / SERVE_DIRECTORY)
 
     @property
@@ -85,7 +92,7 @@ class Broker:
             **self._statistics.handlers,
             **self._queries.handlers,
             **self._admin.handlers,
-            RequestCode.CONSUMER_SEND_MSG_BACK: _refuse_to_write,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self._refuse_to_write,
         }
 
     def _is_known_group(self, group: str) -> bool:
@@ -107,6 +114,23 @@ class Broker:
             except OutputError as error:
                 logger.error("damaged records cannot be listed now: %s", error)
 
+    def _refuse_to_write(self, _connection: Connection, request: Frame) -> Frame | None:
+        """Refuse a message that a listener could not consume, and log it once for each group."""
+        group = requests.group(request, "group")
+        if group not in self._failing and len(self._failing) < MOST_FAILING:
+            self._failing.add(group)
+            logger.warning(
+                "broker %s: a listener of group %s has failed and sends its message back, at "
+                "physical offset %s, which is refused: the group commits nothing beyond it in its "
+                "queue until the listener consumes it, and a member that starts again begins with "
+                "it; logged once for each group",
+                self.identity.name, group, request.ext.get("offset", "unknown"),
+            )  # fmt: skip
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            "reput serves this store read-only: the client offers the message again by itself",
+        )
+
     def connection_closed(self, connection: Connection) -> None:
         """Forget what belongs to a lost connection."""
         self._pulling.connection_closed(connection)
@@ -121,6 +145,7 @@ class Broker:
             tasks.create_task(self._writer.sync())
             tasks.create_task(self._writer.replace())
             tasks.create_task(self._expire())
+            tasks.create_task(report(self._served))
 
     async def _expire(self) -> None:
         while True:
@@ -146,11 +171,4 @@ def _limits(settings: StoreSettings) -> PullLimits:
         limits,
         max_transfer_bytes_on_disk=limits.max_transfer_bytes_in_memory,
         max_transfer_count_on_disk=limits.max_transfer_count_in_memory,
-    )
-
-
-def _refuse_to_write(_connection: Connection, _request: Frame) -> Frame | None:
-    raise Refused(
-        ResponseCode.SYSTEM_ERROR,
-        "reput serves this store read-only: the client offers the message again by itself",
     )

@@ -1,4 +1,4 @@
-"""What a query over queues would lose without a word: messages of the log that are in no queue, and
+"""The loss that a query over queues would not notice: messages of the log that are in no queue, and
 units of messages that the log does not hold.
 
 It is looked at once when a query is planned. What a dispatcher or a broker has not built yet is lag

@@ -234,7 +234,14 @@ def _read(
     committed = CommittedOffsets.read(settings.root, output)
     now_ms = time.time_ns() // 1_000_000
     with MessageStore(settings.root, output=output, settings=settings) as opened:
+        _warn(opened, "no lag that is shown counts them")
         return committed, list(queue_lags(opened, committed, now_ms, groups=groups, topics=topics))
+
+
+def _warn(store: MessageStore, meaning: str) -> None:
+    """Print a warning if messages are in no queue, and what that means here."""
+    if (line := store.note_coverage()) is not None:
+        render.print_note(f"warning: {line} ({meaning})")
 
 
 def _change(
@@ -249,6 +256,7 @@ def _change(
     from readers.offsetreset import change_offsets  # noqa: PLC0415
 
     with MessageStore(settings.root, output=output, settings=settings) as opened:
+        _warn(opened, "no offset leads to them yet")
         changes = change_offsets(settings.root, output, partial(plan, opened), apply=apply)
     if as_json:
         render.print_json({"applied": apply, "offsets": [asdict(change) for change in changes]})

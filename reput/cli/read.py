@@ -74,10 +74,10 @@ def get(
             raise UsageError("give QUEUE and OFFSET after TOPIC")
         _check_queue(opened, topic, queue, output or store)
         found = opened.get_message(topic, queue, offset, 1)
-    # where a message is gone a later one is found; one in an inner batch begins before the offset
-    if not found.messages or not found.queue_offsets[0] <= offset < found.next_begin_offset:
-        place = f"offset {offset} of queue {queue} of topic {topic}"
-        _raise_not_found(found, place)
+        # where a message is gone a later one is found; one in an inner batch begins before
+        if not found.messages or not found.queue_offsets[0] <= offset < found.next_begin_offset:
+            place = f"offset {offset} of queue {queue} of topic {topic}"
+            _raise_not_found(found, place, opened)
     # a batch that cannot be taken apart is one message
     index = min(offset - found.queue_offsets[0], len(found.messages) - 1)
     messages.print_message(found.messages[index], found.queue_offsets[0] + index, body, as_json)
@@ -107,18 +107,24 @@ def _check_queue(store: MessageStore, topic: str, queue: int, root: Path) -> Non
         store.check_topic(topic)
         raise NotFoundError(
             f"no queue {queue} of topic {topic} in {root}; reput status --topic lists its queues, "
-            "and --output names another place of the queues"
+            f"and --output names another place of the queues{_unqueued(store)}"
         )
 
 
-def _raise_not_found(found: GetMessageResult, place: str) -> NoReturn:
+def _unqueued(store: MessageStore) -> str:
+    """The end of a line that says that something is not there: it may only be in no queue yet."""
+    line = store.note_coverage()
+    return "" if line is None else f"; {line}"
+
+
+def _raise_not_found(found: GetMessageResult, place: str, store: MessageStore) -> NoReturn:
     if found.damaged:
         raise NotFoundError(
             f"the record at {place} is lost or damaged, at physical offset {found.damaged[0]}; "
             "look at it with reput inspect record"
         )
     has = f"[{found.min_offset}, {found.max_offset})" if found.max_offset else "no messages"
-    raise NotFoundError(f"no message at {place}, which has {has}")
+    raise NotFoundError(f"no message at {place}, which has {has}{_unqueued(store)}")
 
 
 def _tail_settings(
@@ -180,6 +186,8 @@ def tail(
         _opened(settings, output, as_of, fail_on_data_loss) as opened,
         render.stopped_by_signals() as stop,
     ):
+        if (line := opened.note_coverage()) is not None:
+            render.print_note(f"warning: {line}")
         if not opened.queue_ids(topic):
             missing = f"no queue of topic {topic} in {output or store}"
             if not follow:
@@ -251,6 +259,7 @@ def query(
             opened.check_topic(topic)
             raise NotFoundError(
                 f"no message of topic {topic} with key {wanted} was found in {output or store}"
+                f"{_unqueued(opened)}"
             )
 
 
@@ -316,6 +325,8 @@ def search_time(
     boundary = BoundaryType.UPPER if upper else BoundaryType.LOWER
     with _opened(settings, output, as_of) as opened:
         _check_queue(opened, topic, queue, output or store)
+        if (line := opened.note_coverage()) is not None:
+            render.print_note(f"warning: {line}")
         offset = opened.offset_by_time(topic, queue, wanted, boundary)
         stored = opened.store_time(topic, queue, offset)
     messages.print_place(topic, queue, offset, stored if stored >= 0 else None, as_json)

@@ -32,7 +32,7 @@ class _Look:
     show: Callable[[], None]
     """Prints it for people."""
     checked: Sequence[Checked]
-    """What was read, for ``--check``."""
+    """The outputs that were read, for ``--check``."""
     failed: Sequence[str] = ()
     """A line for each store that cannot be read, or whose run ended without stopping."""
 
@@ -41,6 +41,23 @@ SHOWN_REPEATS = 10
 """Queues whose offsets began again that get a line."""
 
 
+def _limits(
+    warn_lag: Annotated[
+        str | None,
+        options.value("TIME", "With `--check`, warn of a lag beyond this: `30s`.", "--warn-lag"),
+    ] = None,
+    crit_lag: Annotated[
+        str | None,
+        options.value("TIME", "With `--check`, a lag beyond this is critical: `5m`.", "--crit-lag"),
+    ] = None,
+) -> Thresholds:
+    def seconds(option: str, text: str | None) -> float | None:
+        return None if text is None else options.duration_option_ms(option, text) / 1000
+
+    return Thresholds(seconds("--warn-lag", warn_lag), seconds("--crit-lag", crit_lag))
+
+
+@options.with_options(limits=_limits)
 def status(
     store: severalstores.OneStore = None,
     output: options.ReadOutput = None,
@@ -57,31 +74,24 @@ def status(
     as_check: Annotated[
         bool,
         options.flag(
-            "Print one line for Nagios, with measures; the exit code is 0 if all is well, 1 for a "
-            "warning, 2 for a critical state, and 3 if it is unknown.",
+            "Print one line for Nagios; exit codes: 0 OK, 1 warning, 2 critical, 3 unknown.",
             "--check",
         ),
     ] = False,
-    warn_lag: Annotated[
-        str | None,
-        options.value("TIME", "With `--check`, warn of a lag beyond this: `30s`.", "--warn-lag"),
-    ] = None,
-    crit_lag: Annotated[
-        str | None,
-        options.value("TIME", "With `--check`, a lag beyond this is critical: `5m`.", "--crit-lag"),
-    ] = None,
     broker_conf: options.BrokerConf = None,
     commitlog_file_size: options.CommitLogFileSize = None,
     consume_queue_file_size: options.ConsumeQueueFileSize = None,
+    *,
+    limits: Thresholds,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the log's end, the watermark, the lag, the quarantine and every topic's queues.
 
     Reads only. The lag in seconds is the age of the first message that is not dispatched yet. With
-    `--stores` it shows a row for each store. The exit code is 1 if a store cannot be read, or if
-    its run was killed or failed and nothing has run since.
+    `--stores` it shows a row for each store. The exit code is 1 if a store cannot be read, or if a
+    run of it was killed or failed and nothing has run since.
     """
-    sizes = commitlog_file_size, consume_queue_file_size
+    sizes = (commitlog_file_size, consume_queue_file_size)
 
     def looker() -> Callable[[], _Look]:
         several = severalstores.several_stores(store, stores, outputs)
@@ -90,12 +100,11 @@ def status(
             return partial(_look_at_all, several, sizes)
         return partial(_look_at_one, store or Path(), output, (broker_conf, *sizes), topic)
 
+    if as_check and (watch or as_json or topic):
+        raise UsageError("--check prints one line: leave out --watch, --json and --topic")
     if as_check:
-        limits = Thresholds(_seconds("--warn-lag", warn_lag), _seconds("--crit-lag", crit_lag))
-        if watch or as_json or topic:
-            raise UsageError("--check prints one line: leave out --watch, --json and --topic")
         check(lambda: looker()().checked, limits)
-    if warn_lag is not None or crit_lag is not None:
+    if limits != Thresholds():
         raise UsageError("--warn-lag and --crit-lag are for --check")
     look = looker()
     with render.stopped_by_signals() as stop:
@@ -103,11 +112,11 @@ def status(
             found = until_ready(look, stop) if watch else look()
             if found is None:
                 return
+            if watch and not as_json and tables.is_terminal():
+                sys.stdout.write(CLEAR_FROM_HOME)
             if as_json:
                 render.print_json(found.content)
             else:
-                if watch and tables.is_terminal():
-                    sys.stdout.write(CLEAR_FROM_HOME)
                 found.show()
             if not watch or stop.wait(WATCH_SECONDS):
                 break
@@ -155,10 +164,6 @@ def _read(
         return read_status(options.output_settings(root, output, None, *sizes), output, ())
     except ReputError as error:
         return error
-
-
-def _seconds(option: str, text: str | None) -> float | None:
-    return None if text is None else options.duration_option_ms(option, text) / 1000
 
 
 def _show_all(stores: Sequence[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""What ``reput status`` finds wrong, and its one line and exit code for a monitoring system."""
+"""Faults that ``reput status`` finds, and its one line and exit code for a monitoring system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What queues lack of the log, or hold beyond it, is a loss of the queue source like any other.
+"""Messages that queues lack, or hold beyond the log's end, are a loss of the queue source.
 
 The stores are made byte by byte; the readers are called as Spark's planner calls them.
 """
@@ -69,7 +69,7 @@ def test_queues_that_end_before_the_log_are_an_error(
 
 
 def test_only_selected_queues_count(tmp_path: Path) -> None:
-    """And what a moment leaves out does not."""
+    """Messages after the moment of a read do not."""
     made = four_queues(tmp_path)
     made.write()
     made.zero_last("Orders", 1, 5)
@@ -84,8 +84,8 @@ def test_only_selected_queues_count(tmp_path: Path) -> None:
 
 
 def test_lag_is_no_loss(tmp_path: Path) -> None:
-    """Of a dispatcher, whose watermark says how far it has come, and of a broker that has the store
-    open. A unit that is missing below the watermark is a loss again."""
+    """It may be a dispatcher's, whose watermark says how far it has come, or that of a broker which
+    has the store open. A unit that is missing below the watermark is a loss again."""
     made = four_queues(tmp_path / "store")
     made.write()
     output = DerivedOutput(made.root, tmp_path / "output")

@@ -1,4 +1,4 @@
-"""What is in no queue, against stores whose bytes the test made, and stores of real brokers."""
+"""Messages that are in no queue, against stores whose bytes the test made, and those of brokers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_queue_that_alone_lost_its_end_is_missing_its_messages(tmp_path: Path,
 def test_a_missing_queue_counts_from_its_first_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only in the bytes that are looked at; beyond a limit the line says so."""
+    """More than the bytes that are looked at count; beyond a limit the line says so."""
     made = four_queues(tmp_path)
     made.write()
     shutil.rmtree(tmp_path / "consumequeue" / "Orders" / "1")
