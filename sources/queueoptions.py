@@ -147,9 +147,10 @@ CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
            "the same by a physical offset, such as the end of a batch in `reput checkpoints`"),
     _SHARED["initialOffsetPath"],
     Option("failOnDataLoss", "true", boolean, "both",
-           "whether removed messages and queues, a log and queues that lost what was read, messages "
-           "that are in no queue, and units beyond the log's end are errors; if not, a stream "
-           "warns, and reads on in each queue from its first message that may not have been read"),
+           "whether removed messages and queues, a log and queues that lost what was read, "
+           "messages that are in no queue, and units beyond the log's end are errors; if not, a "
+           "stream warns, and reads on in each queue from its first message that may not have been "
+           "read"),
     _SHARED["maxOffsetsPerTrigger"],
     Option("minPartitions", None, positive, "both",
            "divide a read into at least this many partitions, each of a slice of every queue; if "
