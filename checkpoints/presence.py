@@ -88,7 +88,8 @@ class Loss:
             f"{len(self.names)} of {self.known} queues and index files in {self.output} lack "
             f"entries that were built, {place} in {self.output / kind} among them: somebody has "
             "removed or overwritten files, and messages would be missing in silence; "
-            f"{shlex.join(command)} builds them again from the log"
+            f"{shlex.join(command)} builds them again from the log (reput verify names all that "
+            "differs)"
         )
 
 

@@ -13,7 +13,11 @@ whereas a mapping would raise SIGBUS. Only a server's pulls read mapped files
 Several directories (``storePathCommitLog`` with commas, ``readOnlyCommitLogStorePaths``) are one
 log. A file may move from one to another at any time, by ``mv`` or a copy. While it exists in both,
 the complete one counts; if both are complete, either counts, provided that they are equal byte for
-byte.
+byte. One of zeros alone is no copy: a broker created it ahead and then wrote to another directory.
+
+A file may also come while the log is followed, by a copy that takes time: the log ends before it as
+long as it grows. Of a log of one file whose size is not configured, that file's size is the file
+size, and it too may grow.
 """
 
 from __future__ import annotations
@@ -50,7 +54,10 @@ NO_TIME = -1
 _OPEN_TRIES = 3
 _OPEN_RETRY_SECONDS = 0.01
 _LIST_TRIES = 100
+ARRIVAL_SECONDS = 60.0
+"""A file that is too short and was not written for this long is no copy in the making."""
 
+_ZEROS_PER_READ = 1 << 20
 _SIZE_LENGTH = 4
 """Bytes of a record's first field."""
 
@@ -127,6 +134,9 @@ class CommitLog:
         """List the files again if a directory changed; an unchanged one costs a stat."""
         try:
             signature = tuple(path.stat().st_mtime_ns for path in self.directories)
+            if len(self.segments) == 1 and not self._configured_size:
+                with suppress(FileNotFoundError):  # it was moved
+                    signature += (self.segments[0].path.stat().st_size,)
         except FileNotFoundError as error:
             raise NotReadyError(
                 f"there is no commitlog {error.filename}; mount it or start its broker"
@@ -138,10 +148,14 @@ class CommitLog:
         listed_at = time.time_ns()
         listed, self.foreign = self._list()
         segments = self._without_copies(listed)
-        if segments and listed[segments[-1].path].st_size == 0:
-            # the broker is still creating it; RocketMQ drops an empty last file as well
+        if segments and self._is_arriving(segments[-1], listed[segments[-1].path]):
             signature = ()
             segments.pop()
+        if any(
+            self._is_unused(segment.path) for segment in segments if segment.start in self._copies
+        ):
+            # a broker will write to one of the copies, which changes no directory
+            signature = ()
         if not is_settled(max(signature, default=0), listed_at):
             # a file that arrives now may leave the directory's time unchanged
             signature = ()
@@ -156,6 +170,23 @@ class CommitLog:
         """The directories, of several, that have no file of the log."""
         several = self.directories if len(self.directories) > 1 else ()
         return [directory for directory in several if directory not in self._used_directories]
+
+    def _is_arriving(self, last: Segment, status: os.stat_result) -> bool:
+        """Whether the last file is still being created, or copied while the log is followed."""
+        if status.st_size == 0:
+            return True  # RocketMQ drops an empty last file as well
+        is_new = bool(self.segments) and last.start > self.segments[-1].start
+        is_short = status.st_size < self.file_size
+        return is_new and is_short and time.time() - status.st_mtime < ARRIVAL_SECONDS
+
+    @staticmethod
+    def _is_unused(path: Path) -> bool:
+        """Whether a file begins with zeros, and so has no record."""
+        try:
+            with path.open("rb", buffering=0) as file:
+                return not any(file.read(SIZE_MAGIC_LENGTH))
+        except OSError:
+            return False
 
     def check_mounted(self, consequence: str) -> None:
         """Raise CommitLogError where one of several directories has no file of the log.
@@ -210,7 +241,8 @@ class CommitLog:
         return found, foreign
 
     def _without_copies(self, listed: dict[Path, os.stat_result]) -> list[Segment]:
-        """Choose one file of each name: the longest and, among those, the one that was read before.
+        """Choose one file of each name: the longest and, among those, one with records, or the one
+        that was read before.
 
         A shorter one is an unfinished or abandoned copy, because RocketMQ's files have their full
         length from creation, and a move removes the original last.
@@ -222,7 +254,12 @@ class CommitLog:
         segments = []
         copies: dict[int, list[Path]] = {}
         for start, paths in by_start.items():
-            paths.sort(key=lambda path: (-listed[path].st_size, path not in known))
+            if len(paths) > 1:
+                paths.sort(
+                    key=lambda path: (
+                        -listed[path].st_size, self._is_unused(path), path not in known,
+                    )
+                )  # fmt: skip
             first, *others = paths
             segments.append(Segment(start, first))
             for path in others:
@@ -237,7 +274,8 @@ class CommitLog:
         if not segments:
             return
         first = segments[0]
-        expected = self._configured_size or self.file_size or sizes[first.path]
+        pinned = self.file_size if len(segments) > 1 else 0
+        expected = self._configured_size or pinned or sizes[first.path]
         for segment in segments:
             if sizes[segment.path] != expected:
                 stated = (
@@ -398,7 +436,9 @@ class CommitLog:
         """Compare copies of a file only when it is read, because a gigabyte takes a second."""
         for path in self._copies.get(segment.start, ()):
             with suppress(FileNotFoundError):  # the move is complete
-                if not filecmp.cmp(segment.path, path, shallow=False):
+                if self._is_unused(path) and _is_zero(path):
+                    self.foreign.append(path)
+                elif not filecmp.cmp(segment.path, path, shallow=False):
                     raise CommitLogError(
                         f"commitlog files {segment.path} and {path} have the same name and length "
                         "but different bytes; remove the one that does not belong to this log, or "
@@ -423,6 +463,23 @@ class CommitLog:
     def close(self) -> None:
         """Close the files; the object may be used again."""
         self._close_removed({})
+
+
+def _is_zero(path: Path) -> bool:
+    """Whether a file has no byte but zeros; holes are not read."""
+    with path.open("rb", buffering=0) as file:
+        position = 0
+        while True:
+            try:
+                position = os.lseek(file.fileno(), position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return True
+                raise
+            data = os.pread(file.fileno(), _ZEROS_PER_READ, position)
+            if not data or any(data.rstrip(b"\0")):
+                return not data
+            position += len(data)
 
 
 def _open_with_retries(path: Path) -> int:
