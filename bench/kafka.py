@@ -26,7 +26,8 @@ from sinks.kafkatransactions import KafkaSettings
 from store.config import read_store_settings
 from store.log.commitlog import CommitLog
 from store.log.record import DEFAULT_DELAY_LEVELS_MS
-from store.rows.rows import read_rows
+from store.rows.rowform import DEFAULT_FORM
+from store.rows.rows import message_rows
 from store.rows.rowschema import ROWS_SCHEMA
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ def measure(context: Context) -> Iterator[Row]:
 def _rows(log: Log) -> Iterator[pa.RecordBatch]:
     opened = CommitLog([log.store / "commitlog"])
     with closing(opened):
-        yield from read_rows(
-            opened, 0, log.end_offset, ROWS_SCHEMA, delay_levels_ms=DEFAULT_DELAY_LEVELS_MS,
-            fail_on_corrupt=False, max_inflated_bytes=None,
+        yield from message_rows(
+            opened, 0, log.end_offset, ROWS_SCHEMA, DEFAULT_FORM,
+            delay_levels_ms=DEFAULT_DELAY_LEVELS_MS, fail_on_corrupt=False,
         )  # fmt: skip
 
 

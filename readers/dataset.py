@@ -15,14 +15,14 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import dataset, fs
 
-from readers.messages import DEFAULT_MAX_BODY_BYTES
 from store.config import StoreSettings
 from store.errors import ReputError
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
 from store.log.losses import Losses, warn_of_unmounted, warn_of_unread_end
 from store.log.record import Record
-from store.rows.rows import read_rows, rows_at
+from store.rows.rowform import DEFAULT_FORM, RowForm
+from store.rows.rows import marked_schema, read_rows, rows_at, without_internal
 from store.rows.rowschema import ROWS_SCHEMA
 
 CLOCK_STEP_US = 60_000_000
@@ -43,12 +43,18 @@ def _tell_nobody(_done: int, _total: int) -> None:
 class MessageDataset(dataset.Dataset):  # type: ignore[misc]
     """The log of one store, up to its sealed end when the dataset is made.
 
-    Rows and columns follow ``store.rows.rowschema``. Compressed bodies are inflated up to 64 MiB.
-    Each lost or damaged range is a row, which a filter on a topic drops. What a scan has passed of
-    them is in ``losses``, and logged as a warning where the scan ends.
+    Rows and columns follow ``store.rows.rowschema``. Each lost or damaged range is a row, which a
+    filter on a topic drops. What a scan has passed of them is in ``losses``, and logged as a
+    warning where the scan ends.
     """
 
-    def __init__(self, settings: StoreSettings, *, fail_on_data_loss: bool = False) -> None:
+    def __init__(
+        self,
+        settings: StoreSettings,
+        form: RowForm = DEFAULT_FORM,
+        *,
+        fail_on_data_loss: bool = False,
+    ) -> None:
         """With ``fail_on_data_loss`` a scan raises CommitLogDataLossError at a lost range and
         CorruptRecordError at a damaged one.
 
@@ -56,7 +62,11 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         ``fail_on_data_loss`` if one of several directories has no file.
         """
         self._settings = settings
+        self._form = form
         self._fail = fail_on_data_loss
+        self.internal_left_out = 0
+        """Number of internal records that met the filter of a scan and were none of its rows; the
+        most of any scan so far."""
         self.losses = Losses()
         """Ranges without a message that scans have passed."""
         self.failure: ReputError | OSError | None = None
@@ -84,11 +94,9 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         ``options`` (batch_size, ...) are passed to Arrow's Scanner.
         """
         wanted = ROWS_SCHEMA.names if columns is None else list(columns)
-        schema = _project([*wanted, *_named_columns(filter), *_PLACE])
+        schema = _project([*wanted, *_PLACE])
         batches = self._batches(schema, filter, _tell_nobody)
-        return dataset.Scanner.from_batches(
-            batches, schema=schema, columns=wanted, filter=filter, **options
-        )
+        return dataset.Scanner.from_batches(batches, schema=schema, columns=wanted, **options)
 
     def batches(
         self,
@@ -101,16 +109,14 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         ``passed`` receives the progress, also while no row is found.
         """
         wanted = ROWS_SCHEMA.names if columns is None else list(columns)
-        schema = _project([*wanted, *_named_columns(filter), *_PLACE])
-        for batch in self._batches(schema, filter, passed):
-            found = batch if filter is None else batch.filter(filter)
-            if found.num_rows:
-                yield found.select(wanted)
+        for batch in self._batches(_project([*wanted, *_PLACE]), filter, passed):
+            if batch.num_rows:
+                yield batch.select(wanted)
 
     def _batches(
         self, schema: pa.Schema, wanted: dataset.Expression | None, passed: Passed
     ) -> Iterator[pa.RecordBatch]:
-        """A superset of the wanted rows; ``schema`` includes _PLACE."""
+        """The wanted rows in the columns of ``schema``, in batches that may be empty."""
         try:
             yield from self._scanned(schema, wanted, passed)
         except (ReputError, OSError) as error:
@@ -122,23 +128,28 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
     def _scanned(
         self, schema: pa.Schema, wanted: dataset.Expression | None, passed: Passed
     ) -> Iterator[pa.RecordBatch]:
-        named = _named_columns(wanted)
+        named = _named_columns(wanted) + (["topic"] if self._form.named_topics else [])
         late = bool(named) and bool(_LARGE & (set(schema.names) - set(named)))
-        looked_at = _project([*named, *_PLACE, "corruptReason"]) if late else schema
+        whole = marked_schema(_project([*schema.names, *named, *_PLACE]), self._form)
+        place = marked_schema(_project([*named, *_PLACE, "corruptReason"]), self._form)
         ranges = list(self._ranges(wanted))
-        done, total = 0, sum(end - start for start, end in ranges)
+        done, total, left_out = 0, sum(end - start for start, end in ranges), 0
         for start, end in ranges:
-            for batch in self._read(start, end, looked_at):
+            for batch in self._read(start, end, place if late else whole):
                 first, last = _range_of(batch)
+                found = batch if wanted is None else batch.filter(wanted)
+                rows = without_internal(found, self._form)
+                left_out += found.num_rows - rows.num_rows
+                self.internal_left_out = max(self.internal_left_out, left_out)
                 if not late:
-                    yield batch
-                else:
-                    found = batch.filter(wanted)
-                    if found.column("corruptReason").null_count < found.num_rows:
-                        # damaged ranges are not records, so the whole batch is read again
-                        yield from self._read(first, last, schema)
-                    elif found.num_rows:
-                        yield from self._rows_at(found, schema)
+                    yield rows.select(schema.names)
+                elif rows.column("corruptReason").null_count < rows.num_rows:
+                    # damaged ranges are not records, so the whole batch is read again
+                    for again in self._read(first, last, whole):
+                        found = without_internal(again.filter(wanted), self._form)
+                        yield found.select(schema.names)
+                elif rows.num_rows:
+                    yield from self._rows_at(rows, schema)
                 passed(done + last - start, total)
             done += end - start
             passed(done, total)
@@ -148,7 +159,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
             self._log, start, end, schema,
             delay_levels_ms=self._settings.message_delay_levels_ms,
             fail_on_corrupt=self._fail, fail_on_data_loss=self._fail,
-            max_inflated_bytes=DEFAULT_MAX_BODY_BYTES, losses=self.losses,
+            max_inflated_bytes=self._form.max_inflated_bytes, losses=self.losses,
         )  # fmt: skip
 
     def _rows_at(self, found: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -156,7 +167,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         return rows_at(
             self._log, offsets, sizes, schema,
             delay_levels_ms=self._settings.message_delay_levels_ms,
-            max_inflated_bytes=DEFAULT_MAX_BODY_BYTES,
+            max_inflated_bytes=self._form.max_inflated_bytes,
         )  # fmt: skip
 
     def _ranges(self, wanted: dataset.Expression | None) -> Iterator[tuple[int, int]]:

@@ -18,7 +18,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,7 @@ from store.config import StoreSettings
 from store.datadirectories import check_target
 from store.errors import OutputError, OwnershipError, StoreError, UsageError
 from store.queue.topics import known_topics, near_topics
+from store.rows.rowform import DEFAULT_FORM, RowForm
 from store.rows.rowschema import ROWS_SCHEMA
 
 PARTITIONS = {"topic": "topic", "date": "storeTimestamp"}
@@ -47,6 +48,7 @@ _ESCAPES = {code: f"%{code:02X}" for code in (*range(32), *map(ord, "\"#%'*/:=?\
 ``ExternalCatalogUtils.escapePathName``). Characters beyond ASCII stay as they are: Spark takes each
 escaped byte for a character, whereas pyarrow and DuckDB take them for UTF-8."""
 INCOMPLETE_SUFFIX = ".incomplete"
+_WILDCARDS = {"*": ".*", "?": "."}
 
 Show = Callable[[int, int, int], None]
 """Receives (rows so far, bytes of the log scanned so far, bytes to scan in all)."""
@@ -57,7 +59,7 @@ class RowSelection:
     """Rows that meet every condition; a lost or damaged range has neither topic nor time."""
 
     topics: Sequence[str] = ()
-    """Names, or patterns with ``*`` and ``?``; empty selects all."""
+    """Names, or patterns with ``*`` and ``?``; empty selects all. A system topic needs its name."""
     from_ms: int | None = None
     """Store time, inclusive."""
     to_ms: int | None = None
@@ -66,6 +68,11 @@ class RowSelection:
     """Physical offset, inclusive."""
     to_offset: int | None = None
     """Physical offset, exclusive."""
+
+    @property
+    def named_topics(self) -> frozenset[str]:
+        """The topics without a wildcard."""
+        return frozenset(topic for topic in self.topics if not _WILDCARDS.keys() & set(topic))
 
     def condition(self) -> dataset.Expression | None:
         """The filter for a dataset of ROWS_SCHEMA; None selects all rows."""
@@ -108,6 +115,8 @@ class Exported:
     rows: int
     files: int
     bytes: int
+    internal_left_out: int
+    """Internal records of the selection, which are no rows (``store.rows.rowform``)."""
     lost_bytes: int = 0
     """Bytes of the chosen range of the log that no file covers."""
     damaged_bytes: int = 0
@@ -122,6 +131,7 @@ def export(
     partition_by: Sequence[str],
     stop: threading.Event,
     show: Show,
+    form: RowForm = DEFAULT_FORM,
     *,
     fail_on_data_loss: bool = False,
 ) -> Exported:
@@ -138,7 +148,8 @@ def export(
     kept = [name for name in columns if name not in partition_by]
     if not kept:
         raise UsageError("no column is left for the files; name another one in --columns")
-    messages = MessageDataset(settings, fail_on_data_loss=fail_on_data_loss)
+    form = replace(form, named_topics=selection.named_topics)
+    messages = MessageDataset(settings, form, fail_on_data_loss=fail_on_data_loss)
     rows = 0
     found: set[str] = set()
 
@@ -164,8 +175,10 @@ def export(
         except BaseException:
             files.abandon()
             raise
-    losses = messages.losses
-    return Exported(rows, files.count, files.bytes, losses.lost_bytes, losses.damaged_bytes)
+    losses, left_out = messages.losses, messages.internal_left_out
+    return Exported(
+        rows, files.count, files.bytes, left_out, losses.lost_bytes, losses.damaged_bytes
+    )
 
 
 def _check_names(option: str, names: Sequence[str], known: Sequence[str] | dict[str, str]) -> None:
@@ -175,8 +188,7 @@ def _check_names(option: str, names: Sequence[str], known: Sequence[str] | dict[
 
 
 def _pattern(topic: str) -> str:
-    places = {"*": ".*", "?": "."}
-    return "".join(places.get(char) or re.escape(char) for char in topic)
+    return "".join(_WILDCARDS.get(char) or re.escape(char) for char in topic)
 
 
 @contextmanager

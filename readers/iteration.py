@@ -21,6 +21,7 @@ from readers.messagestore import MessageStore
 from readers.readahead import map_ahead
 from store.errors import QueueFileError
 from store.log import properties
+from store.log.compression import MAX_INFLATED_BYTES
 from store.queue.consumequeueext import MAX_ADDR
 from store.queue.view import UnitColumns
 from store.rows.rowschema import ROWS_SCHEMA
@@ -45,7 +46,7 @@ def iterate(
     *,
     schema: pa.Schema = ROWS_SCHEMA,
     message_filter: MessageFilter | None = None,
-    max_inflated_bytes: int | None = None,
+    max_inflated_bytes: int | None = MAX_INFLATED_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages at [start, end) of a queue, in queue order.
 
@@ -54,11 +55,11 @@ def iterate(
 
     ``schema`` has columns of ROWS_SCHEMA. queueOffset is the position in this queue, and tagsCode
     is the queue's, null if its ext unit is gone. Bodies are inflated up to
-    ``max_inflated_bytes``. Blank units and expired messages are left out; a lost or damaged record
-    is a row with its corruptReason, which no filter drops. Where the log is read, for other
-    columns than the unit's, such records are also in the store's ``losses`` and logged as a warning
-    at the end, or they raise an error if the store was opened so. Raises StoreError if files are
-    missing or unreadable.
+    ``max_inflated_bytes``; None leaves them as stored. Blank units and expired messages are left
+    out; a lost or damaged record is a row with its corruptReason, which no filter drops. Where the
+    log is read, for other columns than the unit's, such records are also in the store's ``losses``
+    and logged as a warning at the end, or they raise an error if the store was opened so. Raises
+    StoreError if files are missing or unreadable.
     """
     rows = _Rows(store, schema, message_filter, max_inflated_bytes)
     try:

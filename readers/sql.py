@@ -13,27 +13,22 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from readers.dataset import MessageDataset
-from store.config import StoreSettings
 from store.errors import StoreError, UsageError
 
 TABLE = "messages"
 
 
 @contextmanager
-def answer(
-    settings: StoreSettings, query: str, *, fail_on_data_loss: bool = False
-) -> Iterator[pa.RecordBatchReader]:
-    """Run a query; its rows can be read while the block lasts.
+def answer(messages: MessageDataset, query: str) -> Iterator[pa.RecordBatchReader]:
+    """Run a query over the table ``messages``; its rows can be read while the block lasts.
 
     Raises UsageError if DuckDB is not installed, rejects the query, or the query names a file;
-    StoreError or OSError if the log cannot be read, with ``fail_on_data_loss`` where
-    ``MessageDataset`` does, or StoreError if the query fails later.
+    StoreError or OSError if the log cannot be read, or StoreError if the query fails later.
     """
     try:
         import duckdb  # noqa: PLC0415 - an extra
     except ImportError:
         raise UsageError("SQL needs DuckDB: pip install 'reput[sql]'") from None
-    messages = MessageDataset(settings, fail_on_data_loss=fail_on_data_loss)
     with (
         TemporaryDirectory(prefix="reput-sql-") as temporary,
         duckdb.connect(

@@ -20,7 +20,7 @@ from serving.stores import ServedStore
 from store import configjson
 from store.errors import ReputError, error_text
 from store.log.record import SCHEDULE_TOPIC
-from store.queue.retention import is_system_topic
+from store.log.systemtopics import is_system_topic
 from store.state.consumeroffset import TopicGroup, read_committed
 
 DELAY_OFFSETS_FILE = Path("config") / "delayOffset.json"

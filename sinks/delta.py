@@ -30,7 +30,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ from sinks.jsonbody import JsonColumns
 from sinks.localtable import COMMIT_MARK, LocalTable
 from store.config import StoreSettings
 from store.errors import StoreError, UsageError
+from store.rows.rowform import DEFAULT_FORM, RowForm
 from store.rows.rowschema import ROWS_SCHEMA
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ DEFAULT_INTERVAL_SECONDS = 10.0
 PARTITION_COLUMNS = ["topic", "date"]
 LONGEST_DIRECTORY = 255 - len("topic=")
 """Bytes of a topic's name as a directory, the limit of local file systems."""
+_FORM = "includeInternal", "maxInflatedBytes"
+"""Further application transactions of a store, whose versions say in which form its rows are: 0 or
+1, and a number of bytes, 0 for bodies as stored."""
 _STORE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z", re.ASCII)
 _PASSWORD = re.compile(r"//[^/@]*:[^/@]*@")
 
@@ -67,6 +71,8 @@ class DeltaTarget:
     interval_seconds: float = DEFAULT_INTERVAL_SECONDS
     """Each commit writes a file per partition and one more, so a live log is committed at this
     interval and not ten times a second."""
+    form: RowForm = DEFAULT_FORM
+    """The form of a new table's rows; a table keeps the one that it began with."""
     name: str = "delta"
 
     def __post_init__(self) -> None:
@@ -108,16 +114,17 @@ class DeltaFollower:
         self._shared = target.store_id is not None
         self._store_id = target.store_id or store_id
         self._app_id = f"reput:{self._store_id}"
+        self._wanted_form = target.form
         self._table: DeltaTable | None = None
         self._bad_bodies = 0
-        fields = [
+        own = [
             pa.field("storeId", pa.string()),
             pa.field("date", pa.date32()),
             pa.field("fullTopic", pa.string()),
         ]
         if self._json is not None:
-            fields += [pa.field("json", self._json.type), pa.field("badBody", pa.bool_())]
-        self._schema = pa.schema([*ROWS_SCHEMA, *fields])
+            own += [pa.field("json", self._json.type), pa.field("badBody", pa.bool_())]
+        self._schema = pa.schema([*ROWS_SCHEMA, *own])
 
     def position(self) -> int | None:
         """Position in the table's newest version.
@@ -141,6 +148,33 @@ class DeltaFollower:
                 "the identity that the store has, or shall have, in this one (--delta-store-id)"
             )
         return position
+
+    def row_form(self) -> RowForm:
+        """The form in which the table holds this store's rows, or shall hold them.
+
+        It stands in the table beside the position, since rows of two forms would be told apart by
+        nobody. A table of an earlier version has every record as stored.
+        """
+        wanted, kept = self._wanted_form, self._kept_form()
+        if kept is None:
+            return wanted
+        for field in fields(RowForm):
+            asked, has = getattr(wanted, field.name), getattr(kept, field.name)
+            if asked not in (field.default, has):
+                raise UsageError(
+                    f"the table holds this store's messages with {_said(kept)}, which cannot "
+                    f"change: give the same options or none of them, or another table for "
+                    f"{_said(wanted)}"
+                )
+        return kept
+
+    def _kept_form(self) -> RowForm | None:
+        """None if the table holds nothing of this store."""
+        table = self._table
+        if table is None or table.transaction_version(self._app_id) is None:
+            return None
+        internal, limit = (table.transaction_version(f"{self._app_id}:{n}") for n in _FORM)
+        return RowForm(internal != 0, limit or None)
 
     def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
         """Write [start, end) as one commit."""
@@ -209,9 +243,16 @@ class DeltaFollower:
     def _commit(self, end: int) -> CommitProperties:
         from deltalake import CommitProperties, Transaction  # noqa: PLC0415
 
+        transactions = [Transaction(self._app_id, end)]
+        if self._kept_form() is None:
+            form = self._wanted_form
+            numbers = int(form.include_internal), form.max_inflated_bytes or 0
+            transactions += [
+                Transaction(f"{self._app_id}:{name}", number)
+                for name, number in zip(_FORM, numbers, strict=True)
+            ]
         return CommitProperties(
-            custom_metadata={COMMIT_MARK: str(end)},
-            app_transactions=[Transaction(self._app_id, end)],
+            custom_metadata={COMMIT_MARK: str(end)}, app_transactions=transactions
         )
 
     def _with_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -225,6 +266,13 @@ class DeltaFollower:
             added += self._json.of(rows)
         columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | {"topic": topics}
         return pa.RecordBatch.from_arrays([*columns.values(), *added], schema=self._schema)
+
+
+def _said(form: RowForm) -> str:
+    internal = "internal records" if form.include_internal else "no internal records"
+    limit = form.max_inflated_bytes
+    bodies = "bodies as stored" if limit is None else f"bodies inflated up to {limit} bytes"
+    return f"{internal} and {bodies}"
 
 
 def _partition_topics(topics: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -1,9 +1,7 @@
 """Followers that write to Kafka: a mirror of the messages, and notices of their arrival.
 
 Delivery: exactly once, by ``sinks.kafkatransactions``. Unit of work: a range of the log, one after
-the other, in one thread. Only messages that consumers of RocketMQ get are sent. Left out are
-PREPARED and ROLLBACK records, damaged ranges, which the ledger lists, and RocketMQ's own topics
-unless they are selected.
+the other, in one thread. Damaged ranges, which the ledger lists, are not sent.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ from sinks.kafkatopics import OWN_PREFIX, TopicNames, TopicSelection, check_topi
 from sinks.kafkatransactions import KafkaSettings, KafkaTransactions
 from store.config import StoreSettings
 from store.log import java, properties
-from store.log.compression import MAX_INFLATED_BYTES, inflate
 from store.log.lightqueues import listed_queues
+from store.rows.rowform import RowForm
 
 DEFAULT_ARRIVALS_TOPIC = f"{OWN_PREFIX}arrivals"
 MAX_PARTITIONS = 1024
@@ -47,7 +45,7 @@ _TIMES = ("bornTimestamp", "storeTimestamp")
 SLICE_BYTES = 2 << 20
 SLICE_ROWS = 1 << 13
 """About as many bytes of values, and messages, are sent at a time: enough that a message costs
-little, and few enough that inflated bodies fit memory and transactions end when they should."""
+little, and few enough that transactions end when they should."""
 
 logger = logging.getLogger("reput")
 
@@ -116,6 +114,10 @@ class KafkaFollower(ABC):
         """
         return self._transactions.recover()
 
+    def row_form(self) -> RowForm:
+        """The form that is configured; Kafka keeps what it has."""
+        return self._chosen.form
+
     def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:  # noqa: ARG002
         """Send [start, end).
 
@@ -167,8 +169,7 @@ class KafkaFollower(ABC):
 
     def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch that may be sent."""
-        delivered = pc.is_in(batch["transactionType"], _DELIVERED)
-        return _filtered(batch, pc.and_(delivered, pc.is_null(batch["corruptReason"])))
+        return _filtered(batch, pc.is_null(batch["corruptReason"]))
 
     @abstractmethod
     def _partitions(self, messages: pa.RecordBatch) -> Mapping[str, int]:
@@ -182,7 +183,7 @@ class KafkaFollower(ABC):
 class KafkaMirror(KafkaFollower):
     """The follower of a KafkaMirrorTarget.
 
-    The value is the inflated body; the key is KEYS, or else UNIQ_KEY. The timestamp is the store
+    The value is the body of the row; the key is KEYS, or else UNIQ_KEY. The timestamp is the store
     time, which increases along a queue as Kafka's search by time expects; the born time comes from
     each producer's clock. Headers are the properties, then the message's other fields under
     HEADER_PREFIX. An inner batch is sent as its messages, each with its own queue offset.
@@ -223,7 +224,7 @@ class KafkaMirror(KafkaFollower):
 
     def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecords]:
         for rows in unwrapped(messages):
-            for part in _with_plain_bodies(rows):
+            for part in _slices(rows):
                 stored_ms = pc.fill_null(_milliseconds(part, "storeTimestamp"), 0).to_numpy()
                 yield KafkaRecords.of(
                     *self._places(part),
@@ -254,6 +255,11 @@ class KafkaArrivals(KafkaFollower):
         super().__init__(transactions, chosen)
         self._topic = topic
         self._enable_lmq = enable_lmq
+
+    def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        # PREPARED and ROLLBACK records go into no queue
+        messages = super()._messages(batch)
+        return _filtered(messages, pc.is_in(messages["transactionType"], _DELIVERED))
 
     def _partitions(self, messages: pa.RecordBatch) -> Mapping[str, int]:
         return {self._topic: 1} if messages.num_rows else {}
@@ -326,46 +332,16 @@ def _filtered(batch: pa.RecordBatch, chosen: pa.Array) -> pa.RecordBatch:
     return batch if pc.all(chosen, min_count=0).as_py() else batch.filter(chosen)
 
 
-def _with_plain_bodies(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield slices of the rows with inflated bodies, where that is possible, and then without
-    bodyCompression."""
-    if messages["bodyCompression"].null_count == messages.num_rows:
-        ends = np.cumsum(pc.binary_length(messages["body"]).to_numpy(), dtype=np.int64)
-        start = 0
-        while start < messages.num_rows:
-            before = ends[start - 1] if start else 0
-            full = int(np.searchsorted(ends, before + SLICE_BYTES)) + 1
-            end = min(full, start + SLICE_ROWS, messages.num_rows)
-            yield messages.slice(start, end - start)
-            start = end
-        return
-    columns = (messages[name] for name in ("body", "bodyCompression"))
-    bodies: list[tuple[bytes, str | None]] = []
-    size = start = 0
-    for body, codec in zip(*columns, strict=True):
-        bodies.append(_plain(body.as_py(), codec.as_py()))
-        size += len(bodies[-1][0])
-        if size >= SLICE_BYTES or len(bodies) == SLICE_ROWS:
-            yield _with_bodies(messages.slice(start, len(bodies)), bodies)
-            start += len(bodies)
-            size, bodies = 0, []
-    if bodies:
-        yield _with_bodies(messages.slice(start), bodies)
-
-
-def _plain(body: bytes, compression: str | None) -> tuple[bytes, str | None]:
-    inflated = None if compression is None else inflate(body, compression, MAX_INFLATED_BYTES)
-    return (body, compression) if inflated is None else (inflated, None)
-
-
-def _with_bodies(
-    messages: pa.RecordBatch, bodies: list[tuple[bytes, str | None]]
-) -> pa.RecordBatch:
-    for name, values in zip(("body", "bodyCompression"), zip(*bodies, strict=True), strict=True):
-        index = messages.schema.get_field_index(name)
-        field = messages.schema.field(index)
-        messages = messages.set_column(index, field, pa.array(values, field.type))
-    return messages
+def _slices(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield slices of the rows that end with the value that fills them."""
+    ends = np.cumsum(pc.binary_length(messages["body"]).to_numpy(), dtype=np.int64)
+    start = 0
+    while start < messages.num_rows:
+        before = ends[start - 1] if start else 0
+        full = int(np.searchsorted(ends, before + SLICE_BYTES)) + 1
+        end = min(full, start + SLICE_ROWS, messages.num_rows)
+        yield messages.slice(start, end - start)
+        start = end
 
 
 def _headers(messages: pa.RecordBatch) -> Headers:

@@ -10,10 +10,10 @@ import fnmatch
 import hashlib
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from store.errors import UsageError
-from store.queue.retention import is_system_topic
+from store.rows.rowform import DEFAULT_FORM, RowForm
 
 OWN_PREFIX = "reput-"
 """Prefix of Kafka topics that hold reput's own data."""
@@ -83,15 +83,22 @@ def _escaped(name: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """Chooses topics: by patterns (``*`` and ``?``, as in file names), or all but RocketMQ's own.
+    """Chooses topics: all, or those of some patterns (``*`` and ``?``, as in file names), and of
+    RocketMQ's own only those that are named, unless the form includes internal records.
 
     RocketMQ's own topics hold delayed messages until they are due and transactional messages until
     they are committed. RocketMQ then stores both again under their real topic.
     """
 
     patterns: tuple[str, ...] = ()
+    form: RowForm = DEFAULT_FORM
+    """Its named topics are these patterns: one without a wildcard is a name."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "form", replace(self.form, named_topics=self.patterns))
 
     def __contains__(self, topic: str) -> bool:
-        if not self.patterns:
-            return not is_system_topic(topic)
-        return any(fnmatch.fnmatchcase(topic, pattern) for pattern in self.patterns)
+        return self.form.takes_topic(topic) and (
+            not self.patterns
+            or any(fnmatch.fnmatchcase(topic, pattern) for pattern in self.patterns)
+        )

@@ -218,18 +218,17 @@ class _LogReader:
         # among the processes that Spark starts for a query, only the tasks need kernels and Arrow
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
-        from store.rows.rows import read_rows  # noqa: PLC0415
+        from store.rows.rows import message_rows  # noqa: PLC0415
 
         ((start, end),) = partition.ranges
-        inflated = options["maxInflatedBytes"] if options["inflateBodies"] else None
         try:
-            yield from read_rows(
+            yield from message_rows(
                 self._store()[1],
                 start,
                 end,
                 to_arrow_schema(self._schema, timezone="UTC"),
+                options.row_form,
                 fail_on_corrupt=options["onCorrupt"] == "fail",
-                max_inflated_bytes=inflated,
                 **common,
             )
         finally:

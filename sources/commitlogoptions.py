@@ -68,10 +68,14 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
     Option("verifyCrc", "false", boolean, "both", "check the CRC of every body"),
     Option("includeBody", "true", boolean, "both", "`rows`: include the column `body`"),
     Option("includeProperties", "true", boolean, "both", "`rows`: include the column `properties`"),
-    Option("inflateBodies", "false", boolean, "both",
-           "`rows`: decompress compressed bodies; one that cannot be inflated stays as stored"),
+    Option("inflateBodies", "true", boolean, "both",
+           "`rows`: decompress compressed bodies; one that cannot be inflated stays as stored, and "
+           "its `bodyCompression` says so"),
     Option("maxInflatedBytes", "16m", parse_size, "both",
            "the largest size to which `inflateBodies` decompresses a body"),
+    Option("includeInternal", "false", boolean, "both",
+           "`rows`: include internal records, which consumers of RocketMQ never see: those of its "
+           "own topics, and PREPARED and ROLLBACK records"),
     Option("brokerConf", None, non_empty, "both",
            "RocketMQ's property file; without it `broker.conf` in `path`, if it exists"),
     Option("commitLogFileSize", None, parse_size, "both",

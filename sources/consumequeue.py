@@ -125,6 +125,7 @@ class _QueueReader:
             topic_pattern=options["topicPattern"],
             queue_ids=options["queueIds"],
             tag_filters=(options["tags"],) if options["tags"] is not None else (),
+            form=options.row_form,
         )
         self._listed = self._selection
         """The selection of queues to list; queues that filters exclude may be among them."""
@@ -190,7 +191,6 @@ class _QueueReader:
         from sources.queuerows import QueueRows  # noqa: PLC0415
 
         opened, options = self._store(), self.options
-        inflated = options["maxInflatedBytes"] if options["inflateBodies"] else None
         try:
             yield from QueueRows(opened.queues, opened.log).read(
                 partition.ranges,
@@ -199,7 +199,7 @@ class _QueueReader:
                 loss=opened.loss,
                 fail_on_corrupt=options["onCorrupt"] == "fail",
                 delay_levels_ms=opened.settings.message_delay_levels_ms,
-                max_inflated_bytes=inflated,
+                max_inflated_bytes=self._selection.form.max_inflated_bytes,
                 verify_crc=options["verifyCrc"],
             )
         finally:
@@ -315,7 +315,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         allows to go on."""
         if self._group is not None and start != self._committed:
             # Spark asks for a batch after it has committed all of those before
-            self._group.commit(self._parsed(start).offsets)
+            self._group.commit(self._taken(self._parsed(start)).offsets)
             self._committed = start
         opened = self._store()
         opened.queues.poll()
@@ -324,7 +324,8 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
             return start
         queues = opened.queues.found
         opened.log.refresh()
-        position = self._parsed(start)
+        whole = self._parsed(start)
+        position = self._taken(whole)
         agreed, trusted = opened.check.agreed(position, queues, self._to_check(position, queues))
         starts = opened.loss.starts({**position.offsets, **agreed}, queues)
         self._check_coverage(queues)
@@ -344,8 +345,9 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         reached |= {key: position.offsets[key] for key in waiting}
         found = start
         if trusted is not position or changed != waiting or reached != position.offsets:
-            before = trusted.without(changed - waiting)
-            found = position_at(reached, queues, opened.log, before).to_json()
+            left = whole.without(position.offsets.keys()).offsets
+            before = trusted.without(changed - waiting).beside(left)
+            found = position_at({**reached, **left}, queues, opened.log, before).to_json()
         if is_last:
             self._caught_up = opened.queues.refreshes, found
         return found
@@ -379,13 +381,21 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
             )
         return found
 
+    def _taken(self, position: QueuePosition) -> QueuePosition:
+        """Return the position of the queues that the options take.
+
+        The others, of topics that were taken out since, keep their offsets, so that one that is
+        taken again is read on there.
+        """
+        return position.without([key for key in position.offsets if not self._selection.takes(key)])
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of a batch. Called in the planner for every batch, and again when
         it is repeated: queues may then end before ``end``, or be others up to there."""
         opened = self._store()
         queues = opened.queues.refresh()
         opened.log.refresh()
-        first, last = self._parsed(start), self._parsed(end)
+        first, last = (self._taken(self._parsed(offset)) for offset in (start, end))
         moved = {
             key for key in last.offsets.keys() & queues.keys() if first.at(key) != last.at(key)
         }

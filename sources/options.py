@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from store.errors import UsageError
+from store.rows.rowform import RowForm
 
 EARLIEST, LATEST = "earliest", "latest"
 _SIZE = re.compile(r"([0-9]{1,15})([kmgt]?)b?\Z", re.ASCII | re.IGNORECASE)
@@ -133,6 +134,19 @@ class SourceOptions:
         given = [key for key in keys if self[key] is not None]
         if len(given) > 1:
             raise UsageError(f"give {' or '.join(given)}, not both")
+
+    @property
+    def row_form(self) -> RowForm:
+        """The records that are wanted, and the form of their bodies.
+
+        Without the column ``body``, bodyCompression is the codec of the stored body: none is
+        inflated just to find out whether it could be.
+        """
+        inflates = self["inflateBodies"] and self["includeBody"]
+        return RowForm(
+            include_internal=self["includeInternal"],
+            max_inflated_bytes=self["maxInflatedBytes"] if inflates else None,
+        )
 
     @property
     def starts_by_time(self) -> bool:

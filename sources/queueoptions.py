@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from filters import tags
@@ -24,6 +25,7 @@ from sources.options import (
 from store import jsontext
 from store.log.places import AsOf
 from store.queue.consumequeue import QueueKey, topic_directory
+from store.rows.rowform import RowForm
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """The numbers for these offsets in JSON, as in Kafka."""
@@ -164,9 +166,13 @@ CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
     _SHARED["verifyCrc"],
     Option("includeBody", "true", boolean, "both", "include the column `body`"),
     Option("includeProperties", "true", boolean, "both", "include the column `properties`"),
-    Option("inflateBodies", "false", boolean, "both",
-           "decompress compressed bodies; one that cannot be inflated stays as stored"),
+    Option("inflateBodies", "true", boolean, "both",
+           "decompress compressed bodies; one that cannot be inflated stays as stored, and its "
+           "`bodyCompression` says so"),
     _SHARED["maxInflatedBytes"],
+    Option("includeInternal", "false", boolean, "both",
+           "read the queues of RocketMQ's own topics, too; those that an option names are read "
+           "anyway, but not those that `topicPattern` matches"),
     _SHARED["brokerConf"],
     _SHARED["commitLogFileSize"],
     Option("consumeQueueFileSize", None, positive, "both",
@@ -202,6 +208,12 @@ class ConsumeQueueOptions(SourceOptions):
         return super().starts_by_time or self["startingOffsetsByTimestamp"] is not None
 
     @property
+    def row_form(self) -> RowForm:
+        """As that of the log; a topic that an option names is asked for."""
+        named = {key.topic for offsets in self._offsets_by_queue for key in offsets}
+        return replace(super().row_form, named_topics=named | (self["topics"] or set()))
+
+    @property
     def as_of(self) -> AsOf | None:
         """The moment that a batch read is of; None for now."""
         offset, time_ms = self["physicalOffsetAsOf"], self["timestampAsOf"]
@@ -210,6 +222,10 @@ class ConsumeQueueOptions(SourceOptions):
     @property
     def names_queues(self) -> bool:
         """Whether an option names topics or queues that must exist."""
-        keys = ("topics", "startingOffsets", "startingOffsetsByTimestamp",
+        return self["topics"] is not None or bool(self._offsets_by_queue)
+
+    @property
+    def _offsets_by_queue(self) -> list[Offsets]:
+        keys = ("startingOffsets", "startingOffsetsByTimestamp",
                 "endingOffsets", "endingOffsetsByTimestamp")  # fmt: skip
-        return any(not isinstance(self[key], str | None) for key in keys)
+        return [self[key] for key in keys if not isinstance(self[key], str | None)]

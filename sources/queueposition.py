@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sources.queueoffsets import LossCheck, Queues, named, offsets_json
@@ -52,6 +52,10 @@ class QueuePosition:
         """Return the position of the other queues."""
         kept = {key: offset for key, offset in self.offsets.items() if key not in keys}
         return QueuePosition(kept, self.units, self.evidence)
+
+    def beside(self, offsets: Offsets) -> QueuePosition:
+        """Return the position together with other queues."""
+        return replace(self, offsets={**self.offsets, **offsets})
 
     def to_json(self) -> dict[str, Any]:
         """Return the position as Spark's Python source API expects it, always in one order."""

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 from filters.java import hash_code
 from filters.tags import TagFilter
 from store.queue.consumequeue import QueueKey
+from store.rows.rowform import AS_STORED, RowForm
 
 MAX_QUEUE_OFFSET = (1 << 63) - 1
 
@@ -41,12 +42,15 @@ class QueueSelection:
     end_offset: int = MAX_QUEUE_OFFSET
     """The end of the queue offsets, exclusive."""
     tag_filters: tuple[TagFilter, ...] = ()
+    form: RowForm = AS_STORED
+    """Whether queues of RocketMQ's own topics are wanted."""
 
     def takes(self, key: QueueKey) -> bool:
         """Return whether messages of a queue may be wanted."""
         pattern = self.topic_pattern
         return (
-            (self.topics is None or key.topic in self.topics)
+            self.form.takes_topic(key.topic)
+            and (self.topics is None or key.topic in self.topics)
             and (self.queue_ids is None or key.queue_id in self.queue_ids)
             and (pattern is None or re.fullmatch(pattern, key.topic) is not None)
         )

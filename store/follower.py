@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from store.config import StoreSettings
+    from store.rows.rowform import RowForm
 
 
 class LogFollower(Protocol):
@@ -27,15 +28,22 @@ class LogFollower(Protocol):
         """
         ...
 
+    def row_form(self) -> RowForm:
+        """The rows that the target takes; asked for after ``position()``.
+
+        Raises UsageError if what the target holds has another form than it is configured for.
+        """
+        ...
+
     def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
         """Add the messages of [start, end) of the log.
 
         ``start`` is the position, or the log's start if the position is None. ``rows`` are of
-        ROWS_SCHEMA in the log's order, with damaged and lost ranges among them. Taking one raises
-        if the run is stopped; the target must then keep nothing. On return the rows are durable and
-        ``position()`` is ``end``. Both happen or neither, so wherever the process is killed no
-        message is missing or written twice. Raises the errors of the target's library, or a
-        ReputError.
+        ROWS_SCHEMA, in ``row_form()`` and the log's order, with damaged and lost ranges among them.
+        Taking one raises if the run is stopped; the target must then keep nothing. On return the
+        rows are durable and ``position()`` is ``end``. Both happen or neither, so wherever the
+        process is killed no message is missing or written twice. Raises the errors of the target's
+        library, or a ReputError.
         """
         ...
 

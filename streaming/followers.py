@@ -32,7 +32,8 @@ from store.config import StoreSettings
 from store.errors import NoSpaceError, OutputError, StoreError
 from store.follower import FollowerTarget
 from store.log.record import Status
-from store.rows.rows import read_rows
+from store.rows.rowform import DEFAULT_FORM
+from store.rows.rows import message_rows
 from store.rows.rowschema import ROWS_SCHEMA
 from streaming.config import DispatcherConfig
 from streaming.logcontext import store_name
@@ -100,11 +101,15 @@ class _Signals:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts of the rows that one write received."""
+    """Counts of what one write received, and of what was left out."""
 
     rows: int = 0
     lost_bytes: int = 0
     damaged_bytes: int = 0
+    internal_left_out: int = 0
+
+    def leave_out(self, count: int) -> None:
+        self.internal_left_out += count
 
     def add(self, batch: pa.RecordBatch) -> None:
         reasons = batch.column("corruptReason")
@@ -143,6 +148,8 @@ class _FollowerThread(threading.Thread):
         """Failed attempts since the target was complete or the last write succeeded."""
         self.state = FollowerState(target.name, target.description)
         self._counts_before: Mapping[str, int] = {}
+        self._internal_left_out = 0
+        self._form = DEFAULT_FORM
         self._saved: FollowerState | None = None
         self._save_due = 0.0
         self._save_fails = False
@@ -194,6 +201,7 @@ class _FollowerThread(threading.Thread):
             self.state = done
         self._log.refresh()
         found = self._follower.position()
+        self._form = self._follower.row_form()
         position = self._log.min_offset if found is None else found
         self._check_position(position)
         if position >= self._signals.watermark:
@@ -237,10 +245,10 @@ class _FollowerThread(threading.Thread):
 
     def _rows(self, start: int, end: int, tally: _Tally) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in read_rows(
-                self._log, start, end, ROWS_SCHEMA, delay_levels_ms=self._live.delay_levels_ms(),
-                fail_on_corrupt=False, max_inflated_bytes=None, verify_crc=self._verify_crc,
-                fail_on_data_loss=False,
+            for batch in message_rows(
+                self._log, start, end, ROWS_SCHEMA, self._form, tally.leave_out,
+                delay_levels_ms=self._live.delay_levels_ms(), fail_on_corrupt=False,
+                verify_crc=self._verify_crc, fail_on_data_loss=False,
             ):  # fmt: skip
                 self._signals.check()
                 tally.add(batch)
@@ -254,7 +262,9 @@ class _FollowerThread(threading.Thread):
         """Record that the target is at ``position``."""
         if self.state.error is not None:
             logger.info("follower %s: works again at %d", self.state.name, position)
-        counted = self._follower.counts()
+        self._internal_left_out += tally.internal_left_out
+        left_out = {"internal records left out": self._internal_left_out}
+        counted = {**self._follower.counts(), **left_out}
         with self._signals.changed:
             self.position, self.attempts = position, 0
             self.state = replace(

@@ -13,7 +13,8 @@ import numpy as np
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
 from store.log.record import DEFAULT_DELAY_LEVELS_MS
-from store.rows.rows import read_rows, rows_at
+from store.rows.rowform import DEFAULT_FORM
+from store.rows.rows import message_rows, rows_at
 from store.rows.rowschema import ROWS_SCHEMA
 from streaming import jvm
 from streaming.config import DispatcherConfig
@@ -53,9 +54,9 @@ def _read(store: Path) -> None:
     """Read every message as a row, by its place in the log and through its queue's unit."""
     log = CommitLog([store / "commitlog"])
     levels = DEFAULT_DELAY_LEVELS_MS
-    for batch in read_rows(
-        log, 0, LogTail(log).settled(), ROWS_SCHEMA,
-        delay_levels_ms=levels, fail_on_corrupt=True, max_inflated_bytes=None,
+    for batch in message_rows(
+        log, 0, LogTail(log).settled(), ROWS_SCHEMA, DEFAULT_FORM,
+        delay_levels_ms=levels, fail_on_corrupt=True,
     ):  # fmt: skip
         offsets = batch.column("physicalOffset").to_numpy()
         sizes = batch.column("storeSize").to_numpy().astype(np.int32)

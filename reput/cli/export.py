@@ -11,6 +11,7 @@ import typer
 
 from reput.cli import options, render, tables
 from store.config import StoreSettings
+from store.rows.rowform import RowForm
 from store.runs.dispatch import DispatchCounts
 from streaming.progress import ReadProgress
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from readers.export import Exported, RowSelection
 
 
-@options.with_options(settings=options.store_settings)
+@options.with_options(settings=options.store_settings, form=options.row_form)
 def export(
     settings: StoreSettings,
     out: Annotated[
@@ -52,6 +53,8 @@ def export(
     ] = None,
     fail_on_data_loss: options.FailOnDataLoss = False,
     as_json: options.AsJson = False,
+    *,
+    form: RowForm,
 ) -> None:
     """Write a range of the log as Parquet files with a row per message.
 
@@ -68,7 +71,7 @@ def export(
         to_offset,
     )
     began = time.monotonic()
-    done = _export(settings, out, selection, columns, partition_by, fail_on_data_loss)
+    done = _export(settings, out, selection, columns, partition_by, form, fail_on_data_loss)
     seconds = round(time.monotonic() - began, 3)
     if as_json:
         render.print_json({**asdict(done), "seconds": seconds})
@@ -78,6 +81,7 @@ def export(
             f"{tables.human_bytes(done.bytes)}, in {seconds} s"
             + _in_words("lost", done.lost_bytes) + _in_words("damaged", done.damaged_bytes)
         )  # fmt: skip
+        options.note_internal(done.internal_left_out)
 
 
 def _in_words(kind: str, count: int) -> str:
@@ -90,6 +94,7 @@ def _export(
     selection: RowSelection,
     columns: str | None,
     partition_by: str | None,
+    form: RowForm,
     fail_on_data_loss: bool,
 ) -> Exported:
     from readers.export import export as export_rows  # noqa: PLC0415
@@ -107,7 +112,7 @@ def _export(
     try:
         with render.stopped_by_signals() as stop:
             return export_rows(
-                settings, out, selection, names, partitions, stop, show,
+                settings, out, selection, names, partitions, stop, show, form,
                 fail_on_data_loss=fail_on_data_loss,
             )  # fmt: skip
     finally:

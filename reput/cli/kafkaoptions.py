@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 from reput.cli.options import KAFKA, flag, size_option, value
 from store.errors import UsageError
 from store.follower import FollowerTarget
+from store.rows.rowform import RowForm
 
 _CLIENT_PREFIXES = ("security_", "ssl_", "sasl_")
 
@@ -24,7 +26,7 @@ KafkaTopics = Annotated[
     str | None,
     value(
         "TOPICS",
-        "Send only these topics, with commas, `*` and `?`; all but RocketMQ's own if not given.",
+        "Send only these topics, with commas, `*` and `?`; one of RocketMQ's own needs its name.",
         panel=KAFKA,
     ),
 ]
@@ -83,13 +85,13 @@ def kafka_followers(
     kafka_max_message_bytes: KafkaMaxMessageBytes = "32m",
     kafka_store_id: KafkaStoreId = None,
     kafka_config: KafkaConfig = None,
-) -> tuple[FollowerTarget, ...]:
-    """Return the Kafka followers that the options ask for. Raises UsageError."""
+) -> Callable[[RowForm], tuple[FollowerTarget, ...]]:
+    """Return a function for the Kafka followers that the options ask for. Raises UsageError."""
     size = size_option("--kafka-max-message-bytes", kafka_max_message_bytes)
     if kafka is None:
         if kafka_topics or kafka_arrivals or kafka_store_id or kafka_config or no_kafka_mirror:
             raise UsageError("the options that begin with --kafka- need --kafka HOST:PORT")
-        return ()
+        return lambda _form: ()
     if no_kafka_mirror and not kafka_arrivals:
         raise UsageError("--no-kafka-mirror leaves nothing to do without --kafka-arrivals TOPIC")
     from sinks.kafka import KafkaArrivalsTarget, KafkaMirrorTarget  # noqa: PLC0415
@@ -97,15 +99,19 @@ def kafka_followers(
     from sinks.kafkatransactions import KafkaSettings  # noqa: PLC0415
 
     settings = KafkaSettings(kafka, kafka_store_id, size or 0, _client_settings(kafka_config))
-    chosen = TopicSelection(tuple(kafka_topics.split(",")) if kafka_topics else ())
-    targets: list[FollowerTarget] = []
-    if not no_kafka_mirror:
-        reserved = frozenset((kafka_arrivals,) if kafka_arrivals else ())
-        names = TopicNames(kafka_topic_format, reserved)
-        targets.append(KafkaMirrorTarget(settings, chosen, names))
-    if kafka_arrivals:
-        targets.append(KafkaArrivalsTarget(settings, chosen, kafka_arrivals))
-    return tuple(targets)
+    patterns = tuple(kafka_topics.split(",")) if kafka_topics else ()
+    names = TopicNames(kafka_topic_format, frozenset((kafka_arrivals,) if kafka_arrivals else ()))
+
+    def targets(form: RowForm) -> tuple[FollowerTarget, ...]:
+        chosen = TopicSelection(patterns, form)
+        found: list[FollowerTarget] = []
+        if not no_kafka_mirror:
+            found.append(KafkaMirrorTarget(settings, chosen, names))
+        if kafka_arrivals:
+            found.append(KafkaArrivalsTarget(settings, chosen, kafka_arrivals))
+        return tuple(found)
+
+    return targets
 
 
 def _client_settings(path: Path | None) -> dict[str, Any]:

@@ -16,11 +16,13 @@ import typer
 
 from reput.cli import completion
 from reput.cli.render import print_note, when_ready
-from reput.cli.tables import time_text
+from reput.cli.tables import counted, time_text
 from sources.options import parse_size
 from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.errors import UsageError
 from store.follower import FollowerTarget
+from store.log.compression import MAX_INFLATED_BYTES
+from store.rows.rowform import RowForm
 from store.state.built import settings_of
 from store.state.output import check_is_output
 
@@ -237,30 +239,51 @@ def kinds_option(text: str | None, known: Sequence[str]) -> Sequence[str]:
     return kinds
 
 
+def row_form(
+    include_internal: IncludeInternal = False,
+    no_inflate_bodies: NoInflateBodies = False,
+    max_inflated_bytes: MaxInflatedBytes = None,
+) -> RowForm:
+    """Return the form of the messages that the options ask for. Raises UsageError."""
+    if no_inflate_bodies:
+        if max_inflated_bytes is not None:
+            raise UsageError("give --no-inflate-bodies or --max-inflated-bytes, not both")
+        return RowForm(include_internal, None)
+    size = size_option("--max-inflated-bytes", max_inflated_bytes)
+    return RowForm(include_internal, size or MAX_INFLATED_BYTES)
+
+
+def note_internal(left_out: int) -> None:
+    """Say how many internal records were left out, if any."""
+    if left_out:
+        counted_records = counted(left_out, "internal record")
+        print_note(f"{counted_records} left out; --include-internal takes them as well")
+
+
 def delta_followers(
     delta: Delta = None,
     delta_schema: DeltaSchema = None,
     delta_store_id: DeltaStoreId = None,
     delta_interval: DeltaInterval = "10s",
-) -> Callable[[str | None], tuple[FollowerTarget, ...]]:
+) -> Callable[[str | None, RowForm], tuple[FollowerTarget, ...]]:
     """Return a function for the Delta followers that the options ask for: of the only store (None),
     or of one of several, by its name. Both raise UsageError."""
     interval_seconds = duration_option_ms("--delta-interval", delta_interval) / 1000
     if delta is None:
         if delta_schema is not None or delta_store_id is not None:
             raise UsageError("--delta-schema and --delta-store-id need --delta URL")
-        return lambda _name: ()
+        return lambda _name, _form: ()
     from sinks.delta import DeltaTarget  # noqa: PLC0415
     from sinks.jsonbody import JsonColumns  # noqa: PLC0415
 
     columns = JsonColumns.read(delta_schema) if delta_schema is not None else None
 
-    def targets(name: str | None) -> tuple[FollowerTarget, ...]:
+    def targets(name: str | None, form: RowForm) -> tuple[FollowerTarget, ...]:
         if name is None:
-            return (DeltaTarget(delta, columns, delta_store_id, interval_seconds),)
+            return (DeltaTarget(delta, columns, delta_store_id, interval_seconds, form),)
         if delta_store_id is not None:
             raise UsageError("--delta-store-id is for one store; leave it out with --stores")
-        return (DeltaTarget(f"{delta.rstrip('/')}/{name}", columns, None, interval_seconds),)
+        return (DeltaTarget(f"{delta.rstrip('/')}/{name}", columns, None, interval_seconds, form),)
 
     return targets
 
@@ -279,7 +302,7 @@ def spark_conf(pairs: list[str]) -> dict[str, str]:
 
 SETTINGS, DAMAGE, INDEX = "Settings of store and Spark", "Damage and gaps", "Index of keys"
 DELTA, KAFKA, CLIENTS = "Delta table", "Kafka", "Clients that are served"
-METRICS = "Metrics"
+METRICS, ROWS = "Metrics", "Rows of messages"
 """Panels of ``--help``; each aligns its own columns, so that names fit into 80 columns."""
 
 
@@ -424,6 +447,19 @@ FailOnDataLoss = Annotated[
         "--fail-on-data-loss",
     ),
 ]
+IncludeInternal = Annotated[
+    bool,
+    flag("Take internal records as well, which consumers never see: those of RocketMQ's own "
+         "topics, and PREPARED and ROLLBACK records.", "--include-internal", panel=ROWS),
+]  # fmt: skip
+NoInflateBodies = Annotated[
+    bool, flag("Leave compressed bodies as stored.", "--no-inflate-bodies", panel=ROWS)
+]
+MaxInflatedBytes = Annotated[
+    str | None,
+    value("SIZE", "Inflate compressed bodies up to this size, `16m` if not given; a larger one "
+          "stays as stored.", "--max-inflated-bytes", panel=ROWS),
+]  # fmt: skip
 AsJson = Annotated[bool, flag("Print JSON, on stderr as well.", "--json", "-j")]
 AsJsonLines = Annotated[
     bool, flag("Print JSON lines on a terminal as well; elsewhere they are the rule.",

@@ -16,6 +16,7 @@ from reput.cli.kafkaoptions import KafkaStoreId, kafka_followers
 from serving.config import ServerConfig
 from store.errors import UsageError
 from store.follower import FollowerTarget
+from store.rows.rowform import DEFAULT_FORM, RowForm
 from streaming.config import (
     DEFAULT_LATENCY_MS,
     DEFAULT_MAX_BYTES_PER_TRIGGER,
@@ -125,6 +126,7 @@ def run_settings(
     flags=options.build_flags,
     delta=options.delta_followers,
     kafka=kafka_followers,
+    form=options.row_form,
     clients=client_settings,
     dispatcher=options.dispatcher_settings,
 )
@@ -137,7 +139,7 @@ def run(
     *,
     settings: dict[str, Any],
     flags: dict[str, Any],
-    delta: Callable[[str | None], tuple[FollowerTarget, ...]],
+    delta: Callable[[str | None, RowForm], tuple[FollowerTarget, ...]],
     serve: Annotated[
         str | None,
         options.value(
@@ -148,8 +150,9 @@ def run(
     ] = None,
     metrics_port: MetricsPort = None,
     metrics_queues: MetricsQueues = None,
-    kafka: tuple[FollowerTarget, ...],
+    kafka: Callable[[RowForm], tuple[FollowerTarget, ...]],
     kafka_store_id: KafkaStoreId = None,
+    form: RowForm,
     clients: dict[str, Any],
     dispatcher: dict[str, Any],
     as_json: options.AsJson = False,
@@ -168,7 +171,8 @@ def run(
     fields = {**settings, **flags, **dispatcher}
     if several is None:
         root = store or Path()
-        fields |= {"max_bytes_per_trigger": max_bytes, "followers": delta(None) + kafka}
+        followers = _followers(None, delta, kafka, form)
+        fields |= {"max_bytes_per_trigger": max_bytes, "followers": followers}
         config = DispatcherConfig(root, output or root, **fields)
         _run_one(config, serve, clients, metrics_port, new_measures, as_json)
         return
@@ -179,7 +183,8 @@ def run(
 
     def configured(root: Path, output: Path, number: int) -> DispatcherConfig:
         # all may catch up at once, each with two batches in memory
-        share, followers = max(1, max_bytes // number), delta(output.name) + kafka
+        share = max(1, max_bytes // number)
+        followers = _followers(output.name, delta, kafka, form)
         return DispatcherConfig(
             root, output, **fields, max_bytes_per_trigger=share, followers=followers
         )
@@ -188,6 +193,23 @@ def run(
     metrics = _metrics(supervised.runs, metrics_port)
     severalstores.dispatch_all(supervised, fields["spark_conf"], metrics)
     severalstores.show(supervised, as_json)
+
+
+def _followers(
+    name: str | None,
+    delta: Callable[[str | None, RowForm], tuple[FollowerTarget, ...]],
+    kafka: Callable[[RowForm], tuple[FollowerTarget, ...]],
+    form: RowForm,
+) -> tuple[FollowerTarget, ...]:
+    """Return the followers of one of several stores, or of the only one (None). Raises
+    UsageError."""
+    followers = delta(name, form) + kafka(form)
+    if not followers and form != DEFAULT_FORM:
+        raise UsageError(
+            "--include-internal, --no-inflate-bodies and --max-inflated-bytes need --delta or "
+            "--kafka"
+        )
+    return followers
 
 
 def _run_one(

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import base64
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from reput.cli import messages, options, render, tables
 from store.config import StoreSettings
+from store.rows.rowform import RowForm
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ROWS_OF_A_TABLE = 1000
 
 
-@options.with_options(settings=options.store_settings)
+@options.with_options(settings=options.store_settings, form=options.row_form)
 def sql(
     settings: StoreSettings,
     query: Annotated[
@@ -23,6 +27,8 @@ def sql(
     ],
     fail_on_data_loss: options.FailOnDataLoss = False,
     as_json: options.AsJsonLines = False,
+    *,
+    form: RowForm,
 ) -> None:
     """Query the log in SQL: `select topic, count(*) from messages group by topic`.
 
@@ -30,20 +36,27 @@ def sql(
     files that its conditions on physicalOffset and storeTimestamp allow. It opens no other file:
     redirect the output, or write Parquet files with `reput export`.
     """
+    from readers.dataset import MessageDataset  # noqa: PLC0415
     from readers.sql import answer  # noqa: PLC0415
 
-    with answer(settings, query, fail_on_data_loss=fail_on_data_loss) as reader:
-        found = (row for batch in reader for row in batch.to_pylist(maps_as_pydicts="lossy"))
-        if not messages.is_for_people(as_json):
-            for row in found:
-                render.print_json(row, default=_plain)
-            return
-        names, shown = reader.schema.names, False
-        rows = (tuple(row.values()) for row in found)
-        # a table at a time: the answer may be larger than memory
-        while portion := list(islice(rows, ROWS_OF_A_TABLE)):
-            tables.print_table("", names, portion)
-            shown = True
+    dataset = MessageDataset(settings, form, fail_on_data_loss=fail_on_data_loss)
+    with answer(dataset, query) as reader:
+        if messages.is_for_people(as_json):
+            _print_tables(reader)
+        else:
+            for batch in reader:
+                for row in batch.to_pylist(maps_as_pydicts="lossy"):
+                    render.print_json(row, default=_plain)
+    options.note_internal(dataset.internal_left_out)
+
+
+def _print_tables(reader: pa.RecordBatchReader) -> None:
+    """Print a table at a time: the answer may be larger than memory."""
+    found = (row for batch in reader for row in batch.to_pylist(maps_as_pydicts="lossy"))
+    rows, shown = (tuple(row.values()) for row in found), False
+    while portion := list(islice(rows, ROWS_OF_A_TABLE)):
+        tables.print_table("", reader.schema.names, portion)
+        shown = True
     if not shown:
         tables.print_line("no rows")
 

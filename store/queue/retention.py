@@ -17,6 +17,7 @@ from pathlib import Path
 from store import fsops
 from store.config import StoreSettings
 from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout, read_header
+from store.log.systemtopics import is_system_topic
 from store.queue.batchconsumequeue import open_batch_queues
 from store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
@@ -28,20 +29,6 @@ from store.queue.consumequeue import (
     open_queues,
 )
 from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
-
-_SYSTEM_TOPICS = frozenset(
-    (
-        "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC",
-    )
-)  # fmt: skip
-_SYSTEM_TOPIC_PREFIX = "rmq_sys_"
-
-
-def is_system_topic(topic: str) -> bool:
-    """Whether a topic is RocketMQ's own (``TopicValidator.isSystemTopic``)."""
-    return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_TOPIC_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

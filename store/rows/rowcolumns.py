@@ -18,6 +18,7 @@ from store.log import java, properties
 from store.log.compression import compression, inflate
 from store.log.record import Status, SysFlag, decode_host, host_text
 from store.rows import rowkernel
+from store.rows.rowschema import INTERNAL
 
 BYTES_PER_BATCH = 16 << 20
 """A batch is full at this many bytes of texts and bodies; one window of the log may exceed it."""
@@ -217,12 +218,14 @@ class RowBuilder:
     """
 
     def __init__(self, schema: pa.Schema, capacity: int, max_inflated_bytes: int | None) -> None:
-        """``schema`` has fields of ROWS_SCHEMA in any order; ``capacity`` limits a batch's rows."""
+        """``schema`` has fields of ROWS_SCHEMA in any order, and perhaps INTERNAL; ``capacity``
+        limits a batch's rows."""
         self.numbers: NDArray[np.int64] = np.empty((rowkernel.NUMBER_FIELDS, capacity), np.int64)
         self.slices: NDArray[np.int64] = np.empty((capacity, rowkernel.SLICE_FIELDS), np.int64)
         self.count = 0
         self.finds_names = bool({"tags", "keys"} & set(schema.names))
         """Whether the kernels look for TAGS and KEYS."""
+        self._marks_internal = INTERNAL.name in schema.names
         self._schema = schema
         self._capacity = capacity
         self._gathered: dict[str, _BytesColumn | _PropertiesColumn] = {}
@@ -254,6 +257,8 @@ class RowBuilder:
         if count:
             for column in self._gathered.values():
                 column.take(buf, self.slices[:count], self.count)
+            if self._marks_internal:
+                rowkernel.mark_internal(buf, self.slices, count, self.count, self.numbers)
         self.count += count
 
     def add_damaged(self, offset: int, size: int, status: Status) -> None:
@@ -305,6 +310,8 @@ def _number_column(field: pa.Field, numbers: NDArray[np.int64]) -> pa.Array:
         return _said(_COMPRESSIONS, kinds, present & (sys_flags & SysFlag.COMPRESSED != 0))
     if field.name == "corruptReason":
         return _said(_REASONS, status, ~present)
+    if field.name == INTERNAL.name:
+        return pa.array(numbers[rowkernel.INTERNAL] != 0)
     raise ValueError(f"no column {field.name} in the rows of a commitlog")
 
 

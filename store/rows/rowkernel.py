@@ -38,8 +38,10 @@ from store.log.kernels import (
     next_end,
     property_name,
     tags_code,
+    topic_starts_with,
 )
 from store.log.record import Status, SysFlag
+from store.log.systemtopics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
 # rows of the table of numbers, int64[NUMBER_FIELDS, capacity]; column r is row r of the batch
 (
@@ -55,8 +57,9 @@ from store.log.record import Status, SysFlag
     PREPARED_TRANSACTION_OFFSET,
     BORN_TIMESTAMP,
     STORE_TIMESTAMP,
-) = range(12)
-NUMBER_FIELDS = 12
+    INTERNAL,
+) = range(13)
+NUMBER_FIELDS = 13
 
 # columns of the table of slices, int64[capacity, SLICE_FIELDS]: start in the buffer (-1: null),
 # end next to it; row i is the i-th record of the last call
@@ -80,6 +83,15 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 _REPLACEMENT = 0xFFFD
 # names are compared in pairs, so blocks with more properties are left to a dictionary
 _MAX_PAIRS = 64
+
+_TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
+_PREPARED = SysFlag.PREPARED
+_ROLLBACK = SysFlag.ROLLBACK
+_SYSTEM_PREFIX = np.frombuffer(SYSTEM_TOPIC_PREFIX.encode(), np.uint8)
+_SYSTEM_NAMES = np.frombuffer("".join(sorted(SYSTEM_TOPICS)).encode(), np.uint8)
+_SYSTEM_BOUNDS = np.cumsum([0, *map(len, sorted(SYSTEM_TOPICS))])
+_LONGEST_SYSTEM_NAME = max(map(len, SYSTEM_TOPICS))
+_SYSTEM_LENGTHS = np.isin(np.arange(_LONGEST_SYSTEM_NAME + 1), np.diff(_SYSTEM_BOUNDS))
 
 
 @kernel
@@ -194,6 +206,34 @@ def decode_units(
                 status = np.int64(BAD_SIZE)
         if status != OK:
             put_damaged(row + index, index, offset, size, status, numbers, slices)
+
+
+@njit(inline="always")
+def _is_system_topic(buf, topic, length):
+    """``store.log.systemtopics.is_system_topic`` of the topic at ``topic``."""
+    if topic_starts_with(buf, topic, length, _SYSTEM_PREFIX):
+        return True
+    if length > _LONGEST_SYSTEM_NAME or not _SYSTEM_LENGTHS[length]:
+        return False
+    for name in range(len(_SYSTEM_BOUNDS) - 1):
+        first, end = _SYSTEM_BOUNDS[name], _SYSTEM_BOUNDS[name + 1]
+        if end - first == length and topic_starts_with(
+            buf, topic, length, _SYSTEM_NAMES[first:end]
+        ):
+            return True
+    return False
+
+
+@kernel
+def mark_internal(buf, slices, count, row, numbers):
+    """Put into INTERNAL of rows from ``row`` on whether each is an internal record
+    (``store.rows.rowform``)."""
+    for index in range(count):
+        kind = numbers[SYS_FLAG, row + index] & _TRANSACTION_MASK
+        topic, end = slices[index, TOPIC], slices[index, TOPIC + 1]
+        numbers[INTERNAL, row + index] = numbers[STATUS, row + index] == OK and (
+            kind in (_PREPARED, _ROLLBACK) or _is_system_topic(buf, topic, end - topic)
+        )
 
 
 @kernel

@@ -7,11 +7,13 @@ DuckDB and exports share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store.log import record
@@ -22,6 +24,8 @@ from store.log.losses import Losses, loss_error
 from store.log.record import Status
 from store.rows import rowkernel
 from store.rows.rowcolumns import RowBuilder
+from store.rows.rowform import RowForm
+from store.rows.rowschema import INTERNAL
 
 ROWS_PER_BATCH = 1 << 15
 GAP_BYTES = 4 << 10
@@ -41,7 +45,8 @@ def read_rows(
     fail_on_data_loss: bool = True,
     losses: Losses | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read [start, end) of the log as rows, in its order; ``schema`` has fields of ROWS_SCHEMA.
+    """Read [start, end) of the log as rows, in its order; ``schema`` has fields of ROWS_SCHEMA,
+    and perhaps INTERNAL.
 
     Bodies are inflated up to ``max_inflated_bytes``, if given. With the ``fail_on_`` flags it
     raises CorruptRecordError and CommitLogDataLossError; otherwise an unreadable range is a row
@@ -69,6 +74,46 @@ def read_rows(
         if builder.is_full:
             yield from builder.batches()
     yield from builder.batches()
+
+
+def message_rows(
+    log: CommitLog,
+    start: int,
+    end: int,
+    schema: pa.Schema,
+    form: RowForm,
+    left_out: Callable[[int], None] = lambda _: None,
+    **reading: Any,
+) -> Iterator[pa.RecordBatch]:
+    """Read [start, end) of the log as ``read_rows`` does, in the form that is asked for.
+
+    ``schema`` includes the topic; ``left_out`` receives numbers of internal records that are none
+    of the rows.
+    """
+    marked = marked_schema(schema, form)
+    for batch in read_rows(
+        log, start, end, marked, max_inflated_bytes=form.max_inflated_bytes, **reading
+    ):
+        kept = without_internal(batch, form)
+        left_out(batch.num_rows - kept.num_rows)
+        if kept.num_rows:
+            yield kept.select(schema.names)
+
+
+def marked_schema(schema: pa.Schema, form: RowForm) -> pa.Schema:
+    """``schema`` with the column that ``without_internal`` needs."""
+    return schema if form.include_internal else schema.append(INTERNAL)
+
+
+def without_internal(batch: pa.RecordBatch, form: RowForm) -> pa.RecordBatch:
+    """The rows that are wanted among those of a marked schema: all but internal records."""
+    if form.include_internal or not batch.column(INTERNAL.name).true_count:
+        return batch
+    wanted = pc.invert(batch.column(INTERNAL.name))
+    if form.named_topics:
+        named = pa.array(sorted(form.named_topics), pa.string())
+        wanted = pc.or_(wanted, pc.is_in(batch.column("topic"), named))
+    return batch.filter(wanted)
 
 
 def rows_at(

@@ -14,9 +14,9 @@
 | transactionType | string | none, prepared, commit, rollback |
 | bornTimestamp, storeTimestamp | timestamp | null where no timestamp can hold the value |
 | bornHost, storeHost | string | address:port, IPv6 addresses in brackets |
-| bodyCompression | string | zlib, lz4, zstd, or unknown; null for a plain (or inflated) body |
+| bodyCompression | string | zlib, lz4, zstd, unknown: of a body that is as stored; else null |
 | properties | map<string,string> | all of them; left out with includeProperties=false |
-| body | binary | as stored; left out with includeBody=false |
+| body | binary | inflated, if bodyCompression is null; left out with includeBody=false |
 | corruptReason | string | null, or why a range is not a record; segment_deleted if it is lost |
 
 In the row of a lost or damaged range physicalOffset is its start, storeSize its length, the rest
@@ -54,6 +54,9 @@ ROWS_SCHEMA = pa.schema(
         pa.field("corruptReason", pa.string()),
     ]
 )
+
+INTERNAL = pa.field("internal", pa.bool_())
+"""A further column, for whoever leaves internal records out (``store.rows.rowform``)."""
 
 
 def rows_schema(*, include_body: bool = True, include_properties: bool = True) -> pa.Schema:

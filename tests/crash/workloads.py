@@ -23,6 +23,7 @@ from checkpoints import STATE_DIRECTORY
 from checkpoints.rewind import Target
 from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.queue import unsynced
+from store.rows.rowform import AS_STORED, RowForm
 from store.state.built import settings_of
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
@@ -82,6 +83,10 @@ class Remote:
     def position(self) -> int | None:
         """Return the end of the log up to which the target has rows."""
         return self.end
+
+    def row_form(self) -> RowForm:
+        """Take every record as stored."""
+        return AS_STORED
 
     def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
         """Add rows, which must begin where the earlier ones end."""

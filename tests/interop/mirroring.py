@@ -21,7 +21,8 @@ from store.follower import LogFollower
 from store.log.commitlog import CommitLog
 from store.log.cursor import BadRange, LogTail, records
 from store.log.record import Record
-from store.rows.rows import read_rows
+from store.rows.rowform import DEFAULT_FORM, RowForm
+from store.rows.rows import message_rows
 from store.rows.rowschema import ROWS_SCHEMA
 from tests.support.settings import ANY_SETTINGS
 
@@ -64,14 +65,16 @@ def boundaries(store: Path) -> list[int]:
     return [*starts, end]
 
 
-def rows(store: Path, start: int, end: int) -> Iterator[pa.RecordBatch]:
+def rows(
+    store: Path, start: int, end: int, form: RowForm = DEFAULT_FORM
+) -> Iterator[pa.RecordBatch]:
     """The batch that the framework gives for [start, end)."""
     settings = read_store_settings(store)
     log, _ = open_log(store)
     with closing(log):
-        yield from read_rows(
-            log, start, end, ROWS_SCHEMA, delay_levels_ms=settings.message_delay_levels_ms,
-            fail_on_corrupt=False, max_inflated_bytes=None, fail_on_data_loss=False,
+        yield from message_rows(
+            log, start, end, ROWS_SCHEMA, form, delay_levels_ms=settings.message_delay_levels_ms,
+            fail_on_corrupt=False, fail_on_data_loss=False,
         )  # fmt: skip
 
 
@@ -83,7 +86,7 @@ def follow(follower: LogFollower, store: Path, step: int = 1 << 30) -> Iterator[
     while position < ends[-1]:
         following = [end for end in ends if end > position]
         end = following[min(step, len(following)) - 1]
-        follower.write(position, end, rows(store, position, end))
+        follower.write(position, end, rows(store, position, end, follower.row_form()))
         position = end
         yield position
 

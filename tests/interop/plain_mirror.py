@@ -10,7 +10,7 @@ from typing import Any
 from store.log import java, properties
 from store.log.compression import inflate
 from store.log.record import Record
-from store.queue.retention import is_system_topic
+from store.log.systemtopics import is_system_topic
 from tests.interop.mirroring import found_in
 
 Message = tuple[bytes | None, bytes, int, tuple[tuple[str, bytes], ...]]

@@ -15,7 +15,7 @@ from sinks.kafkatopics import TopicNames, TopicSelection
 from sinks.kafkatransactions import KafkaSettings
 from store.log import java, properties
 from store.log.record import Record
-from store.queue.retention import is_system_topic
+from store.log.systemtopics import is_system_topic
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
 from tests.interop.kafka import Kafka

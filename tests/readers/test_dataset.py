@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,8 +19,10 @@ from store.config import read_store_settings
 from store.errors import NotReadyError, UsageError
 from store.log import java
 from store.log.record import Record
+from store.rows.rowform import AS_STORED, RowForm
 from tests.support.cli import Call, reput
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records, tree
+from tests.support.plain_rows import is_internal, plain_row
 from tests.support.processes import bytes_read
 
 field = dataset.field
@@ -41,7 +44,7 @@ def test_filters_find_what_a_loop_over_records_finds(
     """On few columns and on many, on what prunes files and what does not."""
     store = golden(name)
     known = log_records(store)
-    messages = MessageDataset(read_store_settings(store))
+    messages = MessageDataset(read_store_settings(store), AS_STORED)
     middle = known[len(known) // 2]
     time = at(middle.store_timestamp)
     topic = java.decode(middle.topic)
@@ -126,9 +129,9 @@ def test_sql_counts_as_a_loop_does(golden: Callable[[str], Path]) -> None:
     """Groups, joins of the table with itself, and properties."""
     store = golden("mixed")
     known = log_records(store)
-    settings = read_store_settings(store)
+    messages = MessageDataset(read_store_settings(store), AS_STORED)
     query = "select topic, transactionType, count(*) as n from messages group by all"
-    with answer(settings, query) as reader:
+    with answer(messages, query) as reader:
         found = {
             (row["topic"], row["transactionType"]): row["n"]
             for row in reader.read_all().to_pylist()
@@ -141,8 +144,63 @@ def test_sql_counts_as_a_loop_does(golden: Callable[[str], Path]) -> None:
         "where a.tags is not null and b.properties['UNIQ_KEY'] is not null"
     )
     both = [one for one in known if {b"TAGS", b"UNIQ_KEY"} <= one.property_map.keys()]
-    with answer(settings, query) as reader:
+    with answer(messages, query) as reader:
         assert reader.read_all().to_pylist() == [{"count_star()": len(both)}]
+
+
+def test_internal_records_are_left_out_and_counted(golden: Callable[[str], Path]) -> None:
+    """Those that meet the filter are counted: what a scan would give if they were asked for."""
+    store = golden("mixed")
+    settings = read_store_settings(store)
+    known = [plain_row(one) for one in log_records(store)]
+    middle = known[len(known) // 2]
+    cases: list[tuple[dataset.Expression | None, Callable[[dict[str, Any]], bool]]] = [
+        (None, lambda _: True),
+        (
+            field("topic") == "SCHEDULE_TOPIC_XXXX",
+            lambda row: row["topic"] == "SCHEDULE_TOPIC_XXXX",
+        ),
+        (field("topic") == middle["topic"], lambda row: row["topic"] == middle["topic"]),
+        (field("transactionType") == "commit", lambda row: row["transactionType"] == "commit"),
+        (
+            field("physicalOffset") < middle["physicalOffset"],
+            lambda row: row["physicalOffset"] < middle["physicalOffset"],
+        ),
+    ]
+    for wanted, rule in cases:
+        met = [row for row in known if rule(row)]
+        expected = [row["physicalOffset"] for row in met if not is_internal(row)]
+        for columns in (["physicalOffset"], ["physicalOffset", "body"]):
+            messages = MessageDataset(settings)
+            found = messages.scanner(columns=columns, filter=wanted).to_table()
+            assert found.column("physicalOffset").to_pylist() == expected
+            assert messages.internal_left_out == len(met) - len(expected)
+            again = MessageDataset(settings, RowForm(include_internal=True))
+            assert again.scanner(columns=columns, filter=wanted).count_rows() == len(met)
+            assert again.internal_left_out == 0
+
+
+def test_sql_says_how_many_records_it_left_out(golden: Callable[[str], Path], call: Call) -> None:
+    """Once, also for a table that is joined with itself; none where they are asked for."""
+    store = golden("mixed")
+    known = [plain_row(one) for one in log_records(store)]
+    internal = sum(map(is_internal, known))
+    query = "select count(*) n from messages a join messages b using (physicalOffset)"
+    done = call("sql", store, query)
+    assert json.loads(done.stdout) == {"n": len(known) - internal}
+    assert f"{internal} internal records left out; --include-internal" in done.stderr
+    done = call("sql", store, query, "--include-internal")
+    assert (json.loads(done.stdout), done.stderr) == ({"n": len(known)}, "")
+    compressed = "select count(*) n from messages where bodyCompression is not null"
+    counts = [
+        json.loads(call("sql", store, compressed, *options).stdout)["n"]
+        for options in ((), ("--no-inflate-bodies",), ("--max-inflated-bytes", "1"))
+    ]
+    flagged = sum(row["sysFlag"] & 1 and not is_internal(row) for row in known)
+    assert counts == [0, flagged, flagged]
+    both = call("sql", store, query, "--no-inflate-bodies", "--max-inflated-bytes", "1m")
+    assert both.returncode == 2
+    assert "not both" in both.stderr
 
 
 def test_sql_command(golden: Callable[[str], Path], call: Call) -> None:
@@ -185,7 +243,7 @@ def test_a_query_writes_no_file(golden: Callable[[str], Path], tmp_path: Path, q
     for place in (store / "commitlog", tmp_path / "link", tmp_path):
         with (
             pytest.raises(UsageError),
-            answer(read_store_settings(store), query.format(place / "x")) as reader,
+            answer(MessageDataset(read_store_settings(store)), query.format(place / "x")) as reader,
         ):
             reader.read_all()
         assert not (place / "x").exists()
@@ -197,10 +255,10 @@ def test_what_does_not_fit_into_memory_is_put_elsewhere(
 ) -> None:
     """DuckDB's own place for it is the working directory, which may be a store's."""
     monkeypatch.chdir(tmp_path)
-    settings = read_store_settings(golden("plain"))
+    messages = MessageDataset(read_store_settings(golden("plain")))
     before = tree(tmp_path)
     query = "select current_setting('temp_directory') from messages limit 1"
-    with answer(settings, query) as reader:
+    with answer(messages, query) as reader:
         place = Path(reader.read_all().column(0)[0].as_py())
         assert place.is_absolute()
         assert not place.is_relative_to(tmp_path)

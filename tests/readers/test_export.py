@@ -28,10 +28,11 @@ from store.config import read_store_settings
 from store.errors import NoSpaceError, OwnershipError, StoreError
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
+from store.rows.rowform import DEFAULT_FORM, RowForm
 from store.rows.rowschema import ROWS_SCHEMA
 from tests.support.cli import REPUT, ROOT, Call, reput_json, reput_on_terminal
 from tests.support.golden import ALL_GOLDEN_NAMES
-from tests.support.plain_rows import as_table, inflated, plain_rows
+from tests.support.plain_rows import as_table, inflated, is_internal, plain_rows
 from tests.support.wire import PlainLog
 
 PARTITIONS = dataset.partitioning(
@@ -58,11 +59,12 @@ def exported(
     selection: RowSelection | None = None,
     partition_by: tuple[str, ...] = (),
     columns: tuple[str, ...] = tuple(ROWS_SCHEMA.names),
+    form: RowForm = DEFAULT_FORM,
 ) -> Exported:
     """One export, not stopped."""
     return export(
         read_store_settings(store), out, selection or RowSelection(), columns, partition_by,
-        threading.Event(), lambda *_: None,
+        threading.Event(), lambda *_: None, form,
     )  # fmt: skip
 
 
@@ -86,11 +88,14 @@ def test_files_hold_what_a_loop_over_records_finds(
     """Every column of RocketMQ's stores, in the log's order; the counts are right."""
     store, out = golden(name), tmp_path / "made" / "out"
     summary = exported(store, out)
-    expected = as_table(expected_rows(store), ROWS_SCHEMA)
+    rows = expected_rows(store)
+    expected = as_table((row for row in rows if not is_internal(row)), ROWS_SCHEMA)
     assert pq.read_table(out).equals(expected)
     files = list(out.iterdir())
     assert [file.name for file in files] == ["part-0.parquet"]
-    assert summary == Exported(expected.num_rows, 1, files[0].stat().st_size)
+    assert summary == Exported(
+        expected.num_rows, 1, files[0].stat().st_size, len(rows) - expected.num_rows
+    )
     assert list(out.parent.iterdir()) == [out]
 
 
@@ -186,6 +191,32 @@ def test_selections_are_those_of_a_loop(tmp_path: Path) -> None:
         bodies = [row["body"] for row in rows if rule(row)]
         assert pq.read_table(out).column("body").to_pylist() == bodies, selection
         assert summary.rows == len(bodies)
+
+
+def test_a_system_topic_is_asked_for_by_its_name(
+    golden: Callable[[str], Path], tmp_path: Path, call: Call
+) -> None:
+    """A pattern leaves it out and counts it; the option takes all."""
+    store = golden("mixed")
+    known = expected_rows(store)
+    scheduled = [row for row in known if row["topic"] == "SCHEDULE_TOPIC_XXXX"]
+    internal = sum(map(is_internal, known))
+    assert 0 < len(scheduled) < internal
+
+    def summary(*options: str) -> tuple[int, int]:
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        found = json.loads(call("export", store, out, "--json", *options).stdout)
+        assert pq.read_table(out).num_rows == found["rows"]
+        return found["rows"], found["internal_left_out"]
+
+    assert summary() == (len(known) - internal, internal)
+    assert summary("--topic", "*") == (len(known) - internal, internal)
+    assert summary("--topic", "SCHEDULE*") == (0, len(scheduled))
+    assert summary("--topic", "SCHEDULE_TOPIC_XXXX") == (len(scheduled), 0)
+    assert summary("--topic", "SCHEDULE*", "--include-internal") == (len(scheduled), 0)
+    assert summary("--include-internal") == (len(known), 0)
+    done = call("export", store, tmp_path / "text")
+    assert f"{internal} internal records left out; --include-internal" in done.stderr
 
 
 def test_damaged_ranges_are_rows_without_topic_and_time(tmp_path: Path) -> None:
@@ -316,5 +347,5 @@ def test_export_command(tmp_path: Path, call: Call) -> None:
         assert not new.exists()
     summary = json.loads(call("export", store, new, "--json").stdout)
     assert summary.keys() == {
-        "rows", "files", "bytes", "lost_bytes", "damaged_bytes", "seconds"
+        "rows", "files", "bytes", "internal_left_out", "lost_bytes", "damaged_bytes", "seconds"
     }  # fmt: skip

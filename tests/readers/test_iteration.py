@@ -86,7 +86,7 @@ def test_every_queue_of_a_golden_store(golden: Callable[[str], Path], name: str,
         for directory in queue_directories(store):
             queue = (directory.parent.name, int(directory.name))
             expected = list(plain_queue(store, directory))
-            found = rows(iterate(opened, *queue))
+            found = rows(iterate(opened, *queue, max_inflated_bytes=None))
             assert len(found) == len(expected)
             for row, message in zip(found, expected, strict=True):
                 assert_equal(row, message)
@@ -131,7 +131,9 @@ def assert_filtered(
         messages = [m for m in expected if twin(m.values)]
         filters.append((MessageFilter.by_sql(text), messages))
     for wanted, messages in filters:
-        found = rows(iterate(opened, *queue, message_filter=wanted, schema=BODIES))
+        found = rows(
+            iterate(opened, *queue, message_filter=wanted, schema=BODIES, max_inflated_bytes=None)
+        )
         assert [(row["queueOffset"], row["body"]) for row in found] == [
             (m.queue_offset, m.record.body) for m in messages
         ]

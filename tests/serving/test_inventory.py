@@ -17,7 +17,7 @@ import pytest
 from readers.messagestore import MessageStore
 from serving import inventory
 from serving.inventory import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC, lines, take_inventory
-from store.queue.retention import is_system_topic
+from store.log.systemtopics import is_system_topic
 from tests.support.broker_store import BrokerStore, four_queues
 from tests.support.plain_queues import plain_units, queue_directories
 from tests.support.remoting import TIMEOUT_SECONDS, Client, served

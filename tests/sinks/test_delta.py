@@ -19,9 +19,12 @@ from store.config import read_store_settings
 from store.errors import StoreError, UsageError
 from store.log.commitlog import CommitLog
 from store.log.cursor import Window, walk
-from store.rows.rows import read_rows
+from store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm
+from store.rows.rows import message_rows, read_rows
 from store.rows.rowschema import ROWS_SCHEMA
 from tests.support.golden import ALL_GOLDEN_NAMES
+from tests.support.plain_rows import inflated, is_internal, stored
+from tests.support.plain_rows import plain_rows as plain_rows_of
 from tests.support.settings import ANY_SETTINGS
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
 from tests.support.wire import PlainLog
@@ -47,6 +50,14 @@ class Source:
     def write(self, follower: DeltaFollower, start: int, end: int) -> None:
         """One write."""
         follower.write(start, end, self.rows(start, end))
+
+    def follow(self, follower: DeltaFollower, start: int, end: int) -> None:
+        """One write of rows in the follower's form."""
+        rows = message_rows(
+            self.log, start, end, ROWS_SCHEMA, follower.row_form(), delay_levels_ms=(),
+            fail_on_corrupt=False, fail_on_data_loss=False,
+        )  # fmt: skip
+        follower.write(start, end, rows)
 
     def cuts(self, parts: int) -> list[int]:
         """Record starts that split the log, and its end."""
@@ -90,6 +101,77 @@ def test_rows_are_those_of_the_log(
     assert expected
     assert plain_columns(table) == expected
     assert DeltaTable(table).metadata().partition_columns == ["topic", "date"]
+
+
+@pytest.mark.parametrize("name", ["mixed", "broker"])
+def test_a_new_table_has_what_consumers_see(
+    golden: Callable[[str], Path], table: Path, name: str
+) -> None:
+    """With plain bodies, whichever follower goes on with it; or everything as stored, if asked."""
+    source, everything = Source(golden(name)), table.with_name("everything")
+    for place, form, inflate in ((table, DEFAULT_FORM, inflated), (everything, AS_STORED, stored)):
+        rows = plain_rows_of(source.log, source.log.min_offset, source.end, inflate)
+        expected = [row for row in rows if form.include_internal or not is_internal(row)]
+        for number, end in enumerate(source.cuts(3)):
+            asked = form if number == 0 else DEFAULT_FORM
+            follower = DeltaTarget(str(place), form=asked).open(STORE_ID, ANY_SETTINGS)
+            position = follower.position()
+            assert follower.row_form() == form
+            source.follow(follower, source.log.min_offset if position is None else position, end)
+            assert follower.row_form() == form
+        columns = ["topic", "physicalOffset", "transactionType", "bodyCompression", "body"]
+        assert table_rows(place, *columns) == [
+            {name: row[name] for name in columns} for row in expected
+        ]
+
+
+def test_a_table_keeps_the_form_that_it_began_with(source: Source, table: Path) -> None:
+    """One of an earlier version, which does not say, has everything; a contradiction is refused,
+    and what the refusal advises works."""
+    first, second, end = source.cuts(3)
+    shared, start = "a", source.log.min_offset
+    old = DeltaTarget(str(table), store_id=shared).open(STORE_ID, ANY_SETTINGS)
+    assert old.position() is None
+    source.write(old, start, first)
+    forget_form(table, f"reput:{shared}")
+    internal = RowForm(include_internal=True)
+
+    def opened(form: RowForm, store_id: str = shared) -> DeltaFollower:
+        follower = DeltaTarget(str(table), form=form, store_id=store_id).open("", ANY_SETTINGS)
+        follower.position()
+        return follower
+
+    for form in (DEFAULT_FORM, AS_STORED, internal):
+        assert opened(form).row_form() == AS_STORED
+    with pytest.raises(UsageError, match="internal records and bodies as stored, which cannot"):
+        opened(RowForm(max_inflated_bytes=77)).row_form()
+    source.follow(opened(DEFAULT_FORM), first, second)
+    assert opened(DEFAULT_FORM).row_form() == AS_STORED
+    # another store in the same table begins with a form of its own
+    other = opened(DEFAULT_FORM, "b")
+    assert (other.position(), other.row_form()) == (None, DEFAULT_FORM)
+    source.follow(other, start, end)
+    assert opened(DEFAULT_FORM, "b").row_form() == DEFAULT_FORM
+    for form in (AS_STORED, internal, RowForm(max_inflated_bytes=77)):
+        with pytest.raises(UsageError, match="no internal records and bodies inflated up to 16777"):
+            opened(form, "b").row_form()
+    other = opened(DEFAULT_FORM, "b")
+    other.truncate(first)
+    assert (other.position(), other.row_form()) == (first, DEFAULT_FORM)
+    assert opened(DEFAULT_FORM).position() == second
+
+
+def forget_form(table: Path, application: str) -> None:
+    """Make the table's first commit one of an earlier version, which stored no form."""
+    path = table / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    kept = [
+        action
+        for action in actions
+        if not action.get("txn", {}).get("appId", "").startswith(f"{application}:")
+    ]
+    assert len(actions) - len(kept) == 2
+    path.write_text("".join(json.dumps(action) + "\n" for action in kept), "utf-8")
 
 
 def test_two_writers_of_one_store_cannot_both_add_a_range(source: Source, table: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import zlib
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ import sinks.kafkatransactions
 from sinks.kafkarecords import Arena, Headers, KafkaRecords, RecordBatch, _LateFutures
 from sinks.kafkatransactions import KafkaSettings, KafkaTransactions
 from store.errors import StoreError
-from store.log.compression import MAX_INFLATED_BYTES
 from store.rows.rowschema import ROWS_SCHEMA
 
 Pairs = list[tuple[str, bytes]]
@@ -244,45 +242,28 @@ def test_columns_give_the_headers_of_each_row(seed: int) -> None:
         ]
 
 
-def row(offset: int, body: bytes, codec: str | None) -> dict[str, Any]:
-    return {"physicalOffset": offset, "storeSize": 1, "body": body, "bodyCompression": codec}
-
-
-def cut(rows: Sequence[dict[str, Any]]) -> list[list[tuple[int, bytes, str | None]]]:
-    """The slices that a mirror sends of rows: (offset, value, codec that remains) of each row."""
-    batch = pa.RecordBatch.from_pylist(list(rows), schema=ROWS_SCHEMA)
-    return [
-        [(one["physicalOffset"], one["body"], one["bodyCompression"]) for one in part.to_pylist()]
-        for part in sinks.kafka._with_plain_bodies(batch)
+def cut(sizes: Sequence[int]) -> list[list[int]]:
+    """The slices that a mirror sends of rows with values of these sizes."""
+    rows = [
+        {"physicalOffset": number, "storeSize": 1, "body": b"p" * size}
+        for number, size in enumerate(sizes)
     ]
+    parts = list(sinks.kafka._slices(pa.RecordBatch.from_pylist(rows, schema=ROWS_SCHEMA)))
+    assert [at for part in parts for at in part["physicalOffset"].to_pylist()] == [
+        *range(len(rows))
+    ]
+    return [[len(value) for value in part["body"].to_pylist()] for part in parts]
 
 
 def test_rows_are_sent_in_slices_of_limited_bytes_and_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A slice ends with the value that fills it, inflated or not; what cannot be inflated keeps its
-    codec."""
+    """A slice ends with the value that fills it."""
     monkeypatch.setattr(sinks.kafka, "SLICE_BYTES", 1000)
     monkeypatch.setattr(sinks.kafka, "SLICE_ROWS", 4)
-    plain = [row(number, b"p" * size, None) for number, size in enumerate((400, 599, 1, 999, 5000))]
-    assert [[len(value) for _, value, _ in part] for part in cut(plain)] == [
-        [400, 599, 1], [999, 5000],
-    ]  # fmt: skip
-    assert [len(part) for part in cut([row(number, b"", None) for number in range(9)])] == [4, 4, 1]
+    assert cut((400, 599, 1, 999, 5000)) == [[400, 599, 1], [999, 5000]]
+    assert [len(part) for part in cut([0] * 9)] == [4, 4, 1]
     assert cut([]) == []
-    bomb = zlib.compress(bytes(MAX_INFLATED_BYTES + 1))
-    mixed = [
-        row(0, b"p" * 400, None), row(1, zlib.compress(b"z" * 600), "zlib"), row(2, bomb, "zlib"),
-        row(3, b"odd", "unknown"), row(4, zlib.compress(b"y" * 5000), "zlib"),
-        row(5, b"last", None),
-    ]  # fmt: skip
-    whole = [
-        (0, b"p" * 400, None), (1, b"z" * 600, None), (2, bomb, "zlib"), (3, b"odd", "unknown"),
-        (4, b"y" * 5000, None), (5, b"last", None),
-    ]  # fmt: skip
-    found = cut(mixed)
-    assert [one for part in found for one in part] == whole
-    assert [len(part) for part in found] == [2, 1, 2, 1]
 
 
 def test_a_records_future_is_made_once_and_ends_with_its_batch() -> None:

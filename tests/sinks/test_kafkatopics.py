@@ -10,6 +10,7 @@ import pytest
 
 from sinks.kafkatopics import TopicNames, TopicSelection, check_topic
 from store.errors import UsageError
+from store.rows.rowform import RowForm
 
 LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -89,10 +90,15 @@ def test_a_format_without_a_place_or_with_what_kafka_forbids_is_refused() -> Non
 
 def test_rocketmqs_own_topics_are_left_out_unless_chosen() -> None:
     """Retry and dead letter topics are a consumer's, not RocketMQ's own."""
-    own = ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer", "TBW102")
+    own = ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer", "TBW102",
+           "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC")  # fmt: skip
+    everything = RowForm(include_internal=True)
     for topic in own:
         assert topic not in TopicSelection()
-        assert topic in TopicSelection(("*",))
+        assert topic not in TopicSelection(("*", f"{topic[:-1]}?"))
+        assert topic in TopicSelection((topic,))
+        assert topic in TopicSelection(("*",), everything)
+        assert topic not in TopicSelection(("Orders",), everything)
     for topic in ("Orders", "%RETRY%g", "%DLQ%g"):
         assert topic in TopicSelection()
     chosen = TopicSelection(("Order*", "Audit"))

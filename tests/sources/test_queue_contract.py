@@ -27,7 +27,7 @@ from store.errors import CommitLogDataLossError, ReputError, UsageError
 from store.queue.consumequeue import QueueKey
 from store.rows.rowschema import ROWS_SCHEMA
 from tests.sources.test_queue_rows import batch_reader, in_queues, rows_of
-from tests.sources.test_rows import reference
+from tests.sources.test_rows import EVERYTHING, reference
 from tests.support.golden import tree
 from tests.support.queue_units import queue_units
 
@@ -35,8 +35,8 @@ Offsets = dict[str, dict[str, int]]
 
 
 def stream_reader(store: Path, **options: object) -> ConsumeQueueStreamReader:
-    """The reader as Spark's planner makes it."""
-    given = {key: str(value) for key, value in options.items()}
+    """The reader as Spark's planner makes it, of every record unless ``options`` say otherwise."""
+    given = {key: str(value) for key, value in {**EVERYTHING, **options}.items()}
     return ConsumeQueueStreamReader(
         ConsumeQueueOptions({"path": str(store), **given}), from_arrow_schema(ROWS_SCHEMA)
     )

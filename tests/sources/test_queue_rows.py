@@ -24,7 +24,7 @@ from sources.queueoptions import ConsumeQueueOptions
 from store.errors import CorruptRecordError, UsageError
 from store.log.record import Record
 from store.rows.rowschema import ROWS_SCHEMA
-from tests.sources.test_rows import expected_row, reference
+from tests.sources.test_rows import EVERYTHING, expected_row, reference
 from tests.sources.test_rows import read as rows_read
 from tests.support.golden import ALL_GOLDEN_NAMES, GOLDEN_NAMES
 from tests.support.processes import bytes_read
@@ -38,8 +38,8 @@ read = partial(rows_read, source=ConsumeQueueDataSource)
 
 
 def batch_reader(store: Path, **options: object) -> ConsumeQueueBatchReader:
-    """The reader as Spark makes it."""
-    given = {key: str(value) for key, value in options.items()}
+    """The reader as Spark makes it, of every record as stored unless ``options`` say otherwise."""
+    given = {key: str(value) for key, value in {**EVERYTHING, **options}.items()}
     return ConsumeQueueBatchReader(
         ConsumeQueueOptions({"path": str(store), **given}), from_arrow_schema(ROWS_SCHEMA)
     )

@@ -25,6 +25,9 @@ from store.log.record import Record, SysFlag
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.plain_rows import CODECS, TRANSACTION_TYPES, plain_row
 
+EVERYTHING: dict[str, object] = {"includeInternal": True, "inflateBodies": False}
+"""Options that make each record a row, as it is."""
+
 
 def read(
     spark: SparkSession,
@@ -32,10 +35,10 @@ def read(
     source: type[DataSource] = CommitLogDataSource,
     **options: object,
 ) -> DataFrame:
-    """A batch read of a store."""
+    """A batch read of every record of a store, as stored unless ``options`` say otherwise."""
     spark.dataSource.register(source)
     reader = spark.read.format(source.name()).option("path", str(store))
-    for key, value in options.items():
+    for key, value in {**EVERYTHING, **options}.items():
         reader = reader.option(key, str(value))
     return reader.load()
 

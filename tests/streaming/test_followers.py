@@ -17,6 +17,7 @@ from checkpoints.followers import FollowerState, read_follower_states, write_fol
 from sinks.delta import DeltaTarget
 from store.config import StoreSettings, read_store_settings
 from store.errors import NoSpaceError, OutputError, StoreError
+from store.rows.rowform import AS_STORED, RowForm
 from streaming import followers
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
@@ -216,6 +217,10 @@ class Held:
     def position(self) -> int | None:
         """The end of what it holds."""
         return self.end
+
+    def row_form(self) -> RowForm:
+        """All that there is."""
+        return AS_STORED
 
     def write(self, _start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
         """Take all rows or none."""

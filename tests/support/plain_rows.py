@@ -18,6 +18,16 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TRANSACTION_TYPES = {0: "none", 4: "prepared", 8: "commit", 12: "rollback"}
 CODECS = {0: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
 
+OWN_TOPICS = frozenset(
+    (
+        "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    )
+)  # fmt: skip
+"""``TopicValidator.SYSTEM_TOPIC_SET`` of RocketMQ 5.5.1."""
+
 Inflate = Callable[[bytes, str], bytes | None]
 """(body, codec) to the plain body; None where it stays as stored."""
 
@@ -66,6 +76,16 @@ def plain_row(record: Record, inflate: Inflate = stored) -> dict[str, Any]:
         "body": body,
         "corruptReason": None,
     }
+
+
+def is_internal(row: dict[str, Any]) -> bool:
+    """Whether consumers of RocketMQ never see the record of a row; a damaged range is none."""
+    topic = row.get("topic") or ""
+    return (
+        row.get("transactionType") in ("prepared", "rollback")
+        or topic in OWN_TOPICS
+        or topic.startswith("rmq_sys_")
+    )
 
 
 def timestamp(milliseconds: int) -> datetime | None:

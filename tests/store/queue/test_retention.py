@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from store.config import OnQueueGap, StoreSettings, read_store_settings
 from store.queue.batchconsumequeue import BATCH_CQ_STORE_UNIT_SIZE, BATCH_UNIT_DTYPE
@@ -23,7 +22,6 @@ from store.queue.consumequeueext import ConsumeQueueExtFiles, place
 from store.queue.retention import (
     expired_files,
     expired_queue_files,
-    is_system_topic,
     remove_files,
     remove_queue,
     unused_queues,
@@ -229,15 +227,6 @@ def test_unused_queues_are_found_and_removed_with_their_directories(tmp_path: Pa
     assert {name.split("/")[0] for name in tree(setup.root / "consumequeue")} == {
         "New", "rmq_sys_x", "SCHEDULE_TOPIC_XXXX",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("topic", "is_system"),
-    [("TBW102", True), ("rmq_sys_wheel_timer", True), ("Orders", False), ("%RETRY%g", False)],
-)
-def test_system_topics(topic: str, is_system: bool) -> None:
-    """As RocketMQ's TopicValidator says."""
-    assert is_system_topic(topic) is is_system
 
 
 def test_index_files_go_oldest_first_and_never_the_last(golden: Callable[[str], Path]) -> None:

@@ -1,0 +1,26 @@
+"""RocketMQ's own topics, in which brokers and clients keep what is not for consumers.
+
+Half and op messages of transactions, delayed messages until they are due, the timer wheel, the
+revive log of pop consumers, traces and self-tests lie there. Retry and dead letter topics are a
+consumer's. Source: ``TopicValidator.isSystemTopic`` of RocketMQ 5.5.1; 5.3.3 has the same list
+without the half topics of transactions in RocksDB.
+"""
+
+from __future__ import annotations
+
+from store.log import record
+
+SYSTEM_TOPICS = frozenset(
+    (
+        "TBW102", record.SCHEDULE_TOPIC.decode(), "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    )
+)  # fmt: skip
+SYSTEM_TOPIC_PREFIX = record.SYSTEM_TOPIC_PREFIX.decode()
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether a topic is RocketMQ's own."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
