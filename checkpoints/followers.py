@@ -30,6 +30,8 @@ class FollowerState:
     rows: int = 0
     lost_bytes: int = 0
     """Bytes that the log lost before they were delivered."""
+    internal_left_out: int = 0
+    """Internal records that were no rows (``store.rows.rowform``)."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Further counts that the follower keeps."""
     error: str | None = None

@@ -148,7 +148,6 @@ class _FollowerThread(threading.Thread):
         """Failed attempts since the target was complete or the last write succeeded."""
         self.state = FollowerState(target.name, target.description)
         self._counts_before: Mapping[str, int] = {}
-        self._internal_left_out = 0
         self._form = DEFAULT_FORM
         self._saved: FollowerState | None = None
         self._save_due = 0.0
@@ -262,9 +261,7 @@ class _FollowerThread(threading.Thread):
         """Record that the target is at ``position``."""
         if self.state.error is not None:
             logger.info("follower %s: works again at %d", self.state.name, position)
-        self._internal_left_out += tally.internal_left_out
-        left_out = {"internal records left out": self._internal_left_out}
-        counted = {**self._follower.counts(), **left_out}
+        counted = self._follower.counts()
         with self._signals.changed:
             self.position, self.attempts = position, 0
             self.state = replace(
@@ -272,6 +269,7 @@ class _FollowerThread(threading.Thread):
                 position=position,
                 rows=self.state.rows + tally.rows,
                 lost_bytes=self.state.lost_bytes + tally.lost_bytes,
+                internal_left_out=self.state.internal_left_out + tally.internal_left_out,
                 counts={k: n + self._counts_before.get(k, 0) for k, n in counted.items()},
                 error=None,
                 failing_since=None,

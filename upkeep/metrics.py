@@ -146,7 +146,9 @@ class RunCollector:
             since = state.failing_since and datetime.fromisoformat(state.failing_since).timestamp()
             for name, value in (
                 ("position_bytes", state.position), ("lag_bytes", lag), ("rows_total", state.rows),
-                ("lost_bytes_total", state.lost_bytes), ("failing", state.error is not None),
+                ("lost_bytes_total", state.lost_bytes),
+                ("internal_left_out_total", state.internal_left_out),
+                ("failing", state.error is not None),
                 ("failing_since_timestamp_seconds", since or None),
                 ("truncating", state.truncate_to is not None),
             ):  # fmt: skip

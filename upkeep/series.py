@@ -73,6 +73,10 @@ SERIES = (
     Series("follower_lag_bytes", GAUGE, "Bytes from there to the log's end.", FOLLOWER),
     Series("follower_rows_total", COUNTER, "Rows delivered, also by earlier runs.", FOLLOWER),
     Series("follower_lost_bytes_total", COUNTER, "Bytes lost before delivery.", FOLLOWER),
+    Series(
+        "follower_internal_left_out_total", COUNTER,
+        "Internal records that were left out, also by earlier runs.", FOLLOWER,
+    ),
     Series("follower_failing", GAUGE, "1 if the last attempt failed, otherwise 0.", FOLLOWER),
     Series(
         "follower_failing_since_timestamp_seconds", GAUGE, "Time of the first of these failures.",

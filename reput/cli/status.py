@@ -255,7 +255,12 @@ def _topic_rows(queues: Sequence[QueueStatus]) -> list[tuple[object, ...]]:
 
 
 def _follower_fields(found: FollowerStatus) -> dict[str, object]:
-    counts = {"rows": found.rows, "lost bytes": found.lost_bytes, **found.counts}
+    counts = {
+        "rows": found.rows,
+        "lost bytes": found.lost_bytes,
+        "internal records left out": found.internal_left_out,
+        **found.counts,
+    }
     return {
         "target": found.target,
         "position": tables.known(found.position),

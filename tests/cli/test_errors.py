@@ -335,6 +335,12 @@ def test_delta_options_that_do_not_fit(
         (("--delta-schema", columns), ("--delta URL",)),
         (("--delta", tmp_path / "t", "--delta-schema", columns), (str(columns), "money", "double")),
         (("--delta", tmp_path / "t", "--delta-interval", "soon"), ("--delta-interval", "soon")),
+        (("--include-internal",), ("--include-internal", "need --delta or --kafka")),
+        (("--max-inflated-bytes", "1m"), ("--max-inflated-bytes", "need --delta or --kafka")),
+        (
+            ("--delta", tmp_path / "t", "--no-inflate-bodies", "--max-inflated-bytes", "1m"),
+            ("not both",),
+        ),
     ):
         assert_one_line(call("run", golden("plain"), "--once", *arguments), 2, *parts)
 

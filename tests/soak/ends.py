@@ -71,9 +71,10 @@ class Expected:
             self.rows.append((made.offset, None, None, None, None, "bad_magic"))
             return
         topic = made.topic.decode()
-        self.rows.append(
-            (made.offset, topic, made.queue_id, made.queue_offset, zlib.crc32(made.body), None)
-        )
+        if not made.is_prepared:
+            self.rows.append(
+                (made.offset, topic, made.queue_id, made.queue_offset, zlib.crc32(made.body), None)
+            )
         keys = [made.topic + b"#" + key for key in made.keys]
         hashes = tuple(index_key_hash(key) for key in keys)
         self.index.build_index(Indexed(made.offset, made.end, made.store_timestamp, hashes))

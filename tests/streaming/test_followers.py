@@ -17,7 +17,7 @@ from checkpoints.followers import FollowerState, read_follower_states, write_fol
 from sinks.delta import DeltaTarget
 from store.config import StoreSettings, read_store_settings
 from store.errors import NoSpaceError, OutputError, StoreError
-from store.rows.rowform import AS_STORED, RowForm
+from store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm
 from streaming import followers
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
@@ -26,6 +26,8 @@ from streaming.progress import Progress
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import reput
 from tests.support.golden import difference
+from tests.support.plain_rows import is_internal
+from tests.support.plain_rows import plain_rows as plain_rows_of
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
 from tests.support.wire import PlainLog
 from upkeep.rebuild import rebuild
@@ -408,3 +410,31 @@ def test_a_full_disk_of_a_target_is_no_other_error(
             running.catch_up(threading.Event())
         assert type(caught.value) is kind
         running.close()
+
+
+@pytest.mark.parametrize("form", [DEFAULT_FORM, AS_STORED])
+def test_a_target_gets_rows_in_its_form(golden: Golden, tmp_path: Path, form: RowForm) -> None:
+    """What was left out is counted, over runs, and shown by the status."""
+
+    class Formed(Held):
+        def row_form(self) -> RowForm:
+            return form
+
+    store, output, target = golden("mixed"), tmp_path / "output", Formed()
+    (output / "reput").mkdir(parents=True)
+    log = read_store_settings(store).open_log()
+    expected = list(plain_rows_of(log, log.min_offset, log_end(store)))
+    internal = 0 if form.include_internal else sum(map(is_internal, expected))
+    target.go_on.set()
+    for end in (expected[len(expected) // 2]["physicalOffset"], log_end(store)):
+        config = DispatcherConfig(store, output, followers=(target,))
+        running = Followers(config, read_store_settings(store), "0" * 32)
+        running.start(end, log_end(store))
+        running.catch_up(threading.Event())
+        running.close()
+    assert target.offsets == [
+        row["physicalOffset"] for row in expected if form.include_internal or not is_internal(row)
+    ]
+    found = state(output)
+    assert (found.rows, found.internal_left_out) == (len(target.offsets), internal)
+    assert len(target.offsets) + internal == len(expected)
