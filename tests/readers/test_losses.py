@@ -257,8 +257,8 @@ def test_commands_say_what_is_lost_and_damaged(tmp_path: Path, call: Call) -> No
 def test_whole_queues_and_consumers_say_what_is_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """``iterate`` has a row for each lost record, and its bytes once; a member and the server name
-    the lost part once for each topic, and list it durably."""
+    """``iterate`` has a row for each lost record, and its bytes once; pulls give where
+    the lost part begins, and a member names it once and lists it durably."""
     store = holed(tmp_path)
     lost = numbers_in(store, 2 * LOG_FILE_SIZE, 3 * LOG_FILE_SIZE)
     body = pa.schema([ROWS_SCHEMA.field("body")])
