@@ -146,3 +146,34 @@ def _check(checkpoint: Checkpoint, fixed: int, *, is_all: bool) -> list[int]:
     if is_all and numbers:
         assert numbers == list(range(numbers[0], fixed))
     return numbers
+
+
+def test_a_topic_that_is_taken_out_keeps_its_offset(tmp_path: Path) -> None:
+    """A restart without it reads the other one and loses nothing; taken again, it is read on from
+    where it was, with what came meanwhile, and not from its start."""
+    store = RewrittenStore(tmp_path / "store")
+
+    def grow(*topics: str) -> None:
+        for topic in topics:
+            store.put(f"{topic}{len(store.bodies)}".encode(), topic=topic)
+        store.write()
+
+    def bodies(topics: str) -> list[bytes]:
+        before = len(checkpoint.rows)
+        options = {"topics": topics, "initialOffsetPath": tmp_path / "pin"}
+        query = Run(READERS["queues"](store, **options), checkpoint, available_now=True)
+        query.all()
+        return [row["body"] for row in checkpoint.rows[before:]]
+
+    checkpoint = Checkpoint()
+    grow("A", "B", "A", "B")
+    assert bodies("A,B") == [b"A0", b"B1", b"A2", b"B3"]
+    grow("B", "A")
+    assert bodies("A") == [b"A5"]
+    grow("A")
+    assert bodies("A") == [b"A6"]
+    grow("B")
+    assert sorted(bodies("A,B")) == [b"B4", b"B7"]
+    assert bodies("B") == []
+    grow("A", "B")
+    assert sorted(bodies("A,B")) == [b"A8", b"B9"]
