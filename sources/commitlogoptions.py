@@ -14,6 +14,7 @@ from sources.options import (
     Option,
     SourceOptions,
     boolean,
+    local_path,
     non_empty,
     offset_or,
     one_of,
@@ -27,7 +28,8 @@ RESUME = "resume"
 MODES = ("rows", "runs")
 
 COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
-    Option("path", None, non_empty, "both", "the store's root directory, which holds `commitlog/`"),
+    Option("path", None, local_path, "both",
+           "the store's root directory, which holds `commitlog/`; `file:///PATH` is one as well"),
     Option("mode", "rows", one_of(*MODES), "both",
            "`rows`: a row per message, public schema; `runs`: packed runs for the dispatcher"),
     Option("startingOffsets", None, offset_or(EARLIEST, LATEST, RESUME), "both",

@@ -4,16 +4,20 @@ keys."""
 from __future__ import annotations
 
 import difflib
+import glob
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 from store.errors import UsageError
 from store.rows.rowform import RowForm
 
 EARLIEST, LATEST = "earliest", "latest"
 _SIZE = re.compile(r"([0-9]{1,15})([kmgt]?)b?\Z", re.ASCII | re.IGNORECASE)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -79,6 +83,18 @@ def non_empty(text: str) -> str:
     return text
 
 
+def local_path(text: str) -> str:
+    """Accept a path, or a URL of one on this machine, as Hadoop writes them: ``file:///data``.
+    Raises ValueError."""
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return non_empty(text)
+    if scheme[1] != "file":
+        raise ValueError("must be a path of a file system that every node sees, or file:///PATH")
+    path = "/" + text.removeprefix(scheme[0]).lstrip("/")
+    return unquote(path)
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option of a source."""
@@ -104,6 +120,11 @@ class SourceOptions:
         self._values: dict[str, Any] = {}
         self._given: set[str] = set()
         by_key = {option.key.lower(): option for option in self.table}
+        if any(key.lower() == "paths" for key in given):
+            raise UsageError(
+                "load takes the root of one store, not a list; read each store by itself, and give "
+                "the union of the frames"
+            )
         for key, value in given.items():
             option = by_key.get(key.lower())
             if option is None:
@@ -119,6 +140,11 @@ class SourceOptions:
                 self._values[option.key] = None if default is None else option.parse(default)
         if self["path"] is None:
             raise UsageError("option path is missing: the store's root directory")
+        if glob.has_magic(self["path"]) and not Path(self["path"]).exists():
+            raise UsageError(
+                f"option path is {self['path']}, a pattern, and load takes the root of one store; "
+                "read each store by itself, and give the union of the frames"
+            )
 
     def _hint(self, key: str, by_key: Mapping[str, Option]) -> str:
         if key in self.kafka_names:

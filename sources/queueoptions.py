@@ -18,6 +18,7 @@ from sources.options import (
     Option,
     SourceOptions,
     boolean,
+    local_path,
     non_empty,
     positive,
     timestamp_ms,
@@ -112,7 +113,7 @@ _SHARED = {option.key: option for option in COMMIT_LOG_OPTIONS}
 
 CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
     _SHARED["path"],
-    Option("output", None, non_empty, "both",
+    Option("output", None, local_path, "both",
            "the directory of the queues, if not `path`: the `--output` of `reput run`"),
     Option("topics", None, _topics, "both", "topics to read, comma-separated; all if not given"),
     Option("topicPattern", None, _pattern, "both",

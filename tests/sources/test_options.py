@@ -1,0 +1,37 @@
+"""Where a store is, as the sources take it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from sources.commitlogoptions import CommitLogOptions
+from sources.queueoptions import ConsumeQueueOptions
+from store.errors import UsageError
+
+
+@pytest.mark.parametrize("form", ["file://{}", "file:{}"])
+def test_a_url_of_a_file_is_its_path(tmp_path: Path, form: str) -> None:
+    """As Spark's own sources take one; escapes are undone."""
+    place = tmp_path / "a b" / "100%"
+    place.mkdir(parents=True)
+    text = form.format(quote(str(place)))
+    assert CommitLogOptions({"path": text})["path"] == str(place)
+    assert ConsumeQueueOptions({"path": text, "output": text})["output"] == str(place)
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"path": "s3://bucket/store"}, "it must be a path of a file system that every node sees"),
+        ({"path": "hdfs://host/store"}, "or file:///PATH"),
+        ({"path": "/data/broker-*"}, "a pattern, .*union of the frames"),
+        ({"paths": '["/a", "/b"]'}, "the root of one store, not a list; .*union of the frames"),
+    ],
+)
+def test_other_places_are_refused_with_the_way_out(given: dict[str, str], part: str) -> None:
+    """One store a load."""
+    with pytest.raises(UsageError, match=part):
+        CommitLogOptions(given)
