@@ -74,21 +74,27 @@ class Loss:
     """Physical offset after the oldest message up to which one of the queues is whole; the log's
     beginning where nothing is left of it, and -1 where an ext lacks units."""
 
+    def command(self, settings: StoreSettings, verb: str = "rebuild") -> str:
+        """The command that builds them again."""
+        words = ["reput", verb, str(settings.root)]
+        if self.output.resolve() != settings.root.resolve():
+            words += ["--output", str(self.output)]
+        if verb == "run":
+            words += ["--once"]
+        elif all(name.kind == INDEX_DIRECTORY for name in self.names):
+            words += ["--only", INDEX_DIRECTORY]
+        return shlex.join(words)
+
     def error(self, settings: StoreSettings) -> StoreError:
         """The refusal to go on, with the command that builds them again."""
         kind, name, queue_id = self.names[0]
         shown = escaped(name.encode())
         place = f"file {shown}" if kind == INDEX_DIRECTORY else f"topic {shown} queue {queue_id}"
-        command = ["reput", "rebuild", str(settings.root)]
-        if self.output.resolve() != settings.root.resolve():
-            command += ["--output", str(self.output)]
-        if all(name.kind == INDEX_DIRECTORY for name in self.names):
-            command += ["--only", INDEX_DIRECTORY]
         return StoreError(
             f"{len(self.names)} of {self.known} queues and index files in {self.output} lack "
             f"entries that were built, {place} in {self.output / kind} among them: somebody has "
             "removed or overwritten files, and messages would be missing in silence; "
-            f"{shlex.join(command)} builds them again from the log (reput verify names all that "
+            f"{self.command(settings)} builds them again from the log (reput verify names all that "
             "differs)"
         )
 

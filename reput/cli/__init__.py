@@ -56,6 +56,10 @@ _COMMANDS = {
         "status:status",
         "Show the log's end, the watermark, the lag, the quarantine and every topic's queues.",
     ),
+    "doctor": (
+        "doctor:doctor",
+        "Look at a store and its output for everything that is wrong, and name the command for it.",
+    ),
     "top": (
         "top:top",
         "Watch rates, lag, queues, batches, followers and faults of an output on a terminal.",

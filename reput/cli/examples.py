@@ -15,6 +15,7 @@ EXAMPLES: Final = {
         "status /data/store --output /data/queues",
         "status --stores '/data/broker-*' --outputs /data/queues",
     ),
+    "doctor": ("doctor /data/store --output /data/queues",),
     "top": (
         "top /data/store --output /data/queues",
         "top /data/store --output /data/queues --metrics 9464",
