@@ -16,7 +16,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "properties": ("store.log.properties", "store.log.java", "store.log.lightqueues"),
     "sql92": ("filters.sql92", "filters.java"),
     "configjson": ("store.configjson", "store.jsontext", "store.state.built"),
-    "watermark": ("store.state.watermark", "store.state.logoffset"),
+    "watermark": ("store.state.watermark", "store.state.logoffset", "store.state.evidence"),
     "sparkcheckpoint": ("checkpoints.spark_checkpoint", "store.state.logoffset"),
     "index": ("store.index.indexfile",),
     "ext": ("store.queue.consumequeueext",),

@@ -68,7 +68,7 @@ def options_of(rng: random.Random, kind: str, start: str, pin: Path) -> dict[str
 def test_each_message_once_and_none_beyond_the_fixed_end(
     tmp_path: Path, seed: int, kind: str, start: str
 ) -> None:
-    """Whatever the order of Spark's calls."""
+    """The order of Spark's calls does not matter."""
     rng = random.Random(f"{seed}{kind}{start}")
     for case in range(8):
         growth = Growth(tmp_path / str(case), rng)

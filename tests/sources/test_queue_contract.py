@@ -29,6 +29,7 @@ from store.rows.rowschema import ROWS_SCHEMA
 from tests.sources.test_queue_rows import batch_reader, in_queues, rows_of
 from tests.sources.test_rows import EVERYTHING, reference
 from tests.support.golden import tree
+from tests.support.micro_batches import plain
 from tests.support.queue_units import queue_units
 
 Offsets = dict[str, dict[str, int]]
@@ -48,11 +49,6 @@ def ends_of(store: Path) -> Offsets:
     for unit in queue_units(store):
         found.setdefault(unit.topic, {})[str(unit.queue_id)] = unit.queue_offset + 1
     return found
-
-
-def plain(offset: dict[str, Any]) -> Offsets:
-    """An offset without its evidence: Kafka's form."""
-    return {topic: queues for topic, queues in offset.items() if topic != "/evidence"}
 
 
 def zeros(store: Path) -> Offsets:

@@ -23,11 +23,12 @@ from sources.queueoptions import ConsumeQueueOptions
 from store.errors import OwnershipError, UsageError
 from store.filelocks import lock
 from store.state.consumeroffset import JOURNALS, ConsumerOffsetFile, TopicGroup, read_committed
-from tests.sources.test_queue_contract import ends_of, plain, stream_reader
+from tests.sources.test_queue_contract import ends_of, stream_reader
 from tests.sources.test_queue_rows import batch_reader, rows_of
 from tests.sources.test_queue_stream import Growing, found, start
 from tests.support.cli import reput
 from tests.support.golden import tree
+from tests.support.micro_batches import plain
 from tests.support.queue_units import queue_units
 
 GROUP = "spark"

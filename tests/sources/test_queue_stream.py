@@ -18,8 +18,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from sources.consumequeue import ConsumeQueueDataSource
 from store.config import read_store_settings
 from store.log.commitlog import CommitLog
-from tests.sources.test_queue_contract import ends_of, plain, stream_reader
+from tests.sources.test_queue_contract import ends_of, stream_reader
 from tests.sources.test_rows import reference
+from tests.support.micro_batches import plain
 from tests.support.outputs import Output, Setup
 from tests.support.queue_units import queue_units
 

@@ -35,7 +35,7 @@ def reader(store: RewrittenStore, **options: Any) -> CommitLogStreamReader:
 
 
 def run(store: RewrittenStore, checkpoint: Checkpoint, **options: Any) -> Rows:
-    """What a restart with Trigger.AvailableNow reads."""
+    """Restart with Trigger.AvailableNow; the rows that are read."""
     return Run(reader(store, **options), checkpoint, available_now=True).all()
 
 
@@ -90,7 +90,7 @@ def test_new_messages_come_once_or_there_is_an_error(
 
 
 def test_a_log_that_is_shorter_is_followed_from_its_end(tmp_path: Path) -> None:
-    """Not only when it has passed the old offset; and within one run."""
+    """It need not pass the old offset first; and within one run."""
     store, checkpoint = RewrittenStore(tmp_path / "store"), Checkpoint()
     store.fill(200)
     query = Run(reader(store, **LAX), checkpoint)

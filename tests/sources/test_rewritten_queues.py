@@ -35,7 +35,7 @@ def reader(store: RewrittenStore, **options: Any) -> ConsumeQueueStreamReader:
 
 
 def run(store: RewrittenStore, checkpoint: Checkpoint, **options: Any) -> Rows:
-    """What a restart with Trigger.AvailableNow reads."""
+    """Restart with Trigger.AvailableNow; the rows that are read."""
     return Run(reader(store, **options), checkpoint, available_now=True).all()
 
 
@@ -116,9 +116,7 @@ def test_a_queue_that_is_cut_within_one_run_stops_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("new", [0, 1, 12])
-def test_a_queue_that_closed_up_is_read_on_behind_its_last_message(
-    tmp_path: Path, new: int
-) -> None:
+def test_a_queue_that_closed_up_is_read_on_after_its_last_message(tmp_path: Path, new: int) -> None:
     """As after a rebuild over a damaged log: the messages after the damage moved forward. Nothing
     comes again, and no new one is left out, however many there are."""
     store, checkpoint = RewrittenStore(tmp_path / "store"), Checkpoint()

@@ -108,3 +108,8 @@ class Run:
             rows += found
         self._reader.stop()
         return rows
+
+
+def plain(offset: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """An offset of queues without its evidence: Kafka's form."""
+    return {topic: queues for topic, queues in offset.items() if topic != "/evidence"}

@@ -21,7 +21,7 @@ class RewrittenStore:
         self.root = root
         self.plain = PlainLog(file_size, start)
         self.bodies: list[bytes] = []
-        """Of each record, with ``plain.spans``."""
+        """The body of each record of ``plain.spans``."""
         self.places: list[tuple[str, int, int]] = []
         """Topic, queue and queue offset of each record."""
         self.now = 1_700_000_000_000

@@ -25,9 +25,9 @@ from tests.support.wire import PlainLog
 FILE_SIZE = 1 << 14
 
 
-def filled(rng: random.Random, end: int, start: int = 0) -> PlainLog:
+def filled(rng: random.Random, end: int, file_size: int = FILE_SIZE) -> PlainLog:
     """A log of random messages up to about ``end``."""
-    plain = PlainLog(FILE_SIZE, start)
+    plain = PlainLog(file_size)
     while plain.end < end:
         plain.append(body=rng.randbytes(rng.choice((0, 5, 100, 900))))
     return plain
@@ -41,7 +41,7 @@ def opened(plain: PlainLog, directory: Path) -> CommitLog:
 def test_positions_in_small_steps_keep_records_at_every_distance(tmp_path: Path, seed: int) -> None:
     """The last record is the newest; of each distance that doubles there is one within four times
     of it, however small the batches are; and there are few. Sizes and checksums are the bytes'."""
-    plain = filled(random.Random(seed), 12 * FILE_SIZE)
+    plain = filled(random.Random(seed), 200_000, 1 << 20)
     log, evidence, before = opened(plain, tmp_path), Evidence(), 0
     for _, end in plain.spans:
         evidence = evidence_before(log, before, end, evidence)
@@ -139,7 +139,7 @@ def test_places_that_the_log_does_not_have_are_left_out(tmp_path: Path) -> None:
 
 
 def test_evidence_has_one_text() -> None:
-    """Which is read back; anything else is none."""
+    """The text is read back; anything else is none."""
     evidence = (PassedRecord(500, 91, 0xFF), PassedRecord(20, 1 << 20, 0))
     assert evidence_text(evidence) == "500:91:000000ff 20:1048576:00000000"
     assert parse_evidence(evidence_text(evidence)) == evidence
