@@ -445,7 +445,8 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         """Return the partitions of a batch. Called in the planner for every batch, and again when
         it is repeated: the log may then end before ``end``, or be another one up to there."""
         begin, reached = self._agreed(self._parsed(start)), self._agreed(self._parsed(end))
-        return self._plan(begin, reached) if begin < reached else []
+        # the dispatcher finds out itself that the log has changed, by the range that it gets
+        return self._plan(begin, reached) if begin < reached or not self._has_evidence else []
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark calls it when the next batch begins, and never for the last one."""
