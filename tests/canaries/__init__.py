@@ -20,6 +20,7 @@ MUTATED: Mapping[str, Sequence[str]] = {
     "store/state/brokerlock": ("store/state/test_brokerlock.py",),
     "store/state/built": ("streaming/test_built.py", "upkeep/verify/test_run.py"),
     "store/state/consumeroffset": ("store/state/test_consumeroffset.py",),
+    "store/state/coverage": ("store/state/test_coverage.py",),
     "store/state/evidence": ("store/state/test_evidence.py",),
     "store/state/ledger": ("store/state/test_ledger.py",),
     "store/state/logoffset": ("store/state/test_logoffset.py",),

@@ -150,6 +150,18 @@ def test_what_cannot_be_known_is_unknown(tmp_path: Path, call: Call) -> None:
         assert_one_line(call("status", made.root, *wrong), 2, "--check")
 
 
+def test_a_loss_counts_before_what_is_not_known(tmp_path: Path, call: Call) -> None:
+    """The lag of a broker's queues is not known, and neither is that of a store that cannot be
+    read."""
+    made = four_queues(tmp_path)
+    made.write()
+    made.zero_last("Orders", 1, 5)
+    done = call("status", made.root, "--check", "--warn-lag", "5s")
+    assert done.returncode == 2
+    loss, lag = done.stdout.index("in no queue"), done.stdout.index("lag is unknown")
+    assert loss < lag
+
+
 def test_units_beyond_the_logs_end_do_not_count(tmp_path: Path, call: Call) -> None:
     """Queues that were copied later than the log: ``status`` counts what ``get`` finds."""
     made = four_queues(tmp_path / "store")
