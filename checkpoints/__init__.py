@@ -7,6 +7,7 @@ This package holds code only and needs no JVM. The files live in the output's ``
     reput/abort           from a run's start to its clean end, as in RocketMQ: if it is there at a
                           start, the files may hold something beyond the watermark
     reput/watermark       the durable position (``store.state.watermark``)
+    reput/ends            where the entries end (``store.state.ends``)
     reput/built.json      the settings that decide bytes (``store.state.built``)
     reput/seal.json       checksums of what was found right (``upkeep.verify.seal``)
     reput/quarantine.jsonl   ranges that got no entry (``store.state.ledger``)

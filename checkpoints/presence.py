@@ -263,7 +263,7 @@ class _Look:
         return self._unlisted(start, lacking) if lacking else ()
 
     def _unlisted(self, start: int, lacking: Mapping[EntryName, int]) -> Sequence[EntryName]:
-        """Those of the queues whose messages after the last unit are not all in the ledger."""
+        """The queues of which the ledger does not list all messages after the last unit."""
         listed = sorted(
             (entry.physical_offset, entry.end_physical_offset)
             for entry in read_entries(self._output / STATE_DIRECTORY)

@@ -3,12 +3,15 @@
 A full disk ends the query, whether the driver hit it with a queue or Spark with its checkpoint.
 Everything durable stays, so the run repeats its start in the same process and session, and reads
 and compares the positions anew. A trial write decides whether there is room, since quotas show
-nowhere else.
+nowhere else. The little that a nearly full disk has left was not enough for the batch that failed:
+it is tried again when there is more, and after the longest pause, since not all of it shows.
 """
 
 from __future__ import annotations
 
 import logging
+import operator
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +27,8 @@ FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 30.0
 """Longest pause between two starts: the little room that there is may not be enough for the next
 write."""
+ENOUGH_BYTES = 512 << 20
+"""Free bytes that no batch needs."""
 LOG_SECONDS = 30.0
 """Least time between two lines of a wait, or of several waits in a row."""
 
@@ -73,8 +78,14 @@ class SpaceWait:
         """Return whether each directory has some room."""
         return all(map(_has_space, self._directories))
 
+    def _free(self) -> list[int]:
+        """The bytes that each directory's file system has left."""
+        found = [os.statvfs(_existing(directory)) for directory in self._directories]
+        return [one.f_bavail * one.f_frsize for one in found]
+
     def _wait(self, line: str) -> None:
         began = time.monotonic()
+        is_full, free = False, self._free()
         pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, LAST_PAUSE_SECONDS)
         self._failures = min(self._failures + 1, 16)
         while not self._stop.is_set():
@@ -83,17 +94,29 @@ class SpaceWait:
                 logger.error("waiting for space: %s", line)
                 self._log_due = now + LOG_SECONDS
                 self._began = self._began or began
-            if now >= began + pause and self.is_there():
-                if self._began is not None:
-                    logger.info("space is back after %.0f s", now - self._began)
-                    self._began = None
-                return
+            if now >= began + pause:
+                is_there = self.is_there()
+                # where there is much room, something else was full
+                has_more = is_full or min(free) >= ENOUGH_BYTES
+                has_more = has_more or any(map(operator.gt, self._free(), free))
+                if is_there and has_more:
+                    if self._began is not None:
+                        logger.info("space is back after %.0f s", now - self._began)
+                        self._began = None
+                    return
+                if is_there and now >= began + LAST_PAUSE_SECONDS:
+                    return
+                is_full = is_full or not is_there
             self._while_waiting()
             self._stop.wait(POLL_SECONDS)
         raise NoSpaceError(line)
 
 
 def _has_space(directory: Path) -> bool:
+    return fsops.has_space(_existing(directory))
+
+
+def _existing(directory: Path) -> Path:
     while not directory.is_dir() and directory != directory.parent:
         directory = directory.parent
-    return fsops.has_space(directory)
+    return directory

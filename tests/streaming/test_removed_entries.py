@@ -112,7 +112,7 @@ def _derived(place: Place) -> dict[str, bytes]:
 
 
 def test_building_again_is_resumed_after_a_kill(place: Place) -> None:
-    """What is built by then is a part of the queues, which is no reason to refuse; readers are told
+    """What is built by then is a part of the queues, which is no reason to refuse. Readers are told
     of no more than that part."""
     remove_queues(place.output.root)
     middle = place.log.plain.spans[MESSAGES // 2][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -48,3 +49,52 @@ def test_work_is_tried_again_only_where_every_directory_has_room(
     assert steps == ["work", "a", "b", "a", "a", "b", "work"]
     assert waiting == [True, True]
     assert (measures.is_waiting, measures.space_waits.cumulative) == (False, (1,))
+
+
+def test_the_little_that_a_batch_has_found_too_little_is_not_tried_with_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each try costs a whole start and an alarming line: it waits for more room than the batch had,
+    and says that space is back when there is."""
+    free = iter([6 << 20, 6 << 20, 6 << 20, 2 << 20, 9 << 20])
+    tries = list[int]()
+
+    def look(_directory: object) -> os.statvfs_result:
+        left.append(next(free))
+        return os.statvfs_result((4096, 1, 0, left[-1], left[-1], 0, 0, 0, 0, 255))
+
+    def work() -> str:
+        tries.append(len(left))
+        if len(tries) == 1:
+            raise NoSpaceError("a batch needs more")
+        return "done"
+
+    left = list[int]()
+    monkeypatch.setattr(space, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(space, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(os, "statvfs", look)
+    monkeypatch.setattr(fsops, "has_space", lambda _: True)
+    with caplog.at_level("INFO", "reput"):
+        assert SpaceWait([tmp_path], threading.Event()).retry(work) == "done"
+    assert (tries, left[-1]) == ([0, 5], 9 << 20)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+
+
+def test_room_that_does_not_show_is_tried_after_the_longest_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a batch needs less than the one that failed, or the file system does not tell."""
+    failures = [NoSpaceError("full")] * 3
+
+    def work() -> str:
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    few = os.statvfs_result((4096, 1, 0, 9, 9, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(space, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(space, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(space, "LAST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(os, "statvfs", lambda _: few)
+    monkeypatch.setattr(fsops, "has_space", lambda _: True)
+    assert SpaceWait([tmp_path], threading.Event()).retry(work) == "done"

@@ -10,13 +10,12 @@ import itertools
 import os
 import random
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from store.errors import CommitLogError, NotReadyError
+from store.errors import CommitLogError, NotReadyError, UsageError
 from store.log.commitlog import ARRIVAL_SECONDS, CommitLog, is_mapped_file_name, offset_to_file_name
 from store.log.record import Record
 from tests.support.processes import open_files
@@ -467,77 +466,4 @@ def test_holes_of_sparse_files_are_known(tmp_path: Path) -> None:
     assert 400_000 < log.next_data(400_000) <= 700_000
     assert log.next_data(900_000) == size
     assert log.next_data(size + 5) == size + 5
-    log.close()
-
-
-@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-@pytest.mark.parametrize("is_sparse", [False, True])
-def test_a_copy_of_zeros_alone_is_left_out(
-    tmp_path: Path, order: tuple[str, str], is_sparse: bool
-) -> None:
-    """A broker creates the next file ahead, and writes to another directory when the disk is full;
-    of a file that holds anything at all, nobody knows whether it is the log."""
-    record = (64).to_bytes(4, "big") + bytes(60)
-    directories = [tmp_path / name for name in order]
-    used = make_file(tmp_path / "a", 0, 64, record)
-    unused = make_file(tmp_path / "b", 0, 64, b"" if is_sparse else bytes(64))
-    log = CommitLog(directories)
-    assert log.read(0, 64) == record
-    assert (log.segments[0].path, log.foreign) == (used, [unused])
-    log.close()
-    unused.write_bytes(bytes(63) + b"\1")
-    log = CommitLog(directories)
-    with pytest.raises(CommitLogError, match="have the same name and length"):
-        log.read(0, 64)
-
-
-def test_of_two_unused_files_the_one_that_is_written_to_is_read(tmp_path: Path) -> None:
-    """Both were created ahead; the directories do not change when a broker begins to write."""
-    for directory in ("a", "b"):
-        os.utime(make_file(tmp_path / directory, 0, 64, b"").parent, (0, 0))
-    log = CommitLog([tmp_path / "a", tmp_path / "b"])
-    assert log.read(0, 64) == bytes(64)
-    record = (64).to_bytes(4, "big") + bytes(60)
-    with (tmp_path / "b" / log.segments[0].path.name).open("r+b") as file:
-        file.write(record)
-    log.refresh()
-    assert log.read(0, 64) == record
-    log.close()
-
-
-def test_a_log_of_one_file_that_is_still_being_copied_is_followed(tmp_path: Path) -> None:
-    """Its length is not known before the copy is complete, and the directory does not change."""
-    path = make_file(tmp_path, 0, 64, b"a" * 64)
-    os.utime(tmp_path, (0, 0))
-    log = CommitLog([tmp_path])
-    assert log.file_size == 64
-    with path.open("ab") as file:
-        file.write(b"b" * 64)
-    log.refresh()
-    assert (log.file_size, log.read(64, 64)) == (128, b"b" * 64)
-    make_file(tmp_path, 128, 128)
-    log.refresh()
-    assert starts(log) == [0, 128]
-    log.close()
-
-
-def test_a_file_that_is_copied_into_a_log_that_is_followed_ends_it_until_it_is_whole(
-    tmp_path: Path,
-) -> None:
-    """As long as it grows; one that nobody writes any more is an error."""
-    make_file(tmp_path, 0, 64, b"a")
-    log = CommitLog([tmp_path])
-    make_file(tmp_path, 64, 64, b"b")
-    log.refresh()
-    path = make_file(tmp_path, 128, 30, b"c" * 30)
-    log.refresh()
-    assert starts(log) == [0, 64]
-    old = time.time() - ARRIVAL_SECONDS - 1
-    os.utime(path, (old, old))
-    with pytest.raises(CommitLogError, match="30 bytes but"):
-        log.refresh()
-    with path.open("ab") as file:
-        file.write(bytes(34))
-    log.refresh()
-    assert starts(log) == [0, 64, 128]
     log.close()
