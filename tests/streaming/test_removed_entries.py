@@ -112,8 +112,8 @@ def _derived(place: Place) -> dict[str, bytes]:
 
 
 def test_building_again_is_resumed_after_a_kill(place: Place) -> None:
-    """What is built by then is a part of the queues, which is no reason to refuse. Readers are told
-    of no more than that part."""
+    """The next start does not refuse the part of the queues that is built by then, and readers
+    hear of no more than that part."""
     remove_queues(place.output.root)
     middle = place.log.plain.spans[MESSAGES // 2][0]
     config = DispatcherConfig(place.output.store, place.output.root, once=True)
@@ -150,7 +150,7 @@ def lose_batch_queues(root: Path, _rng: random.Random) -> None:
 
 
 def lose_a_last_file(root: Path, rng: random.Random) -> None:
-    """Of a queue that has several."""
+    """Remove the last file of a queue that has several."""
     queues = [path for path in root.glob("consumequeue/*/*") if len(list(path.iterdir())) > 1]
     sorted(rng.choice(sorted(queues)).iterdir())[-1].unlink()
 
