@@ -23,6 +23,7 @@ from store.log import java
 from tests.support.cli import ROOT, reput_json
 from tests.support.golden import log_records, unpack_golden
 from tests.support.pictures import texts_of
+from tests.support.plain_rows import is_internal, plain_row
 from tests.support.queue_units import queue_units
 
 MINUTE_MS = 60_000
@@ -102,12 +103,14 @@ def test_spark_finds_both_sources_by_itself(run: Run) -> None:
 
 
 def test_messages_per_minute(run: Run) -> None:
-    """Counts equal a loop over the plain decoder's records; the pictures are some."""
+    """Counts equal a loop over the plain decoder's records of what consumers see; the pictures are
+    some."""
     for store, table in run.tables.items():
         drawn = {(minute, topic): int(count) for minute, topic, count in table}
         wanted = Counter(
             (record.store_timestamp // MINUTE_MS * MINUTE_MS, java.decode(record.topic))
             for record in log_records(store)
+            if not is_internal(plain_row(record))
         )
         assert drawn == dict(wanted)
         texts = texts_of(Path(f"{store}.svg"))

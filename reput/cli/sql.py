@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from reput.cli import messages, options, render, tables
 from store.config import StoreSettings
 from store.rows.rowform import RowForm
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 ROWS_OF_A_TABLE = 1000
 
@@ -41,21 +39,20 @@ def sql(
 
     dataset = MessageDataset(settings, form, fail_on_data_loss=fail_on_data_loss)
     with answer(dataset, query) as reader:
+        found = (row for batch in reader for row in batch.to_pylist(maps_as_pydicts="lossy"))
         if messages.is_for_people(as_json):
-            _print_tables(reader)
+            _print_tables(reader.schema.names, found)
         else:
-            for batch in reader:
-                for row in batch.to_pylist(maps_as_pydicts="lossy"):
-                    render.print_json(row, default=_plain)
+            for row in found:
+                render.print_json(row, default=_plain)
     options.note_internal(dataset.internal_left_out)
 
 
-def _print_tables(reader: pa.RecordBatchReader) -> None:
+def _print_tables(names: Sequence[str], found: Iterator[dict[str, Any]]) -> None:
     """Print a table at a time: the answer may be larger than memory."""
-    found = (row for batch in reader for row in batch.to_pylist(maps_as_pydicts="lossy"))
     rows, shown = (tuple(row.values()) for row in found), False
     while portion := list(islice(rows, ROWS_OF_A_TABLE)):
-        tables.print_table("", reader.schema.names, portion)
+        tables.print_table("", names, portion)
         shown = True
     if not shown:
         tables.print_line("no rows")

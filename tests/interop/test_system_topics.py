@@ -90,7 +90,7 @@ def topics_of(release: str, directory: Path) -> tuple[set[str], dict[str, bool]]
 
 
 def test_the_list_is_rocketmqs(tmp_path: Path) -> None:
-    """That of the newest release; the other one has the same but for two topics."""
+    """Our list is the newest release's; the other one lacks two of its topics."""
     newest, verdicts = topics_of(NEWEST, tmp_path)
     assert newest == SYSTEM_TOPICS
     assert topics_of(PARITY, tmp_path)[0] == newest - NOT_IN_PARITY

@@ -149,7 +149,7 @@ def test_sql_counts_as_a_loop_does(golden: Callable[[str], Path]) -> None:
 
 
 def test_internal_records_are_left_out_and_counted(golden: Callable[[str], Path]) -> None:
-    """Those that meet the filter are counted: what a scan would give if they were asked for."""
+    """A count has what a scan would give in addition if it were asked for, by its filter."""
     store = golden("mixed")
     settings = read_store_settings(store)
     known = [plain_row(one) for one in log_records(store)]

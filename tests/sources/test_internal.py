@@ -49,7 +49,7 @@ def places(found: Iterable[dict[str, Any]]) -> list[int]:
 
 @pytest.mark.parametrize("name", ["mixed", "broker", "orders-5.5.1"])
 def test_the_log_gives_what_consumers_see(golden: Callable[[str], Path], name: str) -> None:
-    """And the rest with includeInternal; bodies are plain, or as stored with inflateBodies off."""
+    """The rest comes with includeInternal; bodies are plain, or as stored without inflateBodies."""
     store = golden(name)
     records = reference(store)
     whole = [plain_row(record, inflated) for record in records]

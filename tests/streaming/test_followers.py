@@ -414,7 +414,7 @@ def test_a_full_disk_of_a_target_is_no_other_error(
 
 @pytest.mark.parametrize("form", [DEFAULT_FORM, AS_STORED])
 def test_a_target_gets_rows_in_its_form(golden: Golden, tmp_path: Path, form: RowForm) -> None:
-    """What was left out is counted, over runs, and shown by the status."""
+    """Internal records are counted in the follower's state, over runs."""
 
     class Formed(Held):
         def row_form(self) -> RowForm:

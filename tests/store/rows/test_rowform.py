@@ -1,4 +1,4 @@
-"""Which records become rows: the kernel against a plain rule, of made-up logs and RocketMQ's."""
+"""Records that become rows: the kernel against a plain rule, of made-up logs and RocketMQ's."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_internal_records_are_left_out_and_counted(
 
 @pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
 def test_rows_of_rocketmqs_stores(golden: Callable[[str], Path], name: str) -> None:
-    """What consumers see, bodies inflated; everything as stored, if asked for."""
+    """Consumers see these, with plain bodies; everything comes as stored, if asked for."""
     log = read_store_settings(golden(name)).open_log()
     end = LogTail(log).settled()
     for form, inflate in ((DEFAULT_FORM, inflated), (AS_STORED, stored)):
