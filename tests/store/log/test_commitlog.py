@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import CommitLogError, NotReadyError, UsageError
-from store.log.commitlog import ARRIVAL_SECONDS, CommitLog, is_mapped_file_name, offset_to_file_name
+from store.errors import CommitLogError, NotReadyError
+from store.log.commitlog import CommitLog, is_mapped_file_name, offset_to_file_name
 from store.log.record import Record
 from tests.support.processes import open_files
 from tests.support.wire import PlainLog, file_name
