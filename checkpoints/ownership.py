@@ -21,7 +21,8 @@ from store import fsops, jsontext
 from store.datadirectories import check_target
 from store.errors import OwnershipError
 from store.filelocks import lock_directory
-from store.state.brokerlock import BrokerLock, broker_pid
+from store.state.brokerlock import FILE_NAME as BROKER_LOCK
+from store.state.brokerlock import BrokerLock, broker_pid, held_by
 
 LOCK_NAME = "owner.lock"
 OWNER_NAME = "owner.json"
@@ -50,6 +51,16 @@ def unstopped_run(output: Path) -> str | None:
     )
 
 
+def check_is_free(output: Path) -> None:
+    """Raise OwnershipError where another process writes an output, as ``Ownership`` does; nothing
+    is taken."""
+    pid = broker_pid(output)
+    if pid is None:
+        return
+    owned = Ownership(output)
+    raise owned.refusal() if owned.is_owned_by(pid) else held_by(pid, output / BROKER_LOCK)
+
+
 class Ownership:
     """Holds an output for the length of a ``with`` block."""
 
@@ -66,12 +77,12 @@ class Ownership:
         with ExitStack() as held:
             directory = lock_directory(self.directory)
             if directory is None:
-                raise self._refusal()
+                raise self.refusal()
             held.enter_context(directory)
             try:
                 held.enter_context(FileLock(self.directory / LOCK_NAME, timeout=0))
             except Timeout as error:
-                raise self._refusal() from error
+                raise self.refusal() from error
             except OSError as error:
                 raise fsops.output_error(error, "lock", self.directory / LOCK_NAME) from error
             held.enter_context(BrokerLock(self.output))
@@ -82,7 +93,15 @@ class Ownership:
     def __exit__(self, *_error: object) -> None:
         self._held.close()
 
-    def _refusal(self) -> OwnershipError:
+    def is_owned_by(self, pid: int) -> bool:
+        """Return whether the output names a process as its owner."""
+        try:
+            return bool(_owner(self.output)["pid"] == pid)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def refusal(self) -> OwnershipError:
+        """Return the error that names the owner."""
         return OwnershipError(
             f"{self.output} is written by another dispatcher ({_owner_text(self.output)}); "
             "stop it first, or write elsewhere with --output DIR"

@@ -125,6 +125,11 @@ def finish_swap(output: Path) -> list[Path]:
         return finish_owned_swap(output)
 
 
+def has_begun_swap(output: Path) -> bool:
+    """Return whether a start would complete the swap of a rebuild."""
+    return (output / ASIDE_DIRECTORY / JOURNAL_NAME).exists()
+
+
 def finish_owned_swap(output: Path) -> list[Path]:
     """Do the work of ``finish_swap`` for a caller that already owns the output."""
     journal = output / ASIDE_DIRECTORY / JOURNAL_NAME

@@ -20,6 +20,7 @@ from store.config import StoreSettings
 from store.errors import MessageBodyError
 from store.log.commitlog import NO_TIME, CommitLog
 from store.log.record import Record
+from store.queue.consumequeue import PRE_BLANK_SIZE
 from store.queue.view import CqUnit, QueueView
 
 MAX_PULL_MSG_SIZE = 128 << 20
@@ -164,6 +165,10 @@ class _Pull:
                 self.damaged.append(gap[0])
             file_size = view.log.file_size
             self.lost_before = unit.physical_offset + file_size - unit.physical_offset % file_size
+            return
+        if unit.size == PRE_BLANK_SIZE:
+            # it fills a place without a message, of which a broker finds nothing in its log either
+            self._note(GetMessageStatus.MESSAGE_WAS_REMOVING)
             return
         record = view.log.record_at(unit.physical_offset, unit.size)
         if not isinstance(record, Record):

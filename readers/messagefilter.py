@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filters import tags
+from filters import consumers, tags
 from filters.consumers import ConsumerFilter
+from store import configjson
+from store.errors import StoreError
 from store.log import properties
 from store.queue.consumequeueext import ExtUnit
 
@@ -45,6 +48,20 @@ class MessageFilter:
     def of_consumer(cls, consumer: ConsumerFilter) -> MessageFilter:
         """Filter by a registered SQL92 expression; one that RocketMQ cannot use matches all."""
         return cls(selector=consumer.selector, consumer=consumer)
+
+    @classmethod
+    def registered(cls, root: Path, topic: str, group: str) -> MessageFilter | None:
+        """The SQL92 filter that a group has registered with the broker of the store at ``root``;
+        None without one. Raises StoreError where the broker's file cannot be used."""
+        path = root / consumers.CONSUMER_FILTER_FILE
+        try:
+            found = consumers.from_json(configjson.read(path))
+        except consumers.FilterDataError as error:
+            raise StoreError(f"cannot use {path}: {error}") from error
+        if found.problem:
+            raise StoreError(f"cannot use {path}: {found.problem}")
+        consumer = found.find(topic, group)
+        return cls.of_consumer(consumer) if consumer else None
 
     @property
     def names(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from store.errors import MessageBodyError
+from store.errors import MessageBodyError, UsageError
 from store.log import java, properties, record
 from store.log.compression import compression, inflate
 from store.log.innerbatch import inner_messages, inner_sys_flag, is_inner_batch
@@ -146,3 +146,35 @@ def decode_message_id(message_id: str) -> tuple[tuple[str, int], int] | None:
     if len(host) not in (record.HOST_V4_LENGTH, record.HOST_V6_LENGTH):
         return None
     return record.decode_host(memoryview(host)), _MESSAGE_ID.unpack(data[len(host) :])[0]
+
+
+def message_place(offset_message_id: str) -> tuple[tuple[str, int], int]:
+    """Return (store host, physical offset) of the id that a broker assigned to a message.
+
+    Raises UsageError if the text is not such an id.
+    """
+    decoded = decode_message_id(offset_message_id)
+    if decoded is None:
+        raise UsageError(
+            f"{offset_message_id!r} is not an offset message id, which has 32 or 56 "
+            "hexadecimal digits; query an id that a client made by unique key"
+        )
+    return decoded
+
+
+@dataclass(frozen=True, slots=True)
+class QueryMessageResult:
+    """Result of a query by key (``QueryMessageResult``)."""
+
+    messages: list[Message]
+    """Each once, by physical offset."""
+    index_last_update_timestamp: int
+    """When the last message of the index was stored, ms; 0 without an index."""
+    index_last_update_phyoffset: int
+    has_more: bool
+    """Whether the index has further, older entries with the key's hash in the span."""
+
+    def with_key(self, topic: str, key: str, *, is_unique: bool = False) -> list[Message]:
+        """The messages of ``topic`` that have ``key`` among their keys, or as unique key: a
+        client's choice."""
+        return [message for message in self.messages if message.has_key(topic, key, is_unique)]

@@ -10,12 +10,10 @@ client's ``MQAdminImpl``; formats.md §10.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from filters import consumers
 from readers.getmessage import (
     DEFAULT_MAX_MSG_NUMS,
     MAX_PULL_MSG_SIZE,
@@ -27,10 +25,8 @@ from readers.getmessage import (
 )
 from readers.getranges import GetRangesResult, RangeReader
 from readers.messagefilter import MessageFilter
-from readers.messages import DEFAULT_MAX_BODY_BYTES, Message, decode_message_id
-from store import configjson
+from readers.messages import DEFAULT_MAX_BODY_BYTES, Message, QueryMessageResult, message_place
 from store.config import StoreSettings, read_store_settings
-from store.errors import StoreError, UsageError
 from store.index.indexfile import (
     INDEX_DIRECTORY,
     TOPIC_KEY_SEPARATOR,
@@ -69,24 +65,6 @@ _NO_QUEUE = GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
 _NO_RANGES = GetRangesResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class QueryMessageResult:
-    """Result of a query by key (``QueryMessageResult``)."""
-
-    messages: list[Message]
-    """Each once, by physical offset."""
-    index_last_update_timestamp: int
-    """When the last message of the index was stored, ms; 0 without an index."""
-    index_last_update_phyoffset: int
-    has_more: bool
-    """Whether the index has further, older entries with the key's hash in the span."""
-
-    def with_key(self, topic: str, key: str, *, is_unique: bool = False) -> list[Message]:
-        """The messages of ``topic`` that have ``key`` among their keys, or as unique key: a
-        client's choice."""
-        return [message for message in self.messages if message.has_key(topic, key, is_unique)]
-
-
 class MessageStore:
     """One store, or a store's log with another output's indexes; a context manager.
 
@@ -113,10 +91,9 @@ class MessageStore:
         and queries, which otherwise add it to ``losses``.
 
         ``settings`` replace those that ``root`` states and the indexes were built with
-        (``store.state.built``); ``limits`` replace a pull's limits from the settings. Bodies are
-        inflated up to ``max_body_bytes``. Raises UsageError if ``root`` is not a store, if its
-        settings cannot be read, if ``output`` is not an output of this log, or if ``as_of`` lies
-        beyond what is dispatched.
+        (``store.state.built``); ``limits`` replace a pull's. Bodies are inflated up to
+        ``max_body_bytes``. Raises UsageError if ``root`` is not a store, if its settings cannot be
+        read, if ``output`` is not an output of this log, or if ``as_of`` is not dispatched yet.
         """
         self._output = output or root
         settings = settings or settings_of(self._output, read_store_settings(root))
@@ -292,15 +269,7 @@ class MessageStore:
 
         Raises StoreError where the broker's file cannot be used.
         """
-        path = self._settings.root / consumers.CONSUMER_FILTER_FILE
-        try:
-            found = consumers.from_json(configjson.read(path))
-        except consumers.FilterDataError as error:
-            raise StoreError(f"cannot use {path}: {error}") from error
-        if found.problem:
-            raise StoreError(f"cannot use {path}: {found.problem}")
-        consumer = found.find(topic, group)
-        return MessageFilter.of_consumer(consumer) if consumer else None
+        return MessageFilter.registered(self._settings.root, topic, group)
 
     def offset_by_time(
         self,
@@ -524,20 +493,6 @@ class MessageStore:
         if (queue_root(self._output, is_batch=True) / topic).is_dir():
             return True
         return self._queue_types.get(topic.encode()) == BATCH_CQ
-
-
-def message_place(offset_message_id: str) -> tuple[tuple[str, int], int]:
-    """Return (store host, physical offset) of the id that a broker assigned to a message.
-
-    Raises UsageError if the text is not such an id.
-    """
-    decoded = decode_message_id(offset_message_id)
-    if decoded is None:
-        raise UsageError(
-            f"{offset_message_id!r} is not an offset message id, which has 32 or 56 "
-            "hexadecimal digits; query an id that a client made by unique key"
-        )
-    return decoded
 
 
 def _lifetime(watermark: Watermark | None) -> tuple[str, int] | None:

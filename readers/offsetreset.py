@@ -9,6 +9,7 @@ Source of the rules: RocketMQ 5.3.3 ``AdminBrokerProcessor.resetOffsetInner`` an
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,8 @@ from pathlib import Path
 
 from readers.grouplag import CommittedOffsets
 from readers.messagestore import MessageStore
+from store import configjson
+from store.configjson import SUBSCRIPTION_GROUP_FILE
 from store.datadirectories import check_target
 from store.errors import NotFoundError, UsageError
 from store.log.record import RETRY_GROUP_TOPIC_PREFIX
@@ -88,6 +91,19 @@ def _writable(changes: list[OffsetChange], offsets: Offsets) -> list[OffsetChang
                 "the name of a new group has letters, digits, %, |, - and _, up to 255 of them"
             )
     return changes
+
+
+def check_group(root: Path, offsets: Offsets, group: str) -> None:
+    """Raise NotFoundError for a group that has committed nothing and that the store's broker does
+    not know: its name may be mistyped. Raises NotReadyError or StoreError where that cannot be
+    read."""
+    document = configjson.read(root / SUBSCRIPTION_GROUP_FILE)
+    table = document.get("subscriptionGroupTable") if isinstance(document, dict) else None
+    known = {key.group for key in offsets} | {*(table if isinstance(table, dict) else ())}
+    if group not in known:
+        near = difflib.get_close_matches(group, known, n=1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise NotFoundError(f"nobody knows a group {group}{meant}; give --new to make it")
 
 
 def reset_to_time(

@@ -79,5 +79,10 @@ class ServerConfig:
         try:
             context.load_cert_chain(self.tls_cert, self.tls_key)
         except (OSError, ssl.SSLError) as error:
+            if self.tls_key is None and isinstance(error, ssl.SSLError):
+                raise UsageError(
+                    f"{self.tls_cert} holds no certificate with its private key; give the key with "
+                    "--tls-key FILE"
+                ) from error
             raise UsageError(f"cannot use the certificate {self.tls_cert}: {error}") from error
         return context

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from store import configjson
+from store.configjson import SUBSCRIPTION_GROUP_FILE
 from store.errors import StoreError
 from store.filetimes import LookTimer, Watched
 
-SUBSCRIPTION_GROUP_FILE = "config/subscriptionGroup.json"
 _PULL_FORBIDDEN = 1 << 2
 """Bit of a topic that a group must not pull (``PermName.INDEX_PERM_READ``)."""
 

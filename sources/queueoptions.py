@@ -95,6 +95,15 @@ def _group(text: str) -> str:
     return text
 
 
+def _tags(text: str) -> tags.TagFilter:
+    if text.strip().lower().startswith("sql:"):
+        raise ValueError("must be tags, TagA || TagB; filter the rows to select by properties")
+    found = tags.parse(text)
+    if not (found.takes_all or found.tags):
+        raise ValueError("names no tag; give * for all")
+    return found
+
+
 def _physical_offset(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text.strip(), re.ASCII):
         raise ValueError("must be a physical offset of up to 18 digits")
@@ -119,7 +128,7 @@ CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
     Option("topicPattern", None, _pattern, "both",
            "a regular expression that matches whole topic names, in place of `topics`"),
     Option("queueIds", None, _queue_ids, "both", "comma-separated queue ids to read in each topic"),
-    Option("tags", None, tags.parse, "both",
+    Option("tags", None, _tags, "both",
            "a consumer's expression, `TagA || TagB`: no other message is read from the log"),
     Option("group", None, _group, "both",
            "a consumer group, at whose committed offsets the query begins without a checkpoint; "

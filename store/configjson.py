@@ -19,6 +19,8 @@ from pathlib import Path
 from store import jsontext
 from store.errors import NotReadyError, StoreError
 
+SUBSCRIPTION_GROUP_FILE = "config/subscriptionGroup.json"
+"""The broker's consumer groups, below a store's root."""
 BACKUP_SUFFIX = ".bak"
 TRIES = 10
 """Reads of a partial file before its backup is used."""

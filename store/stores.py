@@ -14,24 +14,31 @@ from store.errors import NotReadyError, UsageError
 
 
 def find_roots(pattern: str) -> list[Path]:
-    """Return the paths that match ``--stores``, sorted. Raises NotReadyError where none
-    does."""
+    """Return the stores that match ``--stores``, sorted. What has neither a commitlog nor a
+    ``broker.conf`` is no store yet. Raises NotReadyError where there is none."""
     # Path.glob takes no absolute pattern
-    found = [Path(path) for path in sorted(glob.glob(pattern))]  # noqa: PTH207
-    if not found:
+    matching = [Path(path) for path in sorted(glob.glob(pattern))]  # noqa: PTH207
+    if not matching:
         raise NotReadyError(f"--stores is {pattern!r}, which no directory matches yet")
+    found = [
+        root
+        for root in matching
+        if (root / COMMIT_LOG_DIRECTORY).is_dir() or (root / BROKER_CONF).is_file()
+    ]
+    if not found:
+        raise NotReadyError(
+            f"--stores is {pattern!r}, and nothing that matches has a {COMMIT_LOG_DIRECTORY} or a "
+            f"{BROKER_CONF} yet"
+        )
     return found
 
 
 def find_stores(pattern: str, outputs: Path) -> dict[Path, Path]:
-    """Return root -> output of each store that matches. A directory that has neither a commitlog
-    nor a ``broker.conf`` is no store yet. Raises NotReadyError where there is none, and UsageError
-    for two stores of one name."""
+    """Return root -> output of each store of ``find_roots``. Raises UsageError for two stores of
+    one name."""
     found: dict[Path, Path] = {}
     roots: dict[str, Path] = {}
     for root in find_roots(pattern):
-        if not ((root / COMMIT_LOG_DIRECTORY).is_dir() or (root / BROKER_CONF).is_file()):
-            continue
         other = roots.setdefault(root.name, root)
         if other is not root:
             raise UsageError(
@@ -39,9 +46,4 @@ def find_stores(pattern: str, outputs: Path) -> dict[Path, Path]:
                 "--stores match symbolic links of different names"
             )
         found[root] = outputs / root.name
-    if not found:
-        raise NotReadyError(
-            f"--stores is {pattern!r}, and nothing that matches has a {COMMIT_LOG_DIRECTORY} or a "
-            f"{BROKER_CONF} yet"
-        )
     return found

@@ -15,18 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkpoints import STATE_DIRECTORY
 from checkpoints.agreement import Built, what_differs
 from checkpoints.presence import EndsFile
 from checkpoints.reconcile import Plan
 from checkpoints.watermark import WatermarkFile
 from store import fsops
 from store.config import OnQueueGap, StoreSettings
-from store.errors import CommitLogError, CorruptRecordError, StoreError, UsageError
+from store.errors import CommitLogError, CorruptRecordError, StoreError
 from store.log.commitlog import CommitLog
 from store.log.cursor import BadRange
 from store.log.record import Status
-from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
 from store.queue.queuetype import check_queue_types
 from store.queue.retention import expired_files, remove_files
 from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter, Run
@@ -41,7 +39,6 @@ from store.state.storecheckpoint import (
     lower_logics_physical_offset,
     may_start_record,
 )
-from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import Watermark
 from streaming.config import DispatcherConfig
 from streaming.indexes import Indexes
@@ -56,23 +53,6 @@ RETENTION_SECONDS = 10.0
 _NO_DAMAGE = (Status.SEGMENT_DELETED, Status.BAD_MULTI_DISPATCH)
 
 logger = logging.getLogger("reput")
-
-
-def check_queues_are_ours(output: Path) -> None:
-    """Raises an error where there are queues: for an output that has no watermark and is not
-    adopted."""
-    root = output / CONSUME_QUEUE_DIRECTORY
-    if next(list_queues(root), None) is not None:
-        watermark = output / STATE_DIRECTORY / WATERMARK
-        if watermark.exists():
-            raise StoreError(
-                f"{watermark} is damaged, both slots of it: reput verify --repair compares the "
-                "queues with the log and writes it anew"
-            )
-        raise UsageError(
-            f"{root} holds queues that reput did not build; write elsewhere with --output DIR, "
-            "or pass --adopt to go on with them"
-        )
 
 
 class Committer:

@@ -17,10 +17,11 @@ from store.config import StoreSettings
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
 from store.state.watermark import Watermark, read_watermark
-from streaming.commit import Committer, check_queues_are_ours
+from streaming.commit import Committer
 from streaming.config import DispatcherConfig
 from streaming.estimate import warn_of_little_space
 from streaming.indexes import Indexes
+from streaming.refusals import check_queues_are_ours
 
 if TYPE_CHECKING:
     from streaming.followers import Followers  # imports pyspark, which a start does not need

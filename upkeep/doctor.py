@@ -20,7 +20,6 @@ from checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
 from store.config import OnQueueGap, StoreSettings
 from store.errors import ReputError
 from store.log.cursor import LogTail
-from store.queue.view import list_all_queues
 from store.state.brokerlock import broker_pid
 from store.state.consumeroffset import read_committed
 from store.state.ledger import QUEUE_OFFSET_GAP, QUEUE_OFFSET_SEEN_BEFORE, read_entries
@@ -63,6 +62,10 @@ class Doctor:
 
     def finds(self) -> Iterator[Find]:
         """Yield everything that is wrong, in the order of healing."""
+        if not self._output.is_dir():
+            text = f"there is no {self._output} yet"
+            yield Find("no_queues", text, self._command("run", "--once"))
+            return
         looks: tuple[Callable[[], Iterable[Find]], ...] = (
             self._swap, self._log, self._watermark, self._entries, self._queues,
         )  # fmt: skip
@@ -211,11 +214,7 @@ def examine(settings: StoreSettings, output: Path) -> list[Find]:
 
     A broker's own store has no watermark; there, its queues are compared with the log.
     """
-    finds = list(Doctor(settings, output).finds())
-    if not finds and not any(True for _ in list_all_queues(output)):
-        command = Doctor(settings, output)._command("run", "--once")
-        return [Find("no_queues", f"{output} has no queues", command)]
-    return finds
+    return list(Doctor(settings, output).finds())
 
 
 def _some(places: Iterable[str]) -> str:

@@ -114,6 +114,9 @@ def reset(
     offset: Annotated[
         int | None, options.value("OFFSET", "With `--queue`, the queue offset to move to.", min=0)
     ] = None,
+    new: Annotated[
+        bool, options.flag("Take a group that nobody knows yet, and so make it.", "--new")
+    ] = False,
     apply: Apply = False,
     output: Output = None,
     as_json: options.AsJson = False,
@@ -130,6 +133,8 @@ def reset(
     time_ms = options.optional_time_ms("--to-time", to_time)
 
     def plan(opened: MessageStore, committed: Offsets) -> list[OffsetChange]:
+        if not new:
+            offsetreset.check_group(settings.root, committed, group)
         if time_ms is not None:
             return offsetreset.reset_to_time(opened, committed, group, topic, time_ms)
         if queue is None or offset is None:

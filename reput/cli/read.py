@@ -14,6 +14,7 @@ from reput.cli import completion, messages, moments, options, render, tables
 from reput.cli.messages import DEFAULT_BODIES, Bodies
 from store.config import StoreSettings
 from store.errors import NotFoundError, UsageError
+from store.state.output import command_line
 
 if TYPE_CHECKING:
     from readers.getmessage import GetMessageResult
@@ -85,7 +86,7 @@ def get(
 
 def _message_by_id(opened: MessageStore, message_id: str) -> Message:
     """Raises UsageError for a text that is no such id, NotFoundError where no message has it."""
-    from readers.messagestore import message_place  # noqa: PLC0415
+    from readers.messages import message_place  # noqa: PLC0415
 
     found = opened.message_by_id(message_id)
     if found is not None:
@@ -252,7 +253,7 @@ def query(
     printed = messages.MessageList(body, as_json)
     with _opened(settings, output, as_of, fail_on_data_loss) as opened:
         found = keyed_messages(
-            opened, output or store, topic, wanted, span, most, is_unique=unique_key is not None
+            opened, store, output, topic, wanted, span, most, is_unique=unique_key is not None
         )
         printed.print((message, message.queue_offset) for message in found)
         if not printed.count:
@@ -265,7 +266,8 @@ def query(
 
 def keyed_messages(
     opened: MessageStore,
-    root: Path,
+    store: Path,
+    output: Path | None,
     topic: str,
     key: str,
     span: tuple[int, int] = (0, MAX_TIMESTAMP_MS),
@@ -277,6 +279,7 @@ def keyed_messages(
 
     Without an index every message of the topic is looked at, with a note.
     """
+    root = output or store
     if opened.has_index:
         found = opened.query_index(topic, key, most, *span, is_limited=most is None)
         if found.has_more:
@@ -291,7 +294,7 @@ def keyed_messages(
     count = sum(opened.max_offset(topic, q) - opened.min_offset(topic, q) for q in queues)
     render.print_note(
         f"no index in {root}: looking at {tables.counted(count, 'message')} of topic {topic}; "
-        "reput rebuild --only index builds one"
+        f"{command_line('rebuild', store, output, '--only', 'index')} builds one"
     )
     begin, end = span
     return scan_for_key(opened, topic, key, is_unique=is_unique, begin_ms=begin, end_ms=end)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from checkpoints.ownership import check_is_free
 from reput.cli import options, render, severalstores, tables
 from reput.cli.comparison import comparison_lines, print_differences
 from store.errors import UsageError
 from store.index.indexfile import INDEX_DIRECTORY
+from store.queue.topics import check_topics
 from store.state.built import topic_begins
 from store.state.movedpositions import ADVICE
 from streaming.config import DispatcherConfig
@@ -146,7 +148,10 @@ def _drop_old(roots: Iterable[Path], as_json: bool) -> None:
 
 
 def _rebuild(config: DispatcherConfig, on_executors: bool, choice: Mapping[str, Any]) -> Rebuilt:
-    config.open_store()[1].close()  # a mistake is answered before Java starts
+    # a mistake is answered before Java starts
+    config.open_store()[1].close()
+    check_is_free(config.output)
+    check_topics(choice["topics"] or (), config.store, config.output)
     display = render.ProgressDisplay()
     try:
         with started(config.spark_conf) as jvm, render.stopped_by_signals() as stop:

@@ -24,6 +24,7 @@ from streaming.config import (
 )
 from streaming.jvm import started
 from streaming.measures import Measures, QueueMeasures
+from streaming.refusals import check_output
 
 if TYPE_CHECKING:
     from serving.embedded import EmbeddedServer
@@ -288,6 +289,7 @@ def open_store(config: DispatcherConfig) -> StoreSettings:
     starts. Raises ReputError."""
     settings, log = config.open_store() if config.once else render.when_ready(config.open_store)
     log.close()
+    check_output(config, settings)
     return settings
 
 

@@ -44,7 +44,7 @@ def trace(
 
     place, root = topic or TRACE_TOPIC, output or store
     with MessageStore(settings.root, output=output, settings=settings) as opened:
-        bodies = keyed_messages(opened, root, place, message_id, most=MAX_BODIES)
+        bodies = keyed_messages(opened, store, output, place, message_id, most=MAX_BODIES)
         events = events_of(bodies, message_id)
     if not events:
         raise NotFoundError(f"no event of message {message_id} in topic {place} of {root}")

@@ -16,6 +16,9 @@ from store.index.indexfile import INDEX_DIRECTORY, INDEX_ENTRY_DTYPE
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
 from store.state.built import settings_of
+from store.state.output import command_line
+from store.state.watermark import FILE_NAME as WATERMARK
+from store.state.watermark import STATE_DIRECTORY
 from upkeep.verify.difference import Damage, Difference
 
 if TYPE_CHECKING:
@@ -80,7 +83,7 @@ def verify(
     if as_json:
         render.print_json(_json_fields(found, repair))
     else:
-        _print(found, settings, repair)
+        _print(found, settings, roots[root], repair)
     if found.differences and not repair:
         raise typer.Exit(1)
 
@@ -130,7 +133,7 @@ def _json_fields(found: Verification, repair: bool) -> dict[str, Any]:
     return {**asdict(found), "repaired": repair}
 
 
-def _print(found: Verification, settings: StoreSettings, repair: bool) -> None:
+def _print(found: Verification, settings: StoreSettings, output: Path, repair: bool) -> None:
     differing = len(found.differences)
     for one in found.differences[:SHOWN_DIFFERENCES]:
         sides = {"log says": _fields(one, one.expected), "found": _fields(one, one.found)}
@@ -148,13 +151,19 @@ def _print(found: Verification, settings: StoreSettings, repair: bool) -> None:
             "checksums, and this part of the log was not read"
         )
     if differing:
-        tables.print_line(REPAIRED if repair else _advice(settings))
+        tables.print_line(REPAIRED if repair else _advice(settings, output))
 
 
-def _advice(settings: StoreSettings) -> str:
+def _advice(settings: StoreSettings, output: Path) -> str:
     if settings.property_file is None:
         return f"{NO_PROPERTY_FILE}, were assumed; if the broker has others, give --broker-conf"
-    return "to repair: reput verify --repair cuts what differs, then reput run writes it again"
+    place = settings.root, output
+    if not (output / STATE_DIRECTORY / WATERMARK).exists():
+        return f"to repair: {command_line('rebuild', *place)} builds them anew"
+    return (
+        f"to repair: {command_line('verify', *place, '--repair')} cuts what differs, then "
+        f"{command_line('run', *place, '--once')} writes it again"
+    )
 
 
 def _place(found: Difference) -> str:

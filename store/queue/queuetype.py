@@ -11,7 +11,6 @@ dispatched here. Source: RocketMQ 5.3.3 ``QueueTypeUtils``, ``TopicAttributes``,
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from store.log.commitlog import is_mapped_file_name
 from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
 from store.state.ledger import escaped
+from store.state.output import command_line
 
 TOPICS_FILE = Path("config") / "topics.json"
 QUEUE_TYPE = "queue.type"
@@ -101,14 +101,11 @@ def check_queue_types(root: Path, output: Path, topics: frozenset[bytes]) -> Non
     if wrong:
         topic, kind, directory, found = wrong[0]
         name = escaped(topic.encode("utf-8", "surrogateescape"))
-        command = ["reput", "rebuild", str(root)]
-        if output.resolve() != root.resolve():
-            command += ["--output", str(output)]
-        for other, *_ in wrong:
-            command += ["--topic", other]
+        chosen = [word for other, *_ in wrong for word in ("--topic", other)]
+        command = command_line("rebuild", root, output, *chosen)
         raise StoreError(
             f"topic {name} has {QUEUE_TYPE}={kind} ({root / TOPICS_FILE}), but {directory} holds "
-            f"its queues as {found}; rebuild them: {shlex.join(command)}"
+            f"its queues as {found}; rebuild them: {command}"
         )
 
 

@@ -35,6 +35,15 @@ def broker_pid(root: Path) -> int | None:
     return None if answer[0] == fcntl.F_UNLCK else int(answer[4])
 
 
+def held_by(pid: int | None, path: Path) -> OwnershipError:
+    """The error about a store's lock that another process holds."""
+    holder = f"process {pid}" if pid else "another process"
+    return OwnershipError(
+        f"{path} is held by {holder}: a broker (or another writer) runs on this store; stop it, or "
+        "write elsewhere with --output DIR"
+    )
+
+
 class BrokerLock:
     """Holds a store's lock while in a ``with`` block; one per process and store."""
 
@@ -57,11 +66,7 @@ class BrokerLock:
                 raise
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise fsops.output_error(error, "lock", self._path) from error
-            holder = f"process {pid}" if pid else "another process"
-            raise OwnershipError(
-                f"{self._path} is held by {holder}: a broker (or another writer) runs on this "
-                "store; stop it, or write elsewhere with --output DIR"
-            ) from error
+            raise held_by(pid, self._path) from error
         self._fd = fd
         return self
 

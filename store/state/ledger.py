@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from store import fsops, jsontext
@@ -31,6 +32,10 @@ _KINDS = {
     "queue_id": int | None,
 }  # fmt: skip
 """The kinds of an entry's fields; a damaged digit may make a text of a number."""
+
+
+_MAX_NAME = 255
+_ESCAPED_LETTER = re.compile(r"\\u([0-9a-f]{4})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +63,13 @@ class LedgerEntry:
 
 
 def escaped(topic: bytes) -> str:
-    """Printable form of a name from the log: ASCII with escapes, up to 80 characters."""
-    text = topic.decode("utf-8", "backslashreplace").encode("unicode_escape").decode()
-    return text if len(text) <= 80 else text[:77] + "..."
+    """A name from the log as other outputs have it, with escapes for what is not printable or not
+    UTF-8; longer ones than any topic with a queue are cut."""
+    text = "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode()
+        for char in topic.decode("utf-8", "backslashreplace")
+    )
+    return text if len(text) <= _MAX_NAME else text[: _MAX_NAME - 3] + "..."
 
 
 def damaged_record(physical_offset: int, topic: str) -> LedgerEntry:
@@ -233,8 +242,17 @@ def read_entry(line: bytes) -> LedgerEntry | None:
         entry = LedgerEntry(**jsontext.parse(line))
     except (ValueError, TypeError):
         return None
-    fits = all(isinstance(getattr(entry, name), kind) for name, kind in _KINDS.items())
-    return entry if fits else None
+    if not all(isinstance(getattr(entry, name), kind) for name, kind in _KINDS.items()):
+        return None
+    if entry.topic is not None and _ESCAPED_LETTER.search(entry.topic):
+        # older ledgers have escapes for all that is not ASCII
+        return replace(entry, topic=_ESCAPED_LETTER.sub(_printable, entry.topic))
+    return entry
+
+
+def _printable(found: re.Match[str]) -> str:
+    char = chr(int(found[1], 16))
+    return char if char.isprintable() else found[0]
 
 
 def _key(line: bytes) -> _Key | None:

@@ -17,6 +17,7 @@ from store.state.brokerlock import BrokerLock
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, Call, reput
 from tests.support.derived_output import DerivedOutput
+from tests.support.processes import holder
 
 
 def assert_one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
@@ -87,6 +88,40 @@ def test_a_store_is_looked_at_before_java_starts(
         assert_one_line(done, 1, "java ended with 3")
         assert noted.exists()
         noted.unlink()
+
+
+def test_an_output_is_looked_at_before_java_starts(
+    golden: Callable[[str], Path], ram_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    """A refusal that files alone decide: contradicted settings, another's queues, another writer,
+    a topic that is not there."""
+
+    def never(*_: object) -> None:
+        raise AssertionError("Java would be started")
+
+    for name in ("run", "rebuild"):
+        monkeypatch.setattr(f"reput.cli.{name}.started", never)
+    store, output = golden("plain"), DerivedOutput.build("plain", ram_path)
+    place = (output.store, "--output", output.root)
+    with pytest.raises(AssertionError, match="Java would"):
+        call("run", *place, "--once")
+    assert_one_line(call("run", store, "--once"), 2, "did not build", "--adopt")
+    done = call("run", *place, "--once", "--on-queue-gap", "blank")
+    assert_one_line(done, 2, "onQueueGap=rocketmq", "--on-queue-gap says blank")
+    done = call("rebuild", *place, "--topic", "Topic_7777")
+    assert_one_line(done, 2, "no topic Topic_7777")
+
+    def owned() -> Ownership:
+        return Ownership(output.root).__enter__()
+
+    def locked() -> BrokerLock:
+        (output.root / "reput" / "owner.json").unlink()
+        return BrokerLock(output.root).__enter__()
+
+    for take, words in ((owned, "another dispatcher (process "), (locked, "is held by process ")):
+        with holder(take) as pid:
+            for command in (("run", *place, "--once"), ("rebuild", *place)):
+                assert_one_line(call(*command), 1, words, str(pid))
 
 
 def test_queues_of_another_size(golden: Callable[[str], Path], tmp_path: Path, call: Call) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.interop.clients import serving
 from tests.readers.stores import SmallStore
+from tests.support.certificates import make_certificate
 from tests.support.cli import Call
 from tests.support.remoting import Client
 
@@ -47,6 +48,7 @@ def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
     another process may give back is none."""
     linked = tmp_path / "linked"
     linked.symlink_to(store)
+    alone, _ = make_certificate(tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "store").symlink_to(store)
     shutil.copytree(store, tmp_path / "named")
@@ -60,6 +62,7 @@ def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
             ([store, "--listen", used], f"cannot listen at {used}"),
             ([store, "--tls-required"], "need --tls-cert FILE"),
             ([store, "--tls-cert", tmp_path / "none"], "cannot use the certificate"),
+            ([store, "--tls-cert", alone], f"{alone} holds no certificate with its private key"),
             ([store, "--positions", "elsewhere"], "elsewhere"),
             ([tmp_path / "named" / "broker.conf"], "is not a directory"),
             ([], "give either STORE, which may be repeated, or --stores GLOB"),

@@ -274,6 +274,23 @@ def test_blank_units_are_no_messages(tmp_path: Path, reader: type[MessageStore])
         assert store.earliest_time() == 1000
 
 
+def test_blank_units_between_messages_are_passed(
+    tmp_path: Path, reader: type[MessageStore]
+) -> None:
+    """They fill places without a message, and are no damage that is reported."""
+    small = SmallStore(tmp_path)
+    for _ in range(3):
+        small.append()
+    small.units[0] += [PRE_BLANK] * 2
+    small.append()
+    with reader(small.write()) as store:
+        # a unit of that size fills the batch, as it does for a broker
+        assert pull(store, 0).next_begin_offset == 3
+        pulled = pull(store, 3)
+        assert len(pulled.messages) == 1
+        assert (pulled.damaged, pulled.next_begin_offset) == ((), 6)
+
+
 def test_a_pull_has_the_limits_of_the_store(tmp_path: Path, reader: type[MessageStore]) -> None:
     """They are those of broker.conf, by a message's distance from the log's end; limits of the call
     count first."""

@@ -66,6 +66,8 @@ def zeros(store: Path) -> Offsets:
         ({"topicPattern": "("}, "option topicPattern is '\\('; it must be a regular expression"),
         ({"queueIds": "0,x"}, "must be queue ids, separated by commas"),
         ({"tags": "||"}, "option tags is '||'"),
+        ({"tags": "sql:a > 1"}, "must be tags, TagA || TagB; filter the rows"),
+        ({"tags": " || "}, "names no tag"),
         ({"startingOffsets": "12"}, "must be earliest or latest, or JSON like"),
         ({"startingOffsets": '{"T": 3}'}, "must be JSON like"),
         ({"startingOffsets": '{"T": {"0": -3}}'}, "must hold whole numbers from -2 on, not -3"),
@@ -488,8 +490,7 @@ def test_nothing_is_changed(golden: Callable[[str], Path]) -> None:
 
 def test_pinned_start_does_not_move(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """Spark asks again when it repeats batch 0; ``latest`` must then be what it was."""
-    store = golden("plain")
-    pin = {"initialOffsetPath": tmp_path / "start"}
+    store, pin = golden("plain"), {"initialOffsetPath": tmp_path / "start"}
     first = stream_reader(store, **pin).initialOffset()
     shutil.rmtree(store / "consumequeue" / "Topic_2")
     assert stream_reader(store, failOnDataLoss="false").initialOffset() != first

@@ -22,10 +22,11 @@ from store.log.cursor import LogTail
 from store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCounts
 from store.state.built import settings_of
 from store.state.watermark import Watermark, read_watermark
-from streaming.commit import Committer, check_queues_are_ours
+from streaming.commit import Committer
 from streaming.config import DispatcherConfig
 from streaming.followers import Followers
 from streaming.indexes import Indexes
+from streaming.refusals import check_queues_are_ours
 from tests.support.golden import tree
 from tests.support.wire import UNIT, PlainLog, file_name
 

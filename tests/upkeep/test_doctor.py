@@ -7,16 +7,22 @@ import json
 import shlex
 import shutil
 import struct
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
+from store.errors import StoreError
+from streaming.config import DispatcherConfig
 from tests.cli.test_errors import assert_one_line
-from tests.streaming.test_begin_again import Site
+from tests.streaming.test_begin_again import Site, sparkless
 from tests.support.cli import Call
+from tests.support.faults import Faults
 from tests.support.golden import tree
+from upkeep.rebuild import rebuild
 
 MOST_COMMANDS = 4
 pytestmark = pytest.mark.usefixtures("spark")
@@ -52,7 +58,7 @@ def run_killed(site: Site) -> None:
 def log_cut(site: Site) -> None:
     """The broker has lost five messages, and has written others."""
     site.plain.cut(site.plain.spans[-6][1])
-    site.put("Other", range(20, 32))
+    site.put("Orders", range(25, 37))
     site.write()
 
 
@@ -67,10 +73,14 @@ def watermark_damaged(site: Site) -> None:
 
 
 def rebuild_killed(site: Site) -> None:
-    """Before its first part was swapped."""
-    aside = site.output.root / ASIDE_DIRECTORY
-    aside.mkdir()
-    (aside / JOURNAL_NAME).write_text(json.dumps({"version": 1, "steps": []}))
+    """Before its first part was in place: the exchange of names failed."""
+    config = DispatcherConfig(site.output.store, site.output.root)
+    with Faults(site.output.root, 0, "EIO") as calls:
+        rebuild(config, threading.Event(), build=sparkless)
+    (number, *_) = [n for n, (name, _) in enumerate(calls.made, 1) if name == "renameat2"]
+    with Faults(site.output.root, number, "EIO"), suppress(StoreError):
+        rebuild(config, threading.Event(), build=sparkless)
+    assert (site.output.root / ASIDE_DIRECTORY / JOURNAL_NAME).exists()
 
 
 def index_gone(site: Site) -> None:

@@ -37,7 +37,7 @@ from store.runs.scan import PackedChunk, runs_of, scan
 from store.state.built import record_build
 from store.state.ends import drop_ends
 from store.state.ledger import LedgerEntry
-from store.state.output import check_is_output, fingerprint
+from store.state.output import check_is_output, command_line, fingerprint
 from store.state.recognition import tags_begin
 from store.state.storecheckpoint import (
     StoreCheckpoint,
@@ -117,9 +117,8 @@ def verify(
             is_ours = watermark_of(log, LogTail(log).settled(), built) is not None
             if not is_ours and not watermark_differences(output / STATE_DIRECTORY):
                 raise UsageError(
-                    f"{output} has no watermark: reput did not build its queues; take them over "
-                    "with reput run --adopt, then repair, or build them with reput run where there "
-                    "are none"
+                    f"{output} has no watermark: reput did not build its queues; build them anew: "
+                    f"{command_line('rebuild', settings.root, output)}"
                 )
             held.enter_context(Ownership(output))
         tail = LogTail(log)
@@ -340,10 +339,15 @@ class _Pass:
         is_damage = bad.status is not Status.BAD_MULTI_DISPATCH
         if is_new and is_damage and not self._ledger.is_damaged:
             # a message that had a unit may have been in it: all later units would seem misplaced
+            lost = ""
+            if self._watermark is not None:
+                again = command_line(
+                    "run", self._settings.root, self._output, "--replay-from", "earliest", "--once"
+                )
+                lost = f" (if instead {self._ledger.path} was lost, list it again: {again})"
             raise CommitLogError(
                 f"the log at [{bad.start}, {bad.end}) is damaged ({reason}) and was sound "
-                "when it was dispatched: restore it from a copy, then verify again (if instead "
-                f"{self._ledger.path} was lost, reput run --replay-from earliest lists it again)"
+                f"when it was dispatched: restore it from a copy, then verify again{lost}"
             )
 
     def _compare_store_checkpoint(self) -> None:

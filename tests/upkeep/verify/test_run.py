@@ -152,7 +152,7 @@ def test_rocketmqs_own_queues_are_what_the_log_says(golden: Golden, name: str) -
     assert found.units == simple_units + batch_units > 400
     headers = [path.read_bytes()[:40] for path in (store / "index").glob("*")]
     assert found.index_entries == sum(int.from_bytes(header[36:], "big") - 1 for header in headers)
-    with pytest.raises(UsageError, match="--adopt"):
+    with pytest.raises(UsageError, match="build them anew: reput rebuild "):
         verify(settings, store, repair=True)
     assert tree(store) == before
 

@@ -1,0 +1,52 @@
+"""The refusals of a start that files alone decide.
+
+A command asks before it starts Java, which takes seconds; the start itself asks again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from checkpoints import STATE_DIRECTORY
+from checkpoints.ownership import check_is_free
+from checkpoints.swap import has_begun_swap
+from store.config import StoreSettings
+from store.errors import StoreError, UsageError
+from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
+from store.queue.queuetype import find_batch_topics
+from store.state.built import settings_of
+from store.state.watermark import FILE_NAME as WATERMARK
+from store.state.watermark import read_watermark
+from streaming.config import DispatcherConfig
+
+
+def check_output(config: DispatcherConfig, given: StoreSettings) -> None:
+    """Raise what a start would raise for an output; ``given`` are the store's settings.
+
+    Nothing is changed. Raises ReputError: for another writer, settings that contradict the output,
+    queues that are not ours, and topics with queues of the other kind.
+    """
+    check_is_free(config.output)
+    if has_begun_swap(config.output):
+        return  # the start completes it first
+    settings_of(config.output, given, config.flags)
+    if not config.adopt and read_watermark(config.state_directory) is None:
+        check_queues_are_ours(config.output)
+    find_batch_topics(given.root, config.output)
+
+
+def check_queues_are_ours(output: Path) -> None:
+    """Raises an error where there are queues: for an output that has no watermark and is not
+    adopted."""
+    root = output / CONSUME_QUEUE_DIRECTORY
+    if next(list_queues(root), None) is not None:
+        watermark = output / STATE_DIRECTORY / WATERMARK
+        if watermark.exists():
+            raise StoreError(
+                f"{watermark} is damaged, both slots of it: reput verify --repair compares the "
+                "queues with the log and writes it anew"
+            )
+        raise UsageError(
+            f"{root} holds queues that reput did not build; write elsewhere with --output DIR, "
+            "or pass --adopt to go on with them"
+        )
