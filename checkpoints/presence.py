@@ -11,7 +11,6 @@ retention removes what belongs to them (decision 0019). The search reads one uni
 from __future__ import annotations
 
 import os
-import shlex
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +51,7 @@ from store.runs.dispatch import IndexWriter
 from store.runs.scan import PackedChunk, runs_of, scan
 from store.state.ends import Ends, EntryEnd, EntryName, drop_ends, read_ends, write_ends
 from store.state.ledger import QUEUE_OFFSET_GAP, escaped, read_entries
+from store.state.output import command_line
 from store.state.watermark import Watermark
 
 _UNIT = struct.Struct(">qiq")
@@ -76,14 +76,12 @@ class Loss:
 
     def command(self, settings: StoreSettings, verb: str = "rebuild") -> str:
         """The command that builds them again."""
-        words = ["reput", verb, str(settings.root)]
-        if self.output.resolve() != settings.root.resolve():
-            words += ["--output", str(self.output)]
+        words: tuple[str, ...] = ()
         if verb == "run":
-            words += ["--once"]
+            words = ("--once",)
         elif all(name.kind == INDEX_DIRECTORY for name in self.names):
-            words += ["--only", INDEX_DIRECTORY]
-        return shlex.join(words)
+            words = ("--only", INDEX_DIRECTORY)
+        return command_line(verb, settings.root, self.output, *words)
 
     def error(self, settings: StoreSettings) -> StoreError:
         """The refusal to go on, with the command that builds them again."""

@@ -7,7 +7,6 @@ as to read the log.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from store.state.brokerlock import broker_pid
 from store.state.consumeroffset import read_committed
 from store.state.ledger import QUEUE_OFFSET_GAP, QUEUE_OFFSET_SEEN_BEFORE, read_entries
 from store.state.movedpositions import moved_queues
+from store.state.output import command_line
 from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import read_watermark
 from upkeep.status import OutputStatus, read_status
@@ -81,11 +81,7 @@ class Doctor:
                 return
 
     def _command(self, verb: str, *options: object) -> str:
-        words = ["reput", *verb.split(), str(self._settings.root)]
-        words += map(str, options)
-        if self._output.resolve() != self._settings.root.resolve():
-            words += ["--output", str(self._output)]
-        return shlex.join(words)
+        return command_line(verb, self._settings.root, self._output, *map(str, options))
 
     def _swap(self) -> Iterator[Find]:
         aside = self._output / ASIDE_DIRECTORY

@@ -20,7 +20,6 @@ compares all messages. Where messages without units are found, all queues are as
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +38,7 @@ from store.queue.view import (
     queue_root,
 )
 from store.state.brokerlock import broker_pid
+from store.state.output import command_line
 
 LOOKED_AT = 256 << 10
 """Bytes of the log before the queues' reach that are compared: some hundredths of a second."""
@@ -102,14 +102,10 @@ class Coverage:
 
     def command(self, store: Path, output: Path) -> str:
         """The command that brings what is in no queue into one."""
-        words = ["reput", "run", str(store)]
         if self.has_watermark and self.missing.bytes:
-            words[1] = "rebuild"
-        if output.resolve() != store.resolve():
-            words += ["--output", str(output)]
-        if words[1] == "run":
-            words += ["--adopt"] * (self.has_units and not self.has_watermark) + ["--once"]
-        return shlex.join(words)
+            return command_line("rebuild", store, output)
+        adopt = ("--adopt",) if self.has_units and not self.has_watermark else ()
+        return command_line("run", store, output, *adopt, "--once")
 
     def line(self, store: Path, output: Path) -> str | None:
         """A line for people about what is in no queue, and what to do; None without any."""

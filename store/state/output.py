@@ -35,7 +35,7 @@ def command_line(name: str, store: Path, output: Path | None, *words: str) -> st
     """The line of a shell that calls a command on an output, for advice that is followed as it
     is."""
     place = () if output is None or output.resolve() == store.resolve() else ("--output", output)
-    return shlex.join(["reput", name, str(store), *map(str, place), *words])
+    return shlex.join(["reput", *name.split(), str(store), *map(str, place), *words])
 
 
 def is_same_log(log: CommitLog, watermark: Watermark) -> bool:
