@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sinks.delta import DeltaTarget
+from store.rows.rowform import AS_STORED
 from store.state.watermark import read_watermark
 from tests.interop.rocketmq import Broker, boot, drain, send
 from tests.streaming.test_golden import dispatch
@@ -87,7 +88,7 @@ def test_a_broker_that_lost_the_end_of_its_log(tmp_path: Path, seed: int) -> Non
     rng = random.Random(seed)
     store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
     store.mkdir()
-    follow = (DeltaTarget(str(table), interval_seconds=0.0),)
+    follow = (DeltaTarget(str(table), interval_seconds=0.0, form=AS_STORED),)
     broker = Broker(store, TOPICS, SETTINGS).start()
     for topic in TOPICS:
         send_all(broker, topic, MESSAGES, rng.randrange(1000))

@@ -22,6 +22,7 @@ from sinks.delta import DeltaTarget
 from store import fsops
 from store.config import read_store_settings
 from store.errors import CommitLogError, OutputError, StoreError, SyncError, UsageError
+from store.rows.rowform import AS_STORED
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from streaming.dispatcher import run_dispatcher
@@ -53,7 +54,9 @@ class Place:
 
     def dispatch(self, *, table: bool = False, retention: bool = False) -> str:
         """One run; what it noted."""
-        target = (DeltaTarget(str(self.table), interval_seconds=0.0),) if table else ()
+        target = (
+            (DeltaTarget(str(self.table), interval_seconds=0.0, form=AS_STORED),) if table else ()
+        )
         return "; ".join(self.output.start(followers=target, retention=retention))
 
     def check(self, case: object = None) -> None:
