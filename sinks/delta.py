@@ -38,7 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.jsonbody import JsonColumns
-from sinks.localtable import COMMIT_MARK, LocalTable
+from sinks.localtable import COMMIT_MARK, TRANSACTIONS_MARK, LocalTable
 from store.config import StoreSettings
 from store.errors import StoreError, UsageError
 from store.rows.rowform import DEFAULT_FORM, RowForm
@@ -252,7 +252,8 @@ class DeltaFollower:
                 for name, number in zip(_FORM, numbers, strict=True)
             ]
         return CommitProperties(
-            custom_metadata={COMMIT_MARK: str(end)}, app_transactions=transactions
+            custom_metadata={COMMIT_MARK: str(end), TRANSACTIONS_MARK: str(len(transactions))},
+            app_transactions=transactions,
         )
 
     def _with_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -23,6 +23,8 @@ from store.errors import StoreError, SyncError
 
 COMMIT_MARK = "reputPosition"
 """In commitInfo, marks a commit that includes a transaction with the position."""
+TRANSACTIONS_MARK = "reputTransactions"
+"""In commitInfo, says how many transactions such a commit includes."""
 _COMMITS = "_delta_log/" + "[0-9]" * 20 + ".json"
 
 
@@ -80,8 +82,10 @@ class LocalTable:
         for action in actions:
             if "add" in action:
                 self._check_file(commit, action["add"])
-        is_ours = any(COMMIT_MARK in action.get("commitInfo", ()) for action in actions)
-        if is_ours and not any("txn" in action for action in actions):
+        # the transactions are the last lines; earlier versions wrote one and did not count it
+        infos = (action.get("commitInfo", {}) for action in actions)
+        wanted = sum(int(one.get(TRANSACTIONS_MARK, 1)) for one in infos if COMMIT_MARK in one)
+        if sum("txn" in action for action in actions) < wanted:
             raise _torn(commit, "its end is missing")
 
     def _check_file(self, commit: Path, added: dict[str, Any]) -> None:

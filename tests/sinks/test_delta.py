@@ -171,6 +171,8 @@ def forget_form(table: Path, application: str) -> None:
         if not action.get("txn", {}).get("appId", "").startswith(f"{application}:")
     ]
     assert len(actions) - len(kept) == 2
+    for action in kept:
+        action.get("commitInfo", {}).pop("reputTransactions", None)
     path.write_text("".join(json.dumps(action) + "\n" for action in kept), "utf-8")
 
 

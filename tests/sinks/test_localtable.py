@@ -88,7 +88,8 @@ def with_an_empty_file(table: Path) -> None:
     "damage",
     [
         cut_at(0.1), cut_at(0.5), cut_at(0.999), cut_after_lines(1), cut_after_lines(2),
-        cut_after_lines(-1), zeroed, without_a_file, with_an_empty_file, with_a_cut_file,
+        cut_after_lines(-1), cut_after_lines(-2), zeroed, without_a_file, with_an_empty_file,
+        with_a_cut_file,
     ],
 )  # fmt: skip
 def test_torn_version_is_named_and_its_rows_come_again(
