@@ -61,7 +61,7 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         *,
         durable_end: int | None,
         count_units: Callable[[QueueKey, int, int], int | None],
-        log_min_offset: Callable[[], int] = lambda: 0,
+        is_gone: Callable[[int], bool] = lambda _: False,
         topic_begins: Mapping[str, int] | None = None,
         open_files: Callable[[Path, int], BatchConsumeQueueFiles] = BatchConsumeQueueFiles,
     ) -> None:
@@ -70,13 +70,13 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         ``file_size`` is the bytes of a queue file, a multiple of the unit size (else UsageError,
         once there is a queue). ``durable_end`` is the watermark; units of messages past it are
         rewritten, and None trusts every unit. ``count_units`` returns how many units of a queue
-        the record at (physical offset, size) has (``store.queue.cut``). ``log_min_offset``
-        returns where the log begins now. ``topic_begins`` maps a topic to the physical offset
-        before which its messages get no units. ``open_files`` opens a queue's directory;
-        ``upkeep.verify`` passes one that compares instead of writing.
+        the record at (physical offset, size) has (``store.queue.cut``). ``is_gone`` tells
+        whether the log has lost all bytes before an offset. ``topic_begins`` maps a topic to the
+        physical offset before which its messages get no units. ``open_files`` opens a queue's
+        directory; ``upkeep.verify`` passes one that compares instead of writing.
         """
         super().__init__(output, BATCH_CONSUME_QUEUE_DIRECTORY, ledger, topic_begins)
-        self._log_min_offset = log_min_offset
+        self._is_gone = is_gone
         self._file_size = file_size
         self._durable_end = durable_end
         self._count_units = count_units
@@ -134,21 +134,23 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         return EntryEnd(queue.end, queue.max_msg_phy_offset + queue.last_size)
 
     def _append(self, queue: _Queue, units: NDArray[np.void]) -> None:
-        if not len(units):
-            return
-        if self._begins_again(queue, int(units["msg_base_offset"][0])):
-            queue.files.remove_all()
-            queue.end, queue.max_msg_phy_offset = 0, -1
-        data = units.view(np.uint8).data
-        self._unsynced.add(queue.files.write(queue.end, data, self._output))
-        queue.end += len(data)
-        queue.max_msg_phy_offset = int(units["offset"][-1])
-        queue.last_size = int(units["size"][-1])
+        ends = units["msg_base_offset"] + units["batch_size"]
+        steps_back = np.flatnonzero(units["msg_base_offset"][1:] < ends[:-1]) + 1
+        for part in np.split(units, steps_back) if len(units) else ():
+            if self._begins_again(queue, int(part["msg_base_offset"][0])):
+                self.sync()
+                queue.files.remove_all()
+                queue.end, queue.max_msg_phy_offset = 0, -1
+            data = part.view(np.uint8).data
+            self._unsynced.add(queue.files.write(queue.end, data, self._output))
+            queue.end += len(data)
+            queue.max_msg_phy_offset = int(part["offset"][-1])
+            queue.last_size = int(part["size"][-1])
 
     def _begins_again(self, queue: _Queue, base_offset: int) -> bool:
         """Whether the log has lost every message of a queue, and its offsets begin again: a broker
         has removed it (``ConsumeQueueStore.cleanExpired``)."""
-        if not 0 <= queue.max_msg_phy_offset < self._log_min_offset():
+        if queue.max_msg_phy_offset < 0 or not self._is_gone(queue.max_msg_phy_offset + 1):
             return False
         last = queue.files.read(queue.end // queue.files.unit_size - 1, 1)[0]
         return base_offset < int(last["msg_base_offset"]) + int(last["batch_size"])

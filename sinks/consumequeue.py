@@ -102,7 +102,7 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         count_units: Callable[[QueueKey, int, int], int | None],
         on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
         ext_file_size: int | None = None,
-        log_min_offset: Callable[[], int] = lambda: 0,
+        is_gone: Callable[[int], bool] = lambda _: False,
         topic_begins: Mapping[str, int] | None = None,
         open_files: Callable[[Path, int], ConsumeQueueFiles] = open_whole_queue,
         open_ext: OpenExt = open_ext,
@@ -114,10 +114,10 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         ``queue_offset_at`` reads the offset in a queue of the record at (physical offset, size).
         ``count_units`` returns how many units of a queue that record has (``store.queue.cut``).
         ``ext_file_size`` is the bytes of an ext file; with None no ext is built, otherwise runs
-        need details. ``log_min_offset`` returns where the log begins now. ``topic_begins`` maps a
-        topic to the physical offset before which its messages get no units. ``open_files`` opens a
-        queue's directory and ``open_ext`` its ext, raising QueueFileError; ``upkeep.verify`` passes
-        ones that compare instead of writing.
+        need details. ``is_gone`` tells whether the log has lost all bytes before an offset.
+        ``topic_begins`` maps a topic to the physical offset before which its messages get no units.
+        ``open_files`` opens a queue's directory and ``open_ext`` its ext, raising QueueFileError;
+        ``upkeep.verify`` passes ones that compare instead of writing.
         """
         super().__init__(output, CONSUME_QUEUE_DIRECTORY, ledger, topic_begins)
         self._file_size = file_size
@@ -126,7 +126,7 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         self._count_units = count_units
         self._on_queue_gap = on_queue_gap
         self._ext_file_size = ext_file_size
-        self._log_min_offset = log_min_offset
+        self._is_gone = is_gone
         self._open_files = open_files
         self._open_ext = open_ext
         self._progress = _Progress(-1, -1)
@@ -189,9 +189,8 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
 
         Cases, in RocketMQ's order: an empty queue starts at the first queue offset; offset 0 is
         appended unchecked; a message whose position is taken is dropped; a jump leaves a gap. Where
-        the log has lost every message of the queue, a position that is taken begins it anew: a
-        broker has removed such a queue (``ConsumeQueueStore.cleanExpired``), and its offsets begin
-        again.
+        the log has lost every message of the queue, one that does not go on at its end begins it
+        anew: a broker has removed such a queue (``ConsumeQueueStore.cleanExpired``).
         """
         while first < last:
             queue_offset = _queue_offset(run, first)
@@ -201,7 +200,8 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
                 continue
             expected = queue_offset * CQ_STORE_UNIT_SIZE
             blanks, stop, is_gap = 0, last, False
-            if expected < queue.end and 0 <= queue.max_physic_offset <= self._log_min_offset():
+            last_end = queue.max_physic_offset
+            if last_end >= 0 and expected != queue.end and self._is_gone(last_end):
                 self._begin_anew(queue, queue_offset)
             if queue.max_physic_offset < 0:
                 blanks = expected % self._file_size // CQ_STORE_UNIT_SIZE
@@ -231,6 +231,8 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
             escaped(queue.key.topic.encode()), queue.key.queue_id, queue_offset,
             queue.end // CQ_STORE_UNIT_SIZE,
         )  # fmt: skip
+        # what this batch has written may get other files of the same names
+        self.sync()
         queue.files.remove_all()
         queue.end, queue.max_physic_offset, queue.next_queue_offset = 0, -1, None
         queue.ext = self._open_ext(self._output, queue.key, self._ext_file_size, queue.files, 0)

@@ -120,7 +120,7 @@ class Indexes:
                 ext_file_size=settings.mapped_file_size_consume_queue_ext
                 if settings.enable_consume_queue_ext
                 else None,
-                log_min_offset=lambda: log.min_offset,
+                is_gone=partial(_is_gone, log),
                 topic_begins=settings.topic_begins,
             ),
             BatchConsumeQueueWriter(
@@ -129,7 +129,16 @@ class Indexes:
                 ledger,
                 durable_end=durable_end,
                 count_units=partial(count_units, log),
-                log_min_offset=lambda: log.min_offset,
+                is_gone=partial(_is_gone, log),
                 topic_begins=settings.topic_begins,
             ),
         ]
+
+
+def _is_gone(log: CommitLog, end: int) -> bool:
+    """Whether the log has lost all bytes before ``end``. Raises CommitLogError where a part of it
+    may not be mounted."""
+    if end > log.min_offset:
+        return False
+    log.check_mounted("no queue begins anew")
+    return True

@@ -145,7 +145,7 @@ def remove_queue(output: Path, settings: StoreSettings, key: QueueKey) -> None:
     root = output / CONSUME_QUEUE_DIRECTORY / key.relative_path
     queue = ConsumeQueueFiles(root, settings.mapped_file_size_consume_queue)
     for files in (queue, _open_ext(output, settings, key)):
-        remove_files(_expired(key, files.path(start), files.file_size) for start in files.starts)
+        files.remove_all()
         fsops.remove_directory(files.directory)
         fsops.remove_directory(files.directory.parent)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreError
+from store.errors import CommitLogError, StoreError
 from store.state.built import topic_begins
 from store.state.ledger import RepeatedQueue
 from streaming.config import DispatcherConfig
@@ -183,6 +183,26 @@ def test_a_batch_queue_of_which_the_log_has_nothing_begins_anew(tmp_path: Path, 
     site.output.start()
     assert (site.queue() == site.queue(site.fresh())) is (first == 0)
     assert site.output.verify().differences == ()
+
+
+def test_no_queue_begins_anew_while_a_disk_is_missing(tmp_path: Path) -> None:
+    """The log's first files lie in a second directory, which is empty for a while: nothing is
+    removed, and the run says why."""
+    second = tmp_path / "second"
+    second.mkdir()
+    places = f"{tmp_path / 'store' / 'commitlog'},{second}"
+    site = Site(tmp_path, f"storePathCommitLog={places}\n")
+    site.put("Orders", range(30))
+    site.put("Other", range(60))
+    site.write()
+    site.output.start()
+    site.expire(site.plain.end - 1)
+    before = site.queue()
+    site.put("Orders", range(20))
+    site.write()
+    with pytest.raises(CommitLogError, match=r"no queue begins anew|is not mounted|has no file"):
+        site.output.start()
+    assert site.queue() == before
 
 
 def sparkless(
