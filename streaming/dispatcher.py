@@ -81,7 +81,9 @@ def run_dispatcher(
     ``measures`` receives what the run measures; Spark's part only where it is given, and not of a
     shared session. Raises ReputError with a line for people.
     """
-    opened = config.open_store() if config.once else until_ready(config.open_store, stop)
+    # whoever shares a session starts its runs again, and forgets a store that is gone
+    waits = not config.once and spark is None
+    opened = until_ready(config.open_store, stop) if waits else config.open_store()
     if opened is None:
         return Progress(0, 0)
     settings, log = opened
@@ -103,7 +105,7 @@ def run_dispatcher(
                 return run.space.retry(lambda: run.attempt(held, jvm))
             except NotReadyError as error:
                 # a file is torn that a broker writes over, or a directory is gone for a moment
-                if config.once:
+                if not waits:
                     raise
                 logger.warning("the query has ended and is started again: %s", error)
                 stop.wait(RESTART_SECONDS)

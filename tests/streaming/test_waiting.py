@@ -225,7 +225,7 @@ def test_a_run_goes_on_when_a_torn_file_is_whole_again(tmp_path: Path, spark: Sp
     level = logger.level
     logger.setLevel(logging.INFO)
     try:
-        progress = run_dispatcher(config, stop, broker.see, spark=spark)
+        progress = run_dispatcher(config, stop, broker.see)
     finally:
         logger.removeHandler(broker)
         logger.setLevel(level)
