@@ -8,15 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from reput.cli import options, render, severalstores, tables
 from reput.cli.statuscheck import Checked, check
-from store.config import NO_PROPERTY_FILE
+from store.config import NO_PROPERTY_FILE, StoreSettings
 from store.errors import ReputError, StoreError, UsageError
+from store.log.systemtopics import WAITING_TOPICS
 from streaming.waiting import until_ready
 from upkeep.check import Thresholds
 from upkeep.status import FollowerStatus, OutputStatus, QueueStatus, read_status
+
+if TYPE_CHECKING:
+    from readers.inventory import Inventory
 
 WATCH_SECONDS = 2.0
 CLEAR_FROM_HOME = "\x1b[H\x1b[J"
@@ -133,7 +137,21 @@ def _look_at_one(
     settings = options.output_settings(store, output, *files)
     found = read_status(settings, output or store, topics)
     failed = [found.unstopped_run] if found.unstopped_run else []
-    return _Look(asdict(found), partial(_show, found, topics), [Checked("", found)], failed)
+    waiting = None if topics else _waiting(settings, output or store, found)
+    content = {**asdict(found), "waiting": waiting and asdict(waiting)}
+    show = partial(_show, found, topics, waiting)
+    return _Look(content, show, [Checked("", found)], failed)
+
+
+def _waiting(settings: StoreSettings, output: Path, found: OutputStatus) -> Inventory | None:
+    """Count the messages that wait for a broker; None where no queue can hold one."""
+    if WAITING_TOPICS.isdisjoint(queue.topic for queue in found.queues):
+        return None
+    from readers.inventory import take_inventory  # noqa: PLC0415
+    from readers.messagestore import MessageStore  # noqa: PLC0415
+
+    with MessageStore(settings.root, output=output, settings=settings) as opened:
+        return take_inventory(opened, settings.root)
 
 
 def _look_at_all(
@@ -189,7 +207,9 @@ def _show_all(stores: Sequence[dict[str, Any]]) -> None:
     tables.print_table("stores", columns, rows)
 
 
-def _show(found: OutputStatus, topics: Sequence[str] | None) -> None:
+def _show(
+    found: OutputStatus, topics: Sequence[str] | None, waiting: Inventory | None = None
+) -> None:
     lag = "unknown"
     if found.watermark is None:
         lag = "unknown without a watermark"
@@ -217,6 +237,13 @@ def _show(found: OutputStatus, topics: Sequence[str] | None) -> None:
         "quarantine": quarantine or "none",
         "gaps": f"{found.gaps:,}",
     }
+    if waiting is not None:
+        halves = tables.counted(waiting.halves, "open half message")
+        lines["waiting"] = (
+            f"{tables.counted(waiting.delayed, 'delayed message')}, up to "
+            f"{tables.counted(waiting.timed, 'timed message')}, "
+            f"{'up to ' * waiting.are_all_halves}{halves}, which only a broker delivers"
+        )
     if found.queues_beyond_log:
         lines["beyond log"] = (
             f"{tables.counted(len(found.queues_beyond_log), 'queue')} with units beyond the log's "

@@ -21,6 +21,12 @@ SYSTEM_TOPICS = frozenset(
 SYSTEM_TOPIC_PREFIX = record.SYSTEM_TOPIC_PREFIX.decode()
 
 
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+WAITING_TOPICS = frozenset(("SCHEDULE_TOPIC_XXXX", TIMER_TOPIC, HALF_TOPIC))
+"""Topics whose messages wait for a broker to deliver them."""
+
+
 def is_system_topic(topic: str) -> bool:
     """Whether a topic is RocketMQ's own."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)

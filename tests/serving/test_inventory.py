@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from readers import inventory
+from readers.inventory import take_inventory
 from readers.messagestore import MessageStore
-from serving import inventory
-from serving.inventory import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC, lines, take_inventory
-from store.log.systemtopics import is_system_topic
+from serving import inventory as reports
+from serving.inventory import lines
+from store.log.systemtopics import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC, is_system_topic
 from tests.support.broker_store import BrokerStore, four_queues
+from tests.support.cli import Call
 from tests.support.plain_queues import plain_units, queue_directories
 from tests.support.remoting import TIMEOUT_SECONDS, Client, served
 
@@ -55,9 +58,9 @@ def test_topics_and_counts_of_a_brokers_store(golden: Callable[[str], Path], nam
         assert texts(store)[0].startswith(total)
 
 
-def test_what_only_a_broker_delivers_is_counted(tmp_path: Path) -> None:
+def test_what_only_a_broker_delivers_is_counted(tmp_path: Path, call: Call) -> None:
     """Delay levels from where the broker stopped, timed messages, and half messages that no message
-    about an ended transaction names, in both forms."""
+    about an ended transaction names, in both forms; ``status`` counts the same."""
     made = BrokerStore(tmp_path)
     made.put("Orders", 0, 3)
     made.put("SCHEDULE_TOPIC_XXXX", 1, 10)
@@ -79,6 +82,10 @@ def test_what_only_a_broker_delivers_is_counted(tmp_path: Path) -> None:
         "not delivered: 7 half messages: their transactions are open, and only a broker asks their "
         "producers",
     ]
+    waiting = json.loads(call("status", tmp_path, "--json").stdout)["waiting"]
+    assert (waiting["delayed"], waiting["timed"], waiting["halves"]) == (9, 4, 7)
+    shown = call("status", tmp_path).stdout
+    assert "waiting     9 delayed messages, up to 4 timed messages, 7 open half messages" in shown
     group = "CID_RMQ_SYS_TRANS"
     offsets = {f"{HALF_TOPIC}@{group}": {"0": 6}, f"{OP_TOPIC}@{group}": {"0": 1}}
     write_config(tmp_path, "consumerOffset.json", {"offsetTable": offsets})
@@ -114,7 +121,7 @@ def test_a_server_logs_what_it_does_not_serve_for_as_long_as_it_is_so(
     made = four_queues(tmp_path)
     made.write()
     lost = made.zero_last("Orders", 1, 5)
-    monkeypatch.setattr(inventory, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(reports, "LOOK_SECONDS", 0.01)
     said: queue.Queue[logging.LogRecord] = queue.Queue()
     handler = QueueHandler(said)
     logger = logging.getLogger("reput")
