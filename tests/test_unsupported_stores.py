@@ -65,6 +65,7 @@ DIRECTORIES = {
 COMMANDS: dict[str, tuple[object, ...]] = {
     "run": ("--once",), "status": (), "top": (), "expire": (), "verify": (), "get": ("T", 0, 0),
     "tail": ("T",), "query": ("T", "--key", "k"), "search-time": ("T", 0, 0),
+    "trace": ("ID",), "doctor": (),
     "sql": ("select 1",), "export": ("out",), "rebuild": (), "shadow": ("--output", "out"),
     "produce": ("--count", 1),
     "inspect record": (0,), "inspect queue": ("T", 0), "inspect checkpoint": (),

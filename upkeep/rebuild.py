@@ -140,10 +140,10 @@ def rebuild(
             found = {kind for kind in DIRECTORY_KINDS if (built / kind).is_dir()}
             _check_built(output, built, kinds, topics)
             written = [kind for kind in chosen if kind in found | TOGETHER]
-            comparable = _comparable(output, settings, written)
             comparison = compare_stores(
-                output, built, comparable, topics, settings.max_hash_slot_num
-            )
+                output, built, _comparable(output, settings, written), topics,
+                settings.max_hash_slot_num,
+            )  # fmt: skip
         except BaseException:
             clear_aside(output)
             raise
@@ -155,11 +155,9 @@ def rebuild(
         # an index that stays may lag the new queues, and where it begins is in the watermark
         index_stays = settings.builds_index and INDEX_DIRECTORY not in parts
         parts += _positions(config, built, is_whole=found <= {*parts}, index_stays=index_stays)
-        if topics is not None:
-            parts += _ledger(config, built, topics)
+        parts += _ledger(config, built, topics) if topics is not None else ()
         if STATE_DIRECTORY not in parts:
-            # new parts may end elsewhere
-            drop_ends(config.state_directory)
+            drop_ends(config.state_directory)  # new parts may end elsewhere
         return Rebuilt(progress, comparison, swap_in(output, parts), begin, moved)
 
 

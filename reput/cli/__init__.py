@@ -74,7 +74,7 @@ _COMMANDS = {
     ),
     "get": (
         "read:get",
-        "Show one message of a queue; exit code 1 if there is none.",
+        "Show one message, of a place in a queue or by its id; exit code 1 if there is none.",
     ),
     "tail": (
         "read:tail",

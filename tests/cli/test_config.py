@@ -128,7 +128,7 @@ def test_a_command_runs_with_what_a_file_says(
     assert json_object(call("--config", path, "inspect", "record")) == expected
     path = written(f"[status]\njson = true\nstore = {toml(str(store / 'nowhere'))}\n")
     failed = call("--config", path, "status")
-    assert failed.returncode == 2
+    assert failed.returncode == 1
     assert "nowhere" in json.loads(failed.stderr)["event"]
 
 

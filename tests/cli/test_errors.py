@@ -308,7 +308,7 @@ def test_a_spark_setting_that_is_wrong(golden: Callable[[str], Path], tmp_path: 
     [
         (["run", "--onse"], ["--onse", "--once", "reput run --help"]),
         (["stauts"], ["'stauts'", "(did you mean 'status'?); ", "reput --help"]),
-        (["get", "STORE"], ["missing argument", "reput get --help"]),
+        (["search-time", "STORE", "T"], ["missing argument", "reput search-time --help"]),
         (
             ["inspect", "record", "STORE", "x"],
             ["it must be a whole number; ", "reput inspect record --help"],
@@ -341,7 +341,7 @@ def test_what_to_do_where_nothing_is_found(golden: Callable[[str], Path], call: 
         (("get", store, "Orders", 9, 0), "no queue 9 of topic Orders"),
         (("search-time", store, "Orders", 9, "1h"), "no queue 9 of topic Orders"),
         (("inspect", "queue", store, "Orders", 9), "no queue 9 of topic Orders"),
-        (("query", store, "Orders", "--key", "k"), "no index in"),
+        (("query", store, "Orders", "--key", "k"), "no message of topic Orders with key k"),
     ):
         assert_one_line(call(*arguments), 1, part)
 

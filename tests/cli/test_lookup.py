@@ -66,7 +66,7 @@ def test_without_an_index_every_message_is_looked_at(
         done = call("query", store, "Topic_1", *one)
         assert json_lines(done) == wanted
         assert f"looking at {len(stored):,} messages of topic Topic_1" in done.stderr
-        assert "reput rebuild --only index" in done.stderr
+        assert f"reput rebuild {store} --only index builds one" in done.stderr
     early = ("--end", min(m.record.store_timestamp for m in stored) - 1)
     assert call("query", store, "Topic_1", "--key", key, *early).returncode == 1
     assert call("query", store, "Topic_1", "--key", key[:-1]).returncode == 1

@@ -23,9 +23,11 @@ from workload.appender import Appender
 
 def test_errors_are_json_where_json_is_asked_for(tmp_path: Path, call: Call) -> None:
     """Ours and those of the options; each with time and level."""
-    for arguments in (["status", tmp_path], ["status", tmp_path, "--nonsense"], ["run"]):
+    for code, arguments in (
+        (1, ["status", tmp_path]), (2, ["status", tmp_path, "--nonsense"]), (2, ["run"])
+    ):  # fmt: skip
         done = call(*arguments, "--json")
-        assert (done.returncode, done.stdout) == (2, "")
+        assert (done.returncode, done.stdout) == (code, "")
         (line,) = done.stderr.splitlines()
         found = json.loads(line)
         assert list(found) == ["time", "level", "event"]

@@ -113,10 +113,8 @@ def test_indexes_that_are_left_out_are_not_asked_for_their_slots(
         (["diff", "STORE", "NOWHERE"], "is not a directory"),
         (["diff", "EMPTY", "EMPTY"], "holds consumequeue or"),
         (["diff", "STORE", "STORE", "--only", "queues"], "choose from consumequeue, "),
-        (["rebuild", "NOWHERE"], "is not a directory"),
-        (["rebuild", "NOWHERE", "--drop-old"], "is not a directory"),
         (["rebuild", "STORE", "--only", "checkpoint"], "--only names 'checkpoint'"),
-        (["rebuild", "STORE", "--topic", "a/b"], "not a plain name"),
+        (["rebuild", "STORE", "--topic", "a/b"], "no topic a/b in"),
         (["rebuild", "STORE", "--dry-run", "--drop-old"], "excludes --dry-run"),
         (["rebuild", "STORE", "--sealed", "--executors"], "leave out --executors"),
     ],
@@ -134,7 +132,18 @@ def test_wrong_calls(
     assert (done.returncode, len(lines)) == (2, 1), done.stderr
     assert part in lines[0]
     assert tree(tmp_path) == before
-    assert not (tmp_path / "NOWHERE").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--drop-old"]])
+def test_no_store_is_made_where_there_is_none(
+    tmp_path: Path, call: Call, options: list[str]
+) -> None:
+    """One line, exit code 1, and no directory."""
+    nowhere = tmp_path / "nowhere"
+    done = call("rebuild", nowhere, *options)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert f"there is no directory {nowhere}" in done.stderr
+    assert not nowhere.exists()
 
 
 @pytest.mark.usefixtures("spark")

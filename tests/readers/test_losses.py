@@ -25,6 +25,7 @@ from store.config import read_store_settings
 from store.errors import CommitLogDataLossError, CommitLogError, CorruptRecordError
 from store.log.commitlog import CommitLog
 from store.log.cursor import LogTail
+from store.rows.rowform import AS_STORED
 from store.rows.rowschema import ROWS_SCHEMA
 from tests.readers.stores import LOG_FILE_SIZE, SmallStore
 from tests.readers.test_consumer import FIRST, drained
@@ -113,7 +114,7 @@ def test_every_byte_is_a_record_a_blank_or_said(tmp_path: Path, seed: int) -> No
         expected = [part for part in parts if part[2] != "blank"]
         settings = read_store_settings(root)
         for columns, topic in ((ROWS_SCHEMA.names, None), (["queueId"], None), (["body"], "A")):
-            messages = MessageDataset(settings)
+            messages = MessageDataset(settings, AS_STORED)
             wanted = None if topic is None else field("topic") == topic
             table = messages.scanner(columns, wanted).to_table()
             losses = messages.losses
@@ -127,15 +128,18 @@ def test_every_byte_is_a_record_a_blank_or_said(tmp_path: Path, seed: int) -> No
             out = exported(root, tmp_path / f"{case}-{len(selection.topics)}", selection)
             assert (out.lost_bytes, out.damaged_bytes) == sizes(parts)
         options = {"path": str(root), "failOnDataLoss": "false", "minPartitions": "3"}
+        options["includeInternal"] = "true"
         reader = CommitLogBatchReader(CommitLogOptions(options), from_arrow_schema(ROWS_SCHEMA))
         rows = [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
         assert parts_of_rows(rows) == expected
         if any(sizes(parts)):
             raised += 1
             with pytest.raises((CommitLogDataLossError, CorruptRecordError)):
-                MessageDataset(settings, fail_on_data_loss=True).count_rows()
+                MessageDataset(settings, AS_STORED, fail_on_data_loss=True).count_rows()
         else:
-            assert MessageDataset(settings, fail_on_data_loss=True).count_rows() == len(expected)
+            assert MessageDataset(settings, AS_STORED, fail_on_data_loss=True).count_rows() == len(
+                expected
+            )
     assert raised
 
 

@@ -89,7 +89,7 @@ def test_wrong_option_fails_at_load(spark: SparkSession, golden: Callable[[str],
         ({"startingOffsets": "100"}, "inside a record; one starts at"),
         ({"endingOffsets": "77"}, "inside a record; one starts at"),
         ({"startingTimestamp": "99999999999999"}, "no record has a storeTimestamp"),
-        ({"path": "/nowhere"}, "not a directory"),
+        ({"path": "/nowhere"}, "there is no directory /nowhere"),
     ],
 )
 def test_wrong_range_of_a_batch_read_is_named(

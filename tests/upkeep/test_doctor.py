@@ -52,7 +52,7 @@ def units_zeroed(site: Site) -> None:
 
 
 def run_killed(site: Site) -> None:
-    """Of another process than this one."""
+    """The run was another process than this one."""
     (site.output.state / "abort").touch()
     path = site.output.state / "owner.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "pid": 1 << 22}))
