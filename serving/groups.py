@@ -28,11 +28,11 @@ logger = logging.getLogger("reput")
 
 EXPIRY_SECONDS = 120.0
 """A member that sends no heartbeat for this time is removed."""
-QUIET_SECONDS = 0.2
-"""Members are notified when their group has not changed for this time, so that a rolling start
-notifies them once."""
+QUIET_SECONDS = 0.005
+"""Time from a notice to the next, for each member that got it. Members of a small group that start
+together share the queues before they have read much of them twice; in a large group, where every notice makes every member ask, a rolling start is told in few notices."""
 LONGEST_QUIET_SECONDS = 1.0
-"""Members are notified this long after a change even if the group goes on changing."""
+"""A change is noticed up to this long after it, however large the group is."""
 MAX_BYTES = 512 << 20
 """Limit of all members' subscriptions together; beyond it, further ones are refused."""
 MAX_EXPRESSION_LENGTH = 16 << 10
@@ -84,7 +84,8 @@ class Group:
     """The member list as members ask for it after a notice, topic by topic; empty after a
     change."""
     notice: asyncio.TimerHandle | None = None
-    notice_due: float = 0.0
+    """The notice to come; it covers all changes until then."""
+    quiet_until: float = 0.0
 
 
 @lru_cache(64)
@@ -282,21 +283,17 @@ class Groups:
             del self._groups[group.name]
 
     def _changed(self, group: Group) -> None:
-        """Notify the members when the group has been quiet for a while."""
+        """Notify the members: at once, unless they have just been."""
         group.listed = b""
-        if group.message_model == BROADCASTING:
+        if group.message_model == BROADCASTING or group.notice is not None:
             return
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        if group.notice is None:
-            group.notice_due = now + LONGEST_QUIET_SECONDS
-        else:
-            group.notice.cancel()
-        when = min(now + QUIET_SECONDS, group.notice_due)
-        group.notice = loop.call_at(when, self._notify, group)
+        group.notice = loop.call_at(max(loop.time(), group.quiet_until), self._notify, group)
 
     def _notify(self, group: Group) -> None:
         group.notice = None
+        quiet = min(QUIET_SECONDS * len(group.members), LONGEST_QUIET_SECONDS)
+        group.quiet_until = asyncio.get_running_loop().time() + quiet
         for member in group.members.values():
             code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
             member.connection.notify(code, {"consumerGroup": group.name})

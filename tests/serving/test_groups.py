@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from serving import groups, locks
+from serving.connection import Connection
+from serving.frame import Frame
+from serving.groups import Groups
 from serving.locks import LOCK_SECONDS, RELEASE_SECONDS, Locks
 from tests.support.remoting import Client, heartbeat, served
 
@@ -21,23 +28,22 @@ def members(client: Client, group: str) -> list[str]:
 
 
 def test_members_come_and_go(port: int) -> None:
-    """Members are notified once the group has been quiet. A lost connection counts as leaving, as
-    an unregistration does."""
+    """Members are notified of each change, at once. A lost connection counts as leaving, as an
+    unregistration does."""
     with Client(port) as first, Client(port) as second:
         answer = first.ask(HEART_BEAT, {}, heartbeat("a", "g1", "Topic_1"))
         assert answer.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
         with Client(port) as third:
+            notice = first.receive()
+            assert (notice.code, notice.header["flag"]) == (NOTICE, 2)
+            assert notice.ext == {"consumerGroup": "g1"}
             for client, name in ((second, "b"), (third, "c")):
-                assert client.ask(HEART_BEAT, {}, heartbeat(name, "g1", "Topic_1")).code == 0
+                client.send(HEART_BEAT, {}, heartbeat(name, "g1", "Topic_1"))
+                assert {client.receive().code, client.receive().code} == {0, NOTICE}
+                assert first.receive().code == NOTICE
             assert members(second, "g1") == ["a", "b", "c"]
-            for client in (first, third):
-                notice = client.receive()
-                assert (notice.code, notice.header["flag"]) == (NOTICE, 2)
-                assert notice.ext == {"consumerGroup": "g1"}
         assert first.receive().code == NOTICE
         assert members(first, "g1") == ["a", "b"]
-        with pytest.raises(TimeoutError):
-            first.receive(timeout=0.5)
         good_bye = {"clientID": "b", "consumerGroup": "g1", "producerGroup": "x"}
         assert second.ask(UNREGISTER, good_bye).code == 0
         assert members(first, "g1") == ["a"]
@@ -45,6 +51,96 @@ def test_members_come_and_go(port: int) -> None:
         answer = client.ask(MEMBERS, {"consumerGroup": "g1"})
         assert (answer.code, answer.body) == (1, b"")
         assert client.ask(CONNECTIONS, {"consumerGroup": "g1"}).code == 206
+
+
+class MovedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is moved by the test."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    async def at(self, seconds: float) -> None:
+        """Move the time on, and run what is due by then."""
+        self.now = seconds
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+class Told:
+    """A connection that keeps when it was notified."""
+
+    is_open, peer = True, "127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def notify(self, code: int, ext: dict[str, str]) -> None:
+        assert (code, ext) == (NOTICE, {"consumerGroup": "g"})
+        self.times.append(asyncio.get_running_loop().time())
+
+
+def joined(registry: Groups, name: str) -> Told:
+    """A member's connection after its first heartbeat."""
+    connection = Told()
+    body = json.dumps(heartbeat(name, "g", "Topic_1")).encode()
+    registry.heart_beat(cast(Connection, connection), Frame(HEART_BEAT, 1, body=body))
+    return connection
+
+
+def test_a_notice_is_not_awaited_unless_one_has_just_gone_out() -> None:
+    """The first change of a group is told at once, and those that follow it are gathered: each
+    member that was told makes the next notice 5 ms later, up to a second."""
+
+    async def run() -> None:
+        await loop.at(100.0)
+        registry = Groups(lambda *_: None)
+        first = joined(registry, "a")
+        await loop.at(100.0)
+        assert first.times == [100.0]
+        second = joined(registry, "b")
+        await loop.at(100.003)
+        assert second.times == []
+        await loop.at(100.006)
+        assert (first.times, second.times) == ([100.0, 100.006], [100.006])
+        third, fourth = joined(registry, "c"), joined(registry, "d")
+        await loop.at(100.015)
+        assert third.times == []
+        await loop.at(100.017)
+        assert (third.times, fourth.times) == ([100.017], [100.017])
+        await loop.at(101.0)
+        fifth = joined(registry, "e")
+        await loop.at(101.0)
+        assert first.times == [100.0, 100.006, 100.017, 101.0]
+        registry.connection_closed(cast(Connection, fifth))
+        await loop.at(101.024)
+        assert len(first.times) == 4
+        await loop.at(101.026)
+        assert first.times[4:] == [101.026]
+
+    with contextlib.closing(MovedLoop()) as loop:
+        loop.run_until_complete(run())
+
+
+def test_a_rolling_start_of_many_is_told_in_few_notices() -> None:
+    """Of 1,000 members that join one a millisecond, the first is told up to 15 times, and the last
+    change within a second."""
+
+    async def run() -> None:
+        registry = Groups(lambda *_: None)
+        connections = []
+        for number in range(1000):
+            connections.append(joined(registry, f"c{number}"))
+            await loop.at((number + 1) / 1000)
+        ended = loop.now
+        await loop.at(ended + 1)
+        assert len(connections[0].times) <= 15
+        assert connections[-1].times[-1] <= ended + 1
+        assert {connection.times[-1] for connection in connections} == {ended + 1}
+
+    with contextlib.closing(MovedLoop()) as loop:
+        loop.run_until_complete(run())
 
 
 def test_one_id_is_one_member(port: int) -> None:
