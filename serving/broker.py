@@ -57,7 +57,7 @@ class Broker:
         self._opened = ExitStack()
         self.store = MessageStore(root, output=output, settings=settings, limits=_limits(settings))
         self.store.load_kernels()
-        self.topics = Topics(root, self.store, self._is_known_group)
+        self.topics = Topics(root, self.store, self._known_groups)
         self.locks = Locks()
         self._groups = groups = Groups(self._member_left)
         queues = ServedQueues(self.store, self.topics)
@@ -74,7 +74,7 @@ class Broker:
         self._queries = Queries(self.store, queues, groups)
         self._admin = Admin(
             name, self.store, queues, groups, self.offsets, self._pulling,
-            lambda group: self._is_known_group(group) or policies.has(group),
+            lambda group: group in self._known_groups() or policies.has(group),
         )  # fmt: skip
         self._failing: set[str] = set()
         """Groups whose listeners have failed."""
@@ -95,8 +95,9 @@ class Broker:
             RequestCode.CONSUMER_SEND_MSG_BACK: self._refuse_to_write,
         }
 
-    def _is_known_group(self, group: str) -> bool:
-        return self._groups.get(group) is not None or self.offsets.has_group(group)
+    def _known_groups(self) -> set[str]:
+        """The groups that have members or committed offsets."""
+        return {*self._groups.names(), *self.offsets.groups()}
 
     def _member_left(self, group: str, client_id: str, said: bool) -> None:
         self.locks.owner_left(group, client_id, said=said)

@@ -30,7 +30,8 @@ EXPIRY_SECONDS = 120.0
 """A member that sends no heartbeat for this time is removed."""
 QUIET_SECONDS = 0.005
 """Time from a notice to the next, for each member that got it. Members of a small group that start
-together share the queues before they have read much of them twice; in a large group, where every notice makes every member ask, a rolling start is told in few notices."""
+together share the queues before they have read much of them twice; in a large group, where every
+notice makes every member ask, a rolling start is told in few notices."""
 LONGEST_QUIET_SECONDS = 1.0
 """A change is noticed up to this long after it, however large the group is."""
 MAX_BYTES = 512 << 20
@@ -83,7 +84,7 @@ class Group:
     listed: bytes = b""
     """The member list as members ask for it after a notice, topic by topic; empty after a
     change."""
-    notice: asyncio.TimerHandle | None = None
+    notice: asyncio.Handle | None = None
     """The notice to come; it covers all changes until then."""
     quiet_until: float = 0.0
 
@@ -288,7 +289,11 @@ class Groups:
         if group.message_model == BROADCASTING or group.notice is not None:
             return
         loop = asyncio.get_running_loop()
-        group.notice = loop.call_at(max(loop.time(), group.quiet_until), self._notify, group)
+        if group.quiet_until > loop.time():
+            group.notice = loop.call_at(group.quiet_until, self._notify, group)
+        else:
+            # it covers all that this request changes
+            group.notice = loop.call_soon(self._notify, group)
 
     def _notify(self, group: Group) -> None:
         group.notice = None

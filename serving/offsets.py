@@ -88,10 +88,6 @@ class ConsumerOffsets:
         """All groups that have committed offsets."""
         return {key.group.removesuffix(BROADCAST_SUFFIX) for key in self._offsets}
 
-    def has_group(self, group: str) -> bool:
-        """Whether a group has committed offsets."""
-        return any(key.group == group for key in self._offsets)
-
     @property
     def table(self) -> Offsets:
         """All committed offsets, to be read only."""

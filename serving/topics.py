@@ -6,13 +6,14 @@ pull exactly the queues 0 to readQueueNums - 1, so a queue that the declaration 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from readers.messagestore import MessageStore
 from store.filetimes import LookTimer, Watched
 from store.log.record import RETRY_GROUP_TOPIC_PREFIX
+from store.names import is_topic
 from store.queue.consumequeue import MAX_TOPIC_BYTES
 from store.queue.queuetype import TOPICS_FILE, read_topic_table
 
@@ -38,13 +39,12 @@ class Topics:
     """Looks topics up, anew once a second."""
 
     def __init__(
-        self, root: Path, store: MessageStore, is_known_group: Callable[[str], bool]
+        self, root: Path, store: MessageStore, known_groups: Callable[[], Set[str]]
     ) -> None:
-        """``is_known_group`` says whether a group is known, and so has a retry topic, which may be
-        empty."""
+        """Each of ``known_groups`` has a retry topic, which may be empty."""
         self._store = store
         self._table = Watched(root / TOPICS_FILE, lambda: read_topic_table(root))
-        self._is_known_group = is_known_group
+        self._known_groups = known_groups
         self._declared: Mapping[str, object] = {}
         self._found: dict[str, TopicConfig | None] = {}
         self._timer = LookTimer()
@@ -60,9 +60,11 @@ class Topics:
         return self._found[name]
 
     def names(self) -> list[str]:
-        """All topics, sorted."""
+        """All topics, sorted; mqadmin finds the groups by their retry topics."""
         self._refresh()
-        return sorted({*self._declared, *self._store.topics()})
+        prefix = RETRY_GROUP_TOPIC_PREFIX.decode()
+        retries = (f"{prefix}{group}" for group in self._known_groups())
+        return sorted({*self._declared, *self._store.topics(), *filter(is_topic, retries)})
 
     def _refresh(self) -> None:
         if self._timer.is_due():
@@ -87,7 +89,7 @@ class Topics:
         if count:
             return TopicConfig(name, count, count)
         group = name.removeprefix(RETRY_GROUP_TOPIC_PREFIX.decode())
-        if group != name and self._is_known_group(group):
+        if group != name and group in self._known_groups():
             return TopicConfig(name, 1, 1)
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 import time
@@ -17,8 +18,19 @@ from readers.messagestore import MessageStore
 from readers.offsetreset import Plan, change_offsets, clone, reset_to_time, skip
 from store.log.record import Record
 from store.state.consumeroffset import read_committed
-from tests.interop.rocketmq import Broker, GroupOffsets, commit, drain, mqadmin, send
+from tests.interop.rocketmq import (
+    OLD_CLIENT,
+    Broker,
+    GroupOffsets,
+    commit,
+    drain,
+    mqadmin,
+    require_maven,
+    send,
+)
+from tests.readers.stores import SmallStore
 from tests.support.golden import log_records
+from tests.support.remoting import Client, heartbeat, served
 
 TOPIC = "Trade"
 QUEUES = 3
@@ -138,3 +150,25 @@ def assert_is_of_the_log(one: QueueLag, records: list[Record], now_ms: int) -> N
     assert one.lag.bytes == sum(record.total_size for record in waiting)
     assert one.lag.first_store_timestamp == waiting[0].store_timestamp
     assert one.lag.seconds == pytest.approx((now_ms - waiting[0].store_timestamp) / 1000)
+
+
+def test_mqadmin_lists_the_groups_of_a_store_without_retry_topics(
+    tmp_path: Path, seed: int
+) -> None:
+    """A group that is known by its offsets alone, and one that has only a member: mqadmin looks for
+    their retry topics among all topics."""
+    require_maven()
+    small = SmallStore(tmp_path / "store")
+    count = random.Random(seed).randrange(5, 20)
+    for _ in range(count):
+        small.append()
+    place = {"consumerGroup": "committing", "topic": "Topic", "queueId": 0, "commitOffset": 3}
+    with served(small.write()) as port, Client(port) as client:
+        assert client.ask(15, place).code == 0
+        assert client.ask(34, {}, heartbeat("a", "waiting", "Topic")).code == 0
+        for release in ("", OLD_CLIENT):
+            printed = mqadmin(f"127.0.0.1:{port}", "consumerProgress", client=release)
+            rows = {row[0]: row[1:] for row in map(str.split, printed.splitlines()) if row}
+            # its members, and what it has still to consume, at the end
+            assert (rows["committing"][0], rows["committing"][-1]) == ("0", str(count - 3)), printed
+            assert rows["waiting"][0] == "1", printed

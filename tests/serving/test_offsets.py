@@ -153,6 +153,8 @@ def test_questions_about_queues(store: Path) -> None:
         # a group that is known has an empty retry topic, by which mqadmin finds it
         assert client.ask(105, {"topic": "%RETRY%group"}).json["queueDatas"][0]["perm"] == 4
         assert client.ask(105, {"topic": "%RETRY%nobody"}).code == 17
+        assert client.ask(34, {}, heartbeat("a", "member", "Topic")).code == 0
+        assert client.ask(206).json["topicList"] == ["%RETRY%group", "%RETRY%member", "Topic"]
 
 
 def test_offsets_are_taken_over_and_kept(store: Path, output: Path) -> None:
