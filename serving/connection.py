@@ -26,6 +26,7 @@ from serving.frame import (
     encode_head,
     take,
 )
+from serving.refusals import Refusals
 from store.errors import error_text
 
 logger = logging.getLogger("reput")
@@ -340,6 +341,14 @@ def _address_text(name: object) -> str:
 
 
 _TLS_HANDSHAKE = b"\x16"
+_WITHOUT_TLS = (
+    "the client uses TLS, and this server has no certificate; let the client connect without TLS, "
+    "or start the server with --tls-cert FILE --tls-key FILE"
+)
+_TLS_REQUIRED = (
+    "the client does not use TLS, which --tls-required asks for; let it use TLS (Java: the system "
+    "property tls.enable=true), or start the server without --tls-required"
+)
 
 
 class Listener:
@@ -359,6 +368,7 @@ class Listener:
         self._tls = tls
         self._is_tls_required = is_tls_required
         self._budget = budget or Budget()
+        self._refusals = Refusals()
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -387,7 +397,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listening)
+                accepted, peer = await loop.sock_accept(listening)
             except OSError as error:
                 logger.error("no connection can be accepted now: %s", error.strerror)
                 await asyncio.sleep(1)
@@ -398,29 +408,37 @@ class Listener:
                 continue
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._spawn(self._admit(accepted))
+            self._spawn(self._admit(accepted, peer))
 
-    async def _admit(self, accepted: socket.socket) -> None:
+    async def _admit(self, accepted: socket.socket, peer: object) -> None:
         """Choose between TLS and plain text by the first byte, which stays in the socket."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(IDLE_SECONDS):
                 first = await _peek(accepted)
                 is_tls = first == _TLS_HANDSHAKE
-                if not first or (is_tls and self._tls is None) or (
-                    self._is_tls_required and not is_tls
-                ):  # fmt: skip
+                refusal = self._refusal(is_tls=is_tls) if first else None
+                if refusal is not None:
+                    self._refusals.note(peer, refusal)
+                if not first or refusal is not None:
                     accepted.close()
                     return
                 await loop.connect_accepted_socket(
                     self._connection, accepted, ssl=self._tls if is_tls else None
                 )
         except (OSError, TimeoutError) as error:
-            logger.warning("connection closed before its first request: %s", error)
+            reason = str(error) or f"the client sent nothing for {IDLE_SECONDS:.0f} s"
+            self._refusals.note(peer, f"it ended before its first request: {reason}")
             accepted.close()
         except asyncio.CancelledError:
             accepted.close()
             raise
+
+    def _refusal(self, *, is_tls: bool) -> str | None:
+        """The reason why a client is not served, and what to do; None if it is."""
+        if is_tls:
+            return _WITHOUT_TLS if self._tls is None else None
+        return _TLS_REQUIRED if self._is_tls_required else None
 
     def _connection(self) -> Connection:
         connection = Connection(self._handlers, self._budget, self._closed)

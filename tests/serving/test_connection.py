@@ -11,13 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from serving import connection
+from serving import connection, refusals
 from tests.support.certificates import make_certificate
 from tests.support.remoting import Client, served
 
 PULL = 11
 NOBODY = {"topic": "Topic_1", "consumerGroup": "group", "queueId": 0, "queueOffset": 0,
           "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "subscription": "*"}  # fmt: skip
+
+
+@pytest.fixture
+def said(request: pytest.FixtureRequest) -> list[str]:
+    """The warnings of the test, as they come."""
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("reput").addHandler(handler)
+    request.addfinalizer(lambda: logging.getLogger("reput").removeHandler(handler))
+    return lines
 
 
 @pytest.mark.parametrize(
@@ -31,20 +42,16 @@ NOBODY = {"topic": "Topic_1", "consumerGroup": "group", "queueId": 0, "queueOffs
     ],
 )
 def test_bytes_that_are_no_frame_close_their_connection_only(
-    port: int, data: bytes, request: pytest.FixtureRequest
+    port: int, data: bytes, said: list[str]
 ) -> None:
-    """One line is logged, except for TLS where there is no certificate."""
-    said: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("reput").addHandler(handler)
-    request.addfinalizer(lambda: logging.getLogger("reput").removeHandler(handler))
+    """One line is logged, which says so where it is TLS."""
     with Client(port) as other, Client(port) as client:
         assert other.ask(206).code == 0
         client.socket.sendall(data)
         assert client.is_closed()
         assert other.ask(206).code == 0
-    assert sum("malformed" in line for line in said) == (data[0] != 0x16)
+    assert len(said) == 1
+    assert ("uses TLS" if data[0] == 0x16 else "malformed") in said[0]
 
 
 def test_requests_that_are_not_answered(port: int) -> None:
@@ -112,22 +119,95 @@ def test_memory_for_unfinished_requests_is_bounded(
         assert small.ask(206).code == 0
 
 
+def trusting() -> ssl.SSLContext:
+    """A client's TLS that takes any certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 @pytest.mark.parametrize("is_required", [False, True])
-def test_tls_is_told_by_the_first_byte(store: Path, is_required: bool, tmp_path: Path) -> None:
-    """One port serves clients with and without TLS, unless TLS is required."""
+def test_tls_is_told_by_the_first_byte(
+    store: Path, is_required: bool, tmp_path: Path, said: list[str]
+) -> None:
+    """One port serves clients with and without TLS, unless TLS is required: the log says then what
+    to do, once."""
     cert, key = make_certificate(tmp_path)
-    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusting.check_hostname = False
-    trusting.verify_mode = ssl.CERT_NONE
     with served(store, tls_cert=cert, tls_key=key, is_tls_required=is_required) as port:
-        with Client(port, trusting) as client:
+        with Client(port, trusting()) as client:
             assert client.ask(PULL, NOBODY).code == 0
+        for _ in range(2):
+            with Client(port) as client:
+                if is_required:
+                    client.send(206)
+                    assert client.is_closed()
+                else:
+                    assert client.ask(PULL, NOBODY).code == 0
+    if is_required:
+        (line,) = said
+        assert line.startswith("connection of 127.0.0.1 refused: the client does not use TLS")
+        assert "without --tls-required" in line
+        said.clear()
+        with served(store, tls_cert=cert, tls_key=key) as port, Client(port) as client:
+            assert client.ask(PULL, NOBODY).code == 0
+    assert said == []
+
+
+def test_a_client_with_tls_at_a_server_without(
+    store: Path, tmp_path: Path, said: list[str]
+) -> None:
+    """The log says so once, however often the client comes, and what it advises helps."""
+    with served(store) as port:
+        for _ in range(3):
+            with pytest.raises((ssl.SSLError, ConnectionError)), Client(port, trusting()):
+                pass
         with Client(port) as client:
-            if is_required:
-                client.send(206)
-                assert client.is_closed()
-            else:
-                assert client.ask(PULL, NOBODY).code == 0
+            assert client.ask(PULL, NOBODY).code == 0
+    (line,) = said
+    assert line.startswith("connection of 127.0.0.1 refused: the client uses TLS")
+    assert "--tls-cert FILE --tls-key FILE" in line
+    cert, key = make_certificate(tmp_path)
+    with served(store, tls_cert=cert, tls_key=key) as port, Client(port, trusting()) as client:
+        assert client.ask(PULL, NOBODY).code == 0
+    assert len(said) == 1
+
+
+def test_a_client_that_does_not_trust_the_certificate(
+    store: Path, tmp_path: Path, said: list[str]
+) -> None:
+    """Each such client is named by its address, once a minute."""
+    cert, key = make_certificate(tmp_path)
+    strict = ssl.create_default_context()
+    strict.check_hostname = False
+    with served(store, tls_cert=cert, tls_key=key) as port:
+        for _ in range(2):
+            with pytest.raises(ssl.SSLError), Client(port, strict):
+                pass
+        # the handshakes end before this one's
+        with Client(port, trusting()) as client:
+            assert client.ask(PULL, NOBODY).code == 0
+    assert len(said) == 1
+    assert said[0].startswith("connection of 127.0.0.1 refused: it ended before its first request")
+
+
+def test_refusals_are_logged_once_a_minute(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each address and reason, and only so many in a minute."""
+    monkeypatch.setattr(refusals, "MAX_LINES", 3)
+    now = [0.0]
+    refused = refusals.Refusals(lambda: now[0])
+    for host, reason in (("a", "x"), ("a", "x"), ("b", "x"), ("a", "y"), ("c", "x")):
+        refused.note((host, 1), reason)
+    assert [line.split()[2] for line in said] == ["a", "b", "a"]
+    now[0] = 59.9
+    refused.note(("a", 2), "x")
+    assert len(said) == 3
+    now[0] = 60.0
+    for host in ("a", "c", "d", "e"):
+        refused.note((host, 3), "x")
+    assert [line.split()[2] for line in said[3:]] == ["a", "c", "d"]
 
 
 def test_idle_connections_end(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
