@@ -56,6 +56,8 @@ class ConsumerOffsets:
         self._pull_offsets: Offsets = {}
         self._first: Offsets = {}
         """The queue end that was answered to a group without an offset, until it commits."""
+        self._advised: set[TopicGroup] = set()
+        """Groups that begin at the end, and whose log line said how they get what is there."""
         self._asked: dict[Connection, set[QueueOfGroup]] = {}
         """Queues for which a client found no offset."""
 
@@ -204,10 +206,27 @@ class ConsumerOffsets:
             first = _remembered(self._first, TopicGroup(topic, key[1]))
             offset = first.setdefault(queue_id, offset)
             logger.info(
-                "group %s begins at the end of queue %d of topic %s, offset %d, as its client asks",
-                key[1], queue_id, topic, offset,
+                "group %s begins at the end of queue %d of topic %s, offset %d, as its client asks"
+                "%s", key[1], queue_id, topic, offset, self._advice(*key, offset),
             )  # fmt: skip
         return request.answer(ResponseCode.SUCCESS, None, {"offset": str(offset)})
+
+    def _advice(self, topic: str, group: str, queue_id: int, offset: int) -> str:
+        """How a group that begins at a queue's end gets what is before it; empty without any, and
+        where it was said for another queue of the topic."""
+        key = TopicGroup(topic, group)
+        if key in self._advised or offset <= self._queues.min_offset(topic, queue_id):
+            return ""
+        if len(self._advised) >= MAX_REMEMBERED:
+            self._advised.clear()
+        self._advised.add(key)
+        advice = (
+            "; it gets nothing of what is there already: mqadmin resetOffsetByTime "
+            f"-g {group} -t {topic} -s 0 moves it to the first message"
+        )
+        if self._queues.begins_in_memory(topic, queue_id):
+            advice += ", and with --positions rocketmq further groups begin there, as at a broker"
+        return advice
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget what a lost connection asked."""

@@ -7,6 +7,7 @@ the log alone, read by the plain decoder.
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import signal
 import time
@@ -24,7 +25,7 @@ from store.log.record import Record
 from store.state.consumeroffset import CONSUMER_OFFSET_FILE
 from store.state.watermark import Watermark
 from tests.interop.clients import Consumed, Consumer, Server, served_by, serving
-from tests.interop.rocketmq import OLD_CLIENT, HarnessError, require_maven
+from tests.interop.rocketmq import OLD_CLIENT, HarnessError, mqadmin, require_maven
 from tests.support.certificates import make_certificate
 from tests.support.golden import log_records, unpack_golden
 from tests.support.remoting import Client
@@ -293,6 +294,32 @@ def test_a_group_begins_at_the_end_if_it_asks_so(growing: Growing, orders: list[
         found = consumer.take(3000)
         found += consumer.stop()
     assert sorted(found) == as_consumed(orders[3000:])
+
+
+def test_the_advice_to_a_group_that_gets_nothing(
+    store: Path, orders: list[Record], tmp_path: Path
+) -> None:
+    """A default consumer asks for the end of a store at rest. Each way that the log names gives it
+    every message."""
+    root = tmp_path / "store"
+    shutil.copytree(store, root)
+    with (
+        serving(root) as server,
+        Consumer(server.namesrv, "concurrent", TOPIC, "idle", start_from=LAST) as consumer,
+    ):
+        _wait_for_log(server, "it gets nothing of what is there already", 1)
+        (line,) = [line for line in server.log if "it gets nothing" in line]
+        found = re.search(r"mqadmin (.*) moves it to the first message", line)
+        assert found
+        mqadmin(server.namesrv, *found[1].split())
+        assert sorted(consumer.take(len(orders))) == as_consumed(orders)
+        option = re.search(r"with (--positions \S+)", line)
+        assert option
+    with (
+        serving(root, *option[1].split()) as server,
+        Consumer(server.namesrv, "concurrent", TOPIC, "further", start_from=LAST) as consumer,
+    ):
+        assert sorted(consumer.take(len(orders))) == as_consumed(orders)
 
 
 def _next(consumer: Consumer) -> list[Consumed]:

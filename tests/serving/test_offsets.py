@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import shutil
 import signal
@@ -26,7 +27,7 @@ from store.state.consumeroffset import (
     read_committed,
 )
 from tests.interop.clients import serving
-from tests.readers.stores import SmallStore
+from tests.readers.stores import QUEUE_FILE_SIZE, SmallStore
 from tests.support.golden import unpack_golden
 from tests.support.remoting import Client, heartbeat, served
 
@@ -119,6 +120,53 @@ def test_the_first_end_that_was_answered_stands(tmp_path: Path) -> None:
         assert client.ask(QUERY, place(consumerGroup="other")).code == NOT_FOUND
         assert client.ask(UPDATE, place(commitOffset=2)).code == 0
         assert client.ask(QUERY, place()).ext == {"offset": "2"}
+
+
+def test_what_a_group_that_begins_at_the_end_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says once for each group and topic that it gets nothing, and what helps. It helps,
+    and a queue that a broker would not begin at 0 either is not promised so."""
+    caplog.set_level(logging.INFO, "reput")
+    small = SmallStore(tmp_path / "store")
+    for queue_id in (0, 0, 1):
+        small.append(queue_id=queue_id)
+    root = small.write()
+
+    def lines(member: Client, group: str, ends: dict[int, str]) -> list[str]:
+        """What is logged of a group when its member asks for queues' offsets, and then ends."""
+        caplog.clear()
+        assert member.ask(34, {}, heartbeat("c", group, "Topic")).code == 0
+        for queue_id, end in ends.items():
+            if member.ask(QUERY, place(queue_id, consumerGroup=group)).code == NOT_FOUND:
+                assert member.ask(MAX, place(queue_id)).ext == {"offset": end}
+        return [line for line in caplog.messages if "begins at the end" in line]
+
+    with served(root) as port, Client(port) as member, Client(port) as admin:
+        first, second = lines(member, "late", {0: "2", 1: "1"})
+        assert "queue 0 of topic Topic, offset 2, as its client asks; it gets nothing" in first
+        assert "mqadmin resetOffsetByTime -g late -t Topic -s 0 moves it" in first
+        assert "with --positions rocketmq further groups begin there" in first
+        assert second.endswith("queue 1 of topic Topic, offset 1, as its client asks")
+        moved = {"topic": "Topic", "group": "late", "timestamp": 0, "isForce": True}
+        assert admin.ask(222, moved).code == 0
+        assert member.ask(QUERY, place(consumerGroup="late")).ext == {"offset": "0"}
+    with served(root, first_position=FirstPosition.ROCKETMQ) as port, Client(port) as member:
+        assert lines(member, "further", {0: "2", 1: "1"}) == []
+        assert member.ask(QUERY, place(consumerGroup="further")).ext == {"offset": "0"}
+    # RocketMQ's rule is for queues that begin at 0: an empty one is passed over, and of one whose
+    # beginning is gone it says nothing
+    later = SmallStore(tmp_path / "later")
+    for number in range(QUEUE_FILE_SIZE // 20 + 1):
+        later.append(queue_id=1, queue_offset=number)
+    files = sorted((later.write() / "consumequeue" / "Topic" / "1").iterdir())
+    files[0].unlink()
+    (later.root / "consumequeue" / "Topic" / "0").mkdir()
+    with served(later.root) as port, Client(port) as member:
+        empty, line = lines(member, "later", {0: "0", 1: str(len(later.units[1]))})
+        assert empty.endswith("offset 0, as its client asks")
+        assert "resetOffsetByTime -g later" in line
+        assert "--positions" not in line
 
 
 def test_questions_about_queues(store: Path) -> None:
