@@ -23,6 +23,7 @@ from serving.frame import Frame
 from serving.grouppolicy import GroupPolicies
 from serving.groups import Groups
 from serving.inventory import report
+from serving.lockfile import LockFile
 from serving.locks import Locks
 from serving.offsets import ConsumerOffsets
 from serving.offsetwriter import OffsetWriter
@@ -63,6 +64,7 @@ class Broker:
         queues = ServedQueues(self.store, self.topics)
         policies = GroupPolicies(root)
         self._writer = OffsetWriter(output, root)
+        self._lock_file = LockFile(output, self.locks)
         self.offsets = ConsumerOffsets(self._writer, queues, groups, first_position)
         name = served.identity.name
         self._pulling = Pulling(
@@ -145,6 +147,7 @@ class Broker:
             tasks.create_task(self._writer.append())
             tasks.create_task(self._writer.sync())
             tasks.create_task(self._writer.replace())
+            tasks.create_task(self._lock_file.keep())
             tasks.create_task(self._expire())
             tasks.create_task(report(self._served))
 
@@ -154,8 +157,9 @@ class Broker:
             self._groups.expire()
 
     async def close(self) -> None:
-        """Write the offsets and close the store."""
+        """Write the locks and offsets, and close the store."""
         try:
+            self._lock_file.close()
             await self._writer.close()
         finally:
             self._opened.close()

@@ -1,11 +1,13 @@
 """Locks of queues that orderly consumers hold, by group (``RebalanceLockManager``).
 
 Where RocketMQ keeps a dead consumer's locks for 60 s, they end here 3 s after the owner's
-connection was lost: a client that merely reconnects has its locks back by then.
+connection was lost: a client that merely reconnects has its locks back by then. RocketMQ forgets
+all locks when a broker ends; here they are kept (``serving.lockfile``).
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,10 +22,17 @@ from store.queue.consumequeue import MAX_TOPIC_BYTES
 
 LOCK_SECONDS = 60.0
 """A lock that was not renewed ends after this time."""
+RESTORED_SECONDS = 30.0
+"""A lock of before the start ends after this time, unless its owner renews it: so long a client
+consumes a queue after it had its lock (``ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME``)."""
 MAX_LOCKS = 1 << 18
 """Limit of the locks of all groups; beyond it, no further lock is granted."""
 RELEASE_SECONDS = 3.0
 """Time from the loss of an owner's connection to the end of its locks."""
+
+
+Owners = dict[str, dict[str, dict[str, list[int]]]]
+"""Queue ids by group, client id and topic."""
 
 
 @dataclass(slots=True)
@@ -40,6 +49,8 @@ class Locks:
         self._groups: dict[str, dict[QueueName, _Lock]] = {}
         self._count = 0
         self._swept_at = clock()
+        self.changed = asyncio.Event()
+        """Set when a lock has another owner, or none."""
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -74,6 +85,8 @@ class Locks:
                     continue
                 self._count += 1
             if lock is None or lock.client_id == client_id or lock.ends <= now:
+                if lock is None or lock.client_id != client_id:
+                    self.changed.set()
                 held[queue] = _Lock(client_id, now + LOCK_SECONDS)
                 granted.append(queue)
         if held:
@@ -98,6 +111,7 @@ class Locks:
             if lock is not None and lock.client_id == client_id:
                 del held[queue]
                 self._count -= 1
+                self.changed.set()
         if not held:
             self._groups.pop(group, None)
 
@@ -108,6 +122,25 @@ class Locks:
         for lock in self._groups.get(group, {}).values():
             if lock.client_id == client_id:
                 lock.ends = min(lock.ends, ends)
+
+    def owners(self) -> Owners:
+        """The owner of each lock that has not ended."""
+        now, found = self._clock(), Owners()
+        for group, held in self._groups.items():
+            for (topic, queue_id), lock in held.items():
+                if lock.ends > now:
+                    topics = found.setdefault(group, {}).setdefault(lock.client_id, {})
+                    topics.setdefault(topic, []).append(queue_id)
+        return found
+
+    def restore(self, owners: Owners) -> None:
+        """Lock for the owners of before the start."""
+        ends = self._clock() + RESTORED_SECONDS
+        for group, clients in owners.items():
+            for client_id, topics in clients.items():
+                self.lock(group, client_id, [(t, n) for t, ids in topics.items() for n in ids])
+            for lock in self._groups.get(group, {}).values():
+                lock.ends = ends
 
 
 def _asked(request: Frame) -> tuple[str, str, dict[QueueName, dict[str, object]]]:

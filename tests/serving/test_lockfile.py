@@ -1,0 +1,136 @@
+"""Queue locks over a restart of the server: which member may lock what, and what the disk does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from pathlib import Path
+
+import pytest
+
+from serving.locks import RESTORED_SECONDS, Locks
+from tests.interop.clients import serving
+from tests.support.remoting import Client, served
+
+LOCK, UNLOCK = 41, 42
+FILE = Path("reput") / "serve" / "locks.json"
+QUEUES = range(4)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """An output without queues: locks need none."""
+    (tmp_path / "output" / "consumequeue").mkdir(parents=True)
+    return tmp_path / "output"
+
+
+def body(client_id: str, *queue_ids: int) -> dict[str, object]:
+    queues = [{"brokerName": "b", "queueId": n, "topic": "Topic_1"} for n in queue_ids]
+    return {"consumerGroup": "g", "clientId": client_id, "mqSet": queues}
+
+
+def locked(client: Client, client_id: str, *queue_ids: int) -> list[int]:
+    """The queues that a client gets of those that it asks for."""
+    found = client.ask(LOCK, {}, body(client_id, *queue_ids)).json["lockOKMQSet"]
+    return sorted(queue["queueId"] for queue in found)
+
+
+def written(output: Path) -> dict[str, dict[str, dict[str, list[int]]]]:
+    """The file; empty while there is none."""
+    try:
+        return dict(json.loads((output / FILE).read_text()))
+    except FileNotFoundError:
+        return {}
+
+
+def test_a_member_keeps_its_queues_over_a_restart(store: Path, output: Path, seed: int) -> None:
+    """Whoever comes first after it, even before the others are known, gets no queue of another,
+    and its own at once. What was unlocked is free."""
+    drawn = random.Random(seed)
+    owners = {queue_id: drawn.choice("ab") for queue_id in QUEUES}
+    print(f"{owners=}")
+    of = {name: [n for n in QUEUES if owners[n] == name] for name in "ab"}
+    with served(store, output) as port, Client(port) as first, Client(port) as second:
+        for client, name in ((first, "a"), (second, "b")):
+            assert locked(client, name, *of[name]) == of[name]
+    with served(store, output) as port, Client(port) as client:
+        for name in drawn.sample("ab", 2):
+            assert locked(client, name, *QUEUES) == of[name]
+        assert locked(client, "new", *QUEUES) == []
+        client.ask(UNLOCK, {}, body("a", *QUEUES))
+        assert locked(client, "new", *QUEUES) == of["a"]
+    with served(store, output) as port, Client(port) as client:
+        assert locked(client, "a", *QUEUES) == []
+        assert locked(client, "new", *QUEUES) == of["a"]
+        assert locked(client, "b", *QUEUES) == of["b"]
+
+
+def test_a_single_member_does_not_wait(store: Path, output: Path) -> None:
+    """Of a group without locks, nobody has to be waited for."""
+    for name in ("a", "b"):
+        with served(store, output) as port, Client(port) as client:
+            assert locked(client, name, *QUEUES) == [*QUEUES]
+            client.ask(UNLOCK, {}, body(name, *QUEUES))
+
+
+def test_locks_survive_a_kill(store: Path, output: Path) -> None:
+    """What is in the file holds after a kill, too."""
+    with (
+        serving(store, "--output", output, exit_code=-9) as server,
+        Client(int(server.namesrv.rpartition(":")[2])) as client,
+    ):
+        assert locked(client, "a", 1, 2) == [1, 2]
+        while written(output) != {"g": {"a": {"Topic_1": [1, 2]}}}:
+            assert server.process.poll() is None
+        server.process.kill()
+        server.process.wait()
+    with served(store, output) as port, Client(port) as client:
+        assert locked(client, "b", *QUEUES) == [0, 3]
+
+
+def test_locks_of_before_the_start_end() -> None:
+    """A client consumes for 30 s after it had its lock, so that a lock which nobody renews ends
+    then; a renewed one does not."""
+    now = [1000.0]
+    held = Locks(lambda: now[0])
+    held.restore({"g": {"a": {"T": [0, 1]}, "b": {"T": [2]}}, "h": {"c": {"T": [0]}}})
+    every = [("T", n) for n in range(3)]
+    now[0] += RESTORED_SECONDS - 1
+    assert held.lock("g", "new", every) == []
+    assert held.lock("g", "b", [("T", 2)]) == [("T", 2)]
+    now[0] += 1
+    assert held.lock("g", "new", every) == every[:2]
+    assert held.owners() == {"g": {"b": {"T": [2]}, "new": {"T": [0, 1]}}}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"g":{"a":{"T":["0"]}}}', '{"g":{"a":[1]}}', "\xff"])
+def test_a_file_that_is_none(
+    store: Path, output: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says so, locks are given, and the file is written anew."""
+    (output / FILE).parent.mkdir(parents=True)
+    (output / FILE).write_bytes(text.encode("latin-1"))
+    with served(store, output) as port, Client(port) as client:
+        assert locked(client, "a", 3) == [3]
+    assert caplog.text.count("cannot be used, and is written anew") == 1
+    assert written(output) == {"g": {"a": {"Topic_1": [3]}}}
+
+
+def test_a_disk_that_refuses_keeps_no_lock_from_anybody(
+    store: Path, output: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says so once, and the locks are written when they can be."""
+    caplog.set_level(logging.ERROR, "reput")
+    (output / FILE / "in the way").mkdir(parents=True)
+    with served(store, output) as port, Client(port) as client:
+        assert locked(client, "a", 3) == [3]
+        while not caplog.records:
+            pass
+        assert locked(client, "b", 2, 3) == [2]
+        (output / FILE / "in the way").rmdir()
+        (output / FILE).rmdir()
+        while not (output / FILE).is_file():
+            pass
+        assert written(output) == {"g": {"a": {"Topic_1": [3]}, "b": {"Topic_1": [2]}}}
+    assert caplog.text.count("queue locks are not kept over a restart now") == 1
