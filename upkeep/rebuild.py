@@ -28,7 +28,7 @@ from checkpoints.swap import (
 from checkpoints.watermark import WatermarkFile
 from store import fsops
 from store.config import OnQueueGap, StoreSettings
-from store.errors import NoSpaceError, StoreError, UsageError
+from store.errors import NoSpaceError, NotReadyError, StoreError, UsageError
 from store.index.indexfile import INDEX_DIRECTORY, IndexLayout
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
 from store.queue.mappedfilequeue import used_end
@@ -110,8 +110,7 @@ def rebuild(
     long as the seal holds, and the rest is copied (``upkeep.verify.seal``). Raises ReputError, and
     OwnershipError where a broker or dispatcher runs.
     """
-    output = config.output
-    chosen, parts = _chosen(config, kinds, topics)
+    output, (chosen, parts) = config.output, _chosen(config, kinds, topics)
     # a wrong call must not create a directory
     _, log = config.open_store()
     with closing(log):
@@ -152,7 +151,7 @@ def rebuild(
             clear_aside(output)
             return Rebuilt(progress, comparison, [], begin, moved)
         parts = [part for part in parts if part.partition("/")[0] in written]
-        # an index that stays may lag the new queues, and where it begins is in the watermark
+        # where an index that stays begins is in the watermark
         index_stays = settings.builds_index and INDEX_DIRECTORY not in parts
         parts += _positions(config, built, is_whole=found <= {*parts}, index_stays=index_stays)
         parts += _ledger(config, built, topics) if topics is not None else ()
@@ -286,7 +285,7 @@ def drop_old(output: Path) -> list[Path]:
     """Remove the parts that rebuilds have replaced and kept; return their paths. Raises
     ReputError."""
     if not output.is_dir():
-        raise UsageError(f"{output} is not a directory; give the output that was rebuilt")
+        raise NotReadyError(f"there is no directory {output}; give the output that was rebuilt")
     with Ownership(output):
         finish_owned_swap(output)
         return drop_replaced(output, REPLACEABLE)

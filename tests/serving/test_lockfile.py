@@ -67,7 +67,7 @@ def test_a_member_keeps_its_queues_over_a_restart(store: Path, output: Path, see
 
 
 def test_a_single_member_does_not_wait(store: Path, output: Path) -> None:
-    """Of a group without locks, nobody has to be waited for."""
+    """Nobody has to be waited for where a group has no locks."""
     for name in ("a", "b"):
         with served(store, output) as port, Client(port) as client:
             assert locked(client, name, *QUEUES) == [*QUEUES]
@@ -75,7 +75,7 @@ def test_a_single_member_does_not_wait(store: Path, output: Path) -> None:
 
 
 def test_locks_survive_a_kill(store: Path, output: Path) -> None:
-    """What is in the file holds after a kill, too."""
+    """Locks that are in the file hold after a kill, too."""
     with (
         serving(store, "--output", output, exit_code=-9) as server,
         Client(int(server.namesrv.rpartition(":")[2])) as client,
