@@ -18,7 +18,7 @@ MAX_LINES = 1000
 
 
 class Refusals:
-    """The refusals that were logged in the last minute."""
+    """The reasons that were logged in the last minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -124,8 +124,8 @@ def test_a_notice_is_not_awaited_unless_one_has_just_gone_out() -> None:
 
 
 def test_a_rolling_start_of_many_is_told_in_few_notices() -> None:
-    """While 1,000 members join, one a millisecond, the first is told up to 15 times, and of the
-    last change within a second."""
+    """A thousand members join, one a millisecond: the first is told up to 15 times, and all are
+    told of the last change within a second."""
 
     async def run() -> None:
         registry = Groups(lambda *_: None)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import random
+import time
 from pathlib import Path
 
 import pytest
 
 from serving.locks import RESTORED_SECONDS, Locks
-from tests.interop.clients import serving
+from tests.interop.clients import WAIT_SECONDS, serving
 from tests.support.remoting import Client, served
 
 LOCK, UNLOCK = 41, 42
@@ -45,7 +46,7 @@ def written(output: Path) -> dict[str, dict[str, dict[str, list[int]]]]:
 
 
 def test_a_member_keeps_its_queues_over_a_restart(store: Path, output: Path, seed: int) -> None:
-    """Whoever comes first after it, even before the others are known, gets no queue of another,
+    """A member that comes first after it, before the others are known, gets no queue of another,
     and its own at once. What was unlocked is free."""
     drawn = random.Random(seed)
     owners = {queue_id: drawn.choice("ab") for queue_id in QUEUES}
@@ -67,7 +68,7 @@ def test_a_member_keeps_its_queues_over_a_restart(store: Path, output: Path, see
 
 
 def test_a_single_member_does_not_wait(store: Path, output: Path) -> None:
-    """Nobody has to be waited for where a group has no locks."""
+    """Nobody has to be waited for in a group without locks."""
     for name in ("a", "b"):
         with served(store, output) as port, Client(port) as client:
             assert locked(client, name, *QUEUES) == [*QUEUES]
@@ -75,14 +76,15 @@ def test_a_single_member_does_not_wait(store: Path, output: Path) -> None:
 
 
 def test_locks_survive_a_kill(store: Path, output: Path) -> None:
-    """Locks that are in the file hold after a kill, too."""
+    """The locks in the file hold after a kill, too."""
     with (
         serving(store, "--output", output, exit_code=-9) as server,
         Client(int(server.namesrv.rpartition(":")[2])) as client,
     ):
         assert locked(client, "a", 1, 2) == [1, 2]
+        deadline = time.monotonic() + WAIT_SECONDS
         while written(output) != {"g": {"a": {"Topic_1": [1, 2]}}}:
-            assert server.process.poll() is None
+            assert time.monotonic() < deadline
         server.process.kill()
         server.process.wait()
     with served(store, output) as port, Client(port) as client:

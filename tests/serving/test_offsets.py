@@ -134,7 +134,7 @@ def test_what_a_group_that_begins_at_the_end_is_told(
     root = small.write()
 
     def lines(member: Client, group: str, ends: dict[int, str]) -> list[str]:
-        """The log's lines of a group whose member asks for queues' offsets and then ends."""
+        """The lines about a group whose member asks for queues' offsets, and then for ends."""
         caplog.clear()
         assert member.ask(34, {}, heartbeat("c", group, "Topic")).code == 0
         for queue_id, end in ends.items():
