@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
 import shutil
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from store import fsops
 from store.errors import CommitLogError, StoreError
 from store.state.built import topic_begins
 from store.state.ledger import RepeatedQueue
@@ -21,7 +24,7 @@ from streaming.progress import Progress
 from tests.support.derived_output import DerivedOutput
 from tests.support.faults import Faults
 from tests.support.golden import tree
-from tests.support.sparkless import dispatch
+from tests.support.sparkless import dispatch, running
 from tests.support.wire import PlainLog, file_name
 from upkeep.rebuild import rebuild
 from upkeep.status import read_status
@@ -108,6 +111,22 @@ def followed(directory: Path, conf: str = "") -> Site:
     return site
 
 
+def batch_units(site: Site) -> list[int]:
+    """Physical offset at each place of the batch queue."""
+    queue = site.queue()
+    found = b"".join(queue[name] for name in sorted(queue) if name.startswith("batch"))
+    return [offset for offset, size, _ in struct.iter_unpack(">qi34s", found) if size]
+
+
+def batch_site(directory: Path) -> Site:
+    """Orders is a topic of batch queues."""
+    site = Site(directory, "mapperFileSizeBatchConsumeQueue=460\n")
+    (site.output.store / "config").mkdir()
+    attributes = {"topicConfigTable": {"Orders": {"attributes": {"queue.type": "BatchCQ"}}}}
+    (site.output.store / "config" / "topics.json").write_text(json.dumps(attributes))
+    return site
+
+
 EXT = "enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=1000\n"
 
 
@@ -169,10 +188,7 @@ def test_a_queue_begins_anew_whatever_happens_meanwhile(tmp_path: Path, seed: in
 def test_a_batch_queue_of_which_the_log_has_nothing_begins_anew(tmp_path: Path, first: int) -> None:
     """It equals a fresh one; without a step back of its offsets it goes on after the earlier
     units."""
-    site = Site(tmp_path)
-    (site.output.store / "config").mkdir()
-    attributes = {"topicConfigTable": {"Orders": {"attributes": {"queue.type": "BatchCQ"}}}}
-    (site.output.store / "config" / "topics.json").write_text(json.dumps(attributes))
+    site = batch_site(tmp_path)
     site.put("Orders", range(100))
     site.put("Other", range(300))
     site.write()
@@ -261,3 +277,75 @@ def test_offsets_that_begin_again_in_the_log_are_dropped_aloud(
     config = DispatcherConfig(site.output.store, site.output.root, topic_begins={})
     rebuild(config, threading.Event(), build=sparkless, topics=["Orders"])
     assert units(site) == [at for _, at in site.offsets[:41]] + [at for _, at in site.offsets[81:]]
+
+
+@pytest.mark.parametrize("make", [Site, batch_site])
+def test_a_queue_that_begins_anew_within_one_batch_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Site]
+) -> None:
+    """The log loses the first messages of a batch that is scanned and not written yet: a sync of
+    the files that are removed is none of the new ones of the same names."""
+    site = make(tmp_path)
+    site.put("Orders", range(20))
+    site.put("Other", range(150))
+    site.put("Orders", range(15))
+    site.write()
+    synced: set[int] = set()
+    sync = fsops.sync
+
+    def noted(fd: int, path: str | Path) -> None:
+        sync(fd, path)
+        synced.add(os.fstat(fd).st_ino)
+
+    with running(DispatcherConfig(site.output.store, site.output.root, once=True)) as run:
+        batch = run.scan(site.plain.end)
+        site.expire(site.offsets[20][1])
+        monkeypatch.setattr(fsops, "sync", noted)
+        run.commit(batch)
+    found = units(site) if make is Site else batch_units(site)
+    assert found == [at for _, at in site.offsets[20:]]
+    files = [path for path in site.output.root.glob("*consumequeue/Orders/0/*") if path.is_file()]
+    assert files
+    assert [path for path in files if path.stat().st_ino not in synced] == []
+
+
+def test_a_batch_queue_of_which_the_log_has_one_message_goes_on(tmp_path: Path) -> None:
+    """Its last message is the log's first: what comes after it stands behind it."""
+    site = batch_site(tmp_path)
+    while not site.offsets or site.offsets[-1][1] % LOG_FILE_SIZE or not site.offsets[-1][1]:
+        site.put("Orders", range(len(site.offsets), len(site.offsets) + 1))
+    site.write()
+    site.output.start()
+    site.expire(site.offsets[-1][1])
+    site.put("Orders", range(5))
+    site.write()
+    site.output.start()
+    assert batch_units(site) == [at for _, at in site.offsets]
+    assert site.output.verify().differences == ()
+
+
+def test_a_batch_queue_is_given_to_the_new_messages_too(tmp_path: Path) -> None:
+    """Those before the begin of their topic get no units, in a first run and in verify."""
+    site = batch_site(tmp_path)
+    site.put("Orders", range(10))
+    site.put("Orders", range(15))
+    site.write()
+    begin = site.offsets[10][1]
+    site.output.start(topic_begins={"Orders": begin})
+    assert batch_units(site) == [at for _, at in site.offsets[10:]]
+    assert site.output.verify().differences == ()
+
+
+def test_a_rebuild_keeps_what_the_ledger_lists_up_to_the_watermark(tmp_path: Path) -> None:
+    """The log's last message is one that was dropped."""
+    site = Site(tmp_path)
+    site.put("Orders", range(40))
+    site.put("Orders", range(30))
+    site.write()
+    site.output.start()
+    ledger = site.output.state / "quarantine.jsonl"
+    before = ledger.read_bytes()
+    assert before.count(b"\n") == 29
+    config = DispatcherConfig(site.output.store, site.output.root)
+    rebuild(config, threading.Event(), build=sparkless, topics=["Orders"])
+    assert ledger.read_bytes() == before

@@ -104,7 +104,8 @@ def running(
         finish_swap(config.output)
         settings = settings_of(config.output, settings, config.flags)
         with Ownership(config.output), ExitStack() as opened:
-            start = plan_start(config, settings, log)
+            replay = log.min_offset if config.replay_from == "earliest" else config.replay_from
+            start = plan_start(config, settings, log, None if replay is None else int(replay))
             plan, indexes = start.plan, start.indexes
             followers = open_followers(config, settings, plan.watermark.store_id)
             opened.callback(followers.close)
