@@ -6,6 +6,7 @@ The oracle is a fresh dispatch of the log. Logs are plain bytes of the tests' ow
 
 from __future__ import annotations
 
+import json
 import random
 import shlex
 import shutil
@@ -24,10 +25,12 @@ from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
 from streaming.progress import Progress
 from tests.streaming.test_cut_log import Place
+from tests.support.derived_output import DerivedOutput
 from tests.support.golden import tree
 from tests.support.seeds import seed
 from tests.support.sparkless import dispatch, running
 from tests.support.tables import plain_columns, plain_rows
+from tests.support.wire import PlainLog
 from upkeep import checkpoints as positions
 from upkeep.compare import DIRECTORY_KINDS
 from upkeep.expiry import expire
@@ -289,3 +292,43 @@ def test_what_retention_and_expiry_remove_is_not_missed(ram_path: Path, seed: in
         assert place.output.verify(repair=number % 3 == 0).differences == ()
     assert removed
     assert not (root / "consumequeue" / "Old").exists()
+
+
+def test_a_replay_that_stops_early_records_nothing(place: Place) -> None:
+    """A queue that is gone, and that it has not come to, is missed at the next start."""
+    place.log.plain.append(topic=b"New", queue_id=0, queue_offset=0, body=b"")
+    place.log.write()
+    place.dispatch()
+    (place.output.state / "ends").unlink()
+    shutil.rmtree(place.output.root / "consumequeue" / "New")
+    middle = place.log.plain.spans[MESSAGES // 2][0]
+    place.output.start(replay_from="earliest", part=lambda _: middle)
+    with pytest.raises(StoreError, match="topic New queue 0"):
+        place.dispatch()
+
+
+@pytest.mark.parametrize("topics", [None, ("Orders", "Other"), ("Other",)])
+def test_a_topic_that_a_broker_has_deleted_is_not_missed(
+    tmp_path: Path, topics: tuple[str, ...] | None
+) -> None:
+    """In a broker's own store, whose table of topics says so; without a table nothing does."""
+    plain, store = PlainLog(1 << 12), tmp_path / "store"
+    for topic in (b"Orders", b"Other"):
+        for queue_offset in range(5):
+            plain.append(topic=topic, queue_id=0, queue_offset=queue_offset, body=b"")
+    plain.write(store / "commitlog")
+    (store / "broker.conf").write_text(
+        "mappedFileSizeCommitLog=4096\nmappedFileSizeConsumeQueue=200\n"
+    )
+    output = DerivedOutput(store, store)
+    output.start()
+    if topics is not None:
+        (store / "config").mkdir(exist_ok=True)
+        table = json.dumps({"topicConfigTable": {topic: {} for topic in topics}})
+        (store / "config" / "topics.json").write_text(table)
+    shutil.rmtree(store / "consumequeue" / "Orders")
+    if topics == ("Other",):
+        output.start()
+        return
+    with pytest.raises(StoreError, match="topic Orders queue 0"):
+        output.start()
