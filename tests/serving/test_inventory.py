@@ -20,7 +20,7 @@ from readers.messagestore import MessageStore
 from serving import inventory as reports
 from serving.inventory import lines
 from store.log.systemtopics import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC, is_system_topic
-from tests.support.broker_store import BrokerStore, four_queues
+from tests.support.broker_store import FILE_SIZE, BrokerStore, four_queues
 from tests.support.cli import Call
 from tests.support.plain_queues import plain_units, queue_directories
 from tests.support.remoting import TIMEOUT_SECONDS, Client, served
@@ -90,6 +90,22 @@ def test_what_only_a_broker_delivers_is_counted(tmp_path: Path, call: Call) -> N
     offsets = {f"{HALF_TOPIC}@{group}": {"0": 6}, f"{OP_TOPIC}@{group}": {"0": 1}}
     write_config(tmp_path, "consumerOffset.json", {"offsetTable": offsets})
     assert texts(tmp_path)[3].startswith("not delivered: 4 half messages: ")
+
+
+@pytest.mark.parametrize(("delivered", "waiting"), [(7, 2), (11, 1), (99, 0)])
+def test_delayed_messages_that_the_log_has_lost_do_not_wait(
+    tmp_path: Path, delivered: int, waiting: int
+) -> None:
+    """Retention took what a broker had not delivered yet."""
+    made = BrokerStore(tmp_path)
+    made.put("SCHEDULE_TOPIC_XXXX", 1, 10)
+    made.put("Orders", 0, 2, body=b"x" * (FILE_SIZE // 3 * 2))
+    made.put("SCHEDULE_TOPIC_XXXX", 1, 2)
+    made.write()
+    write_config(tmp_path, "delayOffset.json", {"offsetTable": {"2": delivered}})
+    min((tmp_path / "commitlog").iterdir()).unlink()
+    with MessageStore(tmp_path) as opened:
+        assert take_inventory(opened, tmp_path).delayed == waiting
 
 
 def test_a_store_without_queues_says_that_nothing_is_served(tmp_path: Path) -> None:
