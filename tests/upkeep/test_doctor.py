@@ -18,7 +18,7 @@ from checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
 from store.errors import StoreError
 from streaming.config import DispatcherConfig
 from tests.cli.test_errors import assert_one_line
-from tests.streaming.test_begin_again import Site, sparkless
+from tests.streaming.test_begin_again import LOG_FILE_SIZE, Site, sparkless
 from tests.support.cli import Call
 from tests.support.faults import Faults
 from tests.support.golden import tree
@@ -158,6 +158,20 @@ def test_whoever_follows_the_doctor_ends_with_a_sound_output(
     if name != "positions_moved":
         assert ours == tree(site.fresh().root / "consumequeue")
     assert ours
+
+
+def test_a_log_that_begins_beyond_the_watermark_is_told_first(tmp_path: Path, call: Call) -> None:
+    """Retention took messages that no run had dispatched."""
+    site = built(tmp_path)
+    site.expire(site.plain.end + LOG_FILE_SIZE)
+    site.put("Other", range(25, 200))
+    site.write()
+    done = call("doctor", site.output.store, "--output", site.output.root, "--json")
+    find = json.loads(done.stdout)["finds"][0]
+    assert find["state"] == "log_cut"
+    assert f"the log begins at {site.first}, beyond the watermark" in find["text"]
+    assert [*followed(call, site)] == ["log_cut"]
+    assert site.output.verify().differences == ()
 
 
 def test_a_sound_output_and_a_store_without_queues(tmp_path: Path, call: Call) -> None:
