@@ -98,3 +98,37 @@ def test_room_that_does_not_show_is_tried_after_the_longest_pause(
     monkeypatch.setattr(os, "statvfs", lambda _: few)
     monkeypatch.setattr(fsops, "has_space", lambda _: True)
     assert SpaceWait([tmp_path], threading.Event()).retry(work) == "done"
+
+
+def test_one_roomy_disk_of_two_is_no_reason_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint's disk has much room, and the output's as little as before, until it gets
+    some."""
+    few, much = 6 << 20, 1 << 40
+    left, tries = {"output": few, "checkpoint": much}, list[int]()
+
+    def look(directory: Path) -> os.statvfs_result:
+        free = left[directory.name]
+        return os.statvfs_result((4096, 1, 0, free, free, 0, 0, 0, 0, 255))
+
+    def work() -> str:
+        tries.append(left["output"])
+        if len(tries) == 1:
+            raise NoSpaceError("a batch needs more")
+        return "done"
+
+    looks = iter(range(6))
+
+    def while_waiting() -> None:
+        left["output"] += next(looks) // 5
+
+    for name in left:
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(space, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(space, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(os, "statvfs", look)
+    monkeypatch.setattr(fsops, "has_space", lambda _: True)
+    places = [tmp_path / name for name in left]
+    assert SpaceWait(places, threading.Event(), while_waiting).retry(work) == "done"
+    assert tries == [few, few + 1]
