@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from store.state.built import topic_begins
+from streaming.config import DispatcherConfig
 from tests.support.cli import Call, json_object, reput_json
 from tests.support.golden import tree
+from tests.support.sparkless import dispatch
 
 Golden = Callable[[str], Path]
 
@@ -114,7 +117,7 @@ def test_indexes_that_are_left_out_are_not_asked_for_their_slots(
         (["diff", "EMPTY", "EMPTY"], "holds consumequeue or"),
         (["diff", "STORE", "STORE", "--only", "queues"], "choose from consumequeue, "),
         (["rebuild", "STORE", "--only", "checkpoint"], "--only names 'checkpoint'"),
-        (["rebuild", "STORE", "--topic", "a/b"], "no topic a/b in"),
+        (["rebuild", "STORE", "--topic", "a/b"], "no topic a/b in "),
         (["rebuild", "STORE", "--dry-run", "--drop-old"], "excludes --dry-run"),
         (["rebuild", "STORE", "--sealed", "--executors"], "leave out --executors"),
     ],
@@ -132,18 +135,37 @@ def test_wrong_calls(
     assert (done.returncode, len(lines)) == (2, 1), done.stderr
     assert part in lines[0]
     assert tree(tmp_path) == before
+    assert not (tmp_path / "NOWHERE").exists()
 
 
 @pytest.mark.parametrize("options", [[], ["--drop-old"]])
-def test_no_store_is_made_where_there_is_none(
+def test_a_store_that_is_not_there_may_come_later(
     tmp_path: Path, call: Call, options: list[str]
 ) -> None:
-    """One line, exit code 1, and no directory."""
+    """As that of a broker which has not started yet: no wrong call, and nothing is made."""
     nowhere = tmp_path / "nowhere"
     done = call("rebuild", nowhere, *options)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert f"there is no directory {nowhere}" in done.stderr
     assert not nowhere.exists()
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_begin_of_one_topic_leaves_those_of_others(
+    golden: Golden, tmp_path: Path, call: Call
+) -> None:
+    """And 0 forgets it."""
+    store, output = golden("plain"), tmp_path / "output"
+    dispatch(DispatcherConfig(store, output, once=True))
+    begins = [
+        ("Topic_0", 5000, {"Topic_0": 5000}),
+        ("Topic_1", 9000, {"Topic_0": 5000, "Topic_1": 9000}),
+        ("Topic_0", 0, {"Topic_1": 9000}),
+    ]
+    for topic, begin, wanted in begins:
+        done = call("rebuild", store, "--output", output, "--topic", topic, "--from", str(begin))
+        assert done.returncode == 0, done.stderr
+        assert topic_begins(output) == wanted
 
 
 @pytest.mark.usefixtures("spark")
