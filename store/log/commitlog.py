@@ -390,7 +390,12 @@ class CommitLog:
 
     def record_starting_at(self, offset: int) -> Record | Outcome:
         """Decode the record at ``offset``, of the size that its own first field gives."""
-        return self.record_at(offset, self.stated_size(offset))
+        found, segment = self.record_at(offset, self.stated_size(offset)), self.segment_at(offset)
+        if segment and isinstance(found, Outcome) and found.status is Status.BAD_BLANK:
+            # a BLANK is one by reaching to its file's end
+            is_blank = offset + found.size == segment.start + self.file_size
+            return Outcome(Status.BLANK, found.size) if is_blank else found
+        return found
 
     def stated_size(self, offset: int) -> int:
         """totalSize of the record that begins at ``offset``, whatever it is; 0 beyond the log."""

@@ -15,8 +15,9 @@ import pytest
 from store.errors import CommitLogError
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.golden import difference, tree
-from tests.support.grown_log import GrownLog
+from tests.support.grown_log import FILE_SIZE, GrownLog
 from tests.support.seeds import seed
+from tests.support.wire import PlainLog
 
 __all__ = ["seed"]
 
@@ -120,3 +121,31 @@ def test_adopted_queues_are_cut_where_the_log_has_other_messages_or_none(
         copied.check((how, kept, "grown"))
         adopted += 1
     assert adopted and refused
+
+
+def test_a_unit_in_whose_place_a_log_file_ends_is_cut(tmp_path: Path) -> None:
+    """The log lost its last message, and the next one did not fit into the file: a BLANK there is
+    no damage."""
+    plain, store = PlainLog(FILE_SIZE), tmp_path / "store"
+
+    def put(topic: bytes, queue_offset: int, size: int) -> None:
+        plain.append(topic=topic, queue_id=0, queue_offset=queue_offset, body=b"x" * size)
+
+    while plain.end < FILE_SIZE - 600:
+        put(b"Orders", len(plain.spans), 10)
+    cut = plain.end
+    put(b"Orders", len(plain.spans), 10)
+    plain.write(store / "commitlog")
+    (store / "broker.conf").write_text(
+        f"mappedFileSizeCommitLog={FILE_SIZE}\nmappedFileSizeConsumeQueue=200\n"
+    )
+    output = DerivedOutput(store, tmp_path / "output")
+    output.start()
+    shutil.rmtree(output.state)
+    plain.cut(cut)
+    put(b"Other", 0, 700)
+    plain.write(store / "commitlog")
+    output.start(adopt=True)
+    fresh = DerivedOutput(store, tmp_path / "fresh")
+    fresh.start()
+    assert difference(output.root / "consumequeue", fresh.root / "consumequeue") == []
