@@ -148,13 +148,13 @@ def left_out(members: Members, store: Path) -> Members:
 
 
 def listed(output: Path) -> Members:
-    """Return the members that the ledger lists without a unit; it writes names with escapes."""
+    """Return the members that the ledger lists without a unit."""
     found = Members()
     for line in (output / "reput" / "quarantine.jsonl").open():
         entry = json.loads(line)
         if entry["reason"] == "queue_offset_seen_before":
-            topic = entry["topic"].encode().decode("unicode_escape")
-            found.setdefault((topic, entry["queue_id"]), []).append(entry["physical_offset"])
+            key = entry["topic"], entry["queue_id"]
+            found.setdefault(key, []).append(entry["physical_offset"])
         else:
             assert entry["reason"] == "queue_offset_gap"
     return found
