@@ -379,6 +379,12 @@ def test_what_is_no_store_is_named(tmp_path: Path) -> None:
         read_store_settings(root)
 
 
+def test_a_line_that_goes_on_is_no_comment() -> None:
+    """Whatever its next part begins with."""
+    found = parse_properties(b"a=1\\\n  #2\n#c=3\nb=4")
+    assert found == {"a": "1#2", "b": "4"}
+
+
 def test_property_files_are_read_as_java_reads_them(tmp_path: Path) -> None:
     """Comments, separators, duplicates, continued lines, escapes, space that ends a value."""
     paths = []

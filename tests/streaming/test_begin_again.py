@@ -310,7 +310,7 @@ def test_a_queue_that_begins_anew_within_one_batch_is_durable(
 
 
 def test_a_batch_queue_of_which_the_log_has_one_message_goes_on(tmp_path: Path) -> None:
-    """Its last message is the log's first: what comes after it stands behind it."""
+    """Its last message is the log's first: the next ones stand after it."""
     site = batch_site(tmp_path)
     while not site.offsets or site.offsets[-1][1] % LOG_FILE_SIZE or not site.offsets[-1][1]:
         site.put("Orders", range(len(site.offsets), len(site.offsets) + 1))
@@ -325,7 +325,7 @@ def test_a_batch_queue_of_which_the_log_has_one_message_goes_on(tmp_path: Path) 
 
 
 def test_a_batch_queue_is_given_to_the_new_messages_too(tmp_path: Path) -> None:
-    """Those before the begin of their topic get no units, in a first run and in verify."""
+    """Messages before the begin of their topic get no units, in a first run and in verify."""
     site = batch_site(tmp_path)
     site.put("Orders", range(10))
     site.put("Orders", range(15))
