@@ -154,7 +154,7 @@ def test_a_store_that_is_not_there_may_come_later(
 def test_the_begin_of_one_topic_leaves_those_of_others(
     golden: Golden, tmp_path: Path, call: Call
 ) -> None:
-    """And 0 forgets it."""
+    """A begin of 0 forgets that of its topic."""
     store, output = golden("plain"), tmp_path / "output"
     dispatch(DispatcherConfig(store, output, once=True))
     begins = [

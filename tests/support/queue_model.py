@@ -1,7 +1,9 @@
 """RocketMQ's ``ConsumeQueue.putMessagePositionInfo``, one message at a time (formats.md §5, a-f).
 
-What the writer's files are compared with, byte for byte. ``blank_gaps`` is the one rule that is
-not RocketMQ's: gaps are filled with pre-blank units, so that positions stay queue offsets.
+What the writer's files are compared with, byte for byte. ``blank_gaps`` is a rule that is
+not RocketMQ's: gaps are filled with pre-blank units, so that positions stay queue offsets. The
+other is what a broker does by removing queues: one of which the log has lost every message begins
+anew with a message that does not go on where it ended.
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ class ModelQueue:
     gaps: list[int] = field(default_factory=list)
     """Physical offsets of messages before which queue offsets jump."""
 
-    def put(self, offset: int, size: int, tags_code: int, queue_offset: int) -> None:
-        """One message: duplicate, dropped, or appended."""
+    def put(
+        self, offset: int, size: int, tags_code: int, queue_offset: int, log_min: int = 0
+    ) -> None:
+        """One message: duplicate, dropped, or appended; the log begins at ``log_min``."""
         expect = queue_offset * 20
         if offset + size <= self.max_physic_offset:
             return
+        if self.files and self.max_physic_offset <= log_min and expect != self._current():
+            self.files, self.wrote = {}, 0
         if not self.files:
             self.files[expect - expect % self.file_size] = bytearray(self.file_size)
             for _ in range(expect % self.file_size // 20):
@@ -68,13 +74,20 @@ class ModelQueues:
         self.queues: dict[tuple[str, int], ModelQueue] = {}
 
     def put(
-        self, topic: str, queue_id: int, offset: int, size: int, tags_code: int, queue_offset: int
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        size: int,
+        tags_code: int,
+        queue_offset: int,
+        log_min: int = 0,
     ) -> None:
-        """One message of the log, in log order."""
+        """One message of the log, in log order; the log begins at ``log_min``."""
         queue = self.queues.setdefault(
             (topic, queue_id), ModelQueue(self._file_size, self._blank_gaps)
         )
-        queue.put(offset, size, tags_code, queue_offset)
+        queue.put(offset, size, tags_code, queue_offset, log_min)
 
     def tree(self) -> dict[str, bytes]:
         """Relative file names and contents below ``consumequeue``."""

@@ -30,6 +30,8 @@ FILE_SIZE = 4096
 QUEUE_FILE_SIZE, SLOTS, ENTRIES = 400, 50, 400
 Listed = tuple[int, int, str]
 """Physical offset, its end, and the reason."""
+Fronts = Sequence[tuple[int, int]]
+"""Physical offset, and where the log began when the messages from there on were dispatched."""
 _MAGIC = re.compile(
     b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (wire.V1_MAGIC, wire.V2_MAGIC))
 )
@@ -93,13 +95,14 @@ class SmallStore:
         verify: bool = True,
         front: int = 0,
         gone: Sequence[tuple[int, int]] = (),
+        fronts: Fronts = (),
         is_all: bool = True,
     ) -> Expected:
         """Assert that the output is what the log's bytes stand for up to the watermark, and with
         ``is_all`` that no whole record is left; return that. ``front`` is where the log begins now,
-        ``gone`` was removed before it was dispatched."""
+        ``gone`` was removed before it was dispatched, and ``fronts`` are where it began before."""
         end = self.end
-        expected = expected_of(self.plain, end, gone)
+        expected = expected_of(self.plain, end, gone, fronts)
         assert tree(self.output.root / "consumequeue") == expected.queues.tree()
         listed = self.listed()
         if front > self.plain.start:
@@ -173,7 +176,7 @@ def is_directory_name(topic: bytes) -> bool:
     )
 
 
-def _dispatched(expected: Expected, found: Record, levels: tuple[int, ...]) -> None:
+def _dispatched(expected: Expected, found: Record, levels: tuple[int, ...], log_min: int) -> None:
     start, end = found.physical_offset, found.physical_offset + found.total_size
     hashes = tuple(index_key_hash(key) for key in index_keys(found))
     expected.index.build_index(Message(start, end, found.store_timestamp, hashes))
@@ -187,12 +190,15 @@ def _dispatched(expected: Expected, found: Record, levels: tuple[int, ...]) -> N
     else:
         expected.queues.put(
             found.topic.decode(), found.queue_id, start, found.total_size,
-            record.tags_code(found, levels), found.queue_offset,
+            record.tags_code(found, levels), found.queue_offset, log_min,
         )  # fmt: skip
 
 
-def expected_of(plain: wire.PlainLog, end: int, gone: Sequence[tuple[int, int]] = ()) -> Expected:
+def expected_of(
+    plain: wire.PlainLog, end: int, gone: Sequence[tuple[int, int]] = (), fronts: Fronts = ()
+) -> Expected:
     """The output of the log's bytes before ``end``, but for ranges that were ``gone``."""
+    began = sorted([*fronts, *((high, high) for _, high in gone)])
     expected, walk = Expected(), PlainWalk(plain)
     items = expected.items = walk.items(plain.start, end)
     sizes = {}
@@ -203,7 +209,8 @@ def expected_of(plain: wire.PlainLog, end: int, gone: Sequence[tuple[int, int]] 
         found = walk.at(start)
         assert isinstance(found, Record)
         sizes[start] = found.total_size
-        _dispatched(expected, found, record.DEFAULT_DELAY_LEVELS_MS)
+        log_min = max((front for at, front in began if at <= start), default=0)
+        _dispatched(expected, found, record.DEFAULT_DELAY_LEVELS_MS, log_min)
     for bad in items.bad:
         if any(low <= bad.start < high for low, high in gone):
             continue

@@ -74,6 +74,8 @@ class DispatcherMachine(LogRules):
         """Nothing is derived from the log as it is now."""
         self._acknowledged = -1
         """The watermark that somebody was told before the recording."""
+        self._fronts: list[tuple[int, int]] = []
+        """(position, the log's first byte) of the batches that made the output."""
         self._gone: list[tuple[int, int]] = []
         """Ranges that retention took before they were dispatched."""
         self._cut_at: int | None = None
@@ -155,7 +157,10 @@ class DispatcherMachine(LogRules):
         listed = self.store.listed()
         # a file that is open can be read after it was removed
         self._gone = [lost for lost in self._gone if (*lost, "segment_deleted") in listed]
-        self.store.check(verify=is_all, front=self.first, gone=self._gone, is_all=is_all)
+        self.store.check(
+            verify=is_all, front=self.first, gone=self._gone, fronts=self._fronts,
+            is_all=is_all,
+        )  # fmt: skip
 
     @precondition(lambda self: self._running is None)
     @rule()
@@ -240,6 +245,9 @@ class DispatcherMachine(LogRules):
         lost = max(position, self._mark or 0), min(self.first, end)
         if lost[0] < lost[1]:
             self._gone.append(lost)
+        begin = max(position, self._mark or 0)
+        self._fronts = [one for one in self._fronts if one[0] < begin]
+        self._fronts.append((begin, self.first))
         try:
             if end > position:
                 self._step(lambda: self._commit(run, end))
@@ -317,7 +325,7 @@ class DispatcherMachine(LogRules):
         """Readers trust the units below the watermark, at any time."""
         here = tree(self._root / "consumequeue")
         self._gone = [lost for lost in self._gone if lost[1] <= (mark or 0)]
-        expected = expected_of(self.plain, mark or 0, self._gone)
+        expected = expected_of(self.plain, mark or 0, self._gone, self._fronts)
         for name, data in expected.queues.tree().items():
             units = data.rstrip(b"\0")
             assert here.get(name, b"")[: len(units)] == units, f"{name} lacks units"

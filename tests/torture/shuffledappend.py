@@ -166,6 +166,7 @@ def run(directory: Path, seed: int, case: int) -> str:
     clock = Time(appender)
     retention = rng.choice((0.0, 0.05))
     gone: list[tuple[int, int]] = []
+    fronts: list[tuple[int, int]] = []
     first = plain.start
     config = DispatcherConfig(store.output.store, store.output.root, once=True)
     starts, is_last = 0, False
@@ -177,6 +178,8 @@ def run(directory: Path, seed: int, case: int) -> str:
                 while True:
                     assert end <= appender.stored_end, (end, starts)
                     if end > dispatcher.position:
+                        fronts = [one for one in fronts if one[0] < dispatcher.position]
+                        fronts.append((dispatcher.position, first))
                         dispatcher.commit(dispatcher.scan(end))
                     if rng.random() < (1.0 if is_last else 0.05):
                         break
@@ -190,5 +193,5 @@ def run(directory: Path, seed: int, case: int) -> str:
     assert store.end == plain.end
     # a file that is open can be read after it was removed
     gone = [lost for lost in gone if (*lost, "segment_deleted") in store.listed()]
-    store.check(verify=rng.random() < 0.2, front=first, gone=gone)
+    store.check(verify=rng.random() < 0.2, front=first, gone=gone, fronts=fronts)
     return f"{'more starts' if starts > 2 else 'few starts'}{', a part was gone' if gone else ''}"
