@@ -107,7 +107,7 @@ class Bench:
             found = self.output.verify(repair=True)
         except UsageError as error:
             # no watermark is left: nothing tells these queues from another writer's
-            assert "--adopt" in str(error), place
+            assert "reput rebuild" in str(error), place
             self.output.start(adopt=True)
             return how or "refused by verify"
         seen = {(d.kind, (self.output.root / d.path).parent) for d in found.differences}

@@ -355,7 +355,7 @@ class DispatcherMachine(LogRules):
                 path.unlink()
                 output.verify(repair=True)
             except UsageError as error:
-                assert "--adopt" in str(error), error
+                assert "reput rebuild" in str(error), error
                 empty = self._empty_queues()
                 output.start(adopt=True)
                 for queue in empty & self._empty_queues():
