@@ -380,7 +380,7 @@ def test_what_is_no_store_is_named(tmp_path: Path) -> None:
 
 
 def test_a_line_that_goes_on_is_no_comment() -> None:
-    """Also where the next part begins like a comment."""
+    """The next part may begin like a comment."""
     found = parse_properties(b"a=1\\\n  #2\n#c=3\nb=4")
     assert found == {"a": "1#2", "b": "4"}
 
