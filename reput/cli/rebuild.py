@@ -104,7 +104,7 @@ def rebuild(
     kinds = options.kinds_option(only, DIRECTORY_KINDS)
     # an index that is asked for by name is built from now on
     index = True if only is not None and INDEX_DIRECTORY in kinds else None
-    given = {"index": index, **flags, **dispatcher, **_begins(roots[root], topic, since)}
+    given = {"index": index, **flags, **dispatcher, **_begins(output or root, topic, since)}
     configs = {root: DispatcherConfig(root, place, **given) for root, place in roots.items()}
     choice = {"kinds": kinds, "topics": topic, "dry_run": dry_run, "sealed": sealed}
     if several is None:
