@@ -21,6 +21,7 @@ from store.privatecache import version_directory
 
 SOURCES = (
     "store/log/kernelbase.py", "store/log/kernels.py", "store/log/pullkernel.py",
+    "store/log/systemtopics.py",
     "store/index/indexkernel.py",
     "store/rows/rowkernel.py", "store/runs/scankernel.py", "sinks/kafkakernel.py",
     "workload/appendkernel.py",
