@@ -259,8 +259,8 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         self._first: dict[str, Any] | None = None
         self._caught_up: tuple[int, dict[str, Any]] | None = None
         """The refresh of the queues that was used, and the ends that it gave."""
-        self._checked: tuple[int | None] | None = None
-        """The epoch of the watermark under which all queues were held against a position."""
+        self._checked: tuple[tuple[str, int] | None] | None = None
+        """The writer of the queues when all of them were held against a position."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_group": None}
@@ -355,10 +355,10 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
     def _to_check(self, position: QueuePosition, queues: Queues) -> set[QueueKey]:
         """Return the queues that may have changed: those that moved, and all of them after the
         dispatcher has started again."""
-        keys, epoch = position.offsets.keys() & queues.keys(), (self._store().queues.epoch,)
-        if self._checked == epoch:
+        keys, writer = position.offsets.keys() & queues.keys(), (self._store().queues.writer,)
+        if self._checked == writer:
             keys = {key for key in keys if queues[key].max_offset != position.offsets[key]}
-        self._checked = epoch
+        self._checked = writer
         return keys
 
     def reportLatestOffset(self) -> dict[str, Any]:

@@ -50,10 +50,10 @@ class BuiltQueues:
         self._not_before = 0.0
 
     @property
-    def epoch(self) -> int | None:
-        """The watermark's epoch, which another dispatcher, a cut and a rebuild change; None without
-        a watermark."""
-        return None if self._seen is None else self._seen.epoch
+    def writer(self) -> tuple[str, int] | None:
+        """The watermark's store id, which queues that are built anew change, and epoch, which
+        another dispatcher and a cut change; None without a watermark."""
+        return None if self._seen is None else (self._seen.store_id, self._seen.epoch)
 
     def poll(self) -> None:
         """Call ``refresh`` if the watermark moved, or without one from time to time, so that idling

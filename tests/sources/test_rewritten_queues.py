@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.sources.test_rewritten_log import LAX, bodies
 from tests.support.micro_batches import Checkpoint, Rows, Run
 from tests.support.rewritten_store import RewrittenStore, old_form
 from tests.support.sparkless import dispatch
+from tests.support.wire import UNIT, file_name
 
 
 def reader(store: RewrittenStore, **options: Any) -> ConsumeQueueStreamReader:
@@ -113,6 +115,35 @@ def test_a_queue_that_is_cut_within_one_run_stops_it(tmp_path: Path) -> None:
     found = bodies(lax.batch() or [])
     assert sorted(body for body in found if body in others) == sorted(others)
     assert lax.batch() is None
+
+
+@pytest.mark.parametrize("how", ["built anew", "replaced"])
+def test_queues_that_change_within_one_run_up_to_the_same_offsets(tmp_path: Path, how: str) -> None:
+    """Over the same log: the queue closes up, and ends where it ended with one message more. The
+    output is built anew over a message that is damaged by now, or a queue alone is another when the
+    dispatcher starts again."""
+    store, root = RewrittenStore(tmp_path / "store"), tmp_path / "output"
+    config = DispatcherConfig(store.root, root)
+    store.fill(100)
+    dispatch(config)
+    strict, lax = (
+        Run(reader(store, output=root, **options), Checkpoint()) for options in ({}, LAX)
+    )
+    assert len(strict.batch() or ()) == len(lax.batch() or ()) == 100
+    start, _ = store.plain.spans[13]
+    if how == "built anew":
+        store.plain.image[start + 4 : start + 8] = bytes(3) + b"\x01"  # the magic code
+        shutil.rmtree(root)
+    else:
+        path = root / "consumequeue" / "T" / "0" / file_name(0)
+        units = path.read_bytes()
+        path.write_bytes(units[: 13 * UNIT.size] + units[14 * UNIT.size :] + bytes(UNIT.size))
+        (root / "reput" / "ends").unlink()
+    others = store.fill(1, "other")
+    dispatch(config)
+    with pytest.raises(CommitLogDataLossError, match="QUEUE_REWRITTEN"):
+        strict.batch()
+    assert bodies(lax.batch() or []) == others
 
 
 @pytest.mark.parametrize("new", [0, 1, 12])
