@@ -158,8 +158,10 @@ def test_every_move_of_the_watermark_ends_a_waiting_pull(
 
 def test_a_server_that_does_not_start_is_no_row(tmp_path: Path) -> None:
     """Its last words are in the error."""
+    file = tmp_path / "file"
+    file.touch()
     with (
-        pytest.raises(BenchError, match=r"(?s)reput serve does not listen.*nowhere"),
-        serving.serving(tmp_path / "nowhere", tmp_path / "output"),
+        pytest.raises(BenchError, match=r"(?s)reput serve does not listen.*file is not a dir"),
+        serving.serving(file, tmp_path / "output"),
     ):
         pass

@@ -88,6 +88,6 @@ def test_wrong_calls(golden: Golden, tmp_path: Path, call: Call) -> None:
     before = tree(tmp_path)
     assert_one_line(call("shadow", store, "--output", store), 2, "--output is the store itself")
     assert_one_line(call("shadow", store), 2, "--output")
-    missing = tmp_path / "nowhere"
-    assert_one_line(call("shadow", missing, "--output", tmp_path / "o"), 2, str(missing))
+    file = store / "broker.conf"
+    assert_one_line(call("shadow", file, "--output", tmp_path / "o"), 2, f"{file} is not a dir")
     assert tree(tmp_path) == before

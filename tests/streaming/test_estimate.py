@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from store.config import read_store_settings
-from streaming.estimate import estimated_bytes, warn_of_little_space
+from streaming.estimate import SAMPLED_FILES, estimated_bytes, warn_of_little_space
 from tests.support.plain_queues import plain_units, queue_directories
 from tests.support.smalldisk import SmallDisk
+from tests.support.wire import PlainLog
 
 NAMES = ("plain", "mixed")
 ENTRY = 20
@@ -35,6 +36,23 @@ def test_an_estimate_is_near_what_a_broker_built(golden: Callable[[str], Path], 
         end = log.segments[-1].start + log.file_size
         estimate = estimated_bytes(log, end, settings)
     assert 0.75 < estimate / built_bytes(store) < 1.25
+
+
+def test_files_beyond_the_end_take_no_sample(tmp_path: Path) -> None:
+    """Every other one of as many files as are looked at holds messages of another size."""
+    log, end = PlainLog(1 << 12), SAMPLED_FILES << 12
+    while log.end < end + (2 << 12):
+        is_odd = (log.end >> 12) % 2
+        body = b"x" * (1500 if is_odd else 100)
+        log.append(topic=b"Topic", queue_id=0, queue_offset=len(log.spans), body=body)
+    log.write(tmp_path / "commitlog")
+    units = sum(start < end for start, _ in log.spans)
+    (tmp_path / "broker.conf").write_text(
+        f"mappedFileSizeCommitLog={log.file_size}\nmessageIndexEnable=false\n"
+    )
+    settings = read_store_settings(tmp_path)
+    with closing(settings.open_log()) as opened:
+        assert 0.75 < estimated_bytes(opened, end, settings) / (ENTRY * units) < 1.25
 
 
 def test_a_small_disk_is_said(

@@ -51,6 +51,22 @@ def test_records_without_a_queue_do_not_count(tmp_path: Path) -> None:
     assert (found.pending, found.missing) == (NOTHING, NOTHING)
 
 
+def test_places_that_no_queue_has_do_not_count(tmp_path: Path) -> None:
+    """The ledger lists such messages; what they are to be in besides counts."""
+    made = four_queues(tmp_path)
+    made.log.append(topic=b"a/b")
+    made.log.append(topic=b"New", queue_id=-1)
+    made.log.append(topic=b"New", queue_offset=-1)
+    made.write()
+    assert coverage_of(tmp_path).bytes == 0
+    with (tmp_path / "broker.conf").open("a") as conf:
+        conf.write("enableMultiDispatch=true\nenableLmq=true\n")
+    light = b"INNER_MULTI_DISPATCH\x01%LMQ%x\x02INNER_MULTI_QUEUE_OFFSET\x010\x02"
+    made.log.append(topic=b"a/b", properties=light)
+    made.log.write(tmp_path / "commitlog")
+    assert coverage_of(tmp_path).pending.messages == 1
+
+
 def test_zeroed_ends_of_all_queues_are_pending(tmp_path: Path) -> None:
     """The messages after the last one with a unit; the command says how to go on with a broker's
     queues, and how to begin where there is none."""
