@@ -18,10 +18,9 @@ been sound when it was dispatched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,8 @@ from store.index.indexfile import (
 from store.log import record
 from store.log.commitlog import CommitLog
 from store.log.record import SCHEDULE_TOPIC, Record, Status
-from store.queue.batchconsumequeue import BatchConsumeQueueFiles, open_batch_queues
-from store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey, open_queues
+from store.queue.batchconsumequeue import BatchConsumeQueueFiles
+from store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey
 from store.queue.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     ConsumeQueueExtFiles,
@@ -53,6 +52,7 @@ from store.queue.placement import (
     is_inside_a_record,
     queue_offsets_of_any_setting,
 )
+from store.queue.view import open_all_queues
 from store.state.output import fingerprint, is_same_log
 from store.state.watermark import Watermark
 
@@ -365,12 +365,10 @@ def _queues(
     *,
     is_foreign: bool = False,
 ) -> list[_Queue]:
-    settings, output = built.settings, built.output
-    found: Iterator[tuple[QueueKey, QueueFiles]] = chain(
-        open_queues(output, settings.mapped_file_size_consume_queue),
-        open_batch_queues(output, settings.mapper_file_size_batch_consume_queue),
-    )
-    return [_Queue(key, files, log, log_end, watermark, built, is_foreign) for key, files in found]
+    return [
+        _Queue(key, files, log, log_end, watermark, built, is_foreign)
+        for _, key, files in open_all_queues(built.output, built.settings)
+    ]
 
 
 def _count_index_entries(built: Built, end_offset: int) -> int:

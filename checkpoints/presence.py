@@ -15,7 +15,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 
 from checkpoints import STATE_DIRECTORY
@@ -29,7 +29,6 @@ from store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BATCH_UNIT_DTYPE,
     BatchConsumeQueueFiles,
-    open_batch_queues,
 )
 from store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
@@ -38,7 +37,6 @@ from store.queue.consumequeue import (
     QueueFiles,
     QueueKey,
     list_queues,
-    open_queues,
     topic_directory,
 )
 from store.queue.consumequeueext import (
@@ -47,6 +45,7 @@ from store.queue.consumequeueext import (
     is_ext_addr,
 )
 from store.queue.queuetype import read_topic_table
+from store.queue.view import open_all_queues
 from store.runs.dispatch import IndexWriter
 from store.runs.scan import PackedChunk, runs_of, scan
 from store.state.ends import Ends, EntryEnd, EntryName, drop_ends, read_ends, write_ends
@@ -134,15 +133,8 @@ def usable_ends(output: Path, watermark: Watermark) -> Ends | None:
 
 def observe_ends(built: Built, end_offset: int) -> dict[EntryName, EntryEnd]:
     """Read from the files where each queue ends, as of a watermark."""
-    settings, output = built.settings, built.output
-    queues: Iterable[tuple[str, QueueKey, QueueFiles]] = chain(
-        ((CONSUME_QUEUE_DIRECTORY, *queue)
-         for queue in open_queues(output, settings.mapped_file_size_consume_queue)),
-        ((BATCH_CONSUME_QUEUE_DIRECTORY, *queue)
-         for queue in open_batch_queues(output, settings.mapper_file_size_batch_consume_queue)),
-    )  # fmt: skip
     found = {}
-    for kind, key, files in queues:
+    for kind, key, files in open_all_queues(built.output, built.settings):
         end = files.find_end(end_offset)
         last = files.last_unit(end)
         if last is not None:

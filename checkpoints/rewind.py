@@ -9,10 +9,8 @@ log could not give one of them again. Positions do not: they are kept aside firs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from checkpoints import STATE_DIRECTORY
@@ -23,16 +21,16 @@ from store.errors import CommitLogError, StoreError, UsageError
 from store.log.commitlog import CommitLog, is_mapped_file_name
 from store.log.places import first_at_or_after, last_record_before, pass_over
 from store.log.record import Record
-from store.queue.batchconsumequeue import BatchConsumeQueueFiles, open_batch_queues
+from store.queue.batchconsumequeue import BatchConsumeQueueFiles
 from store.queue.consumequeue import (
     PRE_BLANK_SIZE,
     UNITS_PER_READ,
     QueueFiles,
     QueueKey,
-    open_queues,
 )
 from store.queue.cut import whole_end
 from store.queue.placement import count_units, queue_offsets
+from store.queue.view import open_all_queues
 from store.state.ledger import QUEUE_OFFSET_GAP, LedgerEntry, read_entries
 from store.state.output import fingerprint
 from store.state.watermark import Watermark
@@ -223,13 +221,8 @@ def _cut_queues(log: CommitLog, built: Built, offset: int, end: int) -> _Cut:
     one says where the next one stands, and without it the message's own queue offset would count,
     which differs after a gap.
     """
-    settings, output = built.settings, built.output
-    queues: Iterator[tuple[QueueKey, QueueFiles]] = chain(
-        open_queues(output, settings.mapped_file_size_consume_queue),
-        open_batch_queues(output, settings.mapper_file_size_batch_consume_queue),
-    )
     cut, lost, possible = _Cut(), "", offset
-    for key, files in queues:
+    for _, key, files in open_all_queues(built.output, built.settings):
         units_of = partial(count_units, log, key)
         kept, last = (whole_end(files, position, units_of) for position in (offset, end))
         is_emptied = last > kept == files.starts[0]

@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 
 from store.config import StoreSettings
 from store.log.commitlog import NO_TIME, CommitLog
-from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BatchConsumeQueueFiles
+from store.queue.batchconsumequeue import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BatchConsumeQueueFiles,
+    open_batch_queues,
+)
 from store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
@@ -26,8 +30,10 @@ from store.queue.consumequeue import (
     UNITS_PER_READ,
     BoundaryType,
     ConsumeQueueFiles,
+    QueueFiles,
     QueueKey,
     list_queues,
+    open_queues,
     open_whole_queue,
 )
 from store.queue.consumequeueext import (
@@ -398,6 +404,16 @@ def list_all_queues(output: Path) -> list[tuple[QueueKey, bool]]:
     """Every queue of both kinds, sorted, and whether it is a batch queue."""
     found = [(key, kind) for kind in (False, True) for key in list_queues(queue_root(output, kind))]
     return sorted(found, key=lambda each: (each[0].topic, each[0].queue_id))
+
+
+def open_all_queues(
+    output: Path, settings: StoreSettings
+) -> Iterator[tuple[str, QueueKey, QueueFiles]]:
+    """Every queue of both kinds, with the name of its kind's directory; each kind is sorted."""
+    for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
+        yield CONSUME_QUEUE_DIRECTORY, key, files
+    for key, batch in open_batch_queues(output, settings.mapper_file_size_batch_consume_queue):
+        yield BATCH_CONSUME_QUEUE_DIRECTORY, key, batch
 
 
 def open_view(

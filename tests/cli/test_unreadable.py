@@ -10,14 +10,13 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli import Call
 from tests.support.derived_output import DerivedOutput
-from tests.support.permissions import permissions_hold
+from tests.support.permissions import unreadable
 
 TOPIC = "Topic_0"
 OFFSETS = '{"offsetTable":{"Topic_0@g":{0:1}}}'
@@ -53,17 +52,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> DerivedOutput:
         (root / "config" / "consumerOffset.json").write_text(OFFSETS)
     (derived.store / "broker.conf").touch()
     return derived
-
-
-@contextmanager
-def unreadable(path: Path) -> Iterator[None]:
-    mode = path.stat().st_mode
-    path.chmod(0)
-    try:
-        with permissions_hold():
-            yield
-    finally:
-        path.chmod(mode)
 
 
 def answer(call: Call, built: DerivedOutput, name: str) -> tuple[int, str, str]:

@@ -11,6 +11,7 @@ import json
 import logging
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from store.queue.view import QueueView
 from streaming.config import DispatcherConfig
 from tests.sources import test_queue_contract
 from tests.sources.test_rewritten_log import LAX, bodies
-from tests.support.micro_batches import Checkpoint, Rows, Run
+from tests.support.micro_batches import Checkpoint, Rows, Run, some_batches
 from tests.support.rewritten_store import RewrittenStore, old_form
 from tests.support.sparkless import dispatch
 from tests.support.wire import UNIT, file_name
@@ -331,17 +332,7 @@ def test_any_cut_of_any_log_loses_nothing(tmp_path: Path, seed: int) -> None:
         store = RewrittenStore(tmp_path / str(case), rng.choice((1024, 4096, 1 << 16)))
         checkpoint, read = Checkpoint(), set[bytes]()
         for step in range(rng.randint(3, 8)):
-            if store.bodies and rng.random() < 0.5:
-                store.lose(min(len(store.bodies), rng.choice((1, 3, 20, 200))),
-                           clock=rng.random() < 0.5)  # fmt: skip
-            if rng.random() < 0.9:
-                sizes = rng.choice((1, 10, 60)), rng.choice((20, 60, 200))
-                store.fill(sizes[0], f"{case}.{step}.", sizes[1], rng.choice((1, 2, 5)))
-            limit = {"maxOffsetsPerTrigger": rng.choice((7, 30))} if rng.random() < 0.5 else {}
-            query = Run(reader(store, **LAX, **limit), checkpoint, available_now=rng.random() < 0.5)
-            for _ in range(rng.choice((1, 2, 100))):
-                if not query.plan() or rng.random() < 0.2:
-                    break
-                read.update(bodies(query.batch() or []))
+            store.change(rng, f"{case}.{step}.")
+            read.update(bodies(some_batches(rng, partial(reader, store, **LAX), checkpoint)))
         read.update(bodies(run(store, checkpoint, **LAX)))
         assert set(store.bodies) <= read, case

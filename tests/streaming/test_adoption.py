@@ -86,14 +86,7 @@ def test_adopted_queues_are_cut_where_the_log_has_other_messages_or_none(
         copied.restore()
         cut = log.units_of(kept)
         stays = log.units_of(0) - cut
-        if how == "torn":
-            log.tear(kept)
-        else:
-            log.cut(kept)
-        if how == "cut and grown":
-            log.grow(3)
-        if how == "cut and grown beyond":
-            log.grow(MESSAGES - kept + 5)
+        log.break_off(how, kept)
         before = tree(copied.output.root / "consumequeue")
         try:
             notes = copied.adopt()

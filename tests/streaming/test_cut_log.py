@@ -123,14 +123,7 @@ def test_every_length_of_cut(place: Place, how: str) -> None:
         )  # fmt: skip
         cut = log.units_of(kept)
         stays = log.units_of(0) - cut
-        if how == "torn":
-            log.tear(kept)
-        else:
-            log.cut(kept)
-        if how == "cut and grown":
-            log.grow(3)
-        if how == "cut and grown beyond":
-            log.grow(MESSAGES - kept + 5)
+        log.break_off(how, kept)
         if is_enough(stays, cut):
             place.dispatch()
             place.check((how, kept))

@@ -89,6 +89,19 @@ class GrownLog:
         del self.queues[kept:]
         self.write()
 
+    def break_off(self, how: str, kept: int) -> None:
+        """Keep the first records alone: "torn" in the middle of the next one, "cut", "cut and
+        grown" or "cut and grown beyond" the old end."""
+        if how == "torn":
+            self.tear(kept)
+            return
+        missing = len(self.plain.spans) - kept
+        self.cut(kept)
+        if how == "cut and grown":
+            self.grow(3)
+        if how == "cut and grown beyond":
+            self.grow(missing + 5)
+
     def begin_again(self) -> None:
         """Go on in a new file, with a message of a queue of its own; all other queue offsets begin
         again, as where a broker has removed the queues."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,6 +109,21 @@ class Run:
             rows += found
         self._reader.stop()
         return rows
+
+
+def some_batches(
+    rng: random.Random, open_reader: Callable[..., Any], checkpoint: Checkpoint
+) -> Rows:
+    """The rows of a run with or without a limit, which ends after some batches; the last one may
+    be planned and not read."""
+    limit = {"maxOffsetsPerTrigger": rng.choice((7, 30))} if rng.random() < 0.5 else {}
+    query = Run(open_reader(**limit), checkpoint, available_now=rng.random() < 0.5)
+    rows: Rows = []
+    for _ in range(rng.choice((1, 2, 100))):
+        if not query.plan() or rng.random() < 0.2:
+            break
+        rows += query.batch() or []
+    return rows
 
 
 def plain(offset: dict[str, Any]) -> dict[str, dict[str, int]]:

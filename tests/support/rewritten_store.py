@@ -6,6 +6,7 @@ The bytes are ``wire``'s; queues are written from the log's records as plain uni
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,15 @@ class RewrittenStore:
         if clock:
             self.now -= 10 * count
         self.write()
+
+    def change(self, rng: random.Random, prefix: str) -> None:
+        """Lose some records, append some, or both."""
+        if self.bodies and rng.random() < 0.5:
+            count = min(len(self.bodies), rng.choice((1, 3, 20, 200)))
+            self.lose(count, clock=rng.random() < 0.5)
+        if rng.random() < 0.9:
+            count, size = rng.choice((1, 10, 60)), rng.choice((20, 60, 200))
+            self.fill(count, prefix, size, rng.choice((1, 2, 5)))
 
     def write(self) -> None:
         """The log, then the queues; in place, as a broker does, since somebody may be reading."""
