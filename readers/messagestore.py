@@ -173,10 +173,8 @@ class MessageStore:
         check_topics([topic], self._settings.root, self._output)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Offset of the first message that is still in the log.
-
-        It is the max offset if there is none, 0 without a queue and -1 without a batch queue.
-        """
+        """Offset of the first message that is still in the log: the max offset if there is none, 0
+        without a queue and -1 without a batch queue."""
         return self._ask(topic, queue_id, lambda queue: queue.min_offset, 0)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
@@ -241,10 +239,8 @@ class MessageStore:
     def unit_columns(
         self, topic: str, queue_id: int, offset: int, count: int
     ) -> tuple[UnitColumns, int] | None:
-        """Up to ``count`` units from ``offset`` on, and the offset after them.
-
-        None if no file of the queue holds ``offset``.
-        """
+        """Up to ``count`` units from ``offset`` on, and the offset after them; None if no file of
+        the queue holds ``offset``."""
         return self._ask(topic, queue_id, lambda queue: queue.columns_from(offset, count), None)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[CqUnit]:
@@ -266,9 +262,7 @@ class MessageStore:
 
     def consumer_filter(self, topic: str, group: str) -> MessageFilter | None:
         """The SQL92 filter that a consumer group registered with the broker; None without one.
-
-        Raises StoreError where the broker's file cannot be used.
-        """
+        Raises StoreError where the broker's file cannot be used."""
         return MessageFilter.registered(self._settings.root, topic, group)
 
     def offset_by_time(
@@ -385,10 +379,8 @@ class MessageStore:
         return self._view.log.read(message.physical_offset, message.size)
 
     def message_by_id(self, offset_message_id: str) -> Message | None:
-        """The message with the id that a broker assigned; None for another broker's id.
-
-        Raises UsageError like ``message_place``.
-        """
+        """The message with the id that a broker assigned; None for another broker's id. Raises
+        UsageError like ``message_place``."""
         host, physical_offset = message_place(offset_message_id)
         found = self.message_at(physical_offset)
         return found if found and found.record.store_host == host else None
