@@ -126,7 +126,7 @@ TABLES = {
         "watermark": layout(watermark),
     },
     "docs/metrics.md": {"series": metrics},
-    "docs/operations.md": {"rewind options": lambda: command_options("checkpoints rewind")},
+    "docs/repair.md": {"rewind options": lambda: command_options("checkpoints rewind")},
     "docs/reference/run.md": {"run options": lambda: command_options("run")},
     "docs/reference/sources.md": {
         "row columns": row_columns,

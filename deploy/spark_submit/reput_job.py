@@ -3,7 +3,7 @@
     spark-submit --properties-file spark-defaults.conf --master spark://HOST:7077 \\
         reput_job.py run /shared/store --output /shared/output --once --json
 
-The submitter sets up Spark: master, memory, the Python of the executors. See docs/operations.md.
+The submitter sets up Spark: master, memory, the Python of the executors. See docs/install.md.
 """
 
 from reput.cli import main

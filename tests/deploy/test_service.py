@@ -21,7 +21,10 @@ from tests.support.cli import ROOT
 UNIT = ROOT / "deploy" / "systemd" / "reput@.service"
 NETWORK = ROOT / "deploy" / "systemd" / "network.conf"
 EXAMPLE = ROOT / "deploy" / "systemd" / "example.env"
-OPERATIONS = ROOT / "docs" / "operations.md"
+FOR_OPERATORS = [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("install", "run", "watch", "failures", "repair", "tables-and-kafka")
+]
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 IGNORED = DOCKERFILE.with_name("Dockerfile.dockerignore")
 
@@ -101,7 +104,7 @@ def test_network_is_closed_but_for_what_the_drop_in_opens() -> None:
     networks = [ip_network(word) for line in opened["IPAddressAllow"] for word in line.split()]
     assert {network.version for network in networks} == {4, 6}
     assert not any(network.is_global for network in networks)
-    text = OPERATIONS.read_text("utf-8")
+    text = FOR_OPERATORS[0].read_text("utf-8")
     assert "cp deploy/systemd/network.conf /etc/systemd/system/reput@NAME.service.d/" in text
 
 
@@ -177,8 +180,8 @@ def test_container_runs_reput_itself_as_an_ordinary_user() -> None:
 
 
 def test_documented_commands_are_accepted() -> None:
-    """Every whole ``reput`` command of docs/operations.md, under spark-submit too."""
-    text = OPERATIONS.read_text("utf-8").replace("\\\n", " ")
+    """Every whole ``reput`` command of the pages for operators, under spark-submit too."""
+    text = "\n".join(page.read_text("utf-8") for page in FOR_OPERATORS).replace("\\\n", " ")
     call = r"(?:\breput|reput_job\.py) ((?:run|status|inspect) [^`|\n#]*\b(?:STORE|DIR)\b[^`|\n#]*)"
     found = re.findall(call, text)
     for command in found:
