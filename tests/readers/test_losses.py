@@ -125,7 +125,8 @@ def test_every_byte_is_a_record_a_blank_or_said(tmp_path: Path, seed: int) -> No
                 assert table.num_rows == len(expected)
         some = [RowSelection(["*"])] if any(part[2] is None for part in parts) else []
         for selection in (RowSelection(), *some):
-            out = exported(root, tmp_path / f"{case}-{len(selection.topics)}", selection)
+            place = tmp_path / f"{case}-{len(selection.topics)}"
+            out = exported(root, place, selection, form=AS_STORED)
             assert (out.lost_bytes, out.damaged_bytes) == sizes(parts)
         options = {"path": str(root), "failOnDataLoss": "false", "minPartitions": "3"}
         options["includeInternal"] = "true"
