@@ -90,7 +90,7 @@ _COMMANDS = {
     ),
     "search-time": (
         "read:search_time",
-        "Show which queue offset a time has; exit code 1 if there is no such queue.",
+        "Find the queue offset of a time; exit code 1 if there is no such queue.",
     ),
     "lag": (
         "groups:lag",
@@ -123,7 +123,7 @@ _COMMANDS = {
     ),
     "demo": (
         "demo:demo",
-        "Append to a live log, dispatch and serve it, consume it over the wire, and check it all.",
+        "Run the whole pipeline on generated messages, and check every one of them.",
     ),
     "prepare": (
         "prepare:prepare",

@@ -162,13 +162,13 @@ def rewind(
         str | None, options.time_value("Rewind to the first message stored then or later")
     ] = None,
     apply: Annotated[
-        bool, options.flag("Rewind; otherwise it is only shown what that would do.", "--apply")
+        bool, options.flag("Apply the rewind; without it, only show what would change.", "--apply")
     ] = False,
     output: options.Output = None,
     checkpoint: Checkpoint = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show, or do, a rewind: the next run dispatches from an earlier place on again.
+    """Take an output back to an earlier place of the log; a dry run unless --apply is given.
 
     Everything built from later messages is cut, and Delta tables and Kafka mirrors get those
     messages again. The old positions are kept. Stop the dispatcher first; if a rewind is killed,

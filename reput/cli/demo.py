@@ -23,7 +23,7 @@ def demo(
     size: Annotated[int, value("BYTES", "Length of each body.", min=12)] = 300,
     seconds: Annotated[int, value("N", "How many seconds to append for.", min=1)] = 20,
 ) -> None:
-    """Append to a live log, dispatch and serve it, consume it over the wire, and check it all."""
+    """Run the whole pipeline on generated messages, and check every one of them."""
     from workload.demo import DemoPlan, run_demo  # noqa: PLC0415
 
     if directory is not None and directory.exists() and any(directory.iterdir()):

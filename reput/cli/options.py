@@ -378,14 +378,14 @@ Conf = Annotated[
 ]
 OnQueueGapOption = Annotated[
     OnQueueGap | None,
-    value("HOW", "Where queue offsets jump, append at the queue's end as RocketMQ does "
-          "(`rocketmq`, a new output's choice), fill the gap with blanks (`blank`), or stop "
-          "(`fail`).", panel=DAMAGE),
+    value("HOW", "Where queue offsets jump: `rocketmq` appends at the queue's end as RocketMQ "
+          "does (default for a new output), `blank` fills the gap with blanks, `fail` stops.",
+          panel=DAMAGE),
 ]  # fmt: skip
 VerifyCrc = Annotated[
     bool | None,
     flag(
-        "Check the CRC of every body; a new output does not.",
+        "Check the CRC of every body (default for a new output: no).",
         "--verify-crc/--no-verify-crc",
         panel=DAMAGE,
     ),
@@ -408,7 +408,7 @@ Retention = Annotated[
 ]
 Index = Annotated[
     bool | None,
-    flag("Build the index of keys; a new output follows messageIndexEnable.",
+    flag("Build the index of keys (default for a new output: messageIndexEnable of broker.conf).",
          "--index/--no-index", panel=INDEX),
 ]  # fmt: skip
 IndexTags = Annotated[
@@ -435,7 +435,7 @@ DeltaInterval = Annotated[
     str,
     value(
         "TIME",
-        "Commit to the table at least this long after the last commit, unless much waits.",
+        "Commit to the table at most this often, or earlier once 256 MiB of log are waiting.",
         panel=DELTA,
     ),
 ]
@@ -460,8 +460,8 @@ MaxInflatedBytes = Annotated[
     value("SIZE", "Inflate compressed bodies up to this size, `16m` if not given; a larger one "
           "stays as stored.", "--max-inflated-bytes", panel=ROWS),
 ]  # fmt: skip
-AsJson = Annotated[bool, flag("Print JSON, on stderr as well.", "--json", "-j")]
+AsJson = Annotated[bool, flag("Print JSON; lines on stderr are JSON, too.", "--json", "-j")]
 AsJsonLines = Annotated[
-    bool, flag("Print JSON lines on a terminal as well; elsewhere they are the rule.",
+    bool, flag("Print JSON lines on a terminal, too; elsewhere they are the default.",
                "--json", "-j")
 ]  # fmt: skip

@@ -321,7 +321,7 @@ def search_time(
     as_of: options.AsOf = None,
     as_json: options.AsJsonLines = False,
 ) -> None:  # fmt: skip
-    """Show which queue offset a time has; exit code 1 if there is no such queue."""
+    """Find the queue offset of a time; exit code 1 if there is no such queue."""
     from store.queue.consumequeue import BoundaryType  # noqa: PLC0415
 
     wanted = options.time_option_ms("TIME", time)

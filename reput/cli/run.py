@@ -86,7 +86,7 @@ MetricsQueues = Annotated[
     int | None,
     options.value(
         "N",
-        "Serve series of single queues as well, of the first N of a store of which messages come.",
+        "Serve series of single queues, too: of the first N of each store that receive messages.",
         panel=options.METRICS,
         min=1,
         max=MAX_METRICS_QUEUES,

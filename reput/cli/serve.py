@@ -41,9 +41,8 @@ def serve(
         Path | None,
         options.value(
             "DIR",
-            "Root directory of queues and index, of several stores and with "
-            "`--stores` the one that holds a root for each by the broker's name; the "
-            "stores themselves if not given.",
+            "Root directory of queues and index; the store itself if not given. With several "
+            "stores or `--stores`, each has DIR/BROKER-NAME.",
             "--output",
             "-o",
         ),
