@@ -23,7 +23,7 @@ from store.log.losses import Losses, warn_of_unmounted, warn_of_unread_end
 from store.log.record import Record
 from store.rows.rowform import DEFAULT_FORM, RowForm
 from store.rows.rows import marked_schema, read_rows, rows_at, without_internal
-from store.rows.rowschema import ROWS_SCHEMA
+from store.rows.rowschema import ROWS_SCHEMA, TIMESTAMPS_MS
 
 CLOCK_STEP_US = 60_000_000
 """If a broker's clock was set back by more than this, a time filter may miss rows."""
@@ -211,9 +211,12 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         return [(start, end) for start, end in bounds if str(start) in kept]
 
     def _first_store_time(self, start: int) -> int | None:
-        """storeTimestamp of a file's first record in us; None if that record is damaged or lost."""
+        """storeTimestamp of a file's first record in us; None if that record is damaged or lost, or
+        if no timestamp can hold it."""
         found = self._log.record_starting_at(start)
-        return found.store_timestamp * 1000 if isinstance(found, Record) else None
+        if not isinstance(found, Record) or found.store_timestamp not in TIMESTAMPS_MS:
+            return None
+        return found.store_timestamp * 1000
 
 
 def _later(known: int | None, found: int | None) -> int | None:

@@ -18,12 +18,10 @@ from store.log import java, properties
 from store.log.compression import compression, inflate
 from store.log.record import Status, SysFlag, decode_host, host_text
 from store.rows import rowkernel
-from store.rows.rowschema import INTERNAL
+from store.rows.rowschema import INTERNAL, TIMESTAMPS_MS
 
 BYTES_PER_BATCH = 16 << 20
 """A batch is full at this many bytes of texts and bodies; one window of the log may exceed it."""
-_MAX_TIMESTAMP_MS = 253402300799999  # 9999-12-31T23:59:59.999Z
-_MIN_TIMESTAMP_MS = -62135596800000  # 0001-01-01T00:00:00Z
 
 _NUMBERS = {
     "queueId": rowkernel.QUEUE_ID,
@@ -300,7 +298,7 @@ def _number_column(field: pa.Field, numbers: NDArray[np.int64]) -> pa.Array:
         return _fixed(field.type, numbers[_NUMBERS[field.name]], present)
     if field.name in _TIMESTAMPS:
         milliseconds = numbers[_TIMESTAMPS[field.name]]
-        present &= (milliseconds >= _MIN_TIMESTAMP_MS) & (milliseconds <= _MAX_TIMESTAMP_MS)
+        present &= (milliseconds >= TIMESTAMPS_MS.start) & (milliseconds < TIMESTAMPS_MS.stop)
         return _fixed(field.type, milliseconds * 1000, present)
     if field.name == "transactionType":
         kinds = (sys_flags & SysFlag.TRANSACTION_MASK) >> _TRANSACTION_SHIFT

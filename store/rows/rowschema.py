@@ -28,6 +28,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+TIMESTAMPS_MS = range(-62135596800000, 253402300800000)
+"""The times that a timestamp can hold: from the year 1 to 9999."""
 
 ROWS_SCHEMA = pa.schema(
     [

@@ -24,6 +24,7 @@ from tests.support.cli import Call, reput
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records, tree
 from tests.support.plain_rows import is_internal, plain_row
 from tests.support.processes import bytes_read
+from tests.support.wire import PlainLog
 
 field = dataset.field
 
@@ -123,6 +124,26 @@ def test_damaged_ranges_are_rows(golden: Callable[[str], Path]) -> None:
                 "body": None,
             }
         ]
+
+
+@pytest.mark.parametrize("time", [1 << 62, -1 << 62, 253402300800000, 253402300799999])
+def test_a_time_that_no_timestamp_can_hold_rules_nothing_out(tmp_path: Path, time: int) -> None:
+    """Each file of the log begins with such a record, of five; the last of these times is the greatest that
+    a timestamp can hold."""
+    log = PlainLog(1024)
+    while log.end < 4096:
+        is_first = len(log.spans) % 5 == 0
+        log.append(store_timestamp=time if is_first else 1_700_000_000_000, body=bytes(100))
+    log.write(tmp_path / "commitlog")
+    messages = MessageDataset(read_store_settings(tmp_path), AS_STORED)
+    firsts = sum(start % 1024 == 0 for start, _ in log.spans)
+    usual = field("storeTimestamp") == at(1_700_000_000_000)
+    if time == 253402300799999:
+        latest = field("storeTimestamp") >= at(time)
+        assert messages.count_rows(filter=latest) == firsts
+        return
+    assert messages.count_rows(filter=usual) == len(log.spans) - firsts
+    assert messages.count_rows(filter=field("storeTimestamp").is_null()) == firsts
 
 
 def test_sql_counts_as_a_loop_does(golden: Callable[[str], Path]) -> None:
