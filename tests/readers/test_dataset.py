@@ -128,8 +128,8 @@ def test_damaged_ranges_are_rows(golden: Callable[[str], Path]) -> None:
 
 @pytest.mark.parametrize("time", [1 << 62, -1 << 62, 253402300800000, 253402300799999])
 def test_a_time_that_no_timestamp_can_hold_rules_nothing_out(tmp_path: Path, time: int) -> None:
-    """Each file of the log begins with such a record, of five; the last of these times is the greatest that
-    a timestamp can hold."""
+    """Each file of the log begins with such a record, of five; the last of these times is the
+    greatest that a timestamp can hold."""
     log = PlainLog(1024)
     while log.end < 4096:
         is_first = len(log.spans) % 5 == 0
