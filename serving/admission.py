@@ -14,7 +14,7 @@ from serving.codes import ResponseCode
 from serving.connection import Connection, Refused
 from serving.frame import Frame, Likeness
 from serving.grouppolicy import GroupPolicies
-from serving.groups import BROADCASTING, TAG, Groups, parse_filter
+from serving.groups import BROADCASTING, TAG, Groups, parse_filter, parsed_bytes
 from serving.topics import PERM_READ, Topics
 from store.filetimes import LookTimer
 from store.state.consumeroffset import TopicGroup
@@ -23,6 +23,8 @@ MAX_MSG_NUMS = 1 << 14
 MAX_SUSPEND_MS = 60_000
 MAX_KNOWN = 1 << 14
 """Checked pulls that are remembered."""
+MAX_KNOWN_BYTES = 32 << 20
+"""Limit of what their filters take."""
 
 FLAG_COMMIT, FLAG_SUSPEND, FLAG_SUBSCRIPTION = 1, 2, 4
 
@@ -34,7 +36,9 @@ class Admitted:
     key: TopicGroup
     queue_id: int
     max_count: int
-    message_filter: MessageFilter | None
+    message_filter: MessageFilter
+    filter_bytes: int
+    """An upper bound of what the filter takes in memory."""
     is_commit: bool
     suspend_seconds: float
     """How long it may wait."""
@@ -51,6 +55,7 @@ class Admission:
         self._policies = policies
         self._known: dict[tuple[Connection, Likeness, str], Admitted] = {}
         """Passed pulls; the text is the queue id, as the request states it."""
+        self._known_bytes = 0
         self._timer = LookTimer()
         self._changes = -1
 
@@ -61,19 +66,22 @@ class Admission:
             return self._check(connection, request)
         if self._timer.is_due() or self._changes != self._groups.changes:
             self._changes = self._groups.changes
-            self._known.clear()
+            self.forget()
         key = connection, likeness, request.ext.get("queueId", "")
         found = self._known.get(key)
         if found is None:
             found = self._check(connection, request)
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
+            known_bytes = self._known_bytes + found.filter_bytes
+            if len(self._known) >= MAX_KNOWN or known_bytes > MAX_KNOWN_BYTES:
+                self.forget()
+            self._known_bytes += found.filter_bytes
             self._known[key] = found
         return found
 
     def forget(self) -> None:
         """Check every pull anew, and let go of lost connections."""
         self._known.clear()
+        self._known_bytes = 0
 
     def _check(self, connection: Connection, request: Frame) -> Admitted:
         group, name = requests.group(request), requests.text(request, "topic")
@@ -109,23 +117,26 @@ class Admission:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
                 f"consumer:[{connection.peer}]",
             )
+        message_filter, expression = self._filter(connection, request, group, name, sys_flag)
         can_suspend = sys_flag & FLAG_SUSPEND and suspend_ms > 0
         return Admitted(
             TopicGroup(name, group), queue_id, max_count,
-            self._filter(connection, request, group, name, sys_flag),
+            message_filter, parsed_bytes(expression),
             bool(sys_flag & FLAG_COMMIT), suspend_ms / 1000 if can_suspend else 0.0,
             (topic.sys_flag, policy.sys_flag),
         )  # fmt: skip
 
     def _filter(
         self, connection: Connection, request: Frame, group: str, topic: str, sys_flag: int
-    ) -> MessageFilter | None:
-        """The filter that the request brings, or that of the client's own subscription."""
+    ) -> tuple[MessageFilter, str]:
+        """The filter that the request brings, or that of the client's own subscription, and its
+        expression."""
         sub_version = requests.number(request, "subVersion", 0)
         if sys_flag & FLAG_SUBSCRIPTION:
             expression = request.ext.get("subscription") or "*"
             try:
-                return parse_filter(expression, request.ext.get("expressionType") or TAG)
+                kind = request.ext.get("expressionType") or TAG
+                return parse_filter(expression, kind), expression
             except ValueError as error:
                 raise Refused(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
@@ -152,7 +163,7 @@ class Admission:
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"the subscription {subscription.expression!r} cannot be parsed",
             )
-        return subscription.message_filter
+        return subscription.message_filter, subscription.expression
 
     def _check_allowed(self, name: str, topic: str) -> None:
         """Raise Refused for what the group's members must not do."""

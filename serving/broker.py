@@ -22,6 +22,7 @@ from serving.connection import Connection, Handler, Refused
 from serving.frame import Frame
 from serving.grouppolicy import GroupPolicies
 from serving.groups import Groups
+from serving.holds import Holds
 from serving.inventory import report
 from serving.lockfile import LockFile
 from serving.locks import Locks
@@ -48,7 +49,9 @@ MOST_FAILING = 10_000
 class Broker:
     """A store, and the committed offsets of its consumers in an output."""
 
-    def __init__(self, served: ServedStore, first_position: FirstPosition, port: int) -> None:
+    def __init__(
+        self, served: ServedStore, first_position: FirstPosition, port: int, holds: Holds
+    ) -> None:
         """Open the store and the offsets. Raises UsageError, OwnershipError, OutputError."""
         self._served = served
         self.identity = served.identity
@@ -70,6 +73,7 @@ class Broker:
         self._pulling = Pulling(
             self.store, self.topics, groups, self.offsets, policies, self._list_damaged,
             served.arrivals or self._opened.enter_context(closing(PolledArrivals(output))),
+            holds,
         )  # fmt: skip
         self._statistics = Statistics(name, self.topics, queues, groups, self.offsets)
         self._queues = queues

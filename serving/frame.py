@@ -211,25 +211,46 @@ class Likeness:
     """One such request."""
     fields: tuple[str, ...]
     """The numbers' names, in their order in the header."""
-    pattern: re.Pattern[str]
-    """Such a header, with a group for each of the numbers."""
+    texts: tuple[str, ...]
+    """The texts before, between and after the numbers; none is empty."""
+
+    def numbers(self, header: str) -> dict[str, str] | None:
+        """Return the numbers of such a header, None for any other header."""
+        before, *others = self.texts
+        if not header.startswith(before):
+            return None
+        # a compiled pattern would take 6 to 50 KB, for each of the likenesses that are remembered
+        found, at = {}, len(before)
+        for name, text in zip(self.fields, others, strict=True):
+            end = header.find(text, at)
+            number = header[at : max(end, at)]
+            if not number.isdecimal() or not number.isascii():
+                return None
+            # a number of JSON has no zeros before it, and an opaque of nine digits has 32 bits
+            if len(number) > (9 if name == _OPAQUE else 19) or (
+                name == _OPAQUE and number[0] == "0"
+            ):
+                return None
+            found[name] = number
+            at = end + len(text)
+        return found if at == len(header) else None
 
 
 def _decode_repeated(header: str, likely: Likeness | None) -> Frame | None:
     """Decode the header of a pull with the parts of an earlier one like it; None for any other
     header."""
-    found = likely.pattern.fullmatch(header) if likely else None
+    found = likely.numbers(header) if likely else None
     if found is None:
         if len(header) > _MAX_REPEATED_LENGTH or _PULLED not in header:
             return None
         parts = _NUMBERS.split(header)
         del parts[2::3]
         likely = _likeness(tuple(parts))
-        found = likely.pattern.fullmatch(header) if likely else None
+        found = likely.numbers(header) if likely else None
     if likely is None or found is None:
         return None
     first = likely.first
-    ext = {**first.ext, **dict(zip(likely.fields, found.groups(), strict=True))}
+    ext = {**first.ext, **found}
     opaque = int(ext.pop(_OPAQUE))
     return Frame(
         first.code, opaque, first.flag, first.remark, ext, b"", first.language, first.version,
@@ -237,7 +258,7 @@ def _decode_repeated(header: str, likely: Likeness | None) -> Frame | None:
     )  # fmt: skip
 
 
-@lru_cache(4096)
+@lru_cache(1024)
 def _likeness(parts: tuple[str, ...]) -> Likeness | None:
     """Return the likeness of headers with these texts around their numbers, None if they have none.
     Two such headers, with different numbers, are decoded: the numbers must come out as those
@@ -263,10 +284,7 @@ def _likeness(parts: tuple[str, ...]) -> Likeness | None:
         frames.append(frame)
     if frames[0] != frames[1]:
         return None
-    # a number of JSON has no zeros before it, and an opaque of nine digits is a 32-bit number
-    groups = ["([1-9][0-9]{0,8})" if name == _OPAQUE else "([0-9]{1,19})" for name in fields]
-    pieces = zip(map(re.escape, texts), [*groups, ""], strict=True)
-    return Likeness(frames[0], fields, re.compile("".join("".join(piece) for piece in pieces)))
+    return Likeness(frames[0], fields, tuple(texts))
 
 
 def _decode_json(header: str) -> Frame:

@@ -29,6 +29,7 @@ from serving.connection import Connection, Handler, Refused
 from serving.frame import RESPONSE, Codec, Encoded, Frame, HeadTemplate
 from serving.grouppolicy import GroupPolicies
 from serving.groups import Groups
+from serving.holds import Holds
 from serving.offsets import ConsumerOffsets
 from serving.queues import QueueName
 from serving.topics import Topics
@@ -39,9 +40,6 @@ logger = logging.getLogger("reput")
 MAX_BODY_BYTES = 8 << 20
 """Limit of the records in one answer, unless the first one is larger; clients refuse frames of
 16 MiB."""
-MAX_HOLDS_PER_CONNECTION = 1 << 16
-MAX_HOLDS = 1 << 18
-"""Waiting pulls of all connections together."""
 RETRY_SECONDS = 0.1
 """Time between attempts to read the store's state while that fails."""
 WOKEN_AT_ONCE = 64
@@ -103,6 +101,7 @@ class Pulling:
         policies: GroupPolicies,
         on_damage: Callable[[int, str], None],
         arrivals: Arrivals,
+        holds: Holds,
     ) -> None:
         """``on_damage`` is called with the physical offset of each damaged record, and its
         topic."""
@@ -111,9 +110,9 @@ class Pulling:
         self._offsets = offsets
         self._on_damage = on_damage
         self._arrivals = arrivals
+        self._holds = holds
         self._held: dict[QueueName, set[_Pull]] = {}
         self._held_by: dict[Connection, set[_Pull]] = {}
-        self._held_count = 0
         self._unsettled: set[_Pull] = set()
         """Waiting pulls that may end although their queues do not grow: those from an offset beyond
         the queue's end, until the whole log is dispatched, and those for whose answer there was no
@@ -128,7 +127,7 @@ class Pulling:
     def pull(self, connection: Connection, request: Frame) -> Frame | Encoded | None:
         """Answer a pull, or hold it."""
         if connection.is_memory_spent:
-            raise Refused(ResponseCode.FLOW_CONTROL, "too many answers wait for slow clients")
+            raise Refused(ResponseCode.SYSTEM_BUSY, "too many answers wait for slow clients")
         asked = self._admission.admit(connection, request)
         offset = requests.number(request, "queueOffset")
         pull = _Pull(connection, request, asked, offset, offset)
@@ -198,16 +197,14 @@ class Pulling:
         return is_small or self._store.is_dispatched_whole()
 
     def _hold(self, pull: _Pull) -> None:
-        held = self._held_by.get(pull.connection, set())
-        if len(held) >= MAX_HOLDS_PER_CONNECTION or self._held_count >= MAX_HOLDS:
-            raise Refused(ResponseCode.FLOW_CONTROL, "too many pulls wait")
+        asked, of_client = pull.asked, len(self._held_by.get(pull.connection, ()))
+        self._holds.add(asked.message_filter, asked.filter_bytes, of_client)
         pull.connection.on_writable = lambda: self._wake_connection(pull.connection)
         # fields and body are not kept while it waits
         request = pull.request
         pull.request = Frame(request.code, request.opaque, codec=request.codec)
         loop = asyncio.get_running_loop()
         pull.deadline = loop.call_later(pull.asked.suspend_seconds, self._expired, pull)
-        self._held_count += 1
         self._held_by.setdefault(pull.connection, set()).add(pull)
         self._held.setdefault(pull.queue, set()).add(pull)
         self._is_holding.set()
@@ -216,7 +213,7 @@ class Pulling:
         if pull.deadline is not None:
             pull.deadline.cancel()
             pull.deadline = None
-            self._held_count -= 1
+            self._holds.remove(pull.asked.message_filter, pull.asked.filter_bytes)
         self._unsettled.discard(pull)
         _discard(self._held, pull.queue, pull)
         _discard(self._held_by, pull.connection, pull)

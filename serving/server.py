@@ -16,6 +16,7 @@ from typing import Any
 from serving.broker import Broker
 from serving.config import ServerConfig
 from serving.connection import Budget, Listener
+from serving.holds import Holds
 from serving.namesrv import NameServer
 from serving.stores import ServedStore
 from store.errors import PASSING_ERRORS, StoreError, UsageError
@@ -64,9 +65,9 @@ class Server:
             opened.callback(self.close)
             for store in stores:
                 store.check_not_in_use()
-            brokers = []
+            brokers, holds = [], Holds()
             for store, bound in zip(stores, self._sockets, strict=True):
-                broker = Broker(store, self._config.first_position, _port(bound))
+                broker = Broker(store, self._config.first_position, _port(bound), holds)
                 opened.push_async_callback(broker.close)
                 brokers.append(broker)
             names, budget = NameServer(brokers, self._config.advertised_host), Budget()

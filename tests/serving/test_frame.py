@@ -6,6 +6,7 @@ import json
 import random
 import re
 import struct
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -151,6 +152,20 @@ def test_a_template_writes_what_json_reads(seed: int) -> None:
         first, second = map(str, numbers)
         ext = {"constant": "0", "first": first, "second": second}
         assert found == Frame(0, opaque, 1, "FOUND", ext, body)
+
+
+def test_headers_that_are_remembered_take_little_memory() -> None:
+    """Clients choose the headers: 1,024 of the greatest length, and their parts, are kept."""
+    tracemalloc.start()
+    try:
+        for number in range(2000):
+            topic = b"%d%s" % (1000 + number, b"T" * 800)
+            found = take(json_frame(PULLS[0].replace(b"T\\u00e4", topic)))
+            assert found is not None
+            assert found[0].likeness is not None
+        assert tracemalloc.get_traced_memory()[0] < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def plainly(frame: Frame) -> tuple[object, ...]:

@@ -12,7 +12,9 @@ import pytest
 
 from checkpoints.watermark import WatermarkFile
 from readers.messagestore import MessageStore
-from serving import arrivals
+from serving import admission, arrivals, holds
+from serving.admission import Admission
+from serving.connection import Refused
 from store.errors import StoreError
 from store.state.watermark import Watermark
 from tests.readers.stores import SmallStore
@@ -334,3 +336,101 @@ def test_what_the_broker_forbids_a_group(live: Live) -> None:
     (config / "subscriptionGroup.json").write_text("[]")
     with pytest.raises(StoreError, match=r"subscriptionGroup\.json"), served(live.small.root):
         pass
+
+
+BUSY = 2
+
+
+def held(client: Client, *pulls: dict[str, object]) -> list[bool]:
+    """Send pulls that find nothing; whether each of them waits."""
+    sent = [client.send(PULL, each) for each in pulls]
+    # requests are answered in their order, and those that wait are not answered
+    last = client.send(14, {"consumerGroup": "g", "topic": "Topic", "queueId": 0})
+    refused = set[int]()
+    while (answer := client.receive()).opaque != last:
+        assert (answer.code, "the limit; ask again later" in answer.header["remark"]) == (
+            BUSY,
+            True,
+        )
+        refused.add(answer.opaque)
+    return [opaque not in refused for opaque in sent]
+
+
+def test_as_many_pulls_wait_as_may(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is for all connections, the next one is told to come later, and whoever waits
+    still gets its message. A connection that ends gives its places free."""
+    monkeypatch.setattr(holds, "MAX_HOLDS", 3)
+    waiting = pull(1, sysFlag=6)
+    with served(live.small.root) as port, Client(port) as first:
+        with Client(port) as second:
+            assert held(second, waiting, waiting) == [True, True]
+            assert held(first, waiting, waiting) == [True, False]
+            answer = first.ask(PULL, waiting)
+            assert (answer.code, answer.header["remark"]) == (
+                BUSY, "3 pulls wait, which is the limit; ask again later",
+            )  # fmt: skip
+            # a pull that finds messages need not wait
+            assert first.ask(PULL, pull(0, sysFlag=6)).code == FOUND
+        while held(first, waiting) == [False]:
+            pass  # the server has not learnt of the end yet
+        assert held(first, waiting, waiting) == [True, False]
+        live.append()
+        assert [first.receive().code for _ in range(3)] == [FOUND] * 3
+        assert held(first, *[pull(2, sysFlag=6)] * 4) == [True, True, True, False]
+
+
+def test_as_many_pulls_of_one_connection_wait_as_may(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holds, "MAX_HOLDS_PER_CONNECTION", 2)
+    waiting = [pull(1, sysFlag=6)] * 3
+    with served(live.small.root) as port, Client(port) as first, Client(port) as second:
+        assert held(first, *waiting) == [True, True, False]
+        assert held(second, *waiting) == [True, True, False]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_filters_of_waiting_pulls_count(
+    live: Live, missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter counts with 128 bytes a character, once for all pulls that have it."""
+    monkeypatch.setattr(holds, "MAX_BYTES", 4 * 1024 + 2 * 128 * 300 - missing)
+    one, other = (pull(1, sysFlag=6, subscription=tag * 300) for tag in "XY")
+    with served(live.small.root) as port, Client(port) as client:
+        assert held(client, one, one, one, other, one) == [
+            True, True, True, not missing, bool(missing),
+        ]  # fmt: skip
+
+
+def test_a_full_server_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line says how many were refused since the last one."""
+    monkeypatch.setattr(holds, "MAX_HOLDS", 0)
+    now = [5.0]
+    found = holds.Holds(lambda: now[0])
+    for now[0] in (5.0, 6.0, 64.9, 65.0):
+        with pytest.raises(Refused, match="0 pulls wait"):
+            found.add(None, 0, 0)
+    texts = [record.getMessage() for record in caplog.records]
+    assert ["such line: 1;" in texts[0], "such line: 3;" in texts[1], len(texts)] == [True, True, 2]
+    assert (found.count, found.bytes) == (0, 0)
+
+
+def test_what_is_remembered_of_filters_is_bounded(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pull brings another filter, so that checked pulls are forgotten in between."""
+    monkeypatch.setattr(admission, "MAX_KNOWN_BYTES", 3 * 128 * 100)
+    sizes, admit = [], Admission.admit
+
+    def watched(self: Admission, *given: Any) -> Any:
+        found = admit(self, *given)
+        sizes.append(sum(known.filter_bytes for known in self._known.values()))
+        return found
+
+    monkeypatch.setattr(Admission, "admit", watched)
+    with served(live.small.root) as port, Client(port) as client:
+        for number in range(8):
+            client.ask(PULL, pull(0, subscription=str(number) * 100))
+    assert max(sizes) == 3 * 128 * 100

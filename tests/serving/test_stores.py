@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from serving import holds
 from store import configjson
 from store.state.consumeroffset import CONSUMER_OFFSET_FILE
 from tests.support.golden import log_records, unpack_golden
@@ -94,3 +95,25 @@ def test_offsets_are_kept_per_store(tmp_path: Path) -> None:
         document = configjson.read(store / CONSUMER_OFFSET_FILE)
         assert isinstance(document, dict)
         assert document["offsetTable"] == {f"{SHARED}@group": {"0": number + 1}}
+
+
+def test_waiting_pulls_are_bounded_for_all_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull that waits at one broker takes a place of the other's."""
+    monkeypatch.setattr(holds, "MAX_HOLDS", 1)
+    stores = [unpack_golden(name, tmp_path) for name in ("plain", "lmq")]
+    pull: dict[str, object] = {
+        "consumerGroup": "group", "topic": SHARED, "queueId": 0, "queueOffset": 0,
+        "maxMsgNums": 32, "sysFlag": 4, "suspendTimeoutMillis": 60000,
+    }  # fmt: skip
+    with (
+        served_stores([(store, store) for store in stores]) as (one, other),
+        Client(one) as first,
+        Client(other) as second,
+    ):
+        ends = [int(client.ask(PULL, pull).ext["maxOffset"]) for client in (first, second)]
+        first.send(PULL, {**pull, "queueOffset": ends[0], "sysFlag": 6})
+        # requests are answered in their order: it waits
+        assert first.ask(ROUTE, {"topic": SHARED}).code == 0
+        assert second.ask(PULL, {**pull, "queueOffset": ends[1], "sysFlag": 6}).code == 2
