@@ -29,7 +29,8 @@ class Server:
     """Ports, and the brokers that are served there."""
 
     def __init__(self, config: ServerConfig, broker_count: int = 1) -> None:
-        """Bind the ports; clients that connect wait until ``run``. Raises UsageError."""
+        """Bind the ports; clients that connect are refused until ``run`` can answer. Raises
+        UsageError, StoreError."""
         self._config = config
         self._tls = config.tls()
         self._sockets: list[socket.socket] = []
@@ -71,16 +72,29 @@ class Server:
                 opened.push_async_callback(broker.close)
                 brokers.append(broker)
             names, budget = NameServer(brokers, self._config.advertised_host), Budget()
-            for broker, bound in zip(brokers, self._sockets, strict=True):
+            listeners = []
+            for broker in brokers:
                 listener = Listener(
                     {**names.handlers, **broker.handlers}, broker.connection_closed,
                     tls=self._tls, is_tls_required=self._config.is_tls_required,
                     budget=budget,
                 )  # fmt: skip
                 opened.push_async_callback(listener.stop)
+                listeners.append(listener)
+            # a client that came before would be connected, and give up before it is answered
+            for listener, bound in zip(listeners, self._sockets, strict=True):
+                self._listen(bound)
                 listener.start(bound)
             on_ready()
             await _work(brokers, stop)
+
+    def _listen(self, bound: socket.socket) -> None:
+        """Let clients connect. A port that another process has bound too, before either of them
+        listened, is taken by the one that listens first."""
+        try:
+            bound.listen(BACKLOG)
+        except OSError as error:
+            raise _cannot_listen(self._config.host, _port(bound), error) from error
 
 
 async def _work(brokers: Sequence[Broker], stop: asyncio.Event) -> None:
@@ -100,17 +114,27 @@ async def _work(brokers: Sequence[Broker], stop: asyncio.Event) -> None:
 
 
 def _bound(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound and does not listen. Raises UsageError, StoreError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        # a port that has connections of an earlier server is free
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind((host, port))
     except OSError as error:
-        # a name that cannot be resolved has a negative number, and a text of its own
-        is_named = error.errno is not None and error.errno > 0
-        reason = os.strerror(error.errno or 0) if is_named else error.strerror
-        line = f"cannot listen at {host}:{port}: {reason}; give another address"
-        if error.errno in PASSING_ERRORS:
-            raise StoreError(line) from error
-        raise UsageError(line) from error
+        bound.close()
+        raise _cannot_listen(host, port, error) from error
+    return bound
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> StoreError | UsageError:
+    # a name that cannot be resolved has a negative number, and a text of its own
+    is_named = error.errno is not None and error.errno > 0
+    reason = os.strerror(error.errno or 0) if is_named else error.strerror
+    line = f"cannot listen at {host}:{port}: {reason}; give another address"
+    return StoreError(line) if error.errno in PASSING_ERRORS else UsageError(line)
 
 
 def _port(bound: socket.socket) -> int:
