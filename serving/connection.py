@@ -352,7 +352,7 @@ _TLS_REQUIRED = (
 
 
 class Listener:
-    """One listening port; every connection gets the same handlers."""
+    """The listening ports of one broker; every connection gets the same handlers."""
 
     def __init__(
         self,
@@ -372,10 +372,11 @@ class Listener:
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, listening: socket.socket) -> None:
-        """Accept connections of a bound socket, which stays the caller's."""
-        listening.setblocking(False)
-        self._spawn(self._accept(listening))
+    def start(self, *listening: socket.socket) -> None:
+        """Accept connections of sockets that listen, which stay the caller's."""
+        for each in listening:
+            each.setblocking(False)
+            self._spawn(self._accept(each))
         self._spawn(self._close_idle())
 
     async def stop(self) -> None:

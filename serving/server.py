@@ -2,11 +2,16 @@
 
 Clients know a connection by its address, and RocketMQ 4.9's do not say which broker a request is
 for, so that several brokers cannot share a port.
+
+A broker also listens two ports before its own, at the port of the VIP channel: a Java client with
+``vipChannelEnabled=true`` sends everything but pulls and heartbeats there. Source: RocketMQ 5.3.3
+``MixAll.brokerVIPChannel``, ``BrokerController.initializeRemotingServer``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -21,8 +26,12 @@ from serving.namesrv import NameServer
 from serving.stores import ServedStore
 from store.errors import PASSING_ERRORS, StoreError, UsageError
 
+logger = logging.getLogger("reput")
+
 BACKLOG = 1024
 MAX_PORT = 65535
+VIP_DISTANCE = 2
+"""The port of the VIP channel is that much lower than the broker's."""
 
 
 class Server:
@@ -34,13 +43,17 @@ class Server:
         self._config = config
         self._tls = config.tls()
         self._sockets: list[socket.socket] = []
+        self._vip_sockets: dict[int, socket.socket] = {}
+        """By the port of the broker whose VIP channel it is."""
         last = config.port + broker_count - 1
         if config.port and last > MAX_PORT:
             raise UsageError(f"{broker_count} stores need ports up to {last}; give a smaller one")
         try:
             for number in range(broker_count):
                 port = config.port + number if config.port else 0
-                self._sockets.append(_bound(config.host, port))
+                self._sockets.append(self._bound(port))
+            if config.port > VIP_DISTANCE:
+                self._bind_vip_channels()
         except BaseException:
             self.close()
             raise
@@ -52,8 +65,20 @@ class Server:
 
     def close(self) -> None:
         """Give the ports up; after ``run`` they are."""
-        for bound in self._sockets:
+        for bound in (*self._sockets, *self._vip_sockets.values()):
             bound.close()
+
+    def _bind_vip_channels(self) -> None:
+        """Bind what is free of the brokers' second ports; of others, the log says so."""
+        for port in self.ports:
+            vip = port - VIP_DISTANCE
+            if vip in self.ports:
+                _note_no_vip_channel(port, "another store is served there")
+                continue
+            try:
+                self._vip_sockets[port] = _bind(self._config.host, vip)
+            except OSError as error:
+                _note_no_vip_channel(port, _reason(error))
 
     async def run(
         self, stores: Sequence[ServedStore], stop: asyncio.Event, on_ready: Callable[[], None]
@@ -84,9 +109,21 @@ class Server:
             # a client that came before would be connected, and give up before it is answered
             for listener, bound in zip(listeners, self._sockets, strict=True):
                 self._listen(bound)
-                listener.start(bound)
+                listener.start(bound, *self._listening_vip(_port(bound)))
             on_ready()
             await _work(brokers, stop)
+
+    def _bound(self, port: int) -> socket.socket:
+        try:
+            return _bind(self._config.host, port)
+        except OSError as error:
+            raise self._cannot_listen(port, error) from error
+
+    def _cannot_listen(self, port: int, error: OSError) -> StoreError | UsageError:
+        line = (
+            f"cannot listen at {self._config.host}:{port}: {_reason(error)}; give another address"
+        )
+        return StoreError(line) if error.errno in PASSING_ERRORS else UsageError(line)
 
     def _listen(self, bound: socket.socket) -> None:
         """Let clients connect. A port that another process has bound too, before either of them
@@ -94,7 +131,18 @@ class Server:
         try:
             bound.listen(BACKLOG)
         except OSError as error:
-            raise _cannot_listen(self._config.host, _port(bound), error) from error
+            raise self._cannot_listen(_port(bound), error) from error
+
+    def _listening_vip(self, port: int) -> list[socket.socket]:
+        """Let clients connect to the VIP channel of the broker at a port, if it has one."""
+        vip = self._vip_sockets.get(port)
+        try:
+            if vip is not None:
+                vip.listen(BACKLOG)
+        except OSError as error:
+            _note_no_vip_channel(port, _reason(error))
+            return []
+        return [vip] if vip is not None else []
 
 
 async def _work(brokers: Sequence[Broker], stop: asyncio.Event) -> None:
@@ -113,8 +161,8 @@ async def _work(brokers: Sequence[Broker], stop: asyncio.Event) -> None:
         _raise_failure(task)
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound and does not listen. Raises UsageError, StoreError."""
+def _bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound and does not listen. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -123,18 +171,24 @@ def _bound(host: str, port: int) -> socket.socket:
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         bound.bind((host, port))
-    except OSError as error:
+    except OSError:
         bound.close()
-        raise _cannot_listen(host, port, error) from error
+        raise
     return bound
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> StoreError | UsageError:
+def _reason(error: OSError) -> str:
     # a name that cannot be resolved has a negative number, and a text of its own
     is_named = error.errno is not None and error.errno > 0
-    reason = os.strerror(error.errno or 0) if is_named else error.strerror
-    line = f"cannot listen at {host}:{port}: {reason}; give another address"
-    return StoreError(line) if error.errno in PASSING_ERRORS else UsageError(line)
+    return os.strerror(error.errno or 0) if is_named else str(error.strerror)
+
+
+def _note_no_vip_channel(port: int, reason: str) -> None:
+    logger.warning(
+        "the VIP channel of the broker at port %d is not served: port %d: %s; clients of this "
+        "broker need vipChannelEnabled=false, which is their default",
+        port, port - VIP_DISTANCE, reason,
+    )  # fmt: skip
 
 
 def _port(bound: socket.socket) -> int:

@@ -28,7 +28,7 @@ from tests.interop.clients import Consumed, Consumer, Server, served_by, serving
 from tests.interop.rocketmq import OLD_CLIENT, HarnessError, mqadmin, require_maven
 from tests.support.certificates import make_certificate
 from tests.support.golden import log_records, unpack_golden
-from tests.support.remoting import Client
+from tests.support.remoting import Client, free_ports
 from workload.appender import Appender
 from workload.messages import Workload
 
@@ -119,6 +119,29 @@ def test_what_a_client_may_be_set_to(
         found = consumer.take(len(orders))
         found += consumer.stop()
     assert sorted(found) == as_consumed(orders)
+
+
+@pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["new", "old"])
+def test_the_vip_channel(
+    store: Path, orders: list[Record], client: str, tmp_path: Path, seed: int
+) -> None:
+    """An orderly consumer with vipChannelEnabled=true locks queues and commits two ports before
+    the broker's, and the offsets are there afterwards."""
+    output = tmp_path / "store"
+    shutil.copytree(store, output)
+    port = free_ports(random.Random(seed), (-2, 0))
+    properties = {"com.rocketmq.sendMessageWithVIPChannel": "true"}
+    with serving(output, listen=f"127.0.0.1:{port}") as server:
+        with Consumer(
+            server.namesrv, "orderly", TOPIC, "vip", client=client, properties=properties
+        ) as consumer:
+            found = consumer.take(len(orders))
+            found += consumer.stop()
+        assert sorted(found) == as_consumed(orders)
+        with Client(port) as asking:
+            place: dict[str, object] = {"consumerGroup": "vip", "topic": TOPIC, "queueId": 0}
+            end = max(m.queue_offset for m in orders if m.queue_id == 0) + 1
+            assert asking.ask(QUERY_OFFSET, place).ext == {"offset": str(end)}
 
 
 @pytest.mark.parametrize("is_required", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from serving.stores import BrokerIdentity, ServedStore
 from store.config import read_store_settings
 from store.errors import StoreError
 from tests.support.golden import unpack_golden
-from tests.support.remoting import Client, served_stores
+from tests.support.remoting import Client, free_ports, heartbeat, served_stores
 
 HOST, ROUTE, SUCCESS = "127.0.0.1", 105, 0
 
@@ -83,3 +84,46 @@ def test_a_port_that_was_taken_in_between(tmp_path: Path) -> None:
             asyncio.run(run())
         with pytest.raises(StoreError, match=line):
             Server(config)
+
+
+def test_the_vip_channel_is_served(
+    tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker answers alike at both of its ports. The third store's second
+    port is the first store's own, which keeps its own answers."""
+    stores = [unpack_golden(name, tmp_path) for name in ("plain", "lmq", "broker")]
+    first = free_ports(random.Random(seed), range(-2, 3))
+    place: dict[str, object] = {"consumerGroup": "group", "topic": "Topic_0", "queueId": 0}
+    with served_stores([(store, store) for store in stores], port=first) as ports:
+        assert ports == (first, first + 1, first + 2)
+        for number, port in enumerate(ports[:2]):
+            with Client(port) as client, Client(port - 2) as vip:
+                assert client.ask(34, {}, heartbeat("c", "group", "Topic_0")).code == SUCCESS
+                assert vip.ask(38, {"consumerGroup": "group"}).json["consumerIdList"] == ["c"]
+                assert vip.ask(15, {**place, "commitOffset": 5 + number}).code == SUCCESS
+                assert client.ask(14, place).ext == {"offset": str(5 + number)}
+    (text,) = [text for text in caplog.messages if "VIP" in text]
+    assert f"at port {first + 2} is not served: port {first}: another store is served" in text
+
+
+def test_a_taken_vip_channel_ends_no_server(
+    tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says so, whether it is taken at the start or in between."""
+    store = unpack_golden("plain", tmp_path)
+    port = free_ports(random.Random(seed), (-2, 0))
+    line = f"at port {port} is not served: port {port - 2}: Address already in use; clients"
+    with socket.create_server((HOST, port - 2)):
+        with served_stores([(store, store)], port=port), Client(port) as client:
+            assert client.ask(ROUTE, {"topic": "Topic_0"}).code == SUCCESS
+        assert [line in text for text in caplog.messages if "VIP" in text] == [True]
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((HOST, port - 2))
+        server = Server(ServerConfig(HOST, port))
+        try:
+            other.listen()
+            assert server._listening_vip(port) == []
+        finally:
+            server.close()
+    assert [line in text for text in caplog.messages if "VIP" in text] == [True, True]

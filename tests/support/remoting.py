@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 import socket
 import ssl
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -148,6 +149,19 @@ def heartbeat(client_id: str, group: str, *topics: str, **more: object) -> dict[
     return {**found, "heartbeatFingerprint": 0, "withoutSub": more.get("without_sub", False)}
 
 
+def free_ports(rng: random.Random, distances: Sequence[int]) -> int:
+    """A port that is free, like those at these distances from it; no client's port is there."""
+    while True:
+        first = rng.randrange(20_000, 30_000)
+        with ExitStack() as opened:
+            try:
+                for distance in distances:
+                    opened.enter_context(socket.create_server(("127.0.0.1", first + distance)))
+            except OSError:
+                continue
+        return first
+
+
 @contextmanager
 def served(store: Path, output: Path | None = None, **options: Any) -> Iterator[int]:
     """A server of one store in a thread, until the block ends; its port."""
@@ -157,12 +171,15 @@ def served(store: Path, output: Path | None = None, **options: Any) -> Iterator[
 
 @contextmanager
 def served_stores(places: Sequence[tuple[Path, Path]], **options: Any) -> Iterator[tuple[int, ...]]:
-    """A server of stores with their outputs in a thread, until the block ends; its ports."""
+    """A server of stores with their outputs in a thread, until the block ends; its ports.
+
+    Options are the configuration's; ``port`` is the first broker's, if not any free one.
+    """
     stores = []
     for root, output in places:
         settings = read_store_settings(root)
         stores.append(ServedStore(BrokerIdentity.of(settings), settings, output))
-    config = ServerConfig("127.0.0.1", 0, **options)
+    config = ServerConfig("127.0.0.1", options.pop("port", 0), **options)
     started: list[Any] = []
     ready = threading.Event()
 
