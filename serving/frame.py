@@ -24,6 +24,9 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 
+from serving.fastjson import as_enum, as_number, as_text, member
+from store import configjson
+
 MAX_FRAME_BYTES = 16 << 20
 """Limit of a whole frame; RocketMQ's decoders close a connection with a larger one."""
 MAX_HEADER_BYTES = 256 << 10
@@ -289,27 +292,28 @@ def _likeness(parts: tuple[str, ...]) -> Likeness | None:
 
 def _decode_json(header: str) -> Frame:
     try:
-        # json would take other encodings too, and halves of surrogate pairs
-        fields = json.loads(header)
-    except (ValueError, RecursionError) as error:
+        # of halves of surrogate pairs it makes a text that cannot be encoded
+        fields = configjson.parse(header)
+    except ValueError as error:
         raise FrameError(f"the header is no JSON: {error}") from error
     if not isinstance(fields, dict):
         raise FrameError("the header is no JSON object")
     if "\\u" in header:
         require_characters(fields)
-    remark, ext = fields.get("remark"), fields.get("extFields")
-    if remark is not None and not isinstance(remark, str):
-        raise FrameError("the header's remark is no text")
+    remark, ext = member(fields, "remark"), member(fields, "extFields")
     if ext is not None and not isinstance(ext, dict):
         raise FrameError("the header's extFields are no object")
-    language = fields.get("language")
+    try:
+        language = as_enum(member(fields, "language"), _LANGUAGES)
+    except ValueError as error:
+        raise FrameError(f"the header's language: {error}") from error
     return Frame(
         _number(fields, "code"),
         _number(fields, "opaque"),
         _number(fields, "flag"),
-        remark,
-        {key: _text(value) for key, value in (ext or {}).items() if value is not None},
-        language=language if isinstance(language, str) else _OTHER,
+        None if remark is None else as_text(remark),
+        {key: as_text(value) for key, value in (ext or {}).items() if value is not None},
+        language=language or _OTHER,
         version=_number(fields, "version"),
     )
 
@@ -323,19 +327,13 @@ def require_characters(value: object) -> None:
 
 
 def _number(fields: dict[str, object], name: str) -> int:
-    value = fields.get(name, 0)
-    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
+    try:
+        value = as_number(member(fields, name))
+    except ValueError as error:
+        raise FrameError(f"the header's {name}: {error}") from error
+    if not -(1 << 31) <= value < 1 << 31:
         raise FrameError(f"the header's {name} is no 32-bit number")
     return value
-
-
-def _text(value: object) -> str:
-    """Return a JSON value as the text that fastjson puts into a map of texts."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict | list):
-        raise FrameError("an ext field is no text")
-    return json.dumps(value)
 
 
 def _encode_json(frame: Frame) -> bytes:

@@ -11,15 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import TypedDict
 
 from filters.consumers import SQL92
 from readers.messagefilter import MessageFilter
 from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
+from serving.fastjson import (
+    as_enum,
+    as_flag,
+    as_number,
+    as_numbers,
+    as_objects,
+    as_text,
+    as_texts,
+)
 from serving.frame import Frame
 from store.names import is_client_id, is_group
 from store.queue.consumequeue import MAX_TOPIC_BYTES
@@ -40,6 +51,29 @@ MAX_EXPRESSION_LENGTH = 16 << 10
 BROADCASTING = "BROADCASTING"
 TAG = "TAG"
 
+_consume_type = partial(as_enum, names=("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"))
+_message_model = partial(as_enum, names=(BROADCASTING, "CLUSTERING"))
+_consume_from_where = partial(
+    as_enum,
+    names=(
+        "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET", "CONSUME_FROM_MAX_OFFSET", "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ),
+)  # fmt: skip
+
+
+class SubscriptionData(TypedDict):
+    """SubscriptionData as a broker shows it."""
+
+    classFilterMode: bool
+    codeSet: list[int]
+    expressionType: str
+    subString: str
+    subVersion: int
+    tagsSet: list[str]
+    topic: str
+
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
@@ -52,8 +86,20 @@ class Subscription:
     """ms; the member raises it when its share of the queues changes."""
     message_filter: MessageFilter | None
     """None for an expression that RocketMQ does not understand."""
-    data: Mapping[str, object]
-    """SubscriptionData as the client sent it."""
+    data: SubscriptionData
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """What a heartbeat says of one group."""
+
+    group_name: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    subscriptions: list[SubscriptionData]
+    size: int
+    """Bytes that they take here, about."""
 
 
 @dataclass(slots=True)
@@ -152,7 +198,7 @@ class Groups:
         groups = self._groups.values()
         return {g.name for g in groups if any(topic in m.subscriptions for m in g.members.values())}
 
-    def subscription_data(self, name: str, topic: str) -> Mapping[str, object] | None:
+    def subscription_data(self, name: str, topic: str) -> SubscriptionData | None:
         """The subscription of a group to a topic, as one of its members has sent it."""
         group = self._groups.get(name)
         members = group.members.values() if group else ()
@@ -169,19 +215,18 @@ class Groups:
     def heart_beat(self, connection: Connection, request: Frame) -> Frame:
         """Add or renew the sender's memberships."""
         body = requests.json_body(request)
-        client_id = body.get("clientID")
-        consumers = body.get("consumerDataSet") or []
-        if not isinstance(client_id, str) or not isinstance(consumers, list):
-            raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has no clientID")
+        client_id = requests.field(body, "clientID", as_text)
         if not is_client_id(client_id):
             raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat's clientID is no client's")
-        is_whole = body.get("withoutSub") is not True
+        is_whole = not requests.field(body, "withoutSub", as_flag)
+        # all of it is read before anything of it is kept
+        consumers = [
+            _consumer_data(data) for data in requests.field(body, "consumerDataSet", as_objects)
+        ]
         is_unknown, no_group = False, None
         for consumer in consumers:
-            if not isinstance(consumer, dict) or not isinstance(consumer.get("groupName"), str):
-                raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has a group without name")
-            if not is_group(consumer["groupName"]):
-                no_group = consumer["groupName"]
+            if not is_group(consumer.group_name):
+                no_group = consumer.group_name
                 continue
             member = self._beat(connection, request, client_id, consumer, is_whole)
             is_unknown = is_unknown or not member.subscriptions
@@ -198,21 +243,21 @@ class Groups:
         connection: Connection,
         request: Frame,
         client_id: str,
-        consumer: Mapping[str, object],
+        consumer: ConsumerData,
         is_whole: bool,
     ) -> Member:
-        name = str(consumer["groupName"])
+        name = consumer.group_name
         group = self._groups.get(name) or Group(name)
         member = group.members.get(client_id)
         held = member.size if member else 0
-        size = _size(consumer) if is_whole or not member else held
+        size = consumer.size if is_whole or not member else held
         if size > held and self._size + size - held > MAX_BYTES:
             raise Refused(ResponseCode.SYSTEM_BUSY, "there are too many members and subscriptions")
         self.changes += 1
         self._groups[name] = group
-        group.consume_type = str(consumer.get("consumeType", ""))
-        group.message_model = str(consumer.get("messageModel", ""))
-        group.consume_from_where = str(consumer.get("consumeFromWhere", ""))
+        group.consume_type = consumer.consume_type
+        group.message_model = consumer.message_model
+        group.consume_from_where = consumer.consume_from_where
         now = asyncio.get_running_loop().time()
         if member is None:
             member = Member(client_id, connection, request.language, request.version, now)
@@ -232,15 +277,14 @@ class Groups:
         member.size = size
         self._by_connection.setdefault(connection, {})[group.name] = client_id
         if is_whole:
-            self._subscribe(group, member, consumer.get("subscriptionDataSet"))
+            self._subscribe(group, member, consumer.subscriptions)
         return member
 
-    def _subscribe(self, group: Group, member: Member, data: object) -> None:
+    def _subscribe(self, group: Group, member: Member, data: list[SubscriptionData]) -> None:
         """Replace a member's subscriptions; an older version does not replace a newer one."""
         found: dict[str, Subscription] = {}
-        entries = data if isinstance(data, list) else []
-        sents = [sent for entry in entries if (sent := _subscription(entry)) is not None]
-        if len(sents) < len(entries):
+        sents = [_subscription(one) for one in data if _is_topic(one["topic"])]
+        if len(sents) < len(data):
             logger.warning("client %s sends subscriptions that are none", member.client_id)
         for sent in sents:
             held = member.subscriptions.get(sent.topic)
@@ -350,43 +394,58 @@ class Groups:
 
     def check_client_config(self, _connection: Connection, request: Frame) -> Frame:
         """Answer whether an SQL92 subscription can be understood."""
-        data = requests.json_body(request).get("subscriptionData")
-        found = _subscription(data)
-        if found is None:
-            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "the subscription is none")
-        try:
-            parse_filter(found.expression, found.expression_type)
-        except ValueError as error:
-            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        body = requests.json_body(request)
+        for sent in requests.field(body, "subscriptionData", as_objects):
+            data = _subscription_data(sent)
+            try:
+                parse_filter(data["subString"], data["expressionType"])
+            except ValueError as error:
+                raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         return request.answer(ResponseCode.SUCCESS)
 
 
-def _size(consumer: Mapping[str, object]) -> int:
-    """Return an upper bound of the bytes that a membership takes here."""
-    data = consumer.get("subscriptionDataSet")
-    entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
-    expressions = sum(parsed_bytes(str(entry.get("subString"))) for entry in entries)
-    return 1024 + 6 * len(requests.to_text(consumer)) + expressions
+def _consumer_data(data: Mapping[str, object]) -> ConsumerData:
+    """Read ConsumerData. Raises Refused."""
+    entries = requests.field(data, "subscriptionDataSet", as_objects)
+    subscriptions = [_subscription_data(entry) for entry in entries]
+    expressions = sum(parsed_bytes(one["subString"]) for one in subscriptions)
+    return ConsumerData(
+        requests.field(data, "groupName", as_text),
+        requests.field(data, "consumeType", _consume_type),
+        requests.field(data, "messageModel", _message_model),
+        requests.field(data, "consumeFromWhere", _consume_from_where),
+        subscriptions,
+        1024 + 6 * len(requests.to_text(data)) + expressions,
+    )
 
 
-def _subscription(data: object) -> Subscription | None:
-    """Return the subscription in SubscriptionData as sent; None if it is malformed."""
-    if not isinstance(data, dict):
-        return None
-    topic, expression = data.get("topic"), data.get("subString")
-    kind, version = data.get("expressionType") or TAG, data.get("subVersion", 0)
-    if not isinstance(topic, str) or not isinstance(kind, str) or type(version) is not int:
-        return None
-    # it is written to logs, in one line
-    if len(topic) > MAX_TOPIC_BYTES or not topic.isprintable():
-        return None
-    if expression is not None and not isinstance(expression, str):
-        return None
+def _subscription_data(data: Mapping[str, object]) -> SubscriptionData:
+    """Read SubscriptionData. Raises Refused."""
+    # the class takes the time at which it is made where nothing is sent
+    now_ms = time.time_ns() // 1_000_000
+    return {
+        "classFilterMode": requests.field(data, "classFilterMode", as_flag),
+        "codeSet": requests.field(data, "codeSet", as_numbers),
+        "expressionType": requests.field(data, "expressionType", as_text) or TAG,
+        "subString": requests.field(data, "subString", as_text) or "*",
+        "subVersion": requests.field(data, "subVersion", partial(as_number, default=now_ms)),
+        "tagsSet": requests.field(data, "tagsSet", as_texts),
+        "topic": requests.field(data, "topic", as_text),
+    }
+
+
+def _is_topic(name: str) -> bool:
+    """Whether a subscription may name this; it is written to logs, in one line."""
+    return 0 < len(name) <= MAX_TOPIC_BYTES and name.isprintable()
+
+
+def _subscription(data: SubscriptionData) -> Subscription:
+    expression, kind = data["subString"], data["expressionType"]
     try:
-        parsed = parse_filter(expression or "*", kind)
+        parsed = parse_filter(expression, kind)
     except ValueError:
         parsed = None
-    return Subscription(topic, expression or "*", kind, version, parsed, data)
+    return Subscription(data["topic"], expression, kind, data["subVersion"], parsed, data)
 
 
 def _warn_of_difference(group: Group, member: Member, sent: Subscription) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from serving import requests
 from serving.codes import RequestCode, ResponseCode
 from serving.connection import Connection, Handler, Refused
+from serving.fastjson import as_number, as_objects, as_text
 from serving.frame import Frame
 from serving.queues import QueueName
 from store.names import is_client_id, is_group
@@ -146,22 +147,22 @@ class Locks:
 def _asked(request: Frame) -> tuple[str, str, dict[QueueName, dict[str, object]]]:
     """Group, client id and queues of a request. Raises Refused."""
     body = requests.json_body(request)
-    group, client_id, queues = (body.get(n) for n in ("consumerGroup", "clientId", "mqSet"))
-    if (
-        isinstance(group, str) and isinstance(client_id, str) and isinstance(queues, list)
-        and is_group(group) and is_client_id(client_id)
-    ):  # fmt: skip
-        return group, client_id, {_queue_name(queue): queue for queue in queues}
-    raise _refused()
+    group = requests.field(body, "consumerGroup", as_text)
+    client_id = requests.field(body, "clientId", as_text)
+    queues = requests.field(body, "mqSet", as_objects)
+    if not is_group(group) or not is_client_id(client_id):
+        raise _refused()
+    return group, client_id, dict(map(_message_queue, queues))
 
 
-def _queue_name(queue: object) -> QueueName:
-    """The name of a MessageQueue as sent. Raises Refused."""
-    if isinstance(queue, dict):
-        topic, queue_id = queue.get("topic"), queue.get("queueId")
-        if isinstance(topic, str) and len(topic) <= MAX_TOPIC_BYTES and type(queue_id) is int:
-            return topic, queue_id
-    raise _refused()
+def _message_queue(queue: Mapping[str, object]) -> tuple[QueueName, dict[str, object]]:
+    """The name of a MessageQueue, and how answers show it. Raises Refused."""
+    topic = requests.field(queue, "topic", as_text)
+    queue_id = requests.field(queue, "queueId", as_number)
+    if not topic or len(topic) > MAX_TOPIC_BYTES:
+        raise _refused()
+    broker_name = requests.field(queue, "brokerName", as_text)
+    return (topic, queue_id), {"brokerName": broker_name, "queueId": queue_id, "topic": topic}
 
 
 def _refused() -> Refused:

@@ -12,6 +12,7 @@ from store.state.built import BuildRecord
 TEXTS = (
     '{"offsetTable":{"T@g":{0:17,1:5}}}', '{"a":[1,2.5,"x"],"b":{"c":null}}', '{-1:{"x\\"":2}}',
     "a=1\nb : 2\n# c\nd=x\\\n  y\\u0041\\t ",
+    "{a:'b\\'c',$d:['e',],}",
     '{"version":1,"settings":{},"broker.conf":{},"crc32":0}', "[[[[",
 )  # fmt: skip
 

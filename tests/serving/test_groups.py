@@ -181,9 +181,10 @@ def test_bodies_that_are_no_heartbeat(port: int) -> None:
     """They are answered with an error, and nothing of them is kept."""
     with Client(port) as client:
         for body in (
-            b"", b"\xff", b"[", b"[]", b'{"clientID":1}', b"[" * 100_000,
-            b'{"clientID":"x","consumerDataSet":[7]}',
-            b'{"clientID":"x","consumerDataSet":[{"groupName":7}]}',
+            b"", b"\xff", b"[", b"[]", b"{}", b"[" * 100_000,
+            b'{"clientID":"x","consumerDataSet":[7]}', b'{"clientID":"x","consumerDataSet":"x"}',
+            b'{"clientID":"x","consumerDataSet":[{"groupName":"g5","messageModel":2}]}',
+            b'{"clientID":"x","consumerDataSet":[{"groupName":"g5"},{"consumeType":1.0}]}',
         ):  # fmt: skip
             assert client.ask(HEART_BEAT, {}, body).code == 1
         # of one quote that never ends each escaped one was tried as a beginning
@@ -191,13 +192,17 @@ def test_bodies_that_are_no_heartbeat(port: int) -> None:
         assert client.ask(HEART_BEAT, {}, b" " * (5 << 20) + b"{}").code == 1
         for client_id in ("\ud800", "a\nb", "", "x" * 256):
             assert client.ask(HEART_BEAT, {}, heartbeat(client_id, "g5", "Topic_1")).code == 1
+        assert members(client, "g5") == []
         odd = heartbeat("x", "../g5", "Topic_1")
         assert client.ask(HEART_BEAT, {}, odd).code == 0
         assert members(client, "../g5") == []
         locks = '{"clientId":"x","consumerGroup":"g","mqSet":[%s]}'
-        for queue in ("7", '{"topic":"Topic_1"}', '{"topic":"Topic_1","queueId":"x"}'):
+        for queue, words in (
+            ("7", "no list of objects"), ("{}", "which locks"),
+            ('{"topic":"Topic_1","queueId":"x"}', "queueId: 'x' is no long"),
+        ):  # fmt: skip
             answer = client.ask(LOCK, {}, (locks % queue).encode())
-            assert (answer.code, "which locks" in answer.header["remark"]) == (1, True)
+            assert (answer.code, words in answer.header["remark"]) == (1, True)
         assert client.ask(LOCK, {}, b"{}").code == 1
 
 

@@ -28,6 +28,18 @@ def test_plain_json_is_not_changed(tmp_path: Path) -> None:
     assert configjson.read(tmp_path / "topics.json") == json.loads(text)
 
 
+def test_what_fastjson_reads_besides() -> None:
+    """Names without quotes, texts in single quotes and commas after the last member; what looks
+    like them inside of texts stays. What has no end is no document."""
+    text = """{topic:'T',\n $x_1 : 'a"b\\'c{d:e,}' ,"f":["g,]'h'",'\\u00e4\\n',],'i':{},}"""
+    assert configjson.parse(text) == {
+        "topic": "T", "$x_1": "a\"b'c{d:e,}", "f": ["g,]'h'", "ä\n"], "i": {},
+    }  # fmt: skip
+    for broken in ("{a:T}", "{a-b:1}", "'a", "{'a:1}", "{'a':'b\\'}", "[1,2", "{a:1}}"):
+        with pytest.raises(ValueError):
+            configjson.parse(broken)
+
+
 @pytest.mark.parametrize("broken", [None, "", '{"a":', "\0\0"])
 def test_the_backup_stands_in(tmp_path: Path, broken: str | None) -> None:
     """Missing, empty, cut short: the ``.bak`` is taken; without one, missing is None."""
