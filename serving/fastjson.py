@@ -93,13 +93,17 @@ def as_numbers(value: object) -> list[int]:
     return [as_number(one) for one in _as_list(value)]
 
 
+def as_object(value: object) -> Mapping[str, object]:
+    """An object; one without fields where it is absent."""
+    found = {} if value is None else value
+    if not isinstance(found, dict):
+        raise ValueError(f"{value!r:.40} is no object")
+    return found
+
+
 def as_objects(value: object) -> list[Mapping[str, object]]:
-    """A Set of objects; a single object stands for a set of one."""
-    found = _as_list([value] if isinstance(value, dict) else value)
-    objects: list[Mapping[str, object]] = [one for one in found if isinstance(one, dict)]
-    if len(objects) < len(found):
-        raise ValueError(f"{value!r:.40} is no list of objects")
-    return objects
+    """A Set of objects."""
+    return [as_object(one) for one in _as_list(value)]
 
 
 def _as_list(value: object) -> list[object]:

@@ -27,6 +27,7 @@ from serving.fastjson import (
     as_flag,
     as_number,
     as_numbers,
+    as_object,
     as_objects,
     as_text,
     as_texts,
@@ -91,7 +92,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData:
-    """What a heartbeat says of one group."""
+    """One group as a heartbeat describes it."""
 
     group_name: str
     consume_type: str
@@ -395,12 +396,11 @@ class Groups:
     def check_client_config(self, _connection: Connection, request: Frame) -> Frame:
         """Answer whether an SQL92 subscription can be understood."""
         body = requests.json_body(request)
-        for sent in requests.field(body, "subscriptionData", as_objects):
-            data = _subscription_data(sent)
-            try:
-                parse_filter(data["subString"], data["expressionType"])
-            except ValueError as error:
-                raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        data = _subscription_data(requests.field(body, "subscriptionData", as_object))
+        try:
+            parse_filter(data["subString"], data["expressionType"])
+        except ValueError as error:
+            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         return request.answer(ResponseCode.SUCCESS)
 
 

@@ -59,15 +59,15 @@ ANSWERS: dict[Callable[..., object], dict[str, object]] = {
     as_texts: {'["a",1,true,[1]]': ["a", "1", "true", "[1]"], '"a"': ERROR, "{}": ERROR},
     as_numbers: {'["1",2.5]': [1, 2], '["x"]': ERROR, "1": ERROR, '"1"': ERROR},
     as_objects: {
-        '{"a":1}': [{"a": 1}], "[{}]": [{}], "[]": [], "null": [], "[7]": ERROR, '"x"': ERROR,
-        "true": ERROR,
+        '[{"a":1}]': [{"a": 1}], "[{}]": [{}], "[]": [], "null": [], "[7]": ERROR,
+        '"x"': ERROR, "true": ERROR,
     },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("read", ANSWERS)
 def test_values(read: Callable[[object], object]) -> None:
-    """Of each value what fastjson makes of it, or an error where it has one."""
+    """Each is read as fastjson reads it, and is an error where fastjson has one."""
     for text, expected in ANSWERS[read].items():
         if expected is ERROR:
             with pytest.raises(ValueError, match=" is n"):

@@ -198,7 +198,7 @@ def test_bodies_that_are_no_heartbeat(port: int) -> None:
         assert members(client, "../g5") == []
         locks = '{"clientId":"x","consumerGroup":"g","mqSet":[%s]}'
         for queue, words in (
-            ("7", "no list of objects"), ("{}", "which locks"),
+            ("7", "mqSet: 7 is no object"), ("{}", "which locks"),
             ('{"topic":"Topic_1","queueId":"x"}', "queueId: 'x' is no long"),
         ):  # fmt: skip
             answer = client.ask(LOCK, {}, (locks % queue).encode())

@@ -42,8 +42,8 @@ RECORDED = {
         {"Orders": 1795729031447, "%RETRY%node_group": 1795729031501}, [],
     ),
 }  # fmt: skip
-"""What each client calls itself, its group, model and first position, its topics with the versions
-of their subscriptions, and the queues that it locks."""
+"""By recording: the client's language and version, its group, model and first position, its topics
+with the versions of their subscriptions, and the queues that it locks."""
 
 
 def frames(name: str) -> Iterator[bytes]:
