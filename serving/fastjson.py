@@ -19,7 +19,6 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
 _ABSENT = (None, "", "null", "NULL")
 _FLAGS = {"true": True, "1": True, "y": True, "false": False, "0": False, "f": False}
 _CAPITALS = {"T": True, "N": False}
-_FILLERS = re.compile("[_-]")
 
 
 def member(fields: Mapping[str, object], name: str) -> object:
@@ -28,8 +27,10 @@ def member(fields: Mapping[str, object], name: str) -> object:
     if name in fields:
         return fields[name]
     plain = name.lower()
-    alike = (value for key, value in fields.items() if _FILLERS.sub("", key).lower() == plain)
-    return next(alike, None)
+    for key, value in fields.items():
+        if key.replace("_", "").replace("-", "").lower() == plain:
+            return value
+    return None
 
 
 def as_text(value: object) -> str:

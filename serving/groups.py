@@ -406,11 +406,14 @@ class Groups:
 
 def _consumer_data(data: Mapping[str, object]) -> ConsumerData:
     """Read ConsumerData. Raises Refused."""
+    name = requests.field(data, "groupName", as_text)
+    if not name:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has a group without name")
     entries = requests.field(data, "subscriptionDataSet", as_objects)
     subscriptions = [_subscription_data(entry) for entry in entries]
     expressions = sum(parsed_bytes(one["subString"]) for one in subscriptions)
     return ConsumerData(
-        requests.field(data, "groupName", as_text),
+        name,
         requests.field(data, "consumeType", _consume_type),
         requests.field(data, "messageModel", _message_model),
         requests.field(data, "consumeFromWhere", _consume_from_where),
@@ -421,6 +424,9 @@ def _consumer_data(data: Mapping[str, object]) -> ConsumerData:
 
 def _subscription_data(data: Mapping[str, object]) -> SubscriptionData:
     """Read SubscriptionData. Raises Refused."""
+    topic = requests.field(data, "topic", as_text)
+    if not topic:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "a subscription has no topic")
     # the class takes the time at which it is made where nothing is sent
     now_ms = time.time_ns() // 1_000_000
     return {
@@ -430,13 +436,13 @@ def _subscription_data(data: Mapping[str, object]) -> SubscriptionData:
         "subString": requests.field(data, "subString", as_text) or "*",
         "subVersion": requests.field(data, "subVersion", partial(as_number, default=now_ms)),
         "tagsSet": requests.field(data, "tagsSet", as_texts),
-        "topic": requests.field(data, "topic", as_text),
+        "topic": topic,
     }
 
 
 def _is_topic(name: str) -> bool:
     """Whether a subscription may name this; it is written to logs, in one line."""
-    return 0 < len(name) <= MAX_TOPIC_BYTES and name.isprintable()
+    return len(name) <= MAX_TOPIC_BYTES and name.isprintable()
 
 
 def _subscription(data: SubscriptionData) -> Subscription:

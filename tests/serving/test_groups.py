@@ -184,7 +184,9 @@ def test_bodies_that_are_no_heartbeat(port: int) -> None:
             b"", b"\xff", b"[", b"[]", b"{}", b"[" * 100_000,
             b'{"clientID":"x","consumerDataSet":[7]}', b'{"clientID":"x","consumerDataSet":"x"}',
             b'{"clientID":"x","consumerDataSet":[{"groupName":"g5","messageModel":2}]}',
-            b'{"clientID":"x","consumerDataSet":[{"groupName":"g5"},{"consumeType":1.0}]}',
+            b'{"clientID":"x","consumerDataSet":[{"groupName":"g5"},{"groupName":""}]}',
+            b'{"clientID":"x","consumerDataSet":[{"groupName":"g5","consumeType":1.0}]}',
+            b'{"clientID":"x","consumerDataSet":[{"groupName":"g5","subscriptionDataSet":[{}]}]}',
         ):  # fmt: skip
             assert client.ask(HEART_BEAT, {}, body).code == 1
         # of one quote that never ends each escaped one was tried as a beginning
