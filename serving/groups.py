@@ -41,9 +41,9 @@ logger = logging.getLogger("reput")
 EXPIRY_SECONDS = 120.0
 """A member that sends no heartbeat for this time is removed."""
 QUIET_SECONDS = 0.005
-"""Time from a notice to the next, for each member that got it. Members of a small group that start
-together share the queues before they have read much of them twice; in a large group, where every
-notice makes every member ask, a rolling start is told in few notices."""
+"""Time from a notice to the next, for each member but one that got it. Of two members that start
+together the first reads all queues until it is told of the second, so that one is told at once; in
+a large group, where every notice makes every member ask, a rolling start is told in few notices."""
 LONGEST_QUIET_SECONDS = 1.0
 """A change is noticed up to this long after it, however large the group is."""
 MAX_BYTES = 512 << 20
@@ -347,7 +347,7 @@ class Groups:
 
     def _notify(self, group: Group) -> None:
         group.notice = None
-        quiet = min(QUIET_SECONDS * len(group.members), LONGEST_QUIET_SECONDS)
+        quiet = min(QUIET_SECONDS * (len(group.members) - 1), LONGEST_QUIET_SECONDS)
         group.quiet_until = asyncio.get_running_loop().time() + quiet
         for member in group.members.values():
             code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
