@@ -20,6 +20,7 @@ from store.state.output import command_line
 from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import STATE_DIRECTORY
 from upkeep.verify.difference import Damage, Difference
+from upkeep.verify.logdamage import damage_advice
 
 if TYPE_CHECKING:
     from upkeep.verify.run import Verification
@@ -84,7 +85,7 @@ def verify(
         render.print_json(_json_fields(found, repair))
     else:
         _print(found, settings, roots[root], repair)
-    if found.differences and not repair:
+    if found.damage or (found.differences and not repair):
         raise typer.Exit(1)
 
 
@@ -116,16 +117,16 @@ def _verify_all(
     if as_json:
         render.print_json({"stores": stores})
     else:
-        columns = ("store", "queues", "units", "index_entries", "differences")
+        columns = ("store", "queues", "units", "index_entries", "damage", "differences")
         rows = [
             (one["store"], *["unknown"] * (len(columns) - 1))
             if one["error"]
-            else (*(one[name] for name in columns[:-1]), len(one["differences"]))
+            else (*(one[name] for name in columns[:-2]), *(len(one[name]) for name in columns[-2:]))
             for one in stores
         ]
         tables.print_table("stores", columns, rows)
     severalstores.raise_failures({one["store"]: one["error"] for one in stores})
-    if not repair and any(one["differences"] for one in stores):
+    if any(one["damage"] or (one["differences"] and not repair) for one in stores):
         raise typer.Exit(1)
 
 
@@ -138,6 +139,8 @@ def _print(found: Verification, settings: StoreSettings, output: Path, repair: b
     for one in found.differences[:SHOWN_DIFFERENCES]:
         sides = {"log says": _fields(one, one.expected), "found": _fields(one, one.found)}
         tables.print_sides(_place(one), sides)
+    for damage in found.damage[:SHOWN_DIFFERENCES]:
+        tables.print_line(damage.line)
     tables.print_line(
         f"{tables.counted(found.queues, 'queue')}, {tables.counted(found.units, 'unit')}, "
         f"{tables.counted(found.index_entries, 'index entry', 'index entries')} compared "
@@ -150,7 +153,16 @@ def _print(found: Verification, settings: StoreSettings, output: Path, repair: b
             f"what follows from [{found.log_start}, {found.seal_end}) was compared by "
             "checksums, and this part of the log was not read"
         )
-    if differing:
+    if found.damage:
+        damages = len(found.damage)
+        tables.print_line(
+            f"{tables.counted(damages, 'damaged range')} of the log"
+            + (f", the first {SHOWN_DIFFERENCES} shown" if damages > SHOWN_DIFFERENCES else "")
+            + f": {tables.counted(found.unseen_units, 'unit')} and "
+            f"{tables.counted(found.unseen_index_entries, 'index entry', 'index entries')} of "
+            "messages there could not be compared; " + damage_advice(settings, output)
+        )
+    elif differing:
         tables.print_line(REPAIRED if repair else _advice(settings, output))
 
 

@@ -195,10 +195,10 @@ def scan(
 ) -> Iterator[PackedChunk | BadRange | ScannedRange]:
     """Parse [start, end) of the log; both bounds are record or file starts.
 
-    The last item is the ScannedRange. Its ``end`` is past the requested ``end`` if a record crosses
-    it, which shows that ``end`` was no record start. ``reached`` is called often, with the offset
-    up to which the log is scanned. A missing file raises CommitLogDataLossError, or gives a
-    BadRange without ``fail_on_data_loss``.
+    Items come in the order of the log. The last one is the ScannedRange; its ``end`` is past the
+    requested ``end`` if a record crosses it, which shows that ``end`` was no record start.
+    ``reached`` is called often, with the offset up to which the log is scanned. A missing file
+    raises CommitLogDataLossError, or gives a BadRange without ``fail_on_data_loss``.
     """
     levels = np.array(delay_levels_ms, np.int64)
     batch_topics = _joined(sorted(wanted.batch_topics))
@@ -223,6 +223,8 @@ def scan(
     for offset, found in decode_windows(log, start, end, decode, fail_on_data_loss):
         reached(offset)
         if isinstance(found, BadRange):
+            if (packed := chunk.pack()) is not None:
+                yield packed
             yield found
         elif found is Status.FULL and not chunk.grow():
             packed = chunk.pack()

@@ -102,7 +102,7 @@ def test_a_lost_ledger(ram_path: Path, call: Call) -> None:
     (fresh / "reput" / "quarantine.jsonl").unlink()
     done = call("verify", *place)
     assert done.returncode == 1
-    follow(call, done.stderr)
+    follow(call, done.stdout)
     # jumps of queue offsets are listed by the repair that is advised next
     done = call("verify", *place)
     follow(call, done.stdout, 2)
@@ -112,14 +112,26 @@ def test_a_lost_ledger(ram_path: Path, call: Call) -> None:
 def test_damage_in_a_brokers_log_names_no_file_that_never_was(
     golden: Callable[[str], Path], call: Call
 ) -> None:
-    """A broker keeps no ledger."""
+    """A broker keeps no ledger. What is named exists, and holds the damage."""
     store = golden("plain")
+    whole = tree(store)
     damage(store)
+    missing = sorted((store / "commitlog").iterdir())[4]
+    missing.unlink()
     done = call("verify", store)
     assert done.returncode == 1
-    assert "restore it from a copy" in done.stderr
-    assert "quarantine" not in done.stderr
-    assert advised(done.stderr) == []
+    assert "2 damaged ranges of the log: " in done.stdout
+    assert f"log file missing: 262,144 bytes from physical offset {int(missing.name)} on" in (
+        done.stdout
+    )
+    assert "restore it from a copy" in done.stdout
+    assert "quarantine" not in done.stdout + done.stderr
+    assert advised(done.stdout + done.stderr) == []
+    named = {Path(path) for path in re.findall(r" in (/\S+)", done.stdout)}
+    assert named == {sorted((store / "commitlog").iterdir())[3]}
+    for path in (*named, missing):
+        path.write_bytes(whole[str(path.relative_to(store))])
+    assert call("verify", store).returncode == 0
 
 
 def test_a_group_that_nobody_knows(tmp_path: Path, call: Call) -> None:

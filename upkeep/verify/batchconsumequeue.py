@@ -65,13 +65,18 @@ class BatchConsumeQueueVerifier(QueueVerifier[ComparedBatchQueue]):
         Raises QueueFileError where no file has ``file_size`` bytes, UsageError where none can.
         """
         super().__init__(output, ComparedBatchQueue, checked_file_size(file_size), log)
-        self._writer = BatchConsumeQueueWriter(
-            output,
-            file_size,
-            ledger,
+        self._ledger = ledger
+        self._topic_begins = topic_begins
+        self._writer = self._new_writer()
+
+    def _new_writer(self) -> BatchConsumeQueueWriter:
+        return BatchConsumeQueueWriter(
+            self._output,
+            self._file_size,
+            self._ledger,
             durable_end=None,
             count_units=lambda *_: None,
-            topic_begins=topic_begins,
+            topic_begins=self._topic_begins,
             open_files=self._take,
         )
 

@@ -92,19 +92,19 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
         """Blanks are written together with the unit that follows them."""
         is_blank = units == PRE_BLANK
         real = np.flatnonzero(~is_blank)
-        is_live = np.append(self._is_live(units)[real], False)
+        is_live = np.append(super()._are_ahead(start, units)[real], False)
         if is_blank[-1:].any():
             is_live[-1] = self._begins_live(start + self.file_size)
         return is_live[np.searchsorted(real, np.arange(len(units)))]
 
     def _begins_live(self, start: int) -> bool:
-        """Return whether the first unit from a file on that is no blank is of a message beyond the
-        watermark."""
+        """Return whether the first unit from a file on that is no blank is of a message that is not
+        compared."""
         while start in self.sizes:
             units = self._units(start)
             real = units[units != PRE_BLANK]
             if len(real):
-                return bool(self._is_live(real[:1])[0])
+                return bool(super()._are_ahead(start, real[:1])[0])
             start += self.file_size
         return False
 
@@ -115,7 +115,7 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
             return
         if self._is_emptied:
             self.ext.begin_empty()
-        elif self._begin is None and self._log.start:
+        elif self._begin is None and (self._log.start or self._log.damaged):
             self.ext.check_gone(self._last_tags_code())
         self.ext.finish()
 
@@ -167,16 +167,22 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
         self._ext_file_size = ext_file_size
         self._ext_is_on = ext_is_on
         self._bit_maps = bit_maps
-        self._blank_gaps = on_queue_gap is OnQueueGap.BLANK
-        self._writer = ConsumeQueueWriter(
-            output,
-            file_size,
-            ledger,
+        self._ledger = ledger
+        self._on_queue_gap = on_queue_gap
+        self._queue_offset_at = queue_offset_at
+        self._topic_begins = topic_begins
+        self._writer = self._new_writer()
+
+    def _new_writer(self) -> ConsumeQueueWriter:
+        return ConsumeQueueWriter(
+            self._output,
+            self._file_size,
+            self._ledger,
             durable_end=None,
-            queue_offset_at=queue_offset_at,
+            queue_offset_at=self._queue_offset_at,
             count_units=lambda *_: None,
-            on_queue_gap=on_queue_gap,
-            topic_begins=topic_begins,
+            on_queue_gap=self._on_queue_gap,
+            topic_begins=self._topic_begins,
             open_files=self._take,
             open_ext=_ext_of,
         )
@@ -190,8 +196,9 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
                 is_on=self._ext_is_on, bit_maps=self._bit_maps,
             )  # fmt: skip
         return ComparedConsumeQueue(
-            directory, self._file_size, self._log, first, ext, blank_gaps=self._blank_gaps
-        )
+            directory, self._file_size, self._log, first, ext,
+            blank_gaps=self._on_queue_gap is OnQueueGap.BLANK,
+        )  # fmt: skip
 
     def _keys(self) -> Iterable[QueueKey]:
         yield from list_queues(self._root)

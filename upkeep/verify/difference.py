@@ -8,7 +8,7 @@ so that every unit that is cut lies beyond the watermark and the next run writes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import Protocol
@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from store.log.cursor import BadRange
 from store.runs.dispatch import DispatchBatch
 
 Extent = tuple[str, int, int]
@@ -124,12 +125,26 @@ class LogRange:
     """The sealed end when it was looked up last: no message lay beyond it."""
     look_up: Callable[[int], int]
     """Looks the sealed end up again, from an earlier one on."""
+    damaged: list[BadRange] = field(default_factory=list)
+    """Ranges that nobody has listed, in order, as far as the log was read: what follows from their
+    messages is not known."""
 
     def reaches(self, offset: int) -> bool:
         """Return whether the log is sealed up to ``offset`` by now."""
         if offset > self.sealed_end:
             self.sealed_end = self.look_up(self.sealed_end)
         return offset <= self.sealed_end
+
+    def are_damaged(
+        self, offsets: NDArray[np.int64], sizes: NDArray[np.int64] | int
+    ) -> NDArray[np.bool_]:
+        """Return bool[n]: which records at these offsets, of these sizes, lie in damaged ranges."""
+        if not self.damaged:
+            return np.zeros(len(offsets), np.bool_)
+        starts, ends = np.array([(one.start, one.end) for one in self.damaged]).T
+        at = np.searchsorted(starts, offsets, "right") - 1
+        # a difference cannot overflow, whatever stands there
+        return (at >= 0) & (sizes > 0) & (offsets <= ends[at] - sizes)
 
     def is_whole(self) -> bool:
         """Return whether no message lies beyond the watermark by now."""
@@ -141,6 +156,9 @@ class Verifier(Protocol):
 
     def compare(self, batch: DispatchBatch) -> None:
         """Compare the next batch of the log."""
+
+    def pass_damaged(self) -> None:
+        """Go on after the entries of messages in the range that was damaged last, unseen."""
 
     def finish(self, last_record_offset: int) -> Sequence[Difference]:
         """Check everything that no batch covers, and return every difference.

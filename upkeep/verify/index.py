@@ -77,6 +77,8 @@ class IndexVerifier:
         """
         self.entry_count = 0
         """Number of entries compared with the log."""
+        self.unseen_count = 0
+        """Number of entries of messages in damaged ranges of the log."""
         self.full_end_timestamps: list[int] = []
         """endTimestamps, in ms, of the files that another one follows, by the log."""
         self._root = output / INDEX_DIRECTORY
@@ -127,6 +129,38 @@ class IndexVerifier:
         """Compare the keys of the next batch."""
         for entries in batch.index_entries:
             self._put(entries)
+
+    def pass_damaged(self) -> None:
+        """Take the next entries as they are, those of messages in damaged ranges of the log."""
+        if self.begin is None or not self._paths:
+            return
+        if not len(self._image.data):
+            self._begin_file(IndexHeader())
+        while True:
+            rest = self._layout.max_index_num - self._header().index_count
+            is_next = rest <= 0
+            # never of two files, which have different times
+            count = min(rest if not is_next else self._layout.max_index_num - 1, BLOCK_ENTRIES)
+            found = self._next_entries(count)
+            was_written = (found["key_hash"] != 0) | (found["offset"] > 0)
+            is_damaged = self._log.are_damaged(found["offset"], 1) & was_written
+            passed = int(np.append(is_damaged, False).argmin())
+            if not passed:
+                return
+            entries = self._as_found(found[:passed], self._number + is_next)
+            self.unseen_count += passed
+            self._put_entries(entries)
+            self._last_message = _last_message(entries)
+
+    def _as_found(self, found: NDArray[np.void], number: int) -> IndexEntries:
+        """Return entries of the existing file of a number; it tells times in seconds, but for those
+        of its first and last message."""
+        header = IndexHeader.decode(read_bytes(self._paths[number], 0, INDEX_HEADER_SIZE).tobytes())
+        offsets = found["offset"].astype(np.int64)
+        times = header.begin_timestamp + found["time_diff"].astype(np.int64) * 1000
+        times[offsets == header.end_phy_offset] = header.end_timestamp
+        times[offsets == header.begin_phy_offset] = header.begin_timestamp
+        return IndexEntries(-1, offsets, found["key_hash"].astype(np.int32), times)
 
     def _put(self, entries: IndexEntries) -> None:
         if self.begin is None:

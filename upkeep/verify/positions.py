@@ -204,6 +204,10 @@ class ComparedLedger(Ledger):
         self.is_damaged = any(_key(line) is None for line in self._lines)
         """Some lines cannot be read: their entries may seem to be missing."""
 
+    def may_list(self, entry: LedgerEntry) -> bool:
+        """Return whether an entry is listed, or may have been in a line that cannot be read."""
+        return self.is_damaged or entry.key in self._seen
+
     def add(self, entry: LedgerEntry) -> bool:
         """Add an entry as a ledger does."""
         self._expected[entry.key] = entry.to_json()

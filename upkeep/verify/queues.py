@@ -39,6 +39,7 @@ from upkeep.verify.difference import (
 )
 
 _NOWHERE = 1 << 63
+_UNITS_AT_ONCE = 1 << 8
 
 
 class ComparedQueue(FilesAsFound, QueueFiles):
@@ -56,11 +57,15 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         self.key = QueueKey(directory.parent.name, int(directory.name))
         self.compared = 0
         """Number of units compared."""
+        self.unseen = 0
+        """Number of units of messages in damaged ranges."""
         self._differences = Differences()
         self._log = log
         self._anchor = None if first is None else self._find_first(first)
         self._begin: int | None = None
         self._end = 0
+        self._last: tuple[int, int] | None = None
+        """Physical offset and size of the message that has the unit before ``_end``."""
         self._strays: list[int] = []
         self._wrong_sizes: list[int] = []
         self._missing: set[int] = set()
@@ -76,10 +81,11 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         return self._differences.found
 
     def _find_first(self, first: NDArray[np.void]) -> int | None:
-        """Return the byte position of the queue's first message in the log, by the existing units;
-        None where the log is whole, or no unit shows it."""
+        """Return the byte position of the queue's first sound message in the log, by the existing
+        units; None where the log before it is whole, or no unit shows it."""
         if self._log.start == 0:
-            return None
+            is_sure = not self.starts or not self._log.damaged
+            return None if is_sure else self._damaged_end(self.starts[0], is_first=True) or None
         offsets = first["offset"]
         votes: Counter[int] = Counter()
         for start in self.starts:
@@ -97,19 +103,43 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         return voted
 
     def find_end(self, end_offset: int | None) -> int:
-        """Return where the first message in the log belongs, which is where the writer begins."""
+        """Return where the next message in the log belongs, which is where the writer begins."""
         assert end_offset is None
-        return self._anchor or 0
+        return self._end if self._begin is not None else self._anchor or 0
 
     def last_unit(self, end: int) -> tuple[int, int] | None:
-        """Return the last message before the log's first byte, or some such message where its unit
-        cannot be one, if such messages have units."""
-        if not self._anchor:
-            return None
+        """Return the message before the next one: the last message before the log's first byte, or
+        some such message where its unit cannot be one, if such messages have units."""
+        if self._begin is not None or not self._anchor:
+            return self._last
         unit = self.bytes_at(end - self.unit_size, self.unit_size).view(self.UNIT_DTYPE)[0]
         offset, size = int(unit["offset"]), int(unit["size"])
         is_gone = offset >= 0 and 0 < size <= self._log.start - offset
-        return (offset, size) if is_gone else (self._log.start - 1, 1)
+        return (offset, size) if is_gone else (max(self._log.start - 1, 0), 1)
+
+    def pass_damaged(self) -> None:
+        """Go on after the units of messages in damaged ranges of the log."""
+        if self._begin is None:
+            return
+        end = self._damaged_end(self._end, is_first=False)
+        if end > self._end:
+            unit = self.bytes_at(end - self.unit_size, self.unit_size).view(self.UNIT_DTYPE)[0]
+            self._last = int(unit["offset"]), int(unit["size"])
+            self.unseen += (end - self._end) // self.unit_size
+            self._end = end
+
+    def _damaged_end(self, position: int, *, is_first: bool) -> int:
+        """Return the end of the units from a byte on that are of messages in damaged ranges; blanks
+        may precede a queue's first ones."""
+        count = _UNITS_AT_ONCE
+        while count == _UNITS_AT_ONCE:
+            units = self.bytes_at(position, count * self.unit_size).view(self.UNIT_DTYPE)
+            passed = self._are_damaged(units)
+            if is_first:
+                passed |= self._are_blank(units, is_first=True)
+            count = int(np.append(passed, False).argmin())
+            position += count * self.unit_size
+        return position
 
     def write(self, position: int, data: bytes | memoryview, root: Path) -> Unsynced:  # noqa: ARG002
         """Compare instead of writing."""
@@ -119,6 +149,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         self._note_units(position, units, found.view(self.UNIT_DTYPE))
         self._begin = position if self._begin is None else self._begin
         self._end = position + len(expected)
+        self._last = int(units["offset"][-1]), int(units["size"][-1])
         self.compared += len(expected) // self.unit_size
         return Unsynced([], [])
 
@@ -202,7 +233,10 @@ class ComparedQueue(FilesAsFound, QueueFiles):
             if start not in self._strays and not is_compared:
                 units = self._units(start, least=begin - start)
                 at = start + self.unit_size * np.arange(len(units))
+                is_damaged = self._are_damaged(units) & ((at < begin) | (at >= end))
+                self.unseen += int(is_damaged.sum())
                 is_gone, newest_gone = self._are_gone(units, newest_gone)
+                is_gone |= is_damaged
                 is_blank = self._are_blank(units, is_first=start == first)
                 self._note_wrong(Damage.EXPIRED, start, units, (at < begin) & ~is_gone & ~is_blank)
                 is_zero = units == np.zeros(1, self.UNIT_DTYPE)
@@ -243,8 +277,12 @@ class ComparedQueue(FilesAsFound, QueueFiles):
 
     def _are_ahead(self, start: int, units: NDArray[np.void]) -> NDArray[np.bool_]:  # noqa: ARG002
         """Return which units of the file at ``start`` may have been written for messages beyond the
-        watermark."""
-        return self._is_live(units)
+        watermark, or follow from damaged ranges of the log."""
+        return self._is_live(units) | self._are_damaged(units)
+
+    def _are_damaged(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Return which units are of messages in damaged ranges of the log."""
+        return self._log.are_damaged(units["offset"], units["size"].astype(np.int64))
 
     def _goes_on(self, start: int, end: int) -> bool:
         """Return whether a file after the last unit follows the previous one, and has units of
@@ -333,15 +371,11 @@ class ComparedQueue(FilesAsFound, QueueFiles):
     def cut(self) -> None:
         """Cut the queue at its first wrong unit that the log can provide again. Raises OutputError,
         SyncError."""
-        positions = self._positions(self._lost_entries())
+        positions = self._positions(found.entry for found in self.differences if found.is_lost)
         if positions:
             files = self.writable(self.directory, self.file_size)
             # without a message left, the rest is blank and the queue begins anew
             files.clear_from(min(positions) if files.last_unit(min(positions)) else 0)
-
-    def _lost_entries(self) -> list[int]:
-        """Return the units that the log can provide again, the first of each stretch."""
-        return [found.entry for found in self.differences if found.is_lost]
 
     def _positions(self, entries: Iterable[int]) -> list[int]:
         return [entry * self.unit_size for entry in entries]
@@ -385,6 +419,8 @@ class QueueVerifier(ABC, Generic[Compared]):
         """Give the writer a queue that compares."""
         assert file_size == self._file_size
         key = QueueKey(directory.parent.name, int(directory.name))
+        if key in self._queues:
+            return self._queues[key]
         files = self._queues[key] = self._open(directory, self._first.get(key))
         return files
 
@@ -396,6 +432,16 @@ class QueueVerifier(ABC, Generic[Compared]):
             if name is not None:
                 self._first.setdefault(QueueKey(name, run.queue_id), run)
         self._writer.write(batch)
+
+    def pass_damaged(self) -> None:
+        """Let every queue go on after its units of messages in damaged ranges of the log."""
+        for files in self._queues.values():
+            files.pass_damaged()
+        self._writer = self._new_writer()
+
+    @abstractmethod
+    def _new_writer(self) -> IndexWriter:
+        """Return a writer that compares instead of writing, and goes on where the queues are."""
 
     def finish(self, last_record_offset: int) -> list[Difference]:  # noqa: ARG002
         """Check everything that no batch covers, and return every difference, by queue."""
@@ -431,6 +477,11 @@ class QueueVerifier(ABC, Generic[Compared]):
     def unit_count(self) -> int:
         """Number of units that were compared with the log."""
         return sum(files.compared for files in self._queues.values())
+
+    @property
+    def unseen_count(self) -> int:
+        """Number of units of messages in damaged ranges of the log, after ``finish``."""
+        return sum(files.unseen for files in self._queues.values())
 
     @property
     def replay_from(self) -> int | None:

@@ -51,6 +51,7 @@ from upkeep.verify.batchconsumequeue import BatchConsumeQueueVerifier
 from upkeep.verify.consumequeue import ConsumeQueueVerifier
 from upkeep.verify.difference import Difference, LogRange, Verifier
 from upkeep.verify.index import IndexVerifier
+from upkeep.verify.logdamage import LogDamage, damage_advice
 from upkeep.verify.positions import (
     ComparedLedger,
     StoreCheckpointBounds,
@@ -83,6 +84,11 @@ class Verification:
     index_entries: int
     """Number of index entries compared with the log."""
     differences: tuple[Difference, ...]
+    damage: tuple[LogDamage, ...]
+    unseen_units: int
+    """Number of units of messages in the damage, which could not be compared."""
+    unseen_index_entries: int
+    """The same of index entries."""
     replay_from: int | None
     """The offset to which a repair lowers the watermark; None where no message lacks an entry."""
 
@@ -101,11 +107,11 @@ def verify(
     With ``sealed`` it reads only what is new since the output was sealed, as long as the seal holds
     (``upkeep.verify.seal``), and seals what it has found right. Without both it only reads. After
     each part of the log it calls ``show``, with new progress where it begins again. Raises
-    CommitLogError where the log is not the one that was dispatched or was damaged since,
-    QueueFileError or IndexFileError where the file size is wrong everywhere, UsageError for a
-    directory that is not an output, for topics declared otherwise than they are built, and for
-    what cannot be sealed; with ``repair`` UsageError for queues that reput did not build,
-    OwnershipError while others write.
+    CommitLogError where the log is not the one that was dispatched, QueueFileError or
+    IndexFileError where the file size is wrong everywhere, UsageError for a directory that is not
+    an output, for topics declared otherwise than they are built, and for what cannot be sealed;
+    with ``repair`` CommitLogError where the log was damaged since, UsageError for queues that
+    reput did not build, OwnershipError while others write.
     """
     log = settings.open_log()
     with ExitStack() as held:
@@ -144,6 +150,12 @@ def verify(
         else:
             pass_ = compare()
         found = pass_.result()
+        if repair and found.damage:
+            # a message that had a unit may have been in it, and gets none again
+            raise CommitLogError(
+                f"{found.damage[0].line}, and was sound when it was dispatched; nothing was cut: "
+                f"{damage_advice(settings, output)}"
+            )
         if repair:
             # the bytes that show it in the files may be cut
             record_build(output, settings)
@@ -232,7 +244,7 @@ class _Pass:
         self._output = output
         self._state = output / STATE_DIRECTORY
         self._log = log
-        self._scope = scope
+        self._scope = scope = replace(scope, damaged=[])
         self._seal = seal
         read = self._read = scope if seal is None else replace(scope, start=seal.end)
         self._progress = ReadProgress(read.start, log_end=read.end)
@@ -287,6 +299,7 @@ class _Pass:
         middle = scope.end if tags_from is None else min(max(scope.start, tags_from), scope.end)
         self._scan(scope.start, middle, bit_maps, index_tags=False)
         self._scan(middle, scope.end, bit_maps, index_tags=True)
+        self._check_tail()
         for verifier in self._verifiers:
             self._differences += verifier.finish(self._last_record_offset)
         lost = watermark_differences(self._state)
@@ -334,21 +347,28 @@ class _Pass:
         self._show(self._progress)
 
     def _check_bad(self, bad: BadRange) -> None:
-        reason = bad.status.name.lower()
-        is_new = self._ledger.add(LedgerEntry(bad.start, bad.end, reason))
-        is_damage = bad.status is not Status.BAD_MULTI_DISPATCH
-        if is_new and is_damage and not self._ledger.is_damaged:
-            # a message that had a unit may have been in it: all later units would seem misplaced
-            lost = ""
-            if self._watermark is not None:
-                again = command_line(
-                    "run", self._settings.root, self._output, "--replay-from", "earliest", "--once"
-                )
-                lost = f" (if instead {self._ledger.path} was lost, list it again: {again})"
-            raise CommitLogError(
-                f"the log at [{bad.start}, {bad.end}) is damaged ({reason}) and was sound "
-                f"when it was dispatched: restore it from a copy, then verify again{lost}"
-            )
+        entry = LedgerEntry(bad.start, bad.end, bad.status.name.lower())
+        if bad.status is Status.BAD_MULTI_DISPATCH or self._ledger.may_list(entry):
+            self._ledger.add(entry)
+        else:
+            self._pass(bad)
+
+    def _check_tail(self) -> None:
+        """Look at what follows the log's end, which dispatchers wait for and a broker cuts when it
+        starts: its queues may have a unit of it."""
+        scope, log = self._scope, self._log
+        is_ours = (self._state / WATERMARK).exists()
+        # by then a broker may have written the rest of it
+        if not is_ours and any(log.read(scope.end, SIZE_MAGIC_LENGTH)) and scope.is_whole():
+            end = scope.end + log.file_size - scope.end % log.file_size
+            self._pass(BadRange(scope.end, end, Status.NEED_MORE))
+
+    def _pass(self, bad: BadRange) -> None:
+        # a message that had a unit may have been in it: without that unit, all later ones would
+        # seem misplaced
+        self._scope.damaged.append(bad)
+        for verifier in self._verifiers:
+            verifier.pass_damaged()
 
     def _compare_store_checkpoint(self) -> None:
         watermark = self._watermark
@@ -368,8 +388,9 @@ class _Pass:
 
     def is_right(self) -> bool:
         """Return whether nothing differs, and all that was taken unseen is sealed."""
-        if self._seal is None or self._differences:
-            return not self._differences
+        is_wrong = bool(self._differences or self._scope.damaged)
+        if self._seal is None or is_wrong:
+            return not is_wrong
         taken = {extent for verifier in self._verifiers for extent in verifier.taken()}
         return taken == self._seal.extents(self._output)
 
@@ -388,8 +409,11 @@ class _Pass:
             self._scope.end,
             sum(verifier.queue_count for verifier in queues),
             sum(verifier.unit_count for verifier in queues),
-            0 if self._index is None else self._index.entry_count,
+            0 if self._index is None else self._index.entry_count - self._index.unseen_count,
             tuple(self._differences),
+            tuple(LogDamage.of(self._log, bad) for bad in self._scope.damaged),
+            sum(verifier.unseen_count for verifier in queues),
+            0 if self._index is None else self._index.unseen_count,
             self._replay_from,
         )
 

@@ -1,0 +1,57 @@
+"""Damage of the log that an output does not list: what follows from it cannot be compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from store.config import StoreSettings
+from store.log.commitlog import CommitLog
+from store.log.cursor import BadRange
+from store.log.record import Status
+from store.state.ledger import FILE_NAME as LEDGER
+from store.state.output import command_line
+from store.state.watermark import FILE_NAME as WATERMARK
+from store.state.watermark import STATE_DIRECTORY
+
+TORN_TAIL = "torn_tail"
+
+
+@dataclass(frozen=True, slots=True)
+class LogDamage:
+    """One damaged range of the log."""
+
+    path: str | None
+    """The log file in which it begins; None where that is missing."""
+    physical_offset: int
+    end_physical_offset: int
+    """The end, exclusive."""
+    reason: str
+    """As in the ledger; ``torn_tail`` where the log ends within a record."""
+
+    @classmethod
+    def of(cls, log: CommitLog, bad: BadRange) -> LogDamage:
+        """Return a range as it is reported."""
+        segment = log.segment_at(bad.start)
+        reason = TORN_TAIL if bad.status is Status.NEED_MORE else bad.status.name.lower()
+        return cls(None if segment is None else str(segment.path), bad.start, bad.end, reason)
+
+    @property
+    def line(self) -> str:
+        """The damage and its place, for people."""
+        place = f"physical offset {self.physical_offset}"
+        if self.reason == TORN_TAIL:
+            return f"log torn: it ends within a record at {place} in {self.path}"
+        size = self.end_physical_offset - self.physical_offset
+        if self.path is None:
+            return f"log file missing: {size:,} bytes from {place} on"
+        return f"log damaged: {size:,} bytes at {place} in {self.path} ({self.reason})"
+
+
+def damage_advice(settings: StoreSettings, output: Path) -> str:
+    """Return what to do about the damage."""
+    state, lost = output / STATE_DIRECTORY, ""
+    if (state / WATERMARK).exists():
+        again = command_line("run", settings.root, output, "--replay-from", "earliest", "--once")
+        lost = f" (if instead {state / LEDGER} was lost, list it again: {again})"
+    return f"restore it from a copy, then verify again{lost}"
