@@ -50,7 +50,7 @@ from store.queue.topics import check_topics, topics_with_queues
 from store.queue.view import CqUnit, QueueView, UnitColumns, open_view, queue_root
 from store.state.built import settings_of
 from store.state.coverage import Coverage, read_coverage
-from store.state.output import watermark_of_output
+from store.state.output import command_line, watermark_of_output
 from store.state.watermark import STATE_DIRECTORY, Watermark, WatermarkReader
 
 if TYPE_CHECKING:
@@ -120,11 +120,8 @@ class MessageStore:
         self._view = LogView(log, end if self._last_end is None else self._last_end)
 
     def refresh(self) -> None:
-        """Pick up what was dispatched and removed since the last call.
-
-        Without changes it costs a stat and a small read. Without a watermark, the log's last record
-        may need one more refresh.
-        """
+        """Pick up what was dispatched and removed since the last call; without changes, it costs a
+        stat and a small read. Without a watermark the log's last record may need one more."""
         log, watermark = self._view.log, self._watermark
         before = (_lifetime(watermark), log.min_offset)
         log.refresh()
@@ -163,14 +160,17 @@ class MessageStore:
 
     def queue_ids(self, topic: str) -> list[int]:
         """A topic's queues, sorted."""
-        name = topic_directory(topic.encode())
-        if name is None:
+        if (name := topic_directory(topic.encode())) is None:
             return []
         return list_queue_ids(queue_root(self._output, self._is_batch(name)) / name)
 
     def check_topic(self, topic: str) -> None:
         """Raise UsageError if neither the store nor the output knows a topic."""
         check_topics([topic], self._settings.root, self._output)
+
+    def command(self, name: str, *words: str) -> str:
+        """Return the line of a shell that calls a command of ``reput`` on this store."""
+        return command_line(name, self._settings.root, self._output, *words)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Offset of the first message that is still in the log: the max offset if there is none, 0

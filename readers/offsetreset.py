@@ -128,7 +128,8 @@ def reset_to_offset(
     [min, max], and NotFoundError for a queue that does not exist."""
     if queue_id not in _queue_ids(store, topic):
         raise NotFoundError(
-            f"topic {topic} has no queue {queue_id}; reput status --topic lists its queues"
+            f"topic {topic} has no queue {queue_id}; {store.command('status', '--topic', topic)} "
+            "lists its queues"
         )
     check_offset(store, topic, queue_id, offset)
     before = offsets.get(TopicGroup(topic, group), {}).get(queue_id)

@@ -19,6 +19,7 @@ from store.log.record import Record
 from store.queue.view import QueueView
 from store.state.brokerlock import broker_pid
 from store.state.coverage import read_coverage
+from store.state.output import command_line
 from store.state.watermark import STATE_DIRECTORY, read_watermark
 
 
@@ -47,7 +48,8 @@ def check_coverage(
                     f"topic {key.topic} queue {key.queue_id} of {output} holds units up to "
                     f"physical offset {_last_end(queue)}, but the log ends at {log_end}: the "
                     "queues were copied later than the log, or the log lost its end; a broker "
-                    "cuts them when it starts, and so does reput run --adopt",
+                    "cuts them when it starts, and so does "
+                    f"{command_line('run', settings.root, output, '--adopt', '--once')}",
                 )
     if as_of is not None:
         log_end = as_of.end(log, log_end if end is None else end)

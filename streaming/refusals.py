@@ -15,6 +15,7 @@ from store.errors import StoreError, UsageError
 from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
 from store.queue.queuetype import find_batch_topics
 from store.state.built import settings_of
+from store.state.output import command_line
 from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import read_watermark
 from streaming.config import DispatcherConfig
@@ -31,11 +32,11 @@ def check_output(config: DispatcherConfig, given: StoreSettings) -> None:
         return  # the start completes it first
     settings_of(config.output, given, config.flags)
     if not config.adopt and read_watermark(config.state_directory) is None:
-        check_queues_are_ours(config.output)
+        check_queues_are_ours(given.root, config.output)
     find_batch_topics(given.root, config.output)
 
 
-def check_queues_are_ours(output: Path) -> None:
+def check_queues_are_ours(store: Path, output: Path) -> None:
     """Raises an error where there are queues: for an output that has no watermark and is not
     adopted."""
     root = output / CONSUME_QUEUE_DIRECTORY
@@ -43,8 +44,9 @@ def check_queues_are_ours(output: Path) -> None:
         watermark = output / STATE_DIRECTORY / WATERMARK
         if watermark.exists():
             raise StoreError(
-                f"{watermark} is damaged, both slots of it: reput verify --repair compares the "
-                "queues with the log and writes it anew"
+                f"{watermark} is damaged, both slots of it: "
+                f"{command_line('verify', store, output, '--repair')} compares the queues with the "
+                "log and writes it anew"
             )
         raise UsageError(
             f"{root} holds queues that reput did not build; write elsewhere with --output DIR, "

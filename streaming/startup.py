@@ -49,7 +49,7 @@ def plan_start(
     UsageError or StoreError for queues that are not ours."""
     found = read_watermark(config.state_directory)
     if found is None and not config.adopt:
-        check_queues_are_ours(config.output)
+        check_queues_are_ours(config.store, config.output)
     indexes = Indexes.of(config, settings)
     log.refresh()
     log_end = LogTail(log).settled()

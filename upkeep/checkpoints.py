@@ -26,7 +26,7 @@ from store.errors import CommitLogError, NotFoundError, UsageError
 from store.log.commitlog import CommitLog
 from store.log.cursor import BadRange, LogTail
 from store.log.places import pass_over
-from store.state.output import check_is_output
+from store.state.output import check_is_output, command_line
 from store.state.watermark import Watermark, read_watermark
 from upkeep.verify.positions import watermark_differences
 
@@ -88,7 +88,7 @@ def read_positions(settings: StoreSettings, output: Path, checkpoint: Path | Non
     """Return the positions. Raises UsageError for a directory that reput did not write, and where
     ``checkpoint`` is no directory."""
     with _opened(settings, output) as log:
-        watermark = _any_watermark(output)
+        watermark = _any_watermark(settings, output)
         spark = spark_directory_of(output, checkpoint)
         if checkpoint is not None and not spark.is_dir():
             raise UsageError(f"there is no directory {spark}; give the --checkpoint of reput run")
@@ -105,9 +105,10 @@ def read_batch(
     found = read_positions(settings, output, checkpoint)
     batch = found.history.batch(batch_id)
     if batch is None:
+        option = () if checkpoint is None else ("--checkpoint", str(checkpoint))
+        listed = command_line("checkpoints list", settings.root, output, *option)
         raise NotFoundError(
-            f"no batch {batch_id} in {found.spark_directory}; reput checkpoints list shows those "
-            "that are there"
+            f"no batch {batch_id} in {found.spark_directory}; {listed} shows those that are there"
         )
     if batch.start is None or batch.start < found.log_min or batch.end > found.log_end:
         return BatchContent(batch, found.watermark, None, None, None, ())
@@ -127,7 +128,7 @@ def check(settings: StoreSettings, output: Path, checkpoint: Path | None) -> Che
     state, spark = output / STATE_DIRECTORY, spark_directory_of(output, checkpoint)
     problems: list[str] = []
     with _opened(settings, output) as log:
-        watermark = _any_watermark(output)
+        watermark = _any_watermark(settings, output)
         for one in watermark_differences(state):
             problems.append(f"{one.path}: {one.damage} {one.entry} is not sound")
         problems += (
@@ -166,7 +167,7 @@ def rewind(
     """
     with ExitStack() as held:
         log = held.enter_context(_opened(settings, output))
-        _any_watermark(output)  # nothing is created in a directory that is not an output
+        _any_watermark(settings, output)  # nothing is created in a directory that is not an output
         if apply:
             held.enter_context(Ownership(output))
             finish_owned_swap(output)
@@ -175,7 +176,7 @@ def rewind(
         built = Built(output, settings)
         watermark = watermark_of(log, log_end, built)
         if watermark is None:
-            raise _no_watermark(output)
+            raise _no_watermark(settings, output)
         loss = find_loss(log, watermark, built)
         if loss is not None:
             raise loss.error(settings)
@@ -229,7 +230,7 @@ def prune(
     """Return what rewinds and starts have set aside, and remove it if ``apply``. Raises
     OwnershipError while a dispatcher or a broker runs on the output."""
     check_is_output(output, settings.root)
-    _any_watermark(output)
+    _any_watermark(settings, output)
     spark = spark_directory_of(output, checkpoint)
     if not apply:
         return list_kept(output, spark)
@@ -247,15 +248,16 @@ def _opened(settings: StoreSettings, output: Path) -> Iterator[CommitLog]:
         log.close()
 
 
-def _any_watermark(output: Path) -> Watermark:
+def _any_watermark(settings: StoreSettings, output: Path) -> Watermark:
     found = read_watermark(output / STATE_DIRECTORY)
     if found is None:
-        raise _no_watermark(output)
+        raise _no_watermark(settings, output)
     return found
 
 
-def _no_watermark(output: Path) -> UsageError:
+def _no_watermark(settings: StoreSettings, output: Path) -> UsageError:
     return UsageError(
         f"{output} has no watermark: reput did not build its queues; give the --output that reput "
-        "writes, or take the queues over with reput run --adopt"
+        "writes, or take the queues over: "
+        f"{command_line('run', settings.root, output, '--adopt', '--once')}"
     )

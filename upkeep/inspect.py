@@ -34,7 +34,7 @@ from store.queue.consumequeue import (
 from store.queue.topics import check_topics
 from store.queue.view import open_view, queue_root
 from store.state.built import built_fields
-from store.state.output import watermark_of_output
+from store.state.output import command_line, watermark_of_output
 from store.state.storecheckpoint import StoreCheckpoint
 from store.state.watermark import read_watermark
 
@@ -105,8 +105,8 @@ def describe_queue(
     if not kinds:
         check_topics([topic], settings.root, output)
         raise NotFoundError(
-            f"no queue {queue_id} of topic {topic} below {output}; reput status --topic lists its "
-            "queues"
+            f"no queue {queue_id} of topic {topic} below {output}; "
+            f"{command_line('status', settings.root, output, '--topic', topic)} lists its queues"
         )
     is_batch = kinds[-1]
     queue = open_view(output, key, settings, log, is_batch=is_batch)

@@ -26,7 +26,7 @@ from store.queue.consumequeue import QueueKey
 from store.queue.view import QueueView, list_all_queues, open_view
 from store.state.brokerlock import broker_pid
 from store.state.ledger import LedgerCount, LedgerCounter
-from store.state.output import watermark_of_output
+from store.state.output import command_line, watermark_of_output
 from store.state.watermark import FILE_NAME as WATERMARK
 from store.state.watermark import Watermark, WatermarkReader
 from upkeep.stages import RunStages, StageReader
@@ -197,7 +197,8 @@ class OutputWatch:
         found = self._watermark.read()
         path = self._state / WATERMARK
         if found is None and path.exists():
-            raise StoreError(f"{path} is damaged, both slots of it; reput verify --repair")
+            heal = command_line("verify", self._settings.root, self._output, "--repair")
+            raise StoreError(f"{path} is damaged, both slots of it; {heal}")
         return found
 
     def _watermark_age(self) -> float | None:

@@ -9,6 +9,7 @@ from reput.cli import options
 from store.config import StoreSettings
 from store.errors import NotFoundError, UsageError
 from store.log.places import AsOf
+from store.state.output import command_line
 
 _NUMBERED = re.compile(r"(offset|batch):([0-9]{1,18})\Z", re.ASCII)
 
@@ -40,7 +41,8 @@ def _end_of(batch_id: int, settings: StoreSettings, output: Path) -> int:
     batch = positions.history.batch(batch_id)
     if batch is None:
         raise NotFoundError(
-            f"no batch {batch_id} in {positions.spark_directory}; reput checkpoints list shows "
-            "those that are there, and offset:N takes the end of any"
+            f"no batch {batch_id} in {positions.spark_directory}; "
+            f"{command_line('checkpoints list', settings.root, output)} shows those that "
+            "are there, and offset:N takes the end of any"
         )
     return batch.end

@@ -78,7 +78,7 @@ def get(
         # where a message is gone a later one is found; one in an inner batch begins before
         if not found.messages or not found.queue_offsets[0] <= offset < found.next_begin_offset:
             place = f"offset {offset} of queue {queue} of topic {topic}"
-            _raise_not_found(found, place, opened)
+            _raise_not_found(found, place, opened, store)
     # a batch that cannot be taken apart is one message
     index = min(offset - found.queue_offsets[0], len(found.messages) - 1)
     messages.print_message(found.messages[index], found.queue_offsets[0] + index, body, as_json)
@@ -107,8 +107,9 @@ def _check_queue(store: MessageStore, topic: str, queue: int, root: Path) -> Non
     if queue not in store.queue_ids(topic):
         store.check_topic(topic)
         raise NotFoundError(
-            f"no queue {queue} of topic {topic} in {root}; reput status --topic lists its queues, "
-            f"and --output names another place of the queues{_unqueued(store)}"
+            f"no queue {queue} of topic {topic} in {root}; "
+            f"{store.command('status', '--topic', topic)} lists its queues, and --output "
+            f"names another place of the queues{_unqueued(store)}"
         )
 
 
@@ -118,11 +119,13 @@ def _unqueued(store: MessageStore) -> str:
     return "" if line is None else f"; {line}"
 
 
-def _raise_not_found(found: GetMessageResult, place: str, store: MessageStore) -> NoReturn:
+def _raise_not_found(
+    found: GetMessageResult, place: str, store: MessageStore, root: Path
+) -> NoReturn:
     if found.damaged:
         raise NotFoundError(
             f"the record at {place} is lost or damaged, at physical offset {found.damaged[0]}; "
-            "look at it with reput inspect record"
+            f"look at it: {command_line('inspect record', root, None, str(found.damaged[0]))}"
         )
     has = f"[{found.min_offset}, {found.max_offset})" if found.max_offset else "no messages"
     raise NotFoundError(f"no message at {place}, which has {has}{_unqueued(store)}")

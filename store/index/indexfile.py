@@ -270,8 +270,8 @@ class IndexFiles:
             if size != self.layout.file_size:
                 raise IndexFileError(
                     f"index file {path} has {size} bytes but maxHashSlotNum and maxIndexNum give "
-                    f"{self.layout.file_size}; set them as the file's writer did (broker.conf), or "
-                    "heal a single damaged file with reput verify --repair"
+                    f"{self.layout.file_size}; set them as the file's writer did (broker.conf); "
+                    "where a single file is damaged, reput verify names the command that heals it"
                 )
             found.append(path)
         return found

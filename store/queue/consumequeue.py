@@ -454,8 +454,8 @@ def open_whole_queue(directory: Path, file_size: int) -> ConsumeQueueFiles:
         if start % file_size or start != files.starts[0] + index * file_size:
             raise QueueFileError(
                 f"consume queue file {files.path(start)} does not follow the one before it at "
-                f"{file_size} bytes a file: one is missing or foreign; heal the queue with "
-                "reput verify --repair"
+                f"{file_size} bytes a file: one is missing or foreign; reput verify names "
+                "the command that heals the queue"
             )
     return files
 

@@ -57,8 +57,8 @@ class MappedFileQueue:
             if size != self.file_size:
                 raise QueueFileError(
                     f"{self.kind} file {entry.path} has {size} bytes but {self.setting} is "
-                    f"{self.file_size}; set it as the queue's writer did ({self.place}), or heal "
-                    "a single damaged queue with reput verify --repair"
+                    f"{self.file_size}; set it as the queue's writer did ({self.place}); where a "
+                    "single queue is damaged, reput verify names the command that heals it"
                 )
             self.starts.append(int(entry.name))
 

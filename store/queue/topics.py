@@ -11,6 +11,7 @@ from store.errors import UsageError
 from store.queue.queuetype import TOPICS_FILE, read_queue_types
 from store.queue.view import list_all_queues
 from store.state.ledger import escaped
+from store.state.output import command_line
 
 _NEAR_COUNT, _NEAR_ENOUGH = 3, 0.6
 
@@ -31,12 +32,13 @@ def known_topics(roots: Iterable[Path]) -> set[str]:
 
 
 def check_topics(topics: Iterable[str], *roots: Path) -> None:
-    """Raise UsageError for a topic that none of the roots knows."""
+    """Raise UsageError for a topic that none of the roots knows; the first is the store's, the last
+    that of its queues."""
     known = known_topics(roots)
     for topic in topics:
         if topic not in known:
             place = " or ".join(dict.fromkeys(map(str, roots)))
-            hint = "reput status lists the topics"
+            hint = f"{command_line('status', roots[0], roots[-1])} lists the topics"
             if not known:
                 hint = "build queues with reput run, or give the --output that has them"
             raise UsageError(

@@ -18,7 +18,8 @@ from tests.support.golden import tree
 
 TOPIC = "Topic_0"
 COMMAND = re.compile(
-    r"reput (?:rebuild|verify|run) /\S+(?: --[a-z-]+(?: (?:/\S+|index|earliest))?)*"
+    r"reput (?:rebuild|verify|run|status|checkpoints list|inspect record) /\S+(?: \d+)?"
+    r"(?: --[a-z-]+(?: (?:/\S+|index|earliest|Topic_\d))?)*"
 )
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -153,6 +154,124 @@ def test_a_group_that_nobody_knows(tmp_path: Path, call: Call) -> None:
     for group in (("payments",), ("shipping",), ("payment", "--new")):
         assert call("groups", "reset", store, *group, *reset).returncode == 0
         assert f"Topic@{group[0]}" in offsets.read_text()
+
+
+def cut_a_queue(root: Path) -> None:
+    """A queue's file is too short."""
+    with (root / "consumequeue" / TOPIC / "1" / f"{0:020}").open("r+b") as queue:
+        queue.truncate(30)
+
+
+def lose_a_queue_file(root: Path) -> None:
+    """A file between others is gone."""
+    (root / "consumequeue" / TOPIC / "1" / f"{200:020}").unlink()
+
+
+def cut_an_index_file(root: Path) -> None:
+    """An index file is too short."""
+    path = min((root / "index").iterdir())
+    path.write_bytes(path.read_bytes()[:100])
+
+
+@pytest.mark.parametrize(
+    ("damage_one", "asked"),
+    [
+        (cut_a_queue, ("get", TOPIC, "1", "0")),
+        (cut_an_index_file, ("query", TOPIC, "--key", "nowhere")),
+    ],
+)
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_single_damaged_file(
+    ram_path: Path,
+    call: Call,
+    damage_one: Callable[[Path], None],
+    asked: tuple[str, ...],
+    *,
+    is_ours: bool,
+) -> None:
+    """Verify names what heals it, in an output as in a broker's own store."""
+    built = (DerivedOutput.build if is_ours else DerivedOutput.unpack)("plain", ram_path)
+    root = built.root if is_ours else built.store
+    place: tuple[object, ...] = ("--output", root) if is_ours else ()
+    sound = tree(root / "consumequeue")
+    damage_one(root)
+    name, *words = asked
+    done = call(name, built.store, *words, *place)
+    assert done.returncode == 1
+    assert "is damaged, reput verify names the command that heals it" in done.stderr
+    done = call("verify", built.store, *place)
+    assert done.returncode == 1
+    follow(call, done.stdout, 2 if is_ours else 1)
+    assert tree(root / "consumequeue") == sound
+    assert "names the command" not in call(name, built.store, *words, *place).stderr
+    assert call("verify", built.store, *place).returncode == 0
+
+
+def test_a_watermark_that_is_damaged(ram_path: Path, call: Call) -> None:
+    """Both its slots: the queues are compared, and a run goes on."""
+    output = DerivedOutput.build("plain", ram_path)
+    path = output.state / "watermark"
+    path.write_bytes(bytes(path.stat().st_size))
+    run = ("run", output.store, "--output", output.root, "--once")
+    done = call(*run)
+    assert (done.returncode, "both slots" in done.stderr) == (1, True)
+    follow(call, done.stderr)
+    assert call(*run).returncode == 0
+    assert call("verify", output.store, "--output", output.root).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["list", "verify", "rewind"])
+def test_positions_of_a_brokers_store(golden: Callable[[str], Path], call: Call, name: str) -> None:
+    """It has none before it is taken over."""
+    store = golden("plain")
+    ask = ("checkpoints", name, store, *(("--to-offset", 0) if name == "rewind" else ()))
+    done = call(*ask)
+    assert (done.returncode, "has no watermark" in done.stderr) == (2, True)
+    follow(call, done.stderr)
+    assert call(*ask).returncode == 0
+
+
+def test_what_is_mistyped(ram_path: Path, call: Call) -> None:
+    """A topic, a queue and a batch that are not there: the command shows those that are."""
+    output = DerivedOutput.build("plain", ram_path)
+    offsets = output.store / "config" / "consumerOffset.json"
+    offsets.write_text('{"offsetTable":{"Topic_0@billing":{0:1}}}')
+    reset = ("groups", "reset", output.store, "billing", "--topic")
+    for place in ((), ("--output", output.root)):
+        for command in (
+            ("get", output.store, "Topic_77", 0, 0),
+            ("get", output.store, TOPIC, 77, 0),
+            ("tail", output.store, "Topic_77"),
+            ("query", output.store, "Topic_77", "--key", "k"),
+            ("search-time", output.store, TOPIC, 77, 0),
+            ("status", output.store, "--topic", "Topic_77"),
+            ("rebuild", output.store, "--topic", "Topic_77"),
+            ("inspect", "queue", output.store, "Topic_77", 0),
+            ("inspect", "queue", output.store, TOPIC, 77),
+            (*reset, "Topic_77", "--earliest"),
+            (*reset, TOPIC, "--queue", 77, "--offset", 0),
+        ):
+            done = call(*command, *place)
+            assert done.returncode in (1, 2), command
+            follow(call, done.stderr)
+    for command in (("checkpoints", "show", output.store, 77), ("diff", output.store, "--since")):
+        words = ("batch:77",) if command[-1] == "--since" else ()
+        done = call(*command, *words, "--output", output.root)
+        assert (done.returncode, "no batch 77" in done.stderr) == (1, True), done.stderr
+        follow(call, done.stderr)
+
+
+def test_a_message_whose_record_is_damaged(golden: Callable[[str], Path], call: Call) -> None:
+    """It is looked at."""
+    store = golden("plain")
+    with min((store / "commitlog").iterdir()).open("r+b") as log:
+        log.write(bytes(20))
+    asked = [
+        call("get", store, f"Topic_{topic}", queue, 0) for topic in range(6) for queue in range(4)
+    ]
+    done = next(one for one in asked if one.returncode)
+    assert "is lost or damaged, at physical offset 0" in done.stderr
+    follow(call, done.stderr)
 
 
 def test_a_spark_session_is_what_runs_use(spark: SparkSession) -> None:

@@ -315,7 +315,7 @@ def test_a_queue_with_a_missing_file_is_not_gone_on_with(tmp_path: Path) -> None
         lambda: (directory / f"{420:020}").write_bytes(bytes(100)),
     ):
         damage()
-        with pytest.raises(QueueFileError, match="reput verify --repair"):
+        with pytest.raises(QueueFileError, match="reput verify names"):
             Output(setup).dispatch(log.plain.end, start=log.borders()[16])
         for path in directory.iterdir():
             path.unlink()

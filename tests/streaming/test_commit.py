@@ -308,13 +308,13 @@ def test_queues_that_another_writer_built_are_not_gone_on_with_unasked(
     output: Path, store: Path
 ) -> None:
     """An output with a damaged watermark is told apart from one that never had any."""
-    check_queues_are_ours(output)
+    check_queues_are_ours(store, output)
     with opened(store, output) as run:
         run.commit(0, run.batch(0, FILE_SIZE).end)
     path = output / "reput" / "watermark"
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(StoreError, match="is damaged, both slots"):
-        check_queues_are_ours(output)
+        check_queues_are_ours(store, output)
     path.unlink()
     with pytest.raises(UsageError, match="queues that reput did not build"):
-        check_queues_are_ours(output)
+        check_queues_are_ours(store, output)

@@ -144,7 +144,8 @@ class LogRange:
         starts, ends = np.array([(one.start, one.end) for one in self.damaged]).T
         at = np.searchsorted(starts, offsets, "right") - 1
         # a difference cannot overflow, whatever stands there
-        return (at >= 0) & (sizes > 0) & (offsets <= ends[at] - sizes)
+        inside: NDArray[np.bool_] = (at >= 0) & (sizes > 0) & (offsets <= ends[at] - sizes)
+        return inside
 
     def is_whole(self) -> bool:
         """Return whether no message lies beyond the watermark by now."""

@@ -230,7 +230,7 @@ def test_both_slots_of_the_watermark_lost(ram_path: Path) -> None:
     assert before is not None
     path = output.state / "watermark"
     path.write_bytes(bytes(20))
-    with pytest.raises(StoreError, match=r"watermark is damaged.*reput verify --repair"):
+    with pytest.raises(StoreError, match=r"watermark is damaged.*reput verify /.* --repair "):
         output.start()
     queue = output.root / "consumequeue"
     lost = next(path for path in sorted(queue.rglob("*")) if path.is_file())
