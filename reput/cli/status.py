@@ -15,6 +15,7 @@ from reput.cli.statuscheck import Checked, check
 from store.config import NO_PROPERTY_FILE, StoreSettings
 from store.errors import ReputError, StoreError, UsageError
 from store.log.systemtopics import WAITING_TOPICS
+from store.state.output import command_line
 from streaming.waiting import until_ready
 from upkeep.check import Thresholds
 from upkeep.status import FollowerStatus, OutputStatus, QueueStatus, read_status
@@ -139,7 +140,7 @@ def _look_at_one(
     failed = [found.unstopped_run] if found.unstopped_run else []
     waiting = None if topics else _waiting(settings, output or store, found)
     content = {**asdict(found), "waiting": waiting and asdict(waiting)}
-    show = partial(_show, found, topics, waiting)
+    show = partial(_show, found, (store, output or store), topics, waiting)
     return _Look(content, show, [Checked("", found)], failed)
 
 
@@ -208,7 +209,10 @@ def _show_all(stores: Sequence[dict[str, Any]]) -> None:
 
 
 def _show(
-    found: OutputStatus, topics: Sequence[str] | None, waiting: Inventory | None = None
+    found: OutputStatus,
+    place: tuple[Path, Path],
+    topics: Sequence[str] | None,
+    waiting: Inventory | None,
 ) -> None:
     lag = "unknown"
     if found.watermark is None:
@@ -248,16 +252,17 @@ def _show(
         lines["beyond log"] = (
             f"{tables.counted(len(found.queues_beyond_log), 'queue')} with units beyond the log's "
             f"end, {tables.escaped(found.queues_beyond_log[0])} first; a broker cuts them when it "
-            "starts, and so does reput run --adopt"
+            f"starts, and so does {command_line('run', *place, '--adopt', '--once')}"
         )
     for name, text in lines.items():
         tables.print_line(f"{name:11} {text}")
     for one in found.repeated[:SHOWN_REPEATS]:
+        first = one.first_physical_offset
+        rebuild = command_line("rebuild", *place, "--topic", one.topic, "--from", str(first))
         tables.print_line(
             f"begin again topic {one.topic} queue {one.queue_id}: "
-            f"{tables.counted(one.messages, 'message')} from physical offset "
-            f"{one.first_physical_offset} on are in no queue; reput rebuild --topic TOPIC --from "
-            "OFFSET gives it to them"
+            f"{tables.counted(one.messages, 'message')} from physical offset {first} on are in no "
+            f"queue; {rebuild} gives it to them"
         )
     if len(found.repeated) > SHOWN_REPEATS:
         more = tables.counted(len(found.repeated) - SHOWN_REPEATS, "queue")

@@ -196,13 +196,16 @@ def settings_of(
         if value != known.get(field, value) and not _may_change(
             setting, known[field], output, replaced
         ):
-            # if the output is of another log, that error is the more helpful one
-            log = given.open_log()
-            with closing(log):
-                watermark_of_output(output, given.root, log)
             flag = setting.flag if field in flags else None
             source = flag or f"{setting.name} in {given.property_file}"
-            raise _contradiction(setting, known[field], value, output, source)
+            error = _contradiction(setting, known[field], value, output, source)
+            with closing(given.open_log()) as log:
+                try:
+                    watermark_of_output(output, given.root, log)
+                except UsageError as other:
+                    # that the output is of another log is the more helpful of two errors
+                    raise UsageError(f"{other}; and {error}") from other
+            raise error
         values[field] = value
     return replace(given, **values)
 

@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 from tests.readers.stores import SmallStore
 from tests.support.cli import Call
 from tests.support.derived_output import DerivedOutput
-from tests.support.golden import tree
+from tests.support.golden import log_records, tree
 
 TOPIC = "Topic_0"
 COMMAND = re.compile(
     r"reput (?:rebuild|verify|run|status|checkpoints list|inspect record) /\S+(?: \d+)?"
-    r"(?: --[a-z-]+(?: (?:/\S+|index|earliest|Topic_\d))?)*"
+    r"(?: --[a-z-]+(?: (?:/\S+|\d+|index|earliest|Topic\w*))?)*"
 )
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -259,6 +259,53 @@ def test_what_is_mistyped(ram_path: Path, call: Call) -> None:
         done = call(*command, *words, "--output", output.root)
         assert (done.returncode, "no batch 77" in done.stderr) == (1, True), done.stderr
         follow(call, done.stderr)
+
+
+def test_units_beyond_the_log(golden: Callable[[str], Path], call: Call) -> None:
+    """A log that lost its last messages."""
+    store = golden("plain")
+    log_end = max(one.physical_offset + one.total_size for one in log_records(store))
+    with max((store / "commitlog").iterdir()).open("r+b") as log:
+        log.seek(log_end % 262144 - 2000)
+        log.write(bytes(2000))
+    done = call("status", store)
+    assert "with units beyond the log's end" in done.stdout
+    follow(call, done.stdout)
+    assert "beyond the log's end" not in call("status", store).stdout
+    assert call("verify", store).returncode == 0
+
+
+def test_queue_offsets_that_begin_again(ram_path: Path, call: Call) -> None:
+    """The queues are given to the messages that RocketMQ drops."""
+    small = SmallStore(ram_path / "store")
+    offsets = [small.append(queue_offset=number) for number in (0, 1, 2, 3, 1, 2)]
+    output = DerivedOutput(small.write(), ram_path / "output")
+    output.start()
+    status = ("status", output.store, "--output", output.root)
+    done = call(*status)
+    assert f"2 messages from physical offset {offsets[4]} on are in no queue" in done.stdout
+    follow(call, done.stdout)
+    assert "begin again" not in call(*status).stdout
+    units = (output.root / "consumequeue" / "Topic" / "0" / f"{0:020}").read_bytes()
+    assert int.from_bytes(units[20:28], "big") == offsets[4]
+
+
+@pytest.mark.parametrize("name", ["verify", "run"])
+def test_a_log_that_was_cut_and_settings_that_changed(
+    ram_path: Path, call: Call, name: str
+) -> None:
+    """Both are said at once, and following both heals it."""
+    output = DerivedOutput.build("plain", ram_path)
+    with max((output.store / "commitlog").iterdir()).open("r+b") as log:
+        log.seek(log_records(output.store)[-1].physical_offset % 262144)
+        log.write(bytes(1000))
+    place = (output.store, "--output", output.root)
+    done = call(name, *place, "--on-queue-gap", "blank")
+    assert done.returncode == 2
+    assert "run the dispatcher, which cuts the queues where the log was cut" in done.stderr
+    assert "leave it out or give the same value" in done.stderr
+    assert call("run", *place, "--once").returncode == 0
+    assert call("verify", *place).returncode == 0
 
 
 def test_a_message_whose_record_is_damaged(golden: Callable[[str], Path], call: Call) -> None:
