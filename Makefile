@@ -3,8 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# a plain path, so that Spark finds the data sources by name
-EDITABLE := --config-settings editable_mode=compat
 BENCH_STAMP := $(VENV)/.installed-bench
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 MUTATION_STAMP := $(VENV)/.installed-mutation
@@ -21,7 +19,7 @@ install: $(STAMP) ## make .venv with the reput command; install a JDK if it is m
 $(STAMP): pyproject.toml constraints.txt deploy/install-jdk.sh
 	sh deploy/install-jdk.sh
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' $(EDITABLE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	-$(BIN)/reput prepare
 	touch $(STAMP)
 
@@ -48,7 +46,7 @@ fuzz: $(FUZZ_STAMP) ## fuzz TARGET (frame), guided by coverage, for SECONDS (360
 	$(BIN)/python -m tests.fuzz $(TARGET) --seconds $(or $(SECONDS),3600)
 
 $(FUZZ_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]' $(EDITABLE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	touch $(FUZZ_STAMP)
 
 torture: install ## try faults by the hundred thousand; KIND=log-rot N=1000 SEED=7 FIRST=0 for a part
@@ -67,7 +65,7 @@ mutants: $(MUTATION_STAMP) ## try N random faults (150) where no Spark is needed
 		$(if $(RESUME),--resume)
 
 $(MUTATION_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]' $(EDITABLE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
 	touch $(MUTATION_STAMP)
 
 crash-images: install ## try N power cuts (1000000) in memory; SEED=n ROUND=k go on with an earlier run
@@ -93,7 +91,7 @@ bench-quick: $(BENCH_STAMP) ## measure the ratios to RocketMQ and to the parse l
 	$(BIN)/python -m bench --quick
 
 $(BENCH_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' $(EDITABLE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	touch $(BENCH_STAMP)
 
 docs: install ## write the generated tables into docs and README

@@ -17,9 +17,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from readers.allocation import AllocateAveragely, MessageQueue, assigned_queues
-from serving.codes import RequestCode, ResponseCode
-from serving.frame import Frame, decode, encode, frame_length
+from reput.readers.allocation import AllocateAveragely, MessageQueue, assigned_queues
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.frame import Frame, decode, encode, frame_length
 
 GROUP = "bench"
 HEARTBEAT_SECONDS = 30.0

@@ -20,15 +20,15 @@ from bench import logs, measures
 from bench.context import Context
 from bench.logs import GIB, Log
 from bench.measures import Row
-from sinks.kafka import KafkaMirrorTarget
-from sinks.kafkatopics import TopicNames, TopicSelection
-from sinks.kafkatransactions import KafkaSettings
-from store.config import read_store_settings
-from store.log.commitlog import CommitLog
-from store.log.record import DEFAULT_DELAY_LEVELS_MS
-from store.rows.rowform import DEFAULT_FORM
-from store.rows.rows import message_rows
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.sinks.kafka import KafkaMirrorTarget
+from reput.sinks.kafkatopics import TopicNames, TopicSelection
+from reput.sinks.kafkatransactions import KafkaSettings
+from reput.store.config import read_store_settings
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
+from reput.store.rows.rowform import DEFAULT_FORM
+from reput.store.rows.rows import message_rows
+from reput.store.rows.rowschema import ROWS_SCHEMA
 
 if TYPE_CHECKING:
     from tests.interop.kafka import Kafka

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from store.config import read_store_settings
-from store.log import record
-from store.log.commitlog import CommitLog
-from store.log.cursor import Window
-from store.log.kernelbase import i32, i64, kernel
-from store.runs.dispatch import ScannedRange
-from store.runs.scan import scan
+from reput.store.config import read_store_settings
+from reput.store.log import record
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import Window
+from reput.store.log.kernelbase import i32, i64, kernel
+from reput.store.runs.dispatch import ScannedRange
+from reput.store.runs.scan import scan
 
 
 @kernel

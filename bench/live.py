@@ -30,8 +30,8 @@ from bench.processes import (
     python_command,
 )
 from bench.reput import READY_SECONDS, run_command
-from checkpoints import STATE_DIRECTORY
-from store.state import watermark
+from reput.checkpoints import STATE_DIRECTORY
+from reput.store.state import watermark
 
 POLL_SECONDS = 0.001
 LOOKS_PER_CHECK = 1_000

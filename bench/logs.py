@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from bench.processes import BenchError
-from store.index.indexfile import INDEX_DIRECTORY, read_header
-from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, CQ_STORE_UNIT_SIZE, UNIT_DTYPE
-from store.queue.mappedfilequeue import data_end
-from workload.appender import DEFAULT_FILE_SIZE, Appender
-from workload.messages import MessageBatch, Workload
+from reput.store.index.indexfile import INDEX_DIRECTORY, read_header
+from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, CQ_STORE_UNIT_SIZE, UNIT_DTYPE
+from reput.store.queue.mappedfilequeue import data_end
+from reput.workload.appender import DEFAULT_FILE_SIZE, Appender
+from reput.workload.messages import MessageBatch, Workload
 
 GIB = 1 << 30
 KEYS_PER_MESSAGE = 2

@@ -39,7 +39,11 @@ def python_command(*arguments: str) -> list[str]:
 def environment() -> dict[str, str]:
     """Return an environment in which a child, and Spark's workers in it, import this tree from any
     directory."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
+        "LC_ALL": "C.UTF-8",
+    }
 
 
 def tree(root: psutil.Process) -> list[psutil.Process]:

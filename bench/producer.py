@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from store.config import COMMIT_LOG_DIRECTORY
-from store.log.commitlog import CommitLog
-from workload.appender import Appender
-from workload.messages import Workload
+from reput.store.config import COMMIT_LOG_DIRECTORY
+from reput.store.log.commitlog import CommitLog
+from reput.workload.appender import Appender
+from reput.workload.messages import Workload
 
 TICK_SECONDS = 0.005
 FLUSH_SECONDS = 0.5

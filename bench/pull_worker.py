@@ -16,9 +16,9 @@ import sys
 import time
 from typing import Any, cast
 
-from serving.codes import RequestCode, ResponseCode
-from serving.frame import LENGTH_SIZE, Frame, encode
-from store.log.record import PHYSICAL_OFFSET_POSITION, QUEUE_OFFSET_POSITION
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.frame import LENGTH_SIZE, Frame, encode
+from reput.store.log.record import PHYSICAL_OFFSET_POSITION, QUEUE_OFFSET_POSITION
 
 BUFFER_BYTES = 17 << 20
 """Larger than any frame."""

@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from readers.iteration import iterate
-from readers.messagefilter import MessageFilter
-from readers.messagestore import MessageStore
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.readers.iteration import iterate
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messagestore import MessageStore
+from reput.store.rows.rowschema import ROWS_SCHEMA
 
 
 def read_bytes() -> int:

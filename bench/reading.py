@@ -11,8 +11,8 @@ from bench.context import Context
 from bench.logs import GIB, RARE_TAG, Log
 from bench.measures import Figures, Row
 from bench.processes import BenchError, LineProcess, line_process, python_command
-from store.queue.consumequeue import CQ_STORE_UNIT_SIZE
-from store.rows.rowschema import rows_schema
+from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE
+from reput.store.rows.rowschema import rows_schema
 
 LOG_SHARE = 0.25
 """Share of the main log's size."""

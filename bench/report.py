@@ -21,8 +21,8 @@ from bench.context import Context
 from bench.measures import Figures, Row
 from bench.processes import ROOT
 from bench.reput import core_count
-from store.errors import StoreError
-from streaming.jvm import find_java
+from reput.store.errors import StoreError
+from reput.streaming.jvm import find_java
 
 
 def about(context: Context) -> dict[str, Any]:

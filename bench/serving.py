@@ -37,12 +37,12 @@ from bench.processes import (
     python_command,
 )
 from bench.reput import READY_SECONDS
-from checkpoints.watermark import WatermarkFile
-from readers.messagestore import MessageStore
-from serving.codes import RequestCode, ResponseCode
-from serving.frame import LENGTH_SIZE, Frame, decode, encode
-from store.config import FILE_NAME as BROKER_CONF
-from store.state.watermark import STATE_DIRECTORY
+from reput.checkpoints.watermark import WatermarkFile
+from reput.readers.messagestore import MessageStore
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.frame import LENGTH_SIZE, Frame, decode, encode
+from reput.store.config import FILE_NAME as BROKER_CONF
+from reput.store.state.watermark import STATE_DIRECTORY
 
 BODY_SIZE = 300
 LOG_SHARE = 1 / 16

@@ -11,11 +11,11 @@ from bench import logs, measures
 from bench.context import Context
 from bench.logs import GIB, Log
 from bench.measures import Figures, Row
-from sinks.delta import DeltaTarget
-from store import fsops
-from store.config import read_store_settings
-from streaming.config import DispatcherConfig
-from streaming.followers import Followers
+from reput.sinks.delta import DeltaTarget
+from reput.store import fsops
+from reput.store.config import read_store_settings
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.followers import Followers
 
 BODY_SIZE = 300
 GOAL = 1_000_000

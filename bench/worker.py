@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.session import session
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.session import session
 
 
 def one_pass(store: Path, output: Path, index: bool) -> dict[str, Any]:

@@ -17,7 +17,7 @@ This package holds code only and needs no JVM. The files live in the output's ``
     reput/spark/          Spark's checkpoint, unless ``--checkpoint`` names another place
 """
 
-from store.state.watermark import STATE_DIRECTORY
+from reput.store.state.watermark import STATE_DIRECTORY
 
 __all__ = [
     "ABORT_FILE",

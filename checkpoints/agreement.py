@@ -24,9 +24,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from store.config import StoreSettings
-from store.errors import CommitLogError
-from store.index.indexfile import (
+from reput.store.config import StoreSettings
+from reput.store.errors import CommitLogError
+from reput.store.index.indexfile import (
     INDEX_DIRECTORY,
     NEVER_WRITTEN,
     IndexEntry,
@@ -36,25 +36,25 @@ from store.index.indexfile import (
     index_keys,
     read_entry,
 )
-from store.log import record
-from store.log.commitlog import CommitLog
-from store.log.record import SCHEDULE_TOPIC, Record, Status
-from store.queue.batchconsumequeue import BatchConsumeQueueFiles
-from store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey
-from store.queue.consumequeueext import (
+from reput.store.log import record
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.record import SCHEDULE_TOPIC, Record, Status
+from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
+from reput.store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey
+from reput.store.queue.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     ConsumeQueueExtFiles,
     is_ext_addr,
 )
-from store.queue.cut import ends_by, whole_end
-from store.queue.placement import (
+from reput.store.queue.cut import ends_by, whole_end
+from reput.store.queue.placement import (
     count_units,
     is_inside_a_record,
     queue_offsets_of_any_setting,
 )
-from store.queue.view import open_all_queues
-from store.state.output import fingerprint, is_same_log
-from store.state.watermark import Watermark
+from reput.store.queue.view import open_all_queues
+from reput.store.state.output import fingerprint, is_same_log
+from reput.store.state.watermark import Watermark
 
 SUFFICIENT_UNITS = 16
 """This many agreeing units are no accident, however many others disagree."""

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from checkpoints import FOLLOWERS_DIRECTORY
-from store import fsops, jsontext
-from store.errors import StoreError
+from reput.checkpoints import FOLLOWERS_DIRECTORY
+from reput.store import fsops, jsontext
+from reput.store.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)

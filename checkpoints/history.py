@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints import spark_checkpoint
-from checkpoints.spark_checkpoint import DamagedCheckpointError
+from reput.checkpoints import spark_checkpoint
+from reput.checkpoints.spark_checkpoint import DamagedCheckpointError
 
 OFFSETS_NAME, COMMITS_NAME = "offsets", "commits"
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from checkpoints import FOLLOWERS_DIRECTORY, SPARK_DIRECTORY, STATE_DIRECTORY
-from checkpoints.spark_checkpoint import START_NAME
-from store import fsops, jsontext
-from store.state.ledger import FILE_NAME as LEDGER
-from store.state.storecheckpoint import FILE_NAME as STORE_CHECKPOINT
-from store.state.watermark import FILE_NAME as WATERMARK
+from reput.checkpoints import FOLLOWERS_DIRECTORY, SPARK_DIRECTORY, STATE_DIRECTORY
+from reput.checkpoints.spark_checkpoint import START_NAME
+from reput.store import fsops, jsontext
+from reput.store.state.ledger import FILE_NAME as LEDGER
+from reput.store.state.storecheckpoint import FILE_NAME as STORE_CHECKPOINT
+from reput.store.state.watermark import FILE_NAME as WATERMARK
 
 ABOUT_NAME = "rewind.json"
 SPARK_FILES = ("metadata", START_NAME, "offsets/*", "commits/*")

@@ -16,13 +16,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from checkpoints import ABORT_FILE, STATE_DIRECTORY
-from store import fsops, jsontext
-from store.datadirectories import check_target
-from store.errors import OwnershipError
-from store.filelocks import lock_directory
-from store.state.brokerlock import FILE_NAME as BROKER_LOCK
-from store.state.brokerlock import BrokerLock, broker_pid, held_by
+from reput.checkpoints import ABORT_FILE, STATE_DIRECTORY
+from reput.store import fsops, jsontext
+from reput.store.datadirectories import check_target
+from reput.store.errors import OwnershipError
+from reput.store.filelocks import lock_directory
+from reput.store.state.brokerlock import FILE_NAME as BROKER_LOCK
+from reput.store.state.brokerlock import BrokerLock, broker_pid, held_by
 
 LOCK_NAME = "owner.lock"
 OWNER_NAME = "owner.json"

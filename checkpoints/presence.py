@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from checkpoints import STATE_DIRECTORY
-from checkpoints.agreement import Built
-from store.config import StoreSettings
-from store.errors import StoreError
-from store.index.indexfile import INDEX_DIRECTORY, IndexLayout, read_entry
-from store.log.commitlog import CommitLog, offset_to_file_name
-from store.log.record import Record
-from store.queue.batchconsumequeue import (
+from reput.checkpoints import STATE_DIRECTORY
+from reput.checkpoints.agreement import Built
+from reput.store.config import StoreSettings
+from reput.store.errors import StoreError
+from reput.store.index.indexfile import INDEX_DIRECTORY, IndexLayout, read_entry
+from reput.store.log.commitlog import CommitLog, offset_to_file_name
+from reput.store.log.record import Record
+from reput.store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BATCH_UNIT_DTYPE,
     BatchConsumeQueueFiles,
 )
-from store.queue.consumequeue import (
+from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     ConsumeQueueFiles,
@@ -39,19 +39,19 @@ from store.queue.consumequeue import (
     list_queues,
     topic_directory,
 )
-from store.queue.consumequeueext import (
+from reput.store.queue.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     ConsumeQueueExtFiles,
     is_ext_addr,
 )
-from store.queue.queuetype import read_topic_table
-from store.queue.view import open_all_queues
-from store.runs.dispatch import IndexWriter
-from store.runs.scan import PackedChunk, runs_of, scan
-from store.state.ends import Ends, EntryEnd, EntryName, drop_ends, read_ends, write_ends
-from store.state.ledger import QUEUE_OFFSET_GAP, escaped, read_entries
-from store.state.output import command_line
-from store.state.watermark import Watermark
+from reput.store.queue.queuetype import read_topic_table
+from reput.store.queue.view import open_all_queues
+from reput.store.runs.dispatch import IndexWriter
+from reput.store.runs.scan import PackedChunk, runs_of, scan
+from reput.store.state.ends import Ends, EntryEnd, EntryName, drop_ends, read_ends, write_ends
+from reput.store.state.ledger import QUEUE_OFFSET_GAP, escaped, read_entries
+from reput.store.state.output import command_line
+from reput.store.state.watermark import Watermark
 
 _UNIT = struct.Struct(">qiq")
 """The fields with which units of both kinds begin: physical offset, size, tagsCode."""

@@ -11,19 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoints import STATE_DIRECTORY, spark_checkpoint
-from checkpoints.agreement import (
+from reput.checkpoints import STATE_DIRECTORY, spark_checkpoint
+from reput.checkpoints.agreement import (
     Built,
     find_agreement,
     find_foreign_entries,
     what_differs,
 )
-from checkpoints.spark_checkpoint import DamagedCheckpointError, SparkPosition
-from checkpoints.watermark import new_store_id
-from store.errors import CommitLogError, UsageError
-from store.log.commitlog import CommitLog
-from store.log.cursor import Window, walk
-from store.state.watermark import Watermark, read_watermark
+from reput.checkpoints.spark_checkpoint import DamagedCheckpointError, SparkPosition
+from reput.checkpoints.watermark import new_store_id
+from reput.store.errors import CommitLogError, UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import Window, walk
+from reput.store.state.watermark import Watermark, read_watermark
 
 
 @dataclass(frozen=True, slots=True)

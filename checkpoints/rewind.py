@@ -13,27 +13,27 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from checkpoints import STATE_DIRECTORY
-from checkpoints.agreement import Built
-from checkpoints.history import History, read_history
-from checkpoints.reconcile import Plan, spark_position
-from store.errors import CommitLogError, StoreError, UsageError
-from store.log.commitlog import CommitLog, is_mapped_file_name
-from store.log.places import first_at_or_after, last_record_before, pass_over
-from store.log.record import Record
-from store.queue.batchconsumequeue import BatchConsumeQueueFiles
-from store.queue.consumequeue import (
+from reput.checkpoints import STATE_DIRECTORY
+from reput.checkpoints.agreement import Built
+from reput.checkpoints.history import History, read_history
+from reput.checkpoints.reconcile import Plan, spark_position
+from reput.store.errors import CommitLogError, StoreError, UsageError
+from reput.store.log.commitlog import CommitLog, is_mapped_file_name
+from reput.store.log.places import first_at_or_after, last_record_before, pass_over
+from reput.store.log.record import Record
+from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
+from reput.store.queue.consumequeue import (
     PRE_BLANK_SIZE,
     UNITS_PER_READ,
     QueueFiles,
     QueueKey,
 )
-from store.queue.cut import whole_end
-from store.queue.placement import count_units, queue_offsets
-from store.queue.view import open_all_queues
-from store.state.ledger import QUEUE_OFFSET_GAP, LedgerEntry, read_entries
-from store.state.output import fingerprint
-from store.state.watermark import Watermark
+from reput.store.queue.cut import whole_end
+from reput.store.queue.placement import count_units, queue_offsets
+from reput.store.queue.view import open_all_queues
+from reput.store.state.ledger import QUEUE_OFFSET_GAP, LedgerEntry, read_entries
+from reput.store.state.output import fingerprint
+from reput.store.state.watermark import Watermark
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from store import fsops, jsontext
-from store.state.logoffset import offset_json, parse_offset
+from reput.store import fsops, jsontext
+from reput.store.state.logoffset import offset_json, parse_offset
 
 START_NAME = "reput-start"
 MAX_FILE_BYTES = 1 << 20

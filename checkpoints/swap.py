@@ -23,9 +23,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from checkpoints.ownership import Ownership
-from store import fsops, jsontext
-from store.errors import StoreError, UsageError
+from reput.checkpoints.ownership import Ownership
+from reput.store import fsops, jsontext
+from reput.store.errors import StoreError, UsageError
 
 ASIDE_DIRECTORY = ".reput-rebuild"
 BUILD_DIRECTORY = "new"

@@ -11,9 +11,9 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from store import fsops
-from store.errors import OwnershipError
-from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, WatermarkReader
+from reput.store import fsops
+from reput.store.errors import OwnershipError
+from reput.store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, WatermarkReader
 
 
 def new_store_id() -> str:

@@ -14,16 +14,16 @@ import typer.main
 import bench.page
 import docs.manual
 import docs.screenshot
-import store.rows.rowschema
+import reput.store.rows.rowschema
 from reput.cli import app
-from sources.commitlogoptions import COMMIT_LOG_OPTIONS
-from sources.options import Option
-from sources.queueoptions import CONSUME_QUEUE_OPTIONS
-from store.index import indexfile
-from store.log import innerbatch, record
-from store.queue import batchconsumequeue, consumequeue, consumequeueext
-from store.state import storecheckpoint, watermark
-from upkeep.series import PREFIX, SERIES
+from reput.sources.commitlogoptions import COMMIT_LOG_OPTIONS
+from reput.sources.options import Option
+from reput.sources.queueoptions import CONSUME_QUEUE_OPTIONS
+from reput.store.index import indexfile
+from reput.store.log import innerbatch, record
+from reput.store.queue import batchconsumequeue, consumequeue, consumequeueext
+from reput.store.state import storecheckpoint, watermark
+from reput.upkeep.series import PREFIX, SERIES
 
 ROOT = Path(__file__).parent.parent
 LAYOUT = re.compile(r"^OFFSET  SIZE  FIELD.*\n((?:[\d+BS ]{6}  [\dBSn ]{4}  .+\n?)+)", re.M)
@@ -91,9 +91,11 @@ def files() -> dict[str, str]:
 
 def row_columns() -> str:
     """The public schema, as the module that makes it documents it."""
-    found = re.search(r"^\| column.*?(?=\n\n)", store.rows.rowschema.__doc__ or "", re.M | re.S)
+    found = re.search(
+        r"^\| column.*?(?=\n\n)", reput.store.rows.rowschema.__doc__ or "", re.M | re.S
+    )
     if found is None:
-        raise ValueError("store.rows.rowschema has no table of columns")
+        raise ValueError("reput.store.rows.rowschema has no table of columns")
     return found[0]
 
 

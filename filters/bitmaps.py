@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from filters.consumers import ConsumerFilters
+from reput.filters.consumers import ConsumerFilters
 
 MAX_REMEMBERED = 1 << 16
 """The cache of a topic is cleared when it holds this many bit maps."""

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from filters.bloom import BloomFilter, has_bits, set_bits
+from reput.filters.bloom import BloomFilter, has_bits, set_bits
 
 if TYPE_CHECKING:
-    from filters import sql92
+    from reput.filters import sql92
 
 SQL92 = "SQL92"
 CONSUMER_FILTER_FILE = "config/consumerFilter.json"
@@ -131,7 +131,7 @@ def _consumer(topic: str, group: str, entry: Mapping[str, object], place: str) -
     if kind != SQL92 or expression is None:
         problem = f"no {SQL92} expression"
     else:
-        from filters import sql92  # noqa: PLC0415
+        from reput.filters import sql92  # noqa: PLC0415
 
         try:
             selector = sql92.parse(expression)

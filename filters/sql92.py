@@ -27,7 +27,7 @@ from re import ASCII, IGNORECASE
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
-from filters.java import compare_doubles, parse_double, parse_integer
+from reput.filters.java import compare_doubles, parse_double, parse_integer
 
 GRAMMAR = Path(__file__).with_name("sql92.lark")
 MAX_DEPTH = 400

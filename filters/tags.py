@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from filters.java import hash_code, trim
+from reput.filters.java import hash_code, trim
 
 SUB_ALL = "*"
 SEPARATOR = "||"

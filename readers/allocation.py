@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import md5
 from typing import NamedTuple, Protocol
 
-from store.errors import UsageError
+from reput.store.errors import UsageError
 
 DEFAULT_VIRTUAL_NODES = 10
 ROOM_SEPARATOR = "@"

@@ -24,33 +24,33 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from readers.allocation import (
+from reput.readers.allocation import (
     AllocateAveragely,
     AllocateMessageQueueStrategy,
     MessageQueue,
     assigned_queues,
 )
-from readers.getmessage import MAX_PULL_MSG_SIZE, GetMessageStatus, PullLimits, delivered
-from readers.messagefilter import MessageFilter
-from readers.messages import Message
-from readers.messagestore import MessageStore
-from readers.offsetreset import check_offset
-from store.config import broker_name, read_properties, read_store_settings
-from store.datadirectories import check_target
-from store.errors import OwnershipError, UsageError
-from store.filelocks import HeldLock
-from store.log.record import RETRY_GROUP_TOPIC_PREFIX
-from store.names import is_group
-from store.state.built import settings_of
-from store.state.consumeroffset import (
+from reput.readers.getmessage import MAX_PULL_MSG_SIZE, GetMessageStatus, PullLimits, delivered
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messages import Message
+from reput.readers.messagestore import MessageStore
+from reput.readers.offsetreset import check_offset
+from reput.store.config import broker_name, read_properties, read_store_settings
+from reput.store.datadirectories import check_target
+from reput.store.errors import OwnershipError, UsageError
+from reput.store.filelocks import HeldLock
+from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX
+from reput.store.names import is_group
+from reput.store.state.built import settings_of
+from reput.store.state.consumeroffset import (
     SERVE_DIRECTORY,
     Offsets,
     SharedConsumerOffsetFile,
     TopicGroup,
     first_position,
 )
-from store.state.groupmembers import GroupMember, Member
-from store.state.ledger import Ledger, damaged_record
+from reput.store.state.groupmembers import GroupMember, Member
+from reput.store.state.ledger import Ledger, damaged_record
 
 logger = logging.getLogger("reput")
 

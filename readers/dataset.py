@@ -15,15 +15,15 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import dataset, fs
 
-from store.config import StoreSettings
-from store.errors import ReputError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.log.losses import Losses, warn_of_unmounted, warn_of_unread_end
-from store.log.record import Record
-from store.rows.rowform import DEFAULT_FORM, RowForm
-from store.rows.rows import marked_schema, read_rows, rows_at, without_internal
-from store.rows.rowschema import ROWS_SCHEMA, TIMESTAMPS_MS
+from reput.store.config import StoreSettings
+from reput.store.errors import ReputError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.log.losses import Losses, warn_of_unmounted, warn_of_unread_end
+from reput.store.log.record import Record
+from reput.store.rows.rowform import DEFAULT_FORM, RowForm
+from reput.store.rows.rows import marked_schema, read_rows, rows_at, without_internal
+from reput.store.rows.rowschema import ROWS_SCHEMA, TIMESTAMPS_MS
 
 CLOCK_STEP_US = 60_000_000
 """If a broker's clock was set back by more than this, a time filter may miss rows."""

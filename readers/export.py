@@ -26,14 +26,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset, parquet
 
-from readers.dataset import MessageDataset, timestamp
-from store import fsops
-from store.config import StoreSettings
-from store.datadirectories import check_target
-from store.errors import OutputError, OwnershipError, StoreError, UsageError
-from store.queue.topics import known_topics, near_topics
-from store.rows.rowform import DEFAULT_FORM, RowForm
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.readers.dataset import MessageDataset, timestamp
+from reput.store import fsops
+from reput.store.config import StoreSettings
+from reput.store.datadirectories import check_target
+from reput.store.errors import OutputError, OwnershipError, StoreError, UsageError
+from reput.store.queue.topics import known_topics, near_topics
+from reput.store.rows.rowform import DEFAULT_FORM, RowForm
+from reput.store.rows.rowschema import ROWS_SCHEMA
 
 PARTITIONS = {"topic": "topic", "date": "storeTimestamp"}
 """Each partition column and the column that it is derived from; dates are in UTC."""

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from readers.messagefilter import MessageFilter
-from readers.messages import Message
-from store.config import StoreSettings
-from store.errors import MessageBodyError
-from store.log.commitlog import NO_TIME, CommitLog
-from store.log.record import Record
-from store.queue.consumequeue import PRE_BLANK_SIZE
-from store.queue.view import CqUnit, QueueView
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messages import Message
+from reput.store.config import StoreSettings
+from reput.store.errors import MessageBodyError
+from reput.store.log.commitlog import NO_TIME, CommitLog
+from reput.store.log.record import Record
+from reput.store.queue.consumequeue import PRE_BLANK_SIZE
+from reput.store.queue.view import CqUnit, QueueView
 
 MAX_PULL_MSG_SIZE = 128 << 20
 MIN_PULL_MSG_SIZE = 100

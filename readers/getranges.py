@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from readers.getmessage import (
+from reput.readers.getmessage import (
     GetMessageResult,
     GetMessageStatus,
     LogView,
@@ -23,11 +23,11 @@ from readers.getmessage import (
     get_message,
     outside_queue,
 )
-from readers.messagefilter import MessageFilter
-from store.errors import CommitLogError
-from store.log.commitlog import OpenFile, Segment
-from store.queue.consumequeue import CQ_STORE_UNIT_SIZE
-from store.queue.view import ConsumeQueueView, QueueView
+from reput.readers.messagefilter import MessageFilter
+from reput.store.errors import CommitLogError
+from reput.store.log.commitlog import OpenFile, Segment
+from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE
+from reput.store.queue.view import ConsumeQueueView, QueueView
 
 FIRST_ROOM_BYTES = 64 << 10
 
@@ -58,7 +58,7 @@ class RangeReader:
     def __init__(self, limits: PullLimits) -> None:
         """Load the kernel, and compile it unless the cache has it."""
         # numba takes half a second to import, which readers of single messages avoid
-        from store.log import pullkernel  # noqa: PLC0415
+        from reput.store.log import pullkernel  # noqa: PLC0415
 
         self._limits = limits
         self._kernel = pullkernel

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from readers.messagestore import MessageStore
-from store.errors import NotFoundError
-from store.state.consumeroffset import (
+from reput.readers.messagestore import MessageStore
+from reput.store.errors import NotFoundError
+from reput.store.state.consumeroffset import (
     CONSUMER_OFFSET_FILE,
     Offsets,
     TopicGroup,

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from readers.messagestore import MessageStore
-from store import configjson
-from store.log.record import SCHEDULE_TOPIC
-from store.log.systemtopics import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC, is_system_topic
-from store.state.consumeroffset import TopicGroup, read_committed
+from reput.readers.messagestore import MessageStore
+from reput.store import configjson
+from reput.store.log.record import SCHEDULE_TOPIC
+from reput.store.log.systemtopics import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC, is_system_topic
+from reput.store.state.consumeroffset import TopicGroup, read_committed
 
 DELAY_OFFSETS_FILE = Path("config") / "delayOffset.json"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"

@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from readers.messagefilter import MessageFilter
-from readers.messagestore import MessageStore
-from readers.readahead import map_ahead
-from store.errors import QueueFileError
-from store.log import properties
-from store.log.compression import MAX_INFLATED_BYTES
-from store.queue.consumequeueext import MAX_ADDR
-from store.queue.view import UnitColumns
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messagestore import MessageStore
+from reput.readers.readahead import map_ahead
+from reput.store.errors import QueueFileError
+from reput.store.log import properties
+from reput.store.log.compression import MAX_INFLATED_BYTES
+from reput.store.queue.consumequeueext import MAX_ADDR
+from reput.store.queue.view import UnitColumns
+from reput.store.rows.rowschema import ROWS_SCHEMA
 
 UNITS_PER_READ = 1 << 16
 ROWS_PER_BATCH = 1 << 13

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from readers.iteration import iterate
-from readers.messages import Message
-from readers.messagestore import MessageStore
-from store.log import properties
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.readers.iteration import iterate
+from reput.readers.messages import Message
+from reput.readers.messagestore import MessageStore
+from reput.store.log import properties
+from reput.store.rows.rowschema import ROWS_SCHEMA
 
 
 def scan_for_key(

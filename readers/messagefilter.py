@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filters import consumers, tags
-from filters.consumers import ConsumerFilter
-from store import configjson
-from store.errors import StoreError
-from store.log import properties
-from store.queue.consumequeueext import ExtUnit
+from reput.filters import consumers, tags
+from reput.filters.consumers import ConsumerFilter
+from reput.store import configjson
+from reput.store.errors import StoreError
+from reput.store.log import properties
+from reput.store.queue.consumequeueext import ExtUnit
 
 if TYPE_CHECKING:
-    from filters import sql92
+    from reput.filters import sql92
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class MessageFilter:
     @classmethod
     def by_sql(cls, expression: str) -> MessageFilter:
         """Filter by an SQL92 expression. Raises ``sql92.ExpressionError``, a ValueError."""
-        from filters import sql92  # noqa: PLC0415
+        from reput.filters import sql92  # noqa: PLC0415
 
         return cls(selector=sql92.parse(expression))
 

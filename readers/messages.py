@@ -8,11 +8,11 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from store.errors import MessageBodyError, UsageError
-from store.log import java, properties, record
-from store.log.compression import compression, inflate
-from store.log.innerbatch import inner_messages, inner_sys_flag, is_inner_batch
-from store.log.record import Record
+from reput.store.errors import MessageBodyError, UsageError
+from reput.store.log import java, properties, record
+from reput.store.log.compression import compression, inflate
+from reput.store.log.innerbatch import inner_messages, inner_sys_flag, is_inner_batch
+from reput.store.log.record import Record
 
 DEFAULT_MAX_BODY_BYTES = record.MAX_RECORD_LENGTH
 

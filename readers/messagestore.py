@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from readers.getmessage import (
+from reput.readers.getmessage import (
     DEFAULT_MAX_MSG_NUMS,
     MAX_PULL_MSG_SIZE,
     GetMessageResult,
@@ -23,35 +23,40 @@ from readers.getmessage import (
     PullLimits,
     get_message,
 )
-from readers.getranges import GetRangesResult, RangeReader
-from readers.messagefilter import MessageFilter
-from readers.messages import DEFAULT_MAX_BODY_BYTES, Message, QueryMessageResult, message_place
-from store.config import StoreSettings, read_store_settings
-from store.index.indexfile import (
+from reput.readers.getranges import GetRangesResult, RangeReader
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messages import (
+    DEFAULT_MAX_BODY_BYTES,
+    Message,
+    QueryMessageResult,
+    message_place,
+)
+from reput.store.config import StoreSettings, read_store_settings
+from reput.store.index.indexfile import (
     INDEX_DIRECTORY,
     TOPIC_KEY_SEPARATOR,
     IndexFiles,
     IndexLayout,
 )
-from store.log import record
-from store.log.commitlog import NO_TIME, CommitLog
-from store.log.cursor import BadRange, LogTail
-from store.log.losses import Losses, loss_error, warn_of_unmounted
-from store.log.places import AsOf
-from store.log.record import Outcome, Record, Status
-from store.queue.consumequeue import (
+from reput.store.log import record
+from reput.store.log.commitlog import NO_TIME, CommitLog
+from reput.store.log.cursor import BadRange, LogTail
+from reput.store.log.losses import Losses, loss_error, warn_of_unmounted
+from reput.store.log.places import AsOf
+from reput.store.log.record import Outcome, Record, Status
+from reput.store.queue.consumequeue import (
     BoundaryType,
     QueueKey,
     list_queue_ids,
     topic_directory,
 )
-from store.queue.queuetype import BATCH_CQ, read_queue_types
-from store.queue.topics import check_topics, topics_with_queues
-from store.queue.view import CqUnit, QueueView, UnitColumns, open_view, queue_root
-from store.state.built import settings_of
-from store.state.coverage import Coverage, read_coverage
-from store.state.output import command_line, watermark_of_output
-from store.state.watermark import STATE_DIRECTORY, Watermark, WatermarkReader
+from reput.store.queue.queuetype import BATCH_CQ, read_queue_types
+from reput.store.queue.topics import check_topics, topics_with_queues
+from reput.store.queue.view import CqUnit, QueueView, UnitColumns, open_view, queue_root
+from reput.store.state.built import settings_of
+from reput.store.state.coverage import Coverage, read_coverage
+from reput.store.state.output import command_line, watermark_of_output
+from reput.store.state.watermark import STATE_DIRECTORY, Watermark, WatermarkReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -252,7 +257,7 @@ class MessageStore:
     ) -> Iterator[pa.RecordBatch]:
         """Rows of the log at the given units (``store.rows.rows.rows_at``)."""
         # numba takes half a second to import, which readers of single messages avoid
-        from store.rows.rows import rows_at  # noqa: PLC0415
+        from reput.store.rows.rows import rows_at  # noqa: PLC0415
 
         return rows_at(
             self._view.log, units.physical_offsets, units.sizes, schema,

@@ -16,16 +16,16 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from readers.grouplag import CommittedOffsets
-from readers.messagestore import MessageStore
-from store import configjson
-from store.configjson import SUBSCRIPTION_GROUP_FILE
-from store.datadirectories import check_target
-from store.errors import NotFoundError, UsageError
-from store.log.record import RETRY_GROUP_TOPIC_PREFIX
-from store.names import is_group
-from store.state.brokerlock import BrokerLock
-from store.state.consumeroffset import (
+from reput.readers.grouplag import CommittedOffsets
+from reput.readers.messagestore import MessageStore
+from reput.store import configjson
+from reput.store.configjson import SUBSCRIPTION_GROUP_FILE
+from reput.store.datadirectories import check_target
+from reput.store.errors import NotFoundError, UsageError
+from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX
+from reput.store.names import is_group
+from reput.store.state.brokerlock import BrokerLock
+from reput.store.state.consumeroffset import (
     BROADCAST_SUFFIX,
     TOPIC_GROUP_SEPARATOR,
     ConsumerOffsetFile,

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from readers.dataset import MessageDataset
-from store.errors import StoreError, UsageError
+from reput.readers.dataset import MessageDataset
+from reput.store.errors import StoreError, UsageError
 
 TABLE = "messages"
 

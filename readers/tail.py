@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from readers.getmessage import delivered
-from readers.iteration import iterate
-from readers.messagefilter import MessageFilter
-from readers.messages import Message
-from readers.messagestore import MessageStore
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.readers.getmessage import delivered
+from reput.readers.iteration import iterate
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messages import Message
+from reput.readers.messagestore import MessageStore
+from reput.store.rows.rowschema import ROWS_SCHEMA
 
 _PLACE = pa.schema([ROWS_SCHEMA.field(name) for name in ("physicalOffset", "queueOffset")])
 _FIRST_STEP = 1 << 10

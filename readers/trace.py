@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from readers.messages import Message
-from store.errors import MessageBodyError
+from reput.readers.messages import Message
+from reput.store.errors import MessageBodyError
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _SENT = (

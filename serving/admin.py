@@ -10,20 +10,20 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from readers import offsetreset
-from readers.messages import decode_message_id
-from readers.messagestore import MessageStore
-from readers.offsetreset import OffsetChange
-from serving import requests
-from serving.codes import RequestCode, ResponseCode
-from serving.connection import Connection, Handler, Refused
-from serving.frame import Frame
-from serving.groups import Groups
-from serving.offsets import ConsumerOffsets
-from serving.pulling import Pulling
-from serving.queues import ServedQueues
-from store.errors import StoreError, UsageError
-from store.state.consumeroffset import TopicGroup
+from reput.readers import offsetreset
+from reput.readers.messages import decode_message_id
+from reput.readers.messagestore import MessageStore
+from reput.readers.offsetreset import OffsetChange
+from reput.serving import requests
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.connection import Connection, Handler, Refused
+from reput.serving.frame import Frame
+from reput.serving.groups import Groups
+from reput.serving.offsets import ConsumerOffsets
+from reput.serving.pulling import Pulling
+from reput.serving.queues import ServedQueues
+from reput.store.errors import StoreError, UsageError
+from reput.store.state.consumeroffset import TopicGroup
 
 logger = logging.getLogger("reput")
 

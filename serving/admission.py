@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from readers.messagefilter import MessageFilter
-from serving import requests
-from serving.codes import ResponseCode
-from serving.connection import Connection, Refused
-from serving.frame import Frame, Likeness
-from serving.grouppolicy import GroupPolicies
-from serving.groups import BROADCASTING, TAG, Groups, parse_filter, parsed_bytes
-from serving.topics import PERM_READ, Topics
-from store.filetimes import LookTimer
-from store.state.consumeroffset import TopicGroup
+from reput.readers.messagefilter import MessageFilter
+from reput.serving import requests
+from reput.serving.codes import ResponseCode
+from reput.serving.connection import Connection, Refused
+from reput.serving.frame import Frame, Likeness
+from reput.serving.grouppolicy import GroupPolicies
+from reput.serving.groups import BROADCASTING, TAG, Groups, parse_filter, parsed_bytes
+from reput.serving.topics import PERM_READ, Topics
+from reput.store.filetimes import LookTimer
+from reput.store.state.consumeroffset import TopicGroup
 
 MAX_MSG_NUMS = 1 << 14
 MAX_SUSPEND_MS = 60_000

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from serving.queues import QueueName
-from store.state.watermark import FILE_NAME, STATE_DIRECTORY
+from reput.serving.queues import QueueName
+from reput.store.state.watermark import FILE_NAME, STATE_DIRECTORY
 
 POLL_SECONDS = 0.01
 """Interval of polling a store whose writes nobody reports; it costs 2 % of a core."""

@@ -11,33 +11,33 @@ import logging
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
-from readers.getmessage import PullLimits
-from readers.messagestore import MessageStore
-from serving import requests
-from serving.admin import Admin
-from serving.arrivals import PolledArrivals
-from serving.codes import RequestCode, ResponseCode
-from serving.config import FirstPosition
-from serving.connection import Connection, Handler, Refused
-from serving.frame import Frame
-from serving.grouppolicy import GroupPolicies
-from serving.groups import Groups
-from serving.holds import Holds
-from serving.inventory import report
-from serving.lockfile import LockFile
-from serving.locks import Locks
-from serving.offsets import ConsumerOffsets
-from serving.offsetwriter import OffsetWriter
-from serving.pulling import Pulling
-from serving.queries import Queries
-from serving.queues import ServedQueues
-from serving.statistics import Statistics
-from serving.stores import ServedStore
-from serving.topics import Topics
-from store.config import StoreSettings
-from store.errors import OutputError
-from store.state.consumeroffset import SERVE_DIRECTORY
-from store.state.ledger import Ledger, damaged_record
+from reput.readers.getmessage import PullLimits
+from reput.readers.messagestore import MessageStore
+from reput.serving import requests
+from reput.serving.admin import Admin
+from reput.serving.arrivals import PolledArrivals
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.config import FirstPosition
+from reput.serving.connection import Connection, Handler, Refused
+from reput.serving.frame import Frame
+from reput.serving.grouppolicy import GroupPolicies
+from reput.serving.groups import Groups
+from reput.serving.holds import Holds
+from reput.serving.inventory import report
+from reput.serving.lockfile import LockFile
+from reput.serving.locks import Locks
+from reput.serving.offsets import ConsumerOffsets
+from reput.serving.offsetwriter import OffsetWriter
+from reput.serving.pulling import Pulling
+from reput.serving.queries import Queries
+from reput.serving.queues import ServedQueues
+from reput.serving.statistics import Statistics
+from reput.serving.stores import ServedStore
+from reput.serving.topics import Topics
+from reput.store.config import StoreSettings
+from reput.store.errors import OutputError
+from reput.store.state.consumeroffset import SERVE_DIRECTORY
+from reput.store.state.ledger import Ledger, damaged_record
 
 logger = logging.getLogger("reput")
 

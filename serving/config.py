@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from store.errors import UsageError
+from reput.store.errors import UsageError
 
 
 class FirstPosition(StrEnum):

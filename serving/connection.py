@@ -15,8 +15,8 @@ import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from typing import cast
 
-from serving.codes import RequestCode, ResponseCode
-from serving.frame import (
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.frame import (
     ONE_WAY,
     Codec,
     Encoded,
@@ -26,8 +26,8 @@ from serving.frame import (
     encode_head,
     take,
 )
-from serving.refusals import Refusals
-from store.errors import error_text
+from reput.serving.refusals import Refusals
+from reput.store.errors import error_text
 
 logger = logging.getLogger("reput")
 

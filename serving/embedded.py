@@ -15,13 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from serving.arrivals import NotifiedArrivals
-from serving.config import ServerConfig
-from serving.server import Server
-from serving.stores import BrokerIdentity, ServedStore
-from store.config import StoreSettings
-from store.errors import error_text
-from store.runs.dispatch import Run
+from reput.serving.arrivals import NotifiedArrivals
+from reput.serving.config import ServerConfig
+from reput.serving.server import Server
+from reput.serving.stores import BrokerIdentity, ServedStore
+from reput.store.config import StoreSettings
+from reput.store.errors import error_text
+from reput.store.runs.dispatch import Run
 
 STOP_SECONDS = 10.0
 """Time for the last commits; a slow disk does not delay the end of the process any longer."""

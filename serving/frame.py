@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 
-from serving.fastjson import as_enum, as_number, as_text, member
-from store import configjson
+from reput.serving.fastjson import as_enum, as_number, as_text, member
+from reput.store import configjson
 
 MAX_FRAME_BYTES = 16 << 20
 """Limit of a whole frame; RocketMQ's decoders close a connection with a larger one."""

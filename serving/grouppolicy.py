@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from store import configjson
-from store.configjson import SUBSCRIPTION_GROUP_FILE
-from store.errors import StoreError
-from store.filetimes import LookTimer, Watched
+from reput.store import configjson
+from reput.store.configjson import SUBSCRIPTION_GROUP_FILE
+from reput.store.errors import StoreError
+from reput.store.filetimes import LookTimer, Watched
 
 _PULL_FORBIDDEN = 1 << 2
 """Bit of a topic that a group must not pull (``PermName.INDEX_PERM_READ``)."""

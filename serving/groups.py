@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TypedDict
 
-from filters.consumers import SQL92
-from readers.messagefilter import MessageFilter
-from serving import requests
-from serving.codes import RequestCode, ResponseCode
-from serving.connection import Connection, Handler, Refused
-from serving.fastjson import (
+from reput.filters.consumers import SQL92
+from reput.readers.messagefilter import MessageFilter
+from reput.serving import requests
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.connection import Connection, Handler, Refused
+from reput.serving.fastjson import (
     as_enum,
     as_flag,
     as_number,
@@ -32,9 +32,9 @@ from serving.fastjson import (
     as_text,
     as_texts,
 )
-from serving.frame import Frame
-from store.names import is_client_id, is_group
-from store.queue.consumequeue import MAX_TOPIC_BYTES
+from reput.serving.frame import Frame
+from reput.store.names import is_client_id, is_group
+from reput.store.queue.consumequeue import MAX_TOPIC_BYTES
 
 logger = logging.getLogger("reput")
 

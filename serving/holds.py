@@ -12,9 +12,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from readers.messagefilter import MessageFilter
-from serving.codes import ResponseCode
-from serving.connection import Refused
+from reput.readers.messagefilter import MessageFilter
+from reput.serving.codes import ResponseCode
+from reput.serving.connection import Refused
 
 logger = logging.getLogger("reput")
 

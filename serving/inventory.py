@@ -11,10 +11,10 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
-from readers.inventory import Inventory, take_inventory
-from readers.messagestore import MessageStore
-from serving.stores import ServedStore
-from store.errors import ReputError, error_text
+from reput.readers.inventory import Inventory, take_inventory
+from reput.readers.messagestore import MessageStore
+from reput.serving.stores import ServedStore
+from reput.store.errors import ReputError, error_text
 
 MOST_NAMED = 5
 """Topics that the line about them names."""

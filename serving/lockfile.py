@@ -17,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
-from serving.locks import Locks, Owners
-from serving.requests import to_json
-from store import fsops
-from store.errors import OutputError
-from store.state.consumeroffset import SERVE_DIRECTORY
+from reput.serving.locks import Locks, Owners
+from reput.serving.requests import to_json
+from reput.store import fsops
+from reput.store.errors import OutputError
+from reput.store.state.consumeroffset import SERVE_DIRECTORY
 
 logger = logging.getLogger("reput")
 

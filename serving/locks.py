@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from serving import requests
-from serving.codes import RequestCode, ResponseCode
-from serving.connection import Connection, Handler, Refused
-from serving.fastjson import as_number, as_objects, as_text
-from serving.frame import Frame
-from serving.queues import QueueName
-from store.names import is_client_id, is_group
-from store.queue.consumequeue import MAX_TOPIC_BYTES
+from reput.serving import requests
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.connection import Connection, Handler, Refused
+from reput.serving.fastjson import as_number, as_objects, as_text
+from reput.serving.frame import Frame
+from reput.serving.queues import QueueName
+from reput.store.names import is_client_id, is_group
+from reput.store.queue.consumequeue import MAX_TOPIC_BYTES
 
 LOCK_SECONDS = 60.0
 """A lock that was not renewed ends after this time."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from serving import requests
-from serving.codes import RequestCode, ResponseCode
-from serving.connection import Connection, Handler, Refused
-from serving.frame import Frame
-from serving.stores import BrokerIdentity
-from serving.topics import Topics
+from reput.serving import requests
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.connection import Connection, Handler, Refused
+from reput.serving.frame import Frame
+from reput.serving.stores import BrokerIdentity
+from reput.serving.topics import Topics
 
 MASTER_ID = "0"
 

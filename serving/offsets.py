@@ -12,18 +12,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from readers.offsetreset import OffsetChange
-from serving import requests
-from serving.codes import RequestCode, ResponseCode
-from serving.config import FirstPosition
-from serving.connection import Connection, Handler, Refused
-from serving.frame import Frame
-from serving.groups import Groups
-from serving.offsetwriter import OffsetWriter
-from serving.queues import ServedQueues
-from serving.resets import QueueOfGroup, Resets
-from store.names import is_topic
-from store.state.consumeroffset import BROADCAST_SUFFIX, Offsets, TopicGroup, topics_of
+from reput.readers.offsetreset import OffsetChange
+from reput.serving import requests
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.config import FirstPosition
+from reput.serving.connection import Connection, Handler, Refused
+from reput.serving.frame import Frame
+from reput.serving.groups import Groups
+from reput.serving.offsetwriter import OffsetWriter
+from reput.serving.queues import ServedQueues
+from reput.serving.resets import QueueOfGroup, Resets
+from reput.store.names import is_topic
+from reput.store.state.consumeroffset import BROADCAST_SUFFIX, Offsets, TopicGroup, topics_of
 
 logger = logging.getLogger("reput")
 

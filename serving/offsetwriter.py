@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from store.errors import OutputError, SyncError
-from store.state.consumeroffset import (
+from reput.store.errors import OutputError, SyncError
+from reput.store.state.consumeroffset import (
     REPLACE_SECONDS,
     ConsumerOffsetFile,
     Offsets,

@@ -17,23 +17,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from readers.getmessage import GetMessageStatus
-from readers.getranges import GetRangesResult
-from readers.messagestore import MessageStore
-from readers.offsetreset import OffsetChange
-from serving import requests
-from serving.admission import Admission, Admitted
-from serving.arrivals import Arrivals
-from serving.codes import RequestCode, ResponseCode
-from serving.connection import Connection, Handler, Refused
-from serving.frame import RESPONSE, Codec, Encoded, Frame, HeadTemplate
-from serving.grouppolicy import GroupPolicies
-from serving.groups import Groups
-from serving.holds import Holds
-from serving.offsets import ConsumerOffsets
-from serving.queues import QueueName
-from serving.topics import Topics
-from store.errors import ReputError
+from reput.readers.getmessage import GetMessageStatus
+from reput.readers.getranges import GetRangesResult
+from reput.readers.messagestore import MessageStore
+from reput.readers.offsetreset import OffsetChange
+from reput.serving import requests
+from reput.serving.admission import Admission, Admitted
+from reput.serving.arrivals import Arrivals
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.connection import Connection, Handler, Refused
+from reput.serving.frame import RESPONSE, Codec, Encoded, Frame, HeadTemplate
+from reput.serving.grouppolicy import GroupPolicies
+from reput.serving.groups import Groups
+from reput.serving.holds import Holds
+from reput.serving.offsets import ConsumerOffsets
+from reput.serving.queues import QueueName
+from reput.serving.topics import Topics
+from reput.store.errors import ReputError
 
 logger = logging.getLogger("reput")
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import base64
 
-from readers.messagestore import UNIQUE_KEY_MAX_COUNT, MessageStore
-from serving import requests
-from serving.codes import RequestCode, ResponseCode
-from serving.connection import Connection, Handler, Refused
-from serving.frame import Frame
-from serving.groups import Groups
-from serving.pulling import MAX_BODY_BYTES
-from serving.queues import ServedQueues
-from store.queue.view import CqUnit
+from reput.readers.messagestore import UNIQUE_KEY_MAX_COUNT, MessageStore
+from reput.serving import requests
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.connection import Connection, Handler, Refused
+from reput.serving.frame import Frame
+from reput.serving.groups import Groups
+from reput.serving.pulling import MAX_BODY_BYTES
+from reput.serving.queues import ServedQueues
+from reput.store.queue.view import CqUnit
 
 MAX_UNITS = 1 << 14
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from readers.messagestore import MessageStore
-from serving import requests
-from serving.codes import RequestCode, ResponseCode
-from serving.connection import Connection, Handler, Refused
-from serving.frame import Frame
-from serving.topics import TopicConfig, Topics
-from store.queue.consumequeue import BoundaryType
+from reput.readers.messagestore import MessageStore
+from reput.serving import requests
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.connection import Connection, Handler, Refused
+from reput.serving.frame import Frame
+from reput.serving.topics import TopicConfig, Topics
+from reput.store.queue.consumequeue import BoundaryType
 
 QueueName = tuple[str, int]
 """(topic, queue id)."""

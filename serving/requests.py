@@ -10,12 +10,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from serving.codes import ResponseCode
-from serving.connection import Refused
-from serving.fastjson import member
-from serving.frame import Frame, require_characters
-from store import configjson
-from store.names import is_group
+from reput.serving.codes import ResponseCode
+from reput.serving.connection import Refused
+from reput.serving.fastjson import member
+from reput.serving.frame import Frame, require_characters
+from reput.store import configjson
+from reput.store.names import is_group
 
 MAX_JSON_BYTES = 4 << 20
 """A body with 10,000 subscriptions or queues has up to 2 MiB."""

@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from serving.broker import Broker
-from serving.config import ServerConfig
-from serving.connection import Budget, Listener
-from serving.holds import Holds
-from serving.namesrv import NameServer
-from serving.stores import ServedStore
-from store.errors import PASSING_ERRORS, StoreError, UsageError
+from reput.serving.broker import Broker
+from reput.serving.config import ServerConfig
+from reput.serving.connection import Budget, Listener
+from reput.serving.holds import Holds
+from reput.serving.namesrv import NameServer
+from reput.serving.stores import ServedStore
+from reput.store.errors import PASSING_ERRORS, StoreError, UsageError
 
 logger = logging.getLogger("reput")
 

@@ -9,14 +9,14 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from serving import requests
-from serving.codes import RequestCode, ResponseCode
-from serving.connection import Connection, Handler
-from serving.frame import Frame
-from serving.groups import Group, Groups
-from serving.offsets import ConsumerOffsets
-from serving.queues import ServedQueues
-from serving.topics import Topics
+from reput.serving import requests
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.connection import Connection, Handler
+from reput.serving.frame import Frame
+from reput.serving.groups import Group, Groups
+from reput.serving.offsets import ConsumerOffsets
+from reput.serving.queues import ServedQueues
+from reput.serving.topics import Topics
 
 _RUNTIME_VERSION = "V5_3_3"
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from serving.arrivals import NotifiedArrivals
-from store.config import StoreSettings, broker_name, read_properties
-from store.errors import UsageError
-from store.queue.consumequeue import topic_directory
-from store.state.consumeroffset import check_no_broker
+from reput.serving.arrivals import NotifiedArrivals
+from reput.store.config import StoreSettings, broker_name, read_properties
+from reput.store.errors import UsageError
+from reput.store.queue.consumequeue import topic_directory
+from reput.store.state.consumeroffset import check_no_broker
 
 DEFAULT_CLUSTER_NAME = "DefaultCluster"
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from readers.messagestore import MessageStore
-from store.filetimes import LookTimer, Watched
-from store.log.record import RETRY_GROUP_TOPIC_PREFIX
-from store.names import is_topic
-from store.queue.consumequeue import MAX_TOPIC_BYTES
-from store.queue.queuetype import TOPICS_FILE, read_topic_table
+from reput.readers.messagestore import MessageStore
+from reput.store.filetimes import LookTimer, Watched
+from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX
+from reput.store.names import is_topic
+from reput.store.queue.consumequeue import MAX_TOPIC_BYTES
+from reput.store.queue.queuetype import TOPICS_FILE, read_topic_table
 
 PERM_READ = 4
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sinks.queuewriter import QueueWriter, unusable_reason
-from store.queue.batchconsumequeue import (
+from reput.sinks.queuewriter import QueueWriter, unusable_reason
+from reput.store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BATCH_UNIT_DTYPE,
     INVALID_POS,
@@ -28,11 +28,11 @@ from store.queue.batchconsumequeue import (
     checked_file_size,
     open_batch_queues,
 )
-from store.queue.consumequeue import QueueKey
-from store.queue.cut import cut_after
-from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
-from store.state.ends import EntryEnd
-from store.state.ledger import Ledger, escaped
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.cut import cut_after
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts, Run
+from reput.store.state.ends import EntryEnd
+from reput.store.state.ledger import Ledger, escaped
 
 
 @dataclass(slots=True)

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sinks.consumequeueext import ExtUnits, OpenExt, cut_exts, open_ext
-from sinks.queuewriter import QueueWriter, unusable_reason
-from sinks.repeatedoffsets import RepeatedOffsets
-from store.config import OnQueueGap
-from store.errors import QueueGapError
-from store.queue.consumequeue import (
+from reput.sinks.consumequeueext import ExtUnits, OpenExt, cut_exts, open_ext
+from reput.sinks.queuewriter import QueueWriter, unusable_reason
+from reput.sinks.repeatedoffsets import RepeatedOffsets
+from reput.store.config import OnQueueGap
+from reput.store.errors import QueueGapError
+from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK,
@@ -37,10 +37,10 @@ from store.queue.consumequeue import (
     open_queues,
     open_whole_queue,
 )
-from store.queue.cut import cut_after
-from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
-from store.state.ends import EntryEnd
-from store.state.ledger import (
+from reput.store.queue.cut import cut_after
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts, Run
+from reput.store.state.ends import EntryEnd
+from reput.store.state.ledger import (
     QUEUE_OFFSET_GAP,
     QUEUE_OFFSET_SEEN_BEFORE,
     Ledger,

@@ -18,15 +18,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import QueueFileError
-from store.queue.consumequeue import (
+from reput.store.errors import QueueFileError
+from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     ConsumeQueueFiles,
     QueueKey,
     list_queues,
 )
-from store.queue.consumequeueext import (
+from reput.store.queue.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     MAX_ADDR,
     NO_ADDRESS,
@@ -34,8 +34,8 @@ from store.queue.consumequeueext import (
     place,
     real_offset,
 )
-from store.queue.unsynced import UnsyncedFiles
-from store.runs.dispatch import Run
+from reput.store.queue.unsynced import UnsyncedFiles
+from reput.store.runs.dispatch import Run
 
 UNITS_AT_ONCE = 1024
 

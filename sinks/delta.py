@@ -37,12 +37,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.jsonbody import JsonColumns
-from sinks.localtable import COMMIT_MARK, TRANSACTIONS_MARK, LocalTable
-from store.config import StoreSettings
-from store.errors import StoreError, UsageError
-from store.rows.rowform import DEFAULT_FORM, RowForm
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.sinks.jsonbody import JsonColumns
+from reput.sinks.localtable import COMMIT_MARK, TRANSACTIONS_MARK, LocalTable
+from reput.store.config import StoreSettings
+from reput.store.errors import StoreError, UsageError
+from reput.store.rows.rowform import DEFAULT_FORM, RowForm
+from reput.store.rows.rowschema import ROWS_SCHEMA
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from store import fsops
-from store.errors import StoreError
-from store.queue.consumequeue import is_usual_topic
-from store.runs.dispatch import DispatchBatch, DispatchCounts
-from store.runs.manifest import QueueManifest, WrittenFile
-from store.state.ends import EntryEnd, EntryName
-from store.state.ledger import Ledger, escaped
+from reput.store import fsops
+from reput.store.errors import StoreError
+from reput.store.queue.consumequeue import is_usual_topic
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
+from reput.store.runs.manifest import QueueManifest, WrittenFile
+from reput.store.state.ends import EntryEnd, EntryName
+from reput.store.state.ledger import Ledger, escaped
 
 
 class ExecutorQueues:

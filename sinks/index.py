@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from store import fsops
-from store.index.indexfile import (
+from reput.store import fsops
+from reput.store.index.indexfile import (
     INDEX_DIRECTORY,
     NEVER_WRITTEN,
     IndexFiles,
@@ -28,12 +28,12 @@ from store.index.indexfile import (
     read_entry,
     read_header,
 )
-from store.index.mappedindexfile import MappedIndexFile
-from store.log.commitlog import CommitLog
-from store.log.cursor import records
-from store.log.record import Record
-from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexEntries
-from store.state.ends import EntryEnd, EntryName
+from reput.store.index.mappedindexfile import MappedIndexFile
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import records
+from reput.store.log.record import Record
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts, IndexEntries
+from reput.store.state.ends import EntryEnd, EntryName
 
 
 class IndexFileWriter:

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.log import java, properties
-from store.log.compression import MAX_INFLATED_BYTES, inflate
-from store.log.innerbatch import inner_messages, inner_sys_flag, is_inner_batch
+from reput.store.log import java, properties
+from reput.store.log.compression import MAX_INFLATED_BYTES, inflate
+from reput.store.log.innerbatch import inner_messages, inner_sys_flag, is_inner_batch
 
 
 def unwrapped(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

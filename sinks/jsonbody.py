@@ -22,9 +22,9 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from store import jsontext
-from store.errors import UsageError
-from store.log.compression import MAX_INFLATED_BYTES, inflate
+from reput.store import jsontext
+from reput.store.errors import UsageError
+from reput.store.log.compression import MAX_INFLATED_BYTES, inflate
 
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z", re.ASCII)
 

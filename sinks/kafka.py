@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.innerbatches import unwrapped
-from sinks.kafkarecords import Headers, KafkaRecords
-from sinks.kafkatopics import OWN_PREFIX, TopicNames, TopicSelection, check_topic
-from sinks.kafkatransactions import KafkaSettings, KafkaTransactions
-from store.config import StoreSettings
-from store.log import java, properties
-from store.log.lightqueues import listed_queues
-from store.rows.rowform import RowForm
+from reput.sinks.innerbatches import unwrapped
+from reput.sinks.kafkarecords import Headers, KafkaRecords
+from reput.sinks.kafkatopics import OWN_PREFIX, TopicNames, TopicSelection, check_topic
+from reput.sinks.kafkatransactions import KafkaSettings, KafkaTransactions
+from reput.store.config import StoreSettings
+from reput.store.log import java, properties
+from reput.store.log.lightqueues import listed_queues
+from reput.store.rows.rowform import RowForm
 
 DEFAULT_ARRIVALS_TOPIC = f"{OWN_PREFIX}arrivals"
 MAX_PARTITIONS = 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from store.log.kernelbase import copy_bytes, kernel
+from reput.store.log.kernelbase import copy_bytes, kernel
 
 MAX_VARINT_BYTES = 10
 MAX_FIELD_BYTES = 1 + 6 * MAX_VARINT_BYTES

@@ -12,8 +12,8 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from store.errors import UsageError
-from store.rows.rowform import DEFAULT_FORM, RowForm
+from reput.store.errors import UsageError
+from reput.store.rows.rowform import DEFAULT_FORM, RowForm
 
 OWN_PREFIX = "reput-"
 """Prefix of Kafka topics that hold reput's own data."""

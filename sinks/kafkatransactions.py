@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sinks.kafkarecords import KafkaRecords, RecordBatch
-from sinks.kafkatopics import OWN_PREFIX
-from store.errors import OwnershipError, StoreError, UsageError
+from reput.sinks.kafkarecords import KafkaRecords, RecordBatch
+from reput.sinks.kafkatopics import OWN_PREFIX
+from reput.store.errors import OwnershipError, StoreError, UsageError
 
 DEFAULT_MAX_MESSAGE_BYTES = 32 << 20
 """Twice the largest body that is inflated."""

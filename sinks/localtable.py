@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from store import fsops, jsontext
-from store.errors import StoreError, SyncError
+from reput.store import fsops, jsontext
+from reput.store.errors import StoreError, SyncError
 
 COMMIT_MARK = "reputPosition"
 """In commitInfo, marks a commit that includes a transaction with the position."""

@@ -13,11 +13,11 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from store.queue.consumequeue import QueueKey, is_usual_topic, topic_directory
-from store.queue.unsynced import UnsyncedFiles
-from store.runs.dispatch import DispatchBatch, DispatchCounts, Run
-from store.state.ends import EntryEnd, EntryName
-from store.state.ledger import Ledger, LedgerEntry
+from reput.store.queue.consumequeue import QueueKey, is_usual_topic, topic_directory
+from reput.store.queue.unsynced import UnsyncedFiles
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts, Run
+from reput.store.state.ends import EntryEnd, EntryName
+from reput.store.state.ledger import Ledger, LedgerEntry
 
 Queue = TypeVar("Queue")
 """One queue as its files show it; it advances only after a successful write."""

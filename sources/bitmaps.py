@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from filters import consumers
-from filters.bitmaps import BitMapCalculator
-from filters.bloom import DEFAULT_ERROR_RATE, DEFAULT_EXPECTED_CONSUMERS, BloomFilter
-from store import configjson
-from store.config import StoreSettings
-from store.errors import StoreError, UsageError
-from store.log.commitlog import CommitLog
-from store.rows.rows import rows_at
-from store.rows.rowschema import ROWS_SCHEMA
-from store.runs.dispatch import Run
+from reput.filters import consumers
+from reput.filters.bitmaps import BitMapCalculator
+from reput.filters.bloom import DEFAULT_ERROR_RATE, DEFAULT_EXPECTED_CONSUMERS, BloomFilter
+from reput.store import configjson
+from reput.store.config import StoreSettings
+from reput.store.errors import StoreError, UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.rows.rows import rows_at
+from reput.store.rows.rowschema import ROWS_SCHEMA
+from reput.store.runs.dispatch import Run
 
 _COLUMNS = pa.schema(
     [ROWS_SCHEMA.field(name) for name in ("physicalOffset", "properties", "corruptReason")]

@@ -31,12 +31,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sources.commitlogoptions import CommitLogOptions
-from sources.garbage import freeze_loaded
-from sources.hangup import QuietDataSource
-from sources.interpreter import check_workers_interpreter
-from sources.livesettings import LiveSettings
-from sources.offsets import (
+from reput.sources.commitlogoptions import CommitLogOptions
+from reput.sources.garbage import freeze_loaded
+from reput.sources.hangup import QuietDataSource
+from reput.sources.interpreter import check_workers_interpreter
+from reput.sources.livesettings import LiveSettings
+from reput.sources.offsets import (
     LogCheck,
     PinnedStart,
     earliest,
@@ -45,18 +45,18 @@ from sources.offsets import (
     resolve_start,
     store_id_of,
 )
-from sources.options import EARLIEST, LATEST, SourceOptions
-from sources.schemas import RUNS_SCHEMA, check_schema, rows_schema
-from store import configjson
-from store.config import StoreSettings, read_store_settings
-from store.errors import CommitLogDataLossError
-from store.filetimes import Watched
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, Window, record_starts, walk
-from store.runs.dispatch import BatchSettings, ScannedRange
-from store.state.built import settings_of
-from store.state.evidence import Evidence, evidence_before
-from store.state.logoffset import LogOffset, offset_json, parse_log_offset
+from reput.sources.options import EARLIEST, LATEST, SourceOptions
+from reput.sources.schemas import RUNS_SCHEMA, check_schema, rows_schema
+from reput.store import configjson
+from reput.store.config import StoreSettings, read_store_settings
+from reput.store.errors import CommitLogDataLossError
+from reput.store.filetimes import Watched
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, Window, record_starts, walk
+from reput.store.runs.dispatch import BatchSettings, ScannedRange
+from reput.store.state.built import settings_of
+from reput.store.state.evidence import Evidence, evidence_before
+from reput.store.state.logoffset import LogOffset, offset_json, parse_log_offset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,7 +160,7 @@ class _LogReader:
             return self._live.poll(), None
         if self._filters is None:
             # the parser of expressions is not loaded where there are none
-            from filters.consumers import CONSUMER_FILTER_FILE  # noqa: PLC0415
+            from reput.filters.consumers import CONSUMER_FILTER_FILE  # noqa: PLC0415
 
             path = settings.root / CONSUMER_FILTER_FILE
             self._filters = Watched(path, lambda: configjson.read(path) or {})
@@ -218,7 +218,7 @@ class _LogReader:
         # among the processes that Spark starts for a query, only the tasks need kernels and Arrow
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
-        from store.rows.rows import message_rows  # noqa: PLC0415
+        from reput.store.rows.rows import message_rows  # noqa: PLC0415
 
         ((start, end),) = partition.ranges
         try:
@@ -237,9 +237,9 @@ class _LogReader:
     def _read_runs(
         self, partition: LogPartition, common: dict[str, Any]
     ) -> Iterator[pa.RecordBatch]:
-        from sources.bitmaps import BitMaps  # noqa: PLC0415
-        from store.runs.packed import read_runs, scanned_row  # noqa: PLC0415
-        from store.runs.spool import claim, is_open, write_part  # noqa: PLC0415
+        from reput.sources.bitmaps import BitMaps  # noqa: PLC0415
+        from reput.store.runs.packed import read_runs, scanned_row  # noqa: PLC0415
+        from reput.store.runs.spool import claim, is_open, write_part  # noqa: PLC0415
 
         settings, log = self._store()
         wanted = self.options["gather"].with_batch_topics(partition.settings.batch_topics)

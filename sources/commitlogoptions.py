@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from sources.options import (
+from reput.sources.options import (
     EARLIEST,
     LATEST,
     Option,
@@ -22,7 +22,7 @@ from sources.options import (
     positive,
     timestamp_ms,
 )
-from store.runs.dispatch import Wanted
+from reput.store.runs.dispatch import Wanted
 
 RESUME = "resume"
 MODES = ("rows", "runs")

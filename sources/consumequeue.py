@@ -32,15 +32,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sources.commitlog import store_settings
-from sources.coverage import check_coverage
-from sources.garbage import freeze_loaded
-from sources.hangup import QuietDataSource
-from sources.interpreter import check_workers_interpreter
-from sources.offsets import PinnedStart
-from sources.options import EARLIEST, LATEST
-from sources.queuegroup import QueryGroup, committed_of, group_starts
-from sources.queueoffsets import (
+from reput.sources.commitlog import store_settings
+from reput.sources.coverage import check_coverage
+from reput.sources.garbage import freeze_loaded
+from reput.sources.hangup import QuietDataSource
+from reput.sources.interpreter import check_workers_interpreter
+from reput.sources.offsets import PinnedStart
+from reput.sources.options import EARLIEST, LATEST
+from reput.sources.queuegroup import QueryGroup, committed_of, group_starts
+from reput.sources.queueoffsets import (
     LossCheck,
     Queues,
     check_order,
@@ -50,19 +50,19 @@ from sources.queueoffsets import (
     resolve_ends,
     resolve_starts,
 )
-from sources.queueoptions import ConsumeQueueOptions, Offsets
-from sources.queueposition import QueueCheck, QueuePosition, parse_position, position_at
-from sources.queueranges import QueuePartition, UnitRange, divide
-from sources.queues import BuiltQueues
-from sources.schemas import check_schema, rows_schema
-from sources.selection import QueueSelection
-from store.config import StoreSettings
-from store.errors import CommitLogDataLossError, UsageError
-from store.log.commitlog import CommitLog
-from store.queue.consumequeue import QueueKey
-from store.queue.view import BatchConsumeQueueView
-from store.state.built import settings_of
-from store.state.output import watermark_of_output
+from reput.sources.queueoptions import ConsumeQueueOptions, Offsets
+from reput.sources.queueposition import QueueCheck, QueuePosition, parse_position, position_at
+from reput.sources.queueranges import QueuePartition, UnitRange, divide
+from reput.sources.queues import BuiltQueues
+from reput.sources.schemas import check_schema, rows_schema
+from reput.sources.selection import QueueSelection
+from reput.store.config import StoreSettings
+from reput.store.errors import CommitLogDataLossError, UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.view import BatchConsumeQueueView
+from reput.store.state.built import settings_of
+from reput.store.state.output import watermark_of_output
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -188,7 +188,7 @@ class _QueueReader:
         # the planner needs no Arrow
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
-        from sources.queuerows import QueueRows  # noqa: PLC0415
+        from reput.sources.queuerows import QueueRows  # noqa: PLC0415
 
         opened, options = self._store(), self.options
         try:

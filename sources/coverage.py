@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sources.queueoffsets import LossCheck, Queues
-from sources.selection import QueueSelection
-from store.config import StoreSettings
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.log.places import AsOf
-from store.log.record import Record
-from store.queue.view import QueueView
-from store.state.brokerlock import broker_pid
-from store.state.coverage import read_coverage
-from store.state.output import command_line
-from store.state.watermark import STATE_DIRECTORY, read_watermark
+from reput.sources.queueoffsets import LossCheck, Queues
+from reput.sources.selection import QueueSelection
+from reput.store.config import StoreSettings
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.log.places import AsOf
+from reput.store.log.record import Record
+from reput.store.queue.view import QueueView
+from reput.store.state.brokerlock import broker_pid
+from reput.store.state.coverage import read_coverage
+from reput.store.state.output import command_line
+from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
 
 
 def check_coverage(

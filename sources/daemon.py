@@ -14,15 +14,15 @@ import numpy as np
 import pyspark.daemon
 import pyspark.worker
 
-import sources.bitmaps
-import store.rows.rows
-import store.runs.packed
-from sources import hangup
-from sources.garbage import freeze_loaded
-from store.log import kernels
-from store.log.cursor import NO_LIMIT
+import reput.sources.bitmaps
+import reput.store.rows.rows
+import reput.store.runs.packed
+from reput.sources import hangup
+from reput.sources.garbage import freeze_loaded
+from reput.store.log import kernels
+from reput.store.log.cursor import NO_LIMIT
 
-LOADED = (pyspark.worker, sources.bitmaps, store.rows.rows, store.runs.packed)
+LOADED = (pyspark.worker, reput.sources.bitmaps, reput.store.rows.rows, reput.store.runs.packed)
 
 
 def load() -> None:

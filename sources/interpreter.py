@@ -13,7 +13,7 @@ import sys
 
 from pyspark import SparkContext
 
-from store.errors import UsageError
+from reput.store.errors import UsageError
 
 _IMPORT_TIMEOUT_SECONDS = 60.0
 KNOWN = {sys.executable}
@@ -31,7 +31,7 @@ def check_workers_interpreter() -> None:
     if python is None or python in KNOWN:
         return
     done = subprocess.run(
-        [python, "-c", "import sources.commitlog"],
+        [python, "-c", "import reput.sources.commitlog"],
         stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_IMPORT_TIMEOUT_SECONDS,
     )  # fmt: skip
     if done.returncode != 0:

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from store.config import StoreSettings, read_store_settings
-from store.filetimes import Watched, signature
-from store.queue.queuetype import TOPICS_FILE, batch_topics, read_queue_types
-from store.runs.dispatch import BatchSettings
-from store.state.coverage import ABORT_FILE
+from reput.store.config import StoreSettings, read_store_settings
+from reput.store.filetimes import Watched, signature
+from reput.store.queue.queuetype import TOPICS_FILE, batch_topics, read_queue_types
+from reput.store.runs.dispatch import BatchSettings
+from reput.store.state.coverage import ABORT_FILE
 
 
 class LiveSettings:

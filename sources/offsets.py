@@ -15,19 +15,19 @@ from typing import Any, Generic, TypeVar
 
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
-from sources.commitlogoptions import RESUME
-from sources.options import EARLIEST, LATEST, SourceOptions
-from store import fsops
-from store.config import COMMIT_LOG_DIRECTORY, StoreSettings
-from store.errors import CommitLogDataLossError, UsageError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, Window, walk
-from store.log.places import before_loss, first_at_or_after
-from store.log.record import Record
-from store.queue.consumequeue import open_queues
-from store.state.built import settings_of
-from store.state.evidence import holds, is_beyond_check, same_part
-from store.state.logoffset import LogOffset
+from reput.sources.commitlogoptions import RESUME
+from reput.sources.options import EARLIEST, LATEST, SourceOptions
+from reput.store import fsops
+from reput.store.config import COMMIT_LOG_DIRECTORY, StoreSettings
+from reput.store.errors import CommitLogDataLossError, UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, Window, walk
+from reput.store.log.places import before_loss, first_at_or_after
+from reput.store.log.record import Record
+from reput.store.queue.consumequeue import open_queues
+from reput.store.state.built import settings_of
+from reput.store.state.evidence import holds, is_beyond_check, same_part
+from reput.store.state.logoffset import LogOffset
 
 logger = logging.getLogger("reput")
 Start = TypeVar("Start")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
-from store.errors import UsageError
-from store.rows.rowform import RowForm
+from reput.store.errors import UsageError
+from reput.store.rows.rowform import RowForm
 
 EARLIEST, LATEST = "earliest", "latest"
 _SIZE = re.compile(r"([0-9]{1,15})([kmgt]?)b?\Z", re.ASCII | re.IGNORECASE)

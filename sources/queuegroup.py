@@ -11,16 +11,16 @@ import logging
 from contextlib import ExitStack
 from pathlib import Path
 
-from sources.queueoffsets import Queues, resolve_starts
-from sources.queueoptions import ConsumeQueueOptions, Offsets
-from store.state.consumeroffset import Offsets as Committed
-from store.state.consumeroffset import (
+from reput.sources.queueoffsets import Queues, resolve_starts
+from reput.sources.queueoptions import ConsumeQueueOptions, Offsets
+from reput.store.state.consumeroffset import Offsets as Committed
+from reput.store.state.consumeroffset import (
     SharedConsumerOffsetFile,
     TopicGroup,
     first_position,
     read_committed,
 )
-from store.state.groupmembers import lock_group_alone
+from reput.store.state.groupmembers import lock_group_alone
 
 logger = logging.getLogger("reput")
 

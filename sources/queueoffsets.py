@@ -10,16 +10,16 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sources.options import EARLIEST, LATEST
-from sources.queueoptions import (
+from reput.sources.options import EARLIEST, LATEST
+from reput.sources.queueoptions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
     ConsumeQueueOptions,
     Offsets,
 )
-from store.errors import CommitLogDataLossError, UsageError
-from store.queue.consumequeue import QueueKey
-from store.queue.view import QueueView
+from reput.store.errors import CommitLogDataLossError, UsageError
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.view import QueueView
 
 logger = logging.getLogger("reput")
 Queues = Mapping[QueueKey, QueueView]

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from filters import tags
-from sources.commitlogoptions import COMMIT_LOG_OPTIONS
-from sources.options import (
+from reput.filters import tags
+from reput.sources.commitlogoptions import COMMIT_LOG_OPTIONS
+from reput.sources.options import (
     EARLIEST,
     LATEST,
     Option,
@@ -23,10 +23,10 @@ from sources.options import (
     positive,
     timestamp_ms,
 )
-from store import jsontext
-from store.log.places import AsOf
-from store.queue.consumequeue import QueueKey, topic_directory
-from store.rows.rowform import RowForm
+from reput.store import jsontext
+from reput.store.log.places import AsOf
+from reput.store.queue.consumequeue import QueueKey, topic_directory
+from reput.store.rows.rowform import RowForm
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """The numbers for these offsets in JSON, as in Kafka."""

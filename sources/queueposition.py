@@ -15,13 +15,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sources.queueoffsets import LossCheck, Queues, named, offsets_json
-from sources.queueoptions import EVIDENCE, Offsets, parse_offsets
-from store import jsontext
-from store.log.commitlog import CommitLog
-from store.queue.consumequeue import QueueKey
-from store.queue.view import QueueView
-from store.state.evidence import (
+from reput.sources.queueoffsets import LossCheck, Queues, named, offsets_json
+from reput.sources.queueoptions import EVIDENCE, Offsets, parse_offsets
+from reput.store import jsontext
+from reput.store.log.commitlog import CommitLog
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.view import QueueView
+from reput.store.state.evidence import (
     Evidence,
     evidence_of,
     evidence_text,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
-from store.queue.consumequeue import QueueKey
+from reput.store.queue.consumequeue import QueueKey
 
 LEAST_UNITS = 1 << 15
 """A smaller partition is not worth a task, unless an option asks for it: a full Arrow batch."""

@@ -14,17 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sources.queueoffsets import LossCheck
-from sources.queueranges import UnitRange
-from sources.queues import BuiltQueues
-from sources.selection import QueueSelection
-from store.errors import CorruptRecordError
-from store.log.commitlog import CommitLog
-from store.log.record import SCHEDULE_TOPIC, Status
-from store.queue.consumequeue import QueueKey
-from store.queue.consumequeueext import MAX_ADDR
-from store.queue.view import QueueView, UnitColumns
-from store.rows.rows import rows_at
+from reput.sources.queueoffsets import LossCheck
+from reput.sources.queueranges import UnitRange
+from reput.sources.queues import BuiltQueues
+from reput.sources.selection import QueueSelection
+from reput.store.errors import CorruptRecordError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.record import SCHEDULE_TOPIC, Status
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.consumequeueext import MAX_ADDR
+from reput.store.queue.view import QueueView, UnitColumns
+from reput.store.rows.rows import rows_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from sources.selection import QueueSelection
-from store.config import StoreSettings
-from store.errors import UsageError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.log.places import AsOf
-from store.queue.consumequeue import QueueKey
-from store.queue.view import QueueView, list_all_queues, open_view, queue_root
-from store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
+from reput.sources.selection import QueueSelection
+from reput.store.config import StoreSettings
+from reput.store.errors import UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.log.places import AsOf
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.view import QueueView, list_all_queues, open_view, queue_root
+from reput.store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
 
 POLL_SHARE = 0.1
 """Share of its time that an idle query spends on finding the ends of queues without a watermark."""

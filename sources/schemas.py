@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from store.errors import UsageError
-from store.rows import rowschema
-from store.runs.packedschema import PACKED_SCHEMA
+from reput.store.errors import UsageError
+from reput.store.rows import rowschema
+from reput.store.runs.packedschema import PACKED_SCHEMA
 
 _SPARK_TYPES = {
     pa.int32(): "int",

@@ -23,10 +23,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from filters.java import hash_code
-from filters.tags import TagFilter
-from store.queue.consumequeue import QueueKey
-from store.rows.rowform import AS_STORED, RowForm
+from reput.filters.java import hash_code
+from reput.filters.tags import TagFilter
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.rows.rowform import AS_STORED, RowForm
 
 MAX_QUEUE_OFFSET = (1 << 63) - 1
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from store.errors import NotReadyError, StoreError, UsageError
-from store.log.java import ascii_digits, parse_integer
+from reput.store.errors import NotReadyError, StoreError, UsageError
+from reput.store.log.java import ascii_digits, parse_integer
 
 JAVA_SPACE = bytes(range(33)).decode()
 """Characters that Java's String.trim removes."""

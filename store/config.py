@@ -18,20 +18,20 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from store.brokerconf import Properties
-from store.errors import NotReadyError, StoreError, UsageError
-from store.index.indexfile import (
+from reput.store.brokerconf import Properties
+from reput.store.errors import NotReadyError, StoreError, UsageError
+from reput.store.index.indexfile import (
     DEFAULT_MAX_HASH_SLOT_NUM,
     DEFAULT_MAX_INDEX_NUM,
     DEFAULT_MAX_MSGS_NUM_BATCH,
 )
-from store.log.commitlog import CommitLog
-from store.log.java import ascii_digits, parse_integer
-from store.log.record import DEFAULT_DELAY_LEVELS_MS
-from store.queue.consumequeue import rounded_file_size
-from store.unsupported import SWITCHES as KIND_SWITCHES
-from store.unsupported import TEXTS as KIND_TEXTS
-from store.unsupported import check_log_files, check_supported
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.java import ascii_digits, parse_integer
+from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
+from reput.store.queue.consumequeue import rounded_file_size
+from reput.store.unsupported import SWITCHES as KIND_SWITCHES
+from reput.store.unsupported import TEXTS as KIND_TEXTS
+from reput.store.unsupported import check_log_files, check_supported
 
 FILE_NAME = "broker.conf"
 NO_PROPERTY_FILE = f"no {FILE_NAME}, RocketMQ's defaults"

@@ -18,8 +18,8 @@ import re
 import time
 from pathlib import Path
 
-from store import jsontext
-from store.errors import NotReadyError, StoreError
+from reput.store import jsontext
+from reput.store.errors import NotReadyError, StoreError
 
 SUBSCRIPTION_GROUP_FILE = "config/subscriptionGroup.json"
 """The broker's consumer groups, below a store's root."""

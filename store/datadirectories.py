@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from store.config import COMMIT_LOG_DIRECTORY, StoreSettings
-from store.config import FILE_NAME as BROKER_CONF
-from store.errors import UsageError
-from store.index.indexfile import INDEX_DIRECTORY
-from store.log.commitlog import is_mapped_file_name
-from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY
-from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from store.state.watermark import FILE_NAME as WATERMARK
-from store.state.watermark import STATE_DIRECTORY
+from reput.store.config import COMMIT_LOG_DIRECTORY, StoreSettings
+from reput.store.config import FILE_NAME as BROKER_CONF
+from reput.store.errors import UsageError
+from reput.store.index.indexfile import INDEX_DIRECTORY
+from reput.store.log.commitlog import is_mapped_file_name
+from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY
+from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from reput.store.state.watermark import FILE_NAME as WATERMARK
+from reput.store.state.watermark import STATE_DIRECTORY
 
 DATA_DIRECTORIES = frozenset({
     COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY,

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from store import fsops
+from reput.store import fsops
 
 RETRY_SECONDS = 0.01
 _held: set[HeldLock] = set()

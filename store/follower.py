@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     # the command line names followers long before any code reads a row
     import pyarrow as pa
 
-    from store.config import StoreSettings
-    from store.rows.rowform import RowForm
+    from reput.store.config import StoreSettings
+    from reput.store.rows.rowform import RowForm
 
 
 class LogFollower(Protocol):

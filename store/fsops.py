@@ -16,7 +16,7 @@ import signal
 import threading
 from pathlib import Path
 
-from store.errors import NoSpaceError, OutputError, SyncError
+from reput.store.errors import NoSpaceError, OutputError, SyncError
 
 FAILPOINTS_VARIABLE = "REPUT_FAILPOINTS"
 _libc = ctypes.CDLL(None, use_errno=True)

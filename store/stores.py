@@ -8,9 +8,9 @@ from __future__ import annotations
 import glob
 from pathlib import Path
 
-from store.config import COMMIT_LOG_DIRECTORY
-from store.config import FILE_NAME as BROKER_CONF
-from store.errors import NotReadyError, UsageError
+from reput.store.config import COMMIT_LOG_DIRECTORY
+from reput.store.config import FILE_NAME as BROKER_CONF
+from reput.store.errors import NotReadyError, UsageError
 
 
 def find_roots(pattern: str) -> list[Path]:

@@ -32,9 +32,9 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from store.brokerconf import JAVA_SPACE, Properties, equals_ignore_case
-from store.errors import UsageError
-from store.log.commitlog import is_mapped_file_name
+from reput.store.brokerconf import JAVA_SPACE, Properties, equals_ignore_case
+from reput.store.errors import UsageError
+from reput.store.log.commitlog import is_mapped_file_name
 
 DLEDGER_ENTRY_PREFIX = struct.Struct(">iiqqqiiii")
 _DLEDGER_MAGIC = 1

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from store.errors import ReputError
-from store.runs.dispatch import DispatchCounts
-from streaming.measures import Measures
-from streaming.sparkerrors import error_of_ours, first_line
+from reput.store.errors import ReputError
+from reput.store.runs.dispatch import DispatchCounts
+from reput.streaming.measures import Measures
+from reput.streaming.sparkerrors import error_of_ours, first_line
 
 COLLECT = ("collect",)
 COMMIT = ("commit", "write", "sync", "ledger", "watermark")

@@ -15,37 +15,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkpoints.agreement import Built, what_differs
-from checkpoints.presence import EndsFile
-from checkpoints.reconcile import Plan
-from checkpoints.watermark import WatermarkFile
-from store import fsops
-from store.config import OnQueueGap, StoreSettings
-from store.errors import CommitLogError, CorruptRecordError, StoreError
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange
-from store.log.record import Status
-from store.queue.queuetype import check_queue_types
-from store.queue.retention import expired_files, remove_files
-from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter, Run
-from store.runs.spool import empty_spool
-from store.state.built import record_build
-from store.state.ledger import Ledger, LedgerEntry
-from store.state.movedpositions import moved_queues, warn_of_moved
-from store.state.output import fingerprint
-from store.state.storecheckpoint import (
+from reput.checkpoints.agreement import Built, what_differs
+from reput.checkpoints.presence import EndsFile
+from reput.checkpoints.reconcile import Plan
+from reput.checkpoints.watermark import WatermarkFile
+from reput.store import fsops
+from reput.store.config import OnQueueGap, StoreSettings
+from reput.store.errors import CommitLogError, CorruptRecordError, StoreError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange
+from reput.store.log.record import Status
+from reput.store.queue.queuetype import check_queue_types
+from reput.store.queue.retention import expired_files, remove_files
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter, Run
+from reput.store.runs.spool import empty_spool
+from reput.store.state.built import record_build
+from reput.store.state.ledger import Ledger, LedgerEntry
+from reput.store.state.movedpositions import moved_queues, warn_of_moved
+from reput.store.state.output import fingerprint
+from reput.store.state.storecheckpoint import (
     StoreCheckpoint,
     keeps_logics_physical_offset,
     lower_logics_physical_offset,
     may_start_record,
 )
-from store.state.watermark import Watermark
-from streaming.config import DispatcherConfig
-from streaming.indexes import Indexes
-from streaming.measures import Measures
+from reput.store.state.watermark import Watermark
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.indexes import Indexes
+from reput.streaming.measures import Measures
 
 if TYPE_CHECKING:
-    from streaming.followers import Followers  # imports pyspark, which a commit does not need
+    from reput.streaming.followers import Followers  # imports pyspark, which a commit does not need
 
 STORE_CHECKPOINT_SECONDS = 1.0
 RETENTION_SECONDS = 10.0

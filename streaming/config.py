@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checkpoints import ABORT_FILE, SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
-from store.config import OnQueueGap, StoreSettings, read_store_settings
-from store.datadirectories import check_target
-from store.follower import FollowerTarget
-from store.log.commitlog import CommitLog
-from store.queue.queuetype import read_queue_types
+from reput.checkpoints import ABORT_FILE, SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
+from reput.store.config import OnQueueGap, StoreSettings, read_store_settings
+from reput.store.datadirectories import check_target
+from reput.store.follower import FollowerTarget
+from reput.store.log.commitlog import CommitLog
+from reput.store.queue.queuetype import read_queue_types
 
 DEFAULT_LATENCY_MS = 140
 DEFAULT_MAX_BYTES_PER_TRIGGER = 16 << 30

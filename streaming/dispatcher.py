@@ -18,36 +18,36 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from checkpoints import spark_checkpoint
-from checkpoints.ownership import Ownership
-from checkpoints.reconcile import Plan
-from checkpoints.swap import finish_swap
-from sources.commitlog import CommitLogDataSource
-from store import fsops
-from store.config import FILE_NAME as BROKER_CONF
-from store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
-from store.errors import NoSpaceError, NotReadyError, ReputError, StoreError, UsageError
-from store.filetimes import LookTimer, Watched
-from store.log.commitlog import CommitLog
-from store.runs.dispatch import Run
-from store.runs.spool import open_spool
-from store.state.built import settings_of
-from store.state.logoffset import parse_offset
-from streaming.commit import Committer
-from streaming.config import MAX_BYTES_THROUGH_SPARK, DispatcherConfig
-from streaming.followers import Followers
-from streaming.foreachbatch import BatchFunction
-from streaming.indexes import Indexes
-from streaming.jvm import Jvm
-from streaming.measures import Measures
-from streaming.progress import Progress
-from streaming.session import session
-from streaming.space import SpaceWait
-from streaming.sparkerrors import error_of_ours, first_line
-from streaming.sparkmetrics import BatchListener, LagGauge
-from streaming.startup import plan_start, take_over
-from streaming.tail import Tail
-from streaming.waiting import until_ready
+from reput.checkpoints import spark_checkpoint
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.reconcile import Plan
+from reput.checkpoints.swap import finish_swap
+from reput.sources.commitlog import CommitLogDataSource
+from reput.store import fsops
+from reput.store.config import FILE_NAME as BROKER_CONF
+from reput.store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
+from reput.store.errors import NoSpaceError, NotReadyError, ReputError, StoreError, UsageError
+from reput.store.filetimes import LookTimer, Watched
+from reput.store.log.commitlog import CommitLog
+from reput.store.runs.dispatch import Run
+from reput.store.runs.spool import open_spool
+from reput.store.state.built import settings_of
+from reput.store.state.logoffset import parse_offset
+from reput.streaming.commit import Committer
+from reput.streaming.config import MAX_BYTES_THROUGH_SPARK, DispatcherConfig
+from reput.streaming.followers import Followers
+from reput.streaming.foreachbatch import BatchFunction
+from reput.streaming.indexes import Indexes
+from reput.streaming.jvm import Jvm
+from reput.streaming.measures import Measures
+from reput.streaming.progress import Progress
+from reput.streaming.session import session
+from reput.streaming.space import SpaceWait
+from reput.streaming.sparkerrors import error_of_ours, first_line
+from reput.streaming.sparkmetrics import BatchListener, LagGauge
+from reput.streaming.startup import plan_start, take_over
+from reput.streaming.tail import Tail
+from reput.streaming.waiting import until_ready
 
 POLL_SECONDS = 0.25
 _CALLBACKS = threading.Lock()

@@ -12,12 +12,12 @@ import os
 from itertools import islice
 from pathlib import Path
 
-from store.config import StoreSettings
-from store.index.indexfile import INDEX_ENTRY_DTYPE, index_keys
-from store.log.commitlog import CommitLog
-from store.log.cursor import records
-from store.log.record import Record
-from store.queue.consumequeue import UNIT_DTYPE
+from reput.store.config import StoreSettings
+from reput.store.index.indexfile import INDEX_ENTRY_DTYPE, index_keys
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import records
+from reput.store.log.record import Record
+from reput.store.queue.consumequeue import UNIT_DTYPE
 
 SAMPLED_FILES, SAMPLED_RECORDS = 8, 200
 """Log files, spread evenly, and records from the start of each, that are looked at."""

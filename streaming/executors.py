@@ -24,24 +24,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.udf import _create_udf
 from pyspark.util import PythonEvalType
 
-from checkpoints.ownership import Ownership
-from checkpoints.swap import epoch_of
-from sources.commitlog import CommitLogDataSource
-from sources.schemas import RUNS_SCHEMA
-from store.errors import StoreError
-from store.log.commitlog import CommitLog
-from store.runs.dispatch import DispatchBatch, DispatchCounts
-from store.state.built import settings_of
-from streaming.commit import Committer
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import POLL_SECONDS, run_dispatcher, runs_options
-from streaming.followers import Followers
-from streaming.jvm import Jvm
-from streaming.progress import Progress
-from streaming.queuetask import SORT_COLUMNS, QueueTask
-from streaming.session import session
-from streaming.sparkerrors import cause_line, error_of_ours
-from streaming.startup import Start, plan_start
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.swap import epoch_of
+from reput.sources.commitlog import CommitLogDataSource
+from reput.sources.schemas import RUNS_SCHEMA
+from reput.store.errors import StoreError
+from reput.store.log.commitlog import CommitLog
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
+from reput.store.state.built import settings_of
+from reput.streaming.commit import Committer
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import POLL_SECONDS, run_dispatcher, runs_options
+from reput.streaming.followers import Followers
+from reput.streaming.jvm import Jvm
+from reput.streaming.progress import Progress
+from reput.streaming.queuetask import SORT_COLUMNS, QueueTask
+from reput.streaming.session import session
+from reput.streaming.sparkerrors import cause_line, error_of_ours
+from reput.streaming.startup import Start, plan_start
 
 PARTS_PER_CORE = 4
 """Parts of the log, and of its queues, for each core of the executors: a worker that is lost takes
@@ -166,7 +166,7 @@ class _Job:
 def _mapped(frame: DataFrame, task: QueueTask) -> DataFrame:
     """Return the answers of a task to the partitions of a frame."""
     # this is frame.mapInArrow, which asks for pandas and makes no use of it
-    # (streaming.withoutpandas)
+    # (reput.streaming.withoutpandas)
     udf = _create_udf(task, RUNS_SCHEMA, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     column = udf(*[frame[name] for name in frame.columns])
     return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)

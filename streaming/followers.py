@@ -19,24 +19,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
-from checkpoints.followers import (
+from reput.checkpoints.followers import (
     FollowerState,
     note_truncation,
     read_follower_state,
     write_follower_state,
 )
-from sources.livesettings import LiveSettings
-from sources.offsets import limited_end
-from store import fsops
-from store.config import StoreSettings
-from store.errors import NoSpaceError, OutputError, StoreError
-from store.follower import FollowerTarget
-from store.log.record import Status
-from store.rows.rowform import DEFAULT_FORM
-from store.rows.rows import message_rows
-from store.rows.rowschema import ROWS_SCHEMA
-from streaming.config import DispatcherConfig
-from streaming.logcontext import store_name
+from reput.sources.livesettings import LiveSettings
+from reput.sources.offsets import limited_end
+from reput.store import fsops
+from reput.store.config import StoreSettings
+from reput.store.errors import NoSpaceError, OutputError, StoreError
+from reput.store.follower import FollowerTarget
+from reput.store.log.record import Status
+from reput.store.rows.rowform import DEFAULT_FORM
+from reput.store.rows.rows import message_rows
+from reput.store.rows.rowschema import ROWS_SCHEMA
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.logcontext import store_name
 
 BYTES_PER_WRITE = 256 << 20
 """Bytes of log, up to this many; at least one record."""

@@ -18,21 +18,21 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from store import fsops
-from store.errors import OutputError, StoreError
-from store.log.commitlog import CommitLog
-from store.runs.dispatch import BatchSettings, DispatchBatch, ScannedRange
-from store.runs.packed import unpack
-from store.runs.scan import Item, assemble
-from store.runs.spool import close_spool, remove_claims, scanned_bytes
-from streaming.batchevent import COLLECT, COMMIT, BatchEvent
-from streaming.commit import Committer
-from streaming.indexes import Indexes
-from streaming.logcontext import store_name
-from streaming.measures import Measures
-from streaming.parts import Parts
-from streaming.progress import Progress
-from streaming.tail import Planned, Tail, is_small
+from reput.store import fsops
+from reput.store.errors import OutputError, StoreError
+from reput.store.log.commitlog import CommitLog
+from reput.store.runs.dispatch import BatchSettings, DispatchBatch, ScannedRange
+from reput.store.runs.packed import unpack
+from reput.store.runs.scan import Item, assemble
+from reput.store.runs.spool import close_spool, remove_claims, scanned_bytes
+from reput.streaming.batchevent import COLLECT, COMMIT, BatchEvent
+from reput.streaming.commit import Committer
+from reput.streaming.indexes import Indexes
+from reput.streaming.logcontext import store_name
+from reput.streaming.measures import Measures
+from reput.streaming.parts import Parts
+from reput.streaming.progress import Progress
+from reput.streaming.tail import Planned, Tail, is_small
 
 TEND_SECONDS = 1.0
 

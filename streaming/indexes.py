@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from sinks.batchconsumequeue import BatchConsumeQueueWriter
-from sinks.consumequeue import ConsumeQueueWriter
-from sinks.executorqueues import ExecutorQueues
-from sinks.index import IndexFileWriter
-from sources.bitmaps import BitMaps
-from store.config import StoreSettings
-from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
-from store.log.commitlog import CommitLog
-from store.queue.placement import count_units, unit_queue_offset
-from store.queue.queuetype import find_batch_topics
-from store.runs.dispatch import BatchSettings, DispatchBatch, IndexWriter, Wanted
-from store.runs.scan import scan_in_one_piece
-from store.state.ledger import Ledger
-from streaming.config import DispatcherConfig
+from reput.sinks.batchconsumequeue import BatchConsumeQueueWriter
+from reput.sinks.consumequeue import ConsumeQueueWriter
+from reput.sinks.executorqueues import ExecutorQueues
+from reput.sinks.index import IndexFileWriter
+from reput.sources.bitmaps import BitMaps
+from reput.store.config import StoreSettings
+from reput.store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
+from reput.store.log.commitlog import CommitLog
+from reput.store.queue.placement import count_units, unit_queue_offset
+from reput.store.queue.queuetype import find_batch_topics
+from reput.store.runs.dispatch import BatchSettings, DispatchBatch, IndexWriter, Wanted
+from reput.store.runs.scan import scan_in_one_piece
+from reput.store.state.ledger import Ledger
+from reput.streaming.config import DispatcherConfig
 
 logger = logging.getLogger("reput")
 

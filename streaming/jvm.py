@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from store import fsops
-from store.errors import StoreError
-from store.privatecache import private_directory
-from streaming import workertemplate
-from streaming.workertemplate import WorkerTemplate
+from reput.store import fsops
+from reput.store.errors import StoreError
+from reput.store.privatecache import private_directory
+from reput.streaming import workertemplate
+from reput.streaming.workertemplate import WorkerTemplate
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -81,7 +81,7 @@ _LOCAL = {
     # one
     "spark.python.unix.domain.socket.enabled": "true",
     # workers are forked with kernels and Arrow already loaded
-    "spark.python.daemon.module": "sources.daemon",
+    "spark.python.daemon.module": "reput.sources.daemon",
 }
 # these options silence the JVM about an archive that it refuses and about classes that it leaves
 # out

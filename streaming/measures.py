@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     # the command line needs nothing that is heavy
-    from store.runs.dispatch import Run
-    from streaming.progress import Progress
+    from reput.store.runs.dispatch import Run
+    from reput.streaming.progress import Progress
 
 APPEND_TO_DURABLE_BOUNDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
 _CAPITAL = re.compile("([A-Z])")

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from store.runs.dispatch import DispatchBatch, ScannedRange
-from store.runs.packed import unpack
-from store.runs.scan import assemble
-from store.runs.spool import close_spool, is_open, take_part
+from reput.store.runs.dispatch import DispatchBatch, ScannedRange
+from reput.store.runs.packed import unpack
+from reput.store.runs.scan import assemble
+from reput.store.runs.spool import close_spool, is_open, take_part
 
 POLL_SECONDS = 0.004
 UNITS_PER_QUEUE = 4096

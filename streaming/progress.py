@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.runs.dispatch import DispatchCounts
+from reput.store.runs.dispatch import DispatchCounts
 
 RATE_WINDOW_SECONDS = 10.0
 

@@ -19,17 +19,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkpoints import STATE_DIRECTORY
-from store import fsops
-from store.errors import OutputError, StoreError
-from store.queue.consumequeue import QueueKey, topic_directory
-from store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter, Run, ScannedRange
-from store.runs.manifest import QueueManifest, written_files
-from store.runs.packed import queue_row, unpack
-from store.runs.packedschema import RowKind
-from store.runs.scan import assemble
-from store.state.ledger import Ledger
-from streaming.indexes import Indexes
+from reput.checkpoints import STATE_DIRECTORY
+from reput.store import fsops
+from reput.store.errors import OutputError, StoreError
+from reput.store.queue.consumequeue import QueueKey, topic_directory
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter, Run, ScannedRange
+from reput.store.runs.manifest import QueueManifest, written_files
+from reput.store.runs.packed import queue_row, unpack
+from reput.store.runs.packedschema import RowKind
+from reput.store.runs.scan import assemble
+from reput.store.state.ledger import Ledger
+from reput.streaming.indexes import Indexes
 
 UNITS_PER_WRITE = 1 << 20
 """Units, about this many, that are joined for one write: 20 MiB."""

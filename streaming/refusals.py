@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from checkpoints import STATE_DIRECTORY
-from checkpoints.ownership import check_is_free
-from checkpoints.swap import has_begun_swap
-from store.config import StoreSettings
-from store.errors import StoreError, UsageError
-from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
-from store.queue.queuetype import find_batch_topics
-from store.state.built import settings_of
-from store.state.output import command_line
-from store.state.watermark import FILE_NAME as WATERMARK
-from store.state.watermark import read_watermark
-from streaming.config import DispatcherConfig
+from reput.checkpoints import STATE_DIRECTORY
+from reput.checkpoints.ownership import check_is_free
+from reput.checkpoints.swap import has_begun_swap
+from reput.store.config import StoreSettings
+from reput.store.errors import StoreError, UsageError
+from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
+from reput.store.queue.queuetype import find_batch_topics
+from reput.store.state.built import settings_of
+from reput.store.state.output import command_line
+from reput.store.state.watermark import FILE_NAME as WATERMARK
+from reput.store.state.watermark import read_watermark
+from reput.streaming.config import DispatcherConfig
 
 
 def check_output(config: DispatcherConfig, given: StoreSettings) -> None:

@@ -21,10 +21,10 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from sources import interpreter
-from store.errors import StoreError
-from streaming.jvm import SETTINGS, Jvm, end_process, find_java, local_settings, started
-from streaming.sparkerrors import first_line
+from reput.sources import interpreter
+from reput.store.errors import StoreError
+from reput.streaming.jvm import SETTINGS, Jvm, end_process, find_java, local_settings, started
+from reput.streaming.sparkerrors import first_line
 
 # between a JVM's last byte on a socket and its end
 LOST_SECONDS = 2.0

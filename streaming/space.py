@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from store import fsops
-from store.errors import NoSpaceError
-from streaming.measures import Measures
+from reput.store import fsops
+from reput.store.errors import NoSpaceError
+from reput.streaming.measures import Measures
 
 POLL_SECONDS = 0.5
 FIRST_PAUSE_SECONDS = 0.5

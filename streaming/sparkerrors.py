@@ -16,8 +16,8 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from store import errors
-from store.errors import NotReadyError, ReputError, StoreError, UsageError, error_text
+from reput.store import errors
+from reput.store.errors import NotReadyError, ReputError, StoreError, UsageError, error_text
 
 _TRACEBACK_PARAMETERS = {
     "PYTHON_DATA_SOURCE_ERROR": "msg",

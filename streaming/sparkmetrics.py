@@ -15,8 +15,8 @@ from py4j.protocol import Py4JError
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from streaming.measures import Measures
-from streaming.sparkerrors import first_line
+from reput.streaming.measures import Measures
+from reput.streaming.sparkerrors import first_line
 
 LAG_GAUGE = "reput_lag_bytes"
 

@@ -9,22 +9,22 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from checkpoints import spark_checkpoint
-from checkpoints.agreement import Built
-from checkpoints.presence import find_loss
-from checkpoints.reconcile import Plan, make_plan
-from store.config import StoreSettings
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.state.watermark import Watermark, read_watermark
-from streaming.commit import Committer
-from streaming.config import DispatcherConfig
-from streaming.estimate import warn_of_little_space
-from streaming.indexes import Indexes
-from streaming.refusals import check_queues_are_ours
+from reput.checkpoints import spark_checkpoint
+from reput.checkpoints.agreement import Built
+from reput.checkpoints.presence import find_loss
+from reput.checkpoints.reconcile import Plan, make_plan
+from reput.store.config import StoreSettings
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.state.watermark import Watermark, read_watermark
+from reput.streaming.commit import Committer
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.estimate import warn_of_little_space
+from reput.streaming.indexes import Indexes
+from reput.streaming.refusals import check_queues_are_ours
 
 if TYPE_CHECKING:
-    from streaming.followers import Followers  # imports pyspark, which a start does not need
+    from reput.streaming.followers import Followers  # imports pyspark, which a start does not need
 
 logger = logging.getLogger("reput")
 

@@ -18,16 +18,16 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
-from sources.commitlog import CommitLogDataSource
-from store.errors import ReputError, StoreError
-from store.runs.dispatch import DispatchCounts
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import query_name, run_dispatcher
-from streaming.logcontext import about, store_name
-from streaming.measures import Measures
-from streaming.progress import TotalProgress, summed_up
-from streaming.sparkerrors import error_line
-from streaming.sparkmetrics import BatchListener
+from reput.sources.commitlog import CommitLogDataSource
+from reput.store.errors import ReputError, StoreError
+from reput.store.runs.dispatch import DispatchCounts
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import query_name, run_dispatcher
+from reput.streaming.logcontext import about, store_name
+from reput.streaming.measures import Measures
+from reput.streaming.progress import TotalProgress, summed_up
+from reput.streaming.sparkerrors import error_line
+from reput.streaming.sparkmetrics import BatchListener
 
 TICK_SECONDS = 0.5
 LOOK_SECONDS = 5.0

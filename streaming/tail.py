@@ -18,12 +18,12 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from checkpoints.spark_checkpoint import DamagedCheckpointError, read_planned
-from sources.livesettings import LiveSettings
-from store.log.commitlog import CommitLog
-from store.runs.dispatch import DispatchBatch
-from streaming.config import DispatcherConfig
-from streaming.indexes import Indexes
+from reput.checkpoints.spark_checkpoint import DamagedCheckpointError, read_planned
+from reput.sources.livesettings import LiveSettings
+from reput.store.log.commitlog import CommitLog
+from reput.store.runs.dispatch import DispatchBatch
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.indexes import Indexes
 
 SCANNED_HERE_BYTES = 8 << 20
 """The largest range that is scanned on the driver: the kernels take 5 to 10 ms for it."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from store.errors import NotReadyError
+from reput.store.errors import NotReadyError
 
 POLL_SECONDS = 0.5
 

@@ -25,14 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from sources.garbage import freeze_loaded
-from streaming import workerstub
-from streaming.withoutpandas import leave_out_pandas
+from reput.sources.garbage import freeze_loaded
+from reput.streaming import workerstub
+from reput.streaming.withoutpandas import leave_out_pandas
 
 LOADED = (
-    "sources.daemon",
-    "sources.commitlog",
-    "sources.consumequeue",
+    "reput.sources.daemon",
+    "reput.sources.commitlog",
+    "reput.sources.consumequeue",
     "pyspark.sql.worker.create_data_source",
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.streaming.python_streaming_source_runner",
@@ -188,7 +188,7 @@ def main(listener: int, directory: str) -> None:
     leave_out_pandas()
     for name in LOADED:
         importlib.import_module(name)
-    sys.modules["sources.daemon"].load()
+    sys.modules["reput.sources.daemon"].load()
     freeze_loaded()
     server.run()
     shutil.rmtree(directory, ignore_errors=True)

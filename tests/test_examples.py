@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from docs.examples.made_up_store import TOPICS, write_store
-from store.log import java
+from reput.store.log import java
 from tests.support.cli import ROOT, reput_json
 from tests.support.golden import log_records, unpack_golden
 from tests.support.pictures import texts_of
@@ -78,7 +78,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         [sys.executable, "-c", RUN_EACH, *map(str, (program, sources, example, *stores))],
         capture_output=True, text=True, check=False, timeout=400, cwd=place,
         env={
-            **os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg",
+            **os.environ, "PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "agg",
             "JDK_JAVA_OPTIONS": QUICK_JVM,
         },
     )  # fmt: skip

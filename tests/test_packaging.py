@@ -9,14 +9,12 @@ import venv
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
-from reput.guard import PACKAGES, foreign_packages
-
 ROOT = Path(__file__).parent.parent
+FOLDERS = sorted(path.name for path in (ROOT / "src" / "reput").iterdir() if path.is_symlink())
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +32,9 @@ def test_wheel_has_our_packages_only(wheel: Path) -> None:
     names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     packages = {name for name in names if not name.endswith((".dist-info", ".data"))}
     found_by_spark = {"pyspark_rocketmq_commitlog.py", "pyspark_rocketmq_consumequeue.py"}
-    assert packages == {"reput", *PACKAGES, *found_by_spark}
-    assert "filters/sql92.lark" in zipfile.ZipFile(wheel).namelist()
-    assert "streaming/log4j2.properties" in zipfile.ZipFile(wheel).namelist()
+    assert packages == {"reput", *found_by_spark}
+    assert "reput/filters/sql92.lark" in zipfile.ZipFile(wheel).namelist()
+    assert "reput/streaming/log4j2.properties" in zipfile.ZipFile(wheel).namelist()
 
 
 def test_wheel_works_from_a_foreign_directory(wheel: Path, tmp_path: Path) -> None:
@@ -45,8 +43,8 @@ def test_wheel_works_from_a_foreign_directory(wheel: Path, tmp_path: Path) -> No
     zipfile.ZipFile(wheel).extractall(unpacked)
     paths = [str(unpacked), *_site()]
     code = (
-        "import store.log.kernels, sources.commitlog, reput.cli, filters.sql92; "
-        "filters.sql92.parse('a = 1'); print(store.__file__)"
+        "import reput.store.log.kernels, reput.sources.commitlog, reput.cli, reput.filters.sql92; "
+        "reput.filters.sql92.parse('a = 1'); print(reput.store.__file__)"
     )
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {paths}; {code}"],
@@ -60,58 +58,15 @@ def _site() -> list[str]:
     return [path for path in sys.path if path.endswith("site-packages")]
 
 
-def test_names_are_ours_alone() -> None:
-    """The guard that the command runs at start finds nothing here."""
-    assert foreign_packages() == []
-
-
-def test_a_stranger_of_the_same_name_is_noticed(tmp_path: Path) -> None:
-    """Another package ``streaming`` in front of ours: one line, exit code 1."""
-    (tmp_path / "streaming").mkdir()
-    (tmp_path / "streaming" / "__init__.py").write_text("")
-    code = (
-        f"import sys; sys.path[:0] = [{str(ROOT)!r}]; import reput.guard; "
-        f"sys.path[:0] = [{str(tmp_path)!r}]; print(reput.guard.foreign_packages())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60,
-        cwd=tmp_path,
-    )  # fmt: skip
-    assert "package streaming is imported from" in done.stdout, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("other_streaming-1.0.dist-info/RECORD", "x.py,,\nstreaming/a.py,sha256=a,1\n"),
-        ("other_streaming-1.0.egg-info/top_level.txt", "other\nstreaming\n"),
-        ("reput-9.dist-info/RECORD", "streaming/__init__.py,,\n"),
-        ("other-1.0.dist-info/RECORD", "streaming2/a.py,,\nother/streaming/a.py,,\n"),
-    ],
-)
-def test_a_distribution_with_a_package_of_our_name_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
-) -> None:
-    """As ``importlib.metadata`` finds it, also where the files of the package are ours."""
-    (tmp_path / name).parent.mkdir()
-    (tmp_path / name).write_text(text)
-    (tmp_path / name).with_name("METADATA").write_text(f"Name: {name.partition('-')[0]}\n")
-    (tmp_path / name).with_name("PKG-INFO").write_text(f"Name: {name.partition('-')[0]}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    others = set(packages_distributions().get("streaming", [])) - {"reput"}
-    wanted = [f"package streaming is also installed by {other}" for other in others]
-    assert foreign_packages() == wanted
-
-
 def test_wheel_has_what_the_code_reads_and_the_manual(wheel: Path) -> None:
     """Every file of our packages that is under version control, the licence, and every page."""
     names = set(zipfile.ZipFile(wheel).namelist())
     listed = subprocess.run(
-        ["git", "ls-files", "--", "reput", *PACKAGES],
+        ["git", "ls-files", "--", *FOLDERS],
         capture_output=True, text=True, check=True, cwd=ROOT, timeout=60,
     ).stdout.split()  # fmt: skip
     assert len(listed) > 100
-    assert set(listed) - names == set()
+    assert {f"reput/{name}" for name in listed} - names == set()
     pages = {path.name for path in (ROOT / "docs" / "man").iterdir()}
     installed = {Path(name).name for name in names if "/data/share/man/man1/" in name}
     assert installed == pages
@@ -167,6 +122,59 @@ def test_a_new_user_runs_the_commands_of_the_wheel(installed: Path, tmp_path: Pa
         "config show run store",
     ):
         assert _run(installed, tmp_path, *call.split()), call
+
+
+HOSTILE_JOB = """
+import sys
+from pyspark.sql import SparkSession
+import filters, sources, store, streaming
+from reput.readers.messagestore import MessageStore
+
+assert [one.OWNER for one in (filters, sources, store, streaming)] == ["user"] * 4
+spark = (
+    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    .config("spark.log.level", "OFF").config("spark.sql.shuffle.partitions", "1").getOrCreate()
+)
+batch = spark.read.format("rocketmq-commitlog").load("log")
+queued = spark.read.format("rocketmq-consumequeue").option("output", "out").load("log")
+counts = []
+query = (
+    spark.readStream.format("rocketmq-commitlog").option("startingOffsets", "earliest").load("log")
+    .writeStream.trigger(availableNow=True).option("checkpointLocation", "checkpoint")
+    .foreachBatch(lambda frame, _: counts.append(frame.count())).start()
+)
+query.awaitTermination()
+print("rows", batch.count(), queued.count(), sum(counts))
+"""
+
+
+@pytest.mark.parametrize("origin", ["wheel", "checkout"])
+def test_names_of_a_user_neither_hide_ours_nor_are_hidden(
+    installed: Path, tmp_path: Path, origin: str
+) -> None:
+    """In a folder with a ``store.py`` and packages ``filters``, ``sources``, ``streaming`` of its
+    own: commands, a script that imports those too, a Spark batch and a stream by the sources'
+    names."""
+    python = str(installed / "python") if origin == "wheel" else sys.executable
+    (tmp_path / "store.py").write_text("OWNER = 'user'\n")
+    for name in ("filters", "sources", "streaming"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("OWNER = 'user'\n")
+    (tmp_path / "job.py").write_text(HOSTILE_JOB)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "REPUT"))}
+    environment["PYSPARK_PYTHON"] = python
+
+    def said(*words: str) -> str:
+        done = subprocess.run(
+            [python, *words], env=environment, cwd=tmp_path, capture_output=True, text=True,
+            check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, (words, done.stderr)
+        return done.stdout
+
+    said("-m", "reput", "produce", "log", "-n", "300", "--topics", "1", "--queues", "1")
+    assert said("-m", "reput", "run", "log", "--output", "out", "--once").startswith("300 messages")
+    assert said("job.py").splitlines()[-1] == "rows 300 300 300"
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ PLACES = {"/tmp/mystore": "store", "/tmp/queues": "output", "/tmp/reput-pipeline
 
 
 def _run(pipeline: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         [Path(sys.executable).with_name("spark-pipelines"), "--conf", CATALOG, "run"],
         cwd=pipeline, env=environment, capture_output=True, text=True, check=False, timeout=900,

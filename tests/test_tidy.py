@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PRODUCT = (
     "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints", "streaming",
-    "upkeep", "workload", "reput",
+    "upkeep", "workload", "cli", "src",
 )  # fmt: skip
 MODULE_LINES = 500
 FUNCTION_LINES = 70

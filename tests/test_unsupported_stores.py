@@ -14,15 +14,15 @@ import pytest
 import typer.main
 
 from reput.cli import app
-from sources.commitlog import CommitLogDataSource
-from sources.consumequeue import ConsumeQueueDataSource
-from store.config import read_store_settings
-from store.errors import UsageError
-from store.state.built import hash_slot_count
-from store.unsupported import DLEDGER_ENTRY_PREFIX, is_dledger_entry
+from reput.sources.commitlog import CommitLogDataSource
+from reput.sources.consumequeue import ConsumeQueueDataSource
+from reput.store.config import read_store_settings
+from reput.store.errors import UsageError
+from reput.store.state.built import hash_slot_count
+from reput.store.unsupported import DLEDGER_ENTRY_PREFIX, is_dledger_entry
+from reput.workload.appender import Appender
 from tests.support.cli import Call
 from tests.support.golden import tree
-from workload.appender import Appender
 
 DOUBLE_WRITE = "rocksdbCQDoubleWriteEnable=true\n"
 

@@ -11,24 +11,24 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints import ABORT_FILE, SPARK_DIRECTORY, STATE_DIRECTORY, spark_checkpoint
-from checkpoints.agreement import Built, what_differs
-from checkpoints.followers import read_follower_states
-from checkpoints.history import Batch, History, read_history
-from checkpoints.keptstate import KeptState, drop_kept, keep_state, list_kept
-from checkpoints.ownership import Ownership
-from checkpoints.presence import find_loss
-from checkpoints.reconcile import make_plan, watermark_of
-from checkpoints.rewind import Rewind, Target, plan_rewind
-from checkpoints.swap import finish_owned_swap
-from store.config import StoreSettings
-from store.errors import CommitLogError, NotFoundError, UsageError
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange, LogTail
-from store.log.places import pass_over
-from store.state.output import check_is_output, command_line
-from store.state.watermark import Watermark, read_watermark
-from upkeep.verify.positions import watermark_differences
+from reput.checkpoints import ABORT_FILE, SPARK_DIRECTORY, STATE_DIRECTORY, spark_checkpoint
+from reput.checkpoints.agreement import Built, what_differs
+from reput.checkpoints.followers import read_follower_states
+from reput.checkpoints.history import Batch, History, read_history
+from reput.checkpoints.keptstate import KeptState, drop_kept, keep_state, list_kept
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.presence import find_loss
+from reput.checkpoints.reconcile import make_plan, watermark_of
+from reput.checkpoints.rewind import Rewind, Target, plan_rewind
+from reput.checkpoints.swap import finish_owned_swap
+from reput.store.config import StoreSettings
+from reput.store.errors import CommitLogError, NotFoundError, UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange, LogTail
+from reput.store.log.places import pass_over
+from reput.store.state.output import check_is_output, command_line
+from reput.store.state.watermark import Watermark, read_watermark
+from reput.upkeep.verify.positions import watermark_differences
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +203,10 @@ def _cut(
     found: Rewind,
 ) -> None:
     # pyspark and Arrow take a second, and no dry run needs them
-    from streaming.commit import Committer  # noqa: PLC0415
-    from streaming.config import DispatcherConfig  # noqa: PLC0415
-    from streaming.followers import Followers  # noqa: PLC0415
-    from streaming.indexes import Indexes  # noqa: PLC0415
+    from reput.streaming.commit import Committer  # noqa: PLC0415
+    from reput.streaming.config import DispatcherConfig  # noqa: PLC0415
+    from reput.streaming.followers import Followers  # noqa: PLC0415
+    from reput.streaming.indexes import Indexes  # noqa: PLC0415
 
     config = DispatcherConfig(settings.root, output, once=True, checkpoint=checkpoint)
     indexes = Indexes.of(config, settings)

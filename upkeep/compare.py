@@ -23,18 +23,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import StoreError, UsageError
-from store.index.indexfile import (
+from reput.store.errors import StoreError, UsageError
+from reput.store.index.indexfile import (
     DEFAULT_MAX_HASH_SLOT_NUM,
     HASH_SLOT_DTYPE,
     INDEX_DIRECTORY,
     INDEX_ENTRY_DTYPE,
     INDEX_HEADER_DTYPE,
 )
-from store.log.commitlog import is_mapped_file_name
-from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
-from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE, list_queues
-from store.queue.consumequeueext import (
+from reput.store.log.commitlog import is_mapped_file_name
+from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
+from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE, list_queues
+from reput.store.queue.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     EXT_SIZE,
     MIN_EXT_UNIT_SIZE,
@@ -42,8 +42,8 @@ from store.queue.consumequeueext import (
     is_ext_addr,
     real_offset,
 )
-from store.state import storecheckpoint
-from store.state.storecheckpoint import StoreCheckpoint
+from reput.store.state import storecheckpoint
+from reput.store.state.storecheckpoint import StoreCheckpoint
 
 QUEUE_KINDS = (
     CONSUME_QUEUE_DIRECTORY,

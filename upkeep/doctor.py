@@ -12,21 +12,21 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints import STATE_DIRECTORY
-from checkpoints.agreement import Built, what_differs
-from checkpoints.presence import find_loss
-from checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
-from store.config import OnQueueGap, StoreSettings
-from store.errors import ReputError
-from store.log.cursor import LogTail
-from store.state.brokerlock import broker_pid
-from store.state.consumeroffset import read_committed
-from store.state.ledger import QUEUE_OFFSET_GAP, QUEUE_OFFSET_SEEN_BEFORE, read_entries
-from store.state.movedpositions import moved_queues
-from store.state.output import command_line
-from store.state.watermark import FILE_NAME as WATERMARK
-from store.state.watermark import read_watermark
-from upkeep.status import OutputStatus, read_status
+from reput.checkpoints import STATE_DIRECTORY
+from reput.checkpoints.agreement import Built, what_differs
+from reput.checkpoints.presence import find_loss
+from reput.checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
+from reput.store.config import OnQueueGap, StoreSettings
+from reput.store.errors import ReputError
+from reput.store.log.cursor import LogTail
+from reput.store.state.brokerlock import broker_pid
+from reput.store.state.consumeroffset import read_committed
+from reput.store.state.ledger import QUEUE_OFFSET_GAP, QUEUE_OFFSET_SEEN_BEFORE, read_entries
+from reput.store.state.movedpositions import moved_queues
+from reput.store.state.output import command_line
+from reput.store.state.watermark import FILE_NAME as WATERMARK
+from reput.store.state.watermark import read_watermark
+from reput.upkeep.status import OutputStatus, read_status
 
 _HIDING = ("killed_rebuild", "watermark_damaged", "log_cut")
 """States in which the rest cannot be told."""

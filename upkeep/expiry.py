@@ -12,24 +12,24 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints.agreement import Built
-from checkpoints.ownership import Ownership
-from checkpoints.reconcile import watermark_of
-from store import fsops
-from store.config import StoreSettings
-from store.errors import UsageError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.queue.consumequeue import QueueKey
-from store.queue.retention import (
+from reput.checkpoints.agreement import Built
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.reconcile import watermark_of
+from reput.store import fsops
+from reput.store.config import StoreSettings
+from reput.store.errors import UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.retention import (
     ExpiredFile,
     expired_files,
     remove_files,
     remove_queue,
     unused_queues,
 )
-from store.state.output import check_is_output
-from store.state.watermark import Watermark
+from reput.store.state.output import check_is_output
+from reput.store.state.watermark import Watermark
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
-from checkpoints.spark_checkpoint import DamagedCheckpointError, read_position
-from store.config import StoreSettings
-from store.errors import NotFoundError, UsageError
-from store.log import properties
-from store.log.cursor import Window, walk
-from store.log.record import (
+from reput.checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
+from reput.checkpoints.spark_checkpoint import DamagedCheckpointError, read_position
+from reput.store.config import StoreSettings
+from reput.store.errors import NotFoundError, UsageError
+from reput.store.log import properties
+from reput.store.log.cursor import Window, walk
+from reput.store.log.record import (
     MAX_RECORD_LENGTH,
     SIZE_MAGIC_LENGTH,
     Outcome,
@@ -26,17 +26,17 @@ from store.log.record import (
     fields_for_json,
     tags_code,
 )
-from store.queue.consumequeue import (
+from reput.store.queue.consumequeue import (
     PRE_BLANK_SIZE,
     QueueKey,
     topic_directory,
 )
-from store.queue.topics import check_topics
-from store.queue.view import open_view, queue_root
-from store.state.built import built_fields
-from store.state.output import command_line, watermark_of_output
-from store.state.storecheckpoint import StoreCheckpoint
-from store.state.watermark import read_watermark
+from reput.store.queue.topics import check_topics
+from reput.store.queue.view import open_view, queue_root
+from reput.store.state.built import built_fields
+from reput.store.state.output import command_line, watermark_of_output
+from reput.store.state.storecheckpoint import StoreCheckpoint
+from reput.store.state.watermark import read_watermark
 
 BODY_PREVIEW_BYTES = 64
 

@@ -15,20 +15,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkpoints.agreement import what_differs
-from checkpoints.followers import read_follower_states
-from checkpoints.keptstate import replaced_checkpoints
-from checkpoints.ownership import is_owner
-from store.errors import ReputError, error_text
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.state.ledger import LedgerCounter
-from store.state.watermark import FILE_NAME as WATERMARK
-from store.state.watermark import Watermark, WatermarkReader
-from streaming.config import DispatcherConfig
-from streaming.measures import Durations, Measures
-from upkeep.series import COUNTER, HISTOGRAM, PREFIX, SERIES, Series
-from upkeep.status import LIVE_COUNTED_LAG, read_lag
+from reput.checkpoints.agreement import what_differs
+from reput.checkpoints.followers import read_follower_states
+from reput.checkpoints.keptstate import replaced_checkpoints
+from reput.checkpoints.ownership import is_owner
+from reput.store.errors import ReputError, error_text
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.state.ledger import LedgerCounter
+from reput.store.state.watermark import FILE_NAME as WATERMARK
+from reput.store.state.watermark import Watermark, WatermarkReader
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.measures import Durations, Measures
+from reput.upkeep.series import COUNTER, HISTOGRAM, PREFIX, SERIES, Series
+from reput.upkeep.status import LIVE_COUNTED_LAG, read_lag
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

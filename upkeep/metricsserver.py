@@ -15,9 +15,9 @@ import threading
 from contextlib import suppress
 from typing import BinaryIO, Self
 
-from store.errors import PASSING_ERRORS, StoreError, UsageError
-from upkeep import pageserver
-from upkeep.metrics import RunsCollector
+from reput.store.errors import PASSING_ERRORS, StoreError, UsageError
+from reput.upkeep import pageserver
+from reput.upkeep.metrics import RunsCollector
 
 LOOK_SECONDS = 1.0
 """Time between two looks; each takes some milliseconds of CPU."""

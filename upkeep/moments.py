@@ -7,13 +7,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.config import StoreSettings
-from store.errors import UsageError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.log.places import AsOf
-from store.queue.view import list_all_queues, open_view
-from store.state.output import watermark_of_output
+from reput.store.config import StoreSettings
+from reput.store.errors import UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.log.places import AsOf
+from reput.store.queue.view import list_all_queues, open_view
+from reput.store.state.output import watermark_of_output
 
 
 @dataclass(frozen=True, slots=True)

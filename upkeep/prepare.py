@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.log.record import DEFAULT_DELAY_LEVELS_MS
-from store.rows.rowform import DEFAULT_FORM
-from store.rows.rows import message_rows, rows_at
-from store.rows.rowschema import ROWS_SCHEMA
-from streaming import jvm
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from workload.appender import Appender
-from workload.messages import Workload
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
+from reput.store.rows.rowform import DEFAULT_FORM
+from reput.store.rows.rows import message_rows, rows_at
+from reput.store.rows.rowschema import ROWS_SCHEMA
+from reput.streaming import jvm
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.workload.appender import Appender
+from reput.workload.messages import Workload
 
 MESSAGES = 20_000
 """Enough for two partitions of more than a megabyte."""

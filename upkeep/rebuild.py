@@ -14,9 +14,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoints import ABORT_FILE, STATE_DIRECTORY
-from checkpoints.ownership import Ownership
-from checkpoints.swap import (
+from reput.checkpoints import ABORT_FILE, STATE_DIRECTORY
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.swap import (
     build_root,
     check_swappable,
     clear_aside,
@@ -25,35 +25,35 @@ from checkpoints.swap import (
     finish_swap,
     swap_in,
 )
-from checkpoints.watermark import WatermarkFile
-from store import fsops
-from store.config import OnQueueGap, StoreSettings
-from store.errors import NoSpaceError, NotReadyError, StoreError, UsageError
-from store.index.indexfile import INDEX_DIRECTORY, IndexLayout
-from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
-from store.queue.mappedfilequeue import used_end
-from store.queue.topics import check_topics
-from store.state.built import FILE_NAME as BUILD_RECORD
-from store.state.built import read_build_record, record_build, settings_of
-from store.state.ends import drop_ends
-from store.state.ledger import FILE_NAME as LEDGER
-from store.state.ledger import escaped, read_entries
-from store.state.movedpositions import MovedQueue, moved_queues
-from store.state.storecheckpoint import StoreCheckpoint
-from store.state.watermark import read_watermark
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.jvm import Jvm
-from streaming.progress import Progress
-from upkeep.compare import (
+from reput.checkpoints.watermark import WatermarkFile
+from reput.store import fsops
+from reput.store.config import OnQueueGap, StoreSettings
+from reput.store.errors import NoSpaceError, NotReadyError, StoreError, UsageError
+from reput.store.index.indexfile import INDEX_DIRECTORY, IndexLayout
+from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
+from reput.store.queue.mappedfilequeue import used_end
+from reput.store.queue.topics import check_topics
+from reput.store.state.built import FILE_NAME as BUILD_RECORD
+from reput.store.state.built import read_build_record, record_build, settings_of
+from reput.store.state.ends import drop_ends
+from reput.store.state.ledger import FILE_NAME as LEDGER
+from reput.store.state.ledger import escaped, read_entries
+from reput.store.state.movedpositions import MovedQueue, moved_queues
+from reput.store.state.storecheckpoint import StoreCheckpoint
+from reput.store.state.watermark import read_watermark
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.jvm import Jvm
+from reput.streaming.progress import Progress
+from reput.upkeep.compare import (
     CHECKPOINT_KIND,
     DIRECTORY_KINDS,
     QUEUE_KINDS,
     Comparison,
     compare_stores,
 )
-from upkeep.verify.positions import rewrite_watermark
-from upkeep.verify.seal import Seal, ledger_lines, note_unused, read_seal, write_seal
+from reput.upkeep.verify.positions import rewrite_watermark
+from reput.upkeep.verify.seal import Seal, ledger_lines, note_unused, read_seal, write_seal
 
 TOGETHER = {*QUEUE_KINDS}
 """Kinds that are rebuilt together: units hold the addresses of ext units, and a topic has queues of

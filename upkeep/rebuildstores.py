@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import POLL_SECONDS
-from streaming.logcontext import about
-from streaming.progress import Progress, TotalProgress
-from streaming.sparkerrors import error_line
-from upkeep.rebuild import Rebuilt, rebuild
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import POLL_SECONDS
+from reput.streaming.logcontext import about
+from reput.streaming.progress import Progress, TotalProgress
+from reput.streaming.sparkerrors import error_line
+from reput.upkeep.rebuild import Rebuilt, rebuild
 
 
 @dataclass(slots=True)

@@ -23,11 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from store.config import StoreSettings
-from store.errors import ReputError, StoreError, error_text
-from store.log.commitlog import offset_to_file_name
-from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BatchConsumeQueueFiles
-from store.queue.consumequeue import (
+from reput.store.config import StoreSettings
+from reput.store.errors import ReputError, StoreError, error_text
+from reput.store.log.commitlog import offset_to_file_name
+from reput.store.queue.batchconsumequeue import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BatchConsumeQueueFiles,
+)
+from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     PRE_BLANK_SIZE,
     ConsumeQueueFiles,
@@ -36,10 +39,10 @@ from store.queue.consumequeue import (
     list_queues,
     topic_directory,
 )
-from store.queue.mappedfilequeue import data_end
-from store.runs.dispatch import Run
-from store.state.watermark import STATE_DIRECTORY, read_watermark
-from upkeep.compare import Fields, PairReader, unit_fields
+from reput.store.queue.mappedfilequeue import data_end
+from reput.store.runs.dispatch import Run
+from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
+from reput.upkeep.compare import Fields, PairReader, unit_fields
 
 KINDS = (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
 LOOK_SECONDS = 1.0

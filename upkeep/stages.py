@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-from store.errors import StoreError, UsageError
-from upkeep.series import PREFIX
+from reput.store.errors import StoreError, UsageError
+from reput.upkeep.series import PREFIX
 
 TIMEOUT_SECONDS = 2.0
 RECENT_SECONDS = 10.0

@@ -11,19 +11,19 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from checkpoints import STATE_DIRECTORY
-from checkpoints.agreement import what_differs
-from checkpoints.followers import FollowerState, read_follower_states
-from checkpoints.ownership import unstopped_run
-from store.config import StoreSettings
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, Window, records, walk
-from store.log.record import Record
-from store.queue.topics import check_topics
-from store.queue.view import QueueView, list_all_queues, open_view
-from store.state.brokerlock import broker_pid
-from store.state.coverage import Coverage, holds_more, read_coverage
-from store.state.ledger import (
+from reput.checkpoints import STATE_DIRECTORY
+from reput.checkpoints.agreement import what_differs
+from reput.checkpoints.followers import FollowerState, read_follower_states
+from reput.checkpoints.ownership import unstopped_run
+from reput.store.config import StoreSettings
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, Window, records, walk
+from reput.store.log.record import Record
+from reput.store.queue.topics import check_topics
+from reput.store.queue.view import QueueView, list_all_queues, open_view
+from reput.store.state.brokerlock import broker_pid
+from reput.store.state.coverage import Coverage, holds_more, read_coverage
+from reput.store.state.ledger import (
     QUEUE_OFFSET_GAP,
     QUEUE_OFFSET_SEEN_BEFORE,
     LedgerCount,
@@ -31,8 +31,8 @@ from store.state.ledger import (
     read_counts,
     read_repeats,
 )
-from store.state.output import watermark_of_output
-from store.state.watermark import Watermark
+from reput.store.state.output import watermark_of_output
+from reput.store.state.watermark import Watermark
 
 MAX_COUNTED_LAG = 1 << 30
 """Bytes of lag up to which its messages are counted."""

@@ -15,22 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
-from checkpoints import STATE_DIRECTORY
-from checkpoints.agreement import what_differs
-from checkpoints.history import Batch, History, read_history
-from checkpoints.ownership import unstopped_run
-from store.config import StoreSettings
-from store.errors import ReputError, StoreError, error_text
-from store.log.cursor import LogTail
-from store.queue.consumequeue import QueueKey
-from store.queue.view import QueueView, list_all_queues, open_view
-from store.state.brokerlock import broker_pid
-from store.state.ledger import LedgerCount, LedgerCounter
-from store.state.output import command_line, watermark_of_output
-from store.state.watermark import FILE_NAME as WATERMARK
-from store.state.watermark import Watermark, WatermarkReader
-from upkeep.stages import RunStages, StageReader
-from upkeep.status import (
+from reput.checkpoints import STATE_DIRECTORY
+from reput.checkpoints.agreement import what_differs
+from reput.checkpoints.history import Batch, History, read_history
+from reput.checkpoints.ownership import unstopped_run
+from reput.store.config import StoreSettings
+from reput.store.errors import ReputError, StoreError, error_text
+from reput.store.log.cursor import LogTail
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.view import QueueView, list_all_queues, open_view
+from reput.store.state.brokerlock import broker_pid
+from reput.store.state.ledger import LedgerCount, LedgerCounter
+from reput.store.state.output import command_line, watermark_of_output
+from reput.store.state.watermark import FILE_NAME as WATERMARK
+from reput.store.state.watermark import Watermark, WatermarkReader
+from reput.upkeep.stages import RunStages, StageReader
+from reput.upkeep.status import (
     LIVE_COUNTED_LAG,
     FollowerStatus,
     Lag,

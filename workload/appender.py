@@ -14,18 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
-from store import fsops
-from store.config import COMMIT_LOG_DIRECTORY, FILE_NAME, read_properties, read_store_settings
-from store.datadirectories import check_target
-from store.errors import StoreError, UsageError
-from store.log import record
-from store.log.commitlog import CommitLog, offset_to_file_name
-from store.log.cursor import LogTail, records
-from store.log.kernelbase import CRC_TABLES
-from store.log.record import Record
-from store.state.brokerlock import BrokerLock
-from workload import appendkernel
-from workload.messages import MessageBatch
+from reput.store import fsops
+from reput.store.config import COMMIT_LOG_DIRECTORY, FILE_NAME, read_properties, read_store_settings
+from reput.store.datadirectories import check_target
+from reput.store.errors import StoreError, UsageError
+from reput.store.log import record
+from reput.store.log.commitlog import CommitLog, offset_to_file_name
+from reput.store.log.cursor import LogTail, records
+from reput.store.log.kernelbase import CRC_TABLES
+from reput.store.log.record import Record
+from reput.store.state.brokerlock import BrokerLock
+from reput.workload import appendkernel
+from reput.workload.messages import MessageBatch
 
 DEFAULT_FILE_SIZE = 1 << 30
 _BUFFER_SIZE = 4 << 20

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from store.log import properties, record
-from store.log.kernelbase import copy_bytes, crc32, kernel, put32, put64
-from store.log.record import SysFlag
+from reput.store.log import properties, record
+from reput.store.log.kernelbase import copy_bytes, crc32, kernel, put32, put64
+from reput.store.log.record import SysFlag
 
 _TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
 _COMMIT = SysFlag.COMMIT

@@ -10,12 +10,12 @@ import time
 
 import numpy as np
 
-from serving.admission import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
-from serving.codes import RequestCode, ResponseCode
-from serving.frame import Frame, FrameError, decode, encode, frame_length
-from store.errors import StoreError
-from store.log import record
-from workload.messages import Workload
+from reput.serving.admission import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
+from reput.serving.codes import RequestCode, ResponseCode
+from reput.serving.frame import Frame, FrameError, decode, encode, frame_length
+from reput.store.errors import StoreError
+from reput.store.log import record
+from reput.workload.messages import Workload
 
 GROUP = "reput-demo"
 SUSPEND_MS = 15_000

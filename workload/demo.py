@@ -20,26 +20,26 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.config import ServerConfig
-from serving.embedded import EmbeddedServer
-from serving.stores import BrokerIdentity
-from store import fsops
-from store.config import read_store_settings
-from store.datadirectories import check_target
-from store.errors import StoreError
-from store.log.commitlog import CommitLog
-from store.log.record import Outcome, tags_code
-from store.queue.consumequeue import (
+from reput.serving.config import ServerConfig
+from reput.serving.embedded import EmbeddedServer
+from reput.serving.stores import BrokerIdentity
+from reput.store import fsops
+from reput.store.config import read_store_settings
+from reput.store.datadirectories import check_target
+from reput.store.errors import StoreError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.record import Outcome, tags_code
+from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     ConsumeQueueFiles,
     QueueKey,
 )
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.progress import Progress
-from workload.consumer import DemoConsumer
-from workload.messages import MessageBatch, Workload
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.progress import Progress
+from reput.workload.consumer import DemoConsumer
+from reput.workload.messages import MessageBatch, Workload
 
 LOG_FILE_SIZE = 64 << 20
 CHECK_BATCH = 4096

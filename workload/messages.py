@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from store.log import properties
+from reput.store.log import properties
 
 SEQUENCE_DIGITS = 12
 TAG_COUNT = 4

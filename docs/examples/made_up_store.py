@@ -5,8 +5,8 @@ import random
 import sys
 from pathlib import Path
 
-from store.log.record import Record
-from workload.appender import Appender
+from reput.store.log.record import Record
+from reput.workload.appender import Appender
 
 BEGIN_MS = 1_760_000_400_000
 TOPICS = {b"Orders": 60, b"Payments": 45, b"Shipments": 25, b"Refunds": 4}

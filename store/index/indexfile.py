@@ -42,9 +42,9 @@ from pathlib import Path
 
 import numpy as np
 
-from store.errors import IndexFileError, UsageError
-from store.log import java, properties
-from store.log.record import Record, SysFlag, field_positions
+from reput.store.errors import IndexFileError, UsageError
+from reput.store.log import java, properties
+from reput.store.log.record import Record, SysFlag, field_positions
 
 INDEX_DIRECTORY = "index"
 TEMPORARY_SUFFIX = ".tmp"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from store.index import indexfile
-from store.log.kernelbase import i32, i64, kernel, prefetch, put32, put64
+from reput.store.index import indexfile
+from reput.store.log.kernelbase import i32, i64, kernel, prefetch, put32, put64
 
 _slot_position = njit(inline="always")(indexfile.slot_position)
 _entry_position = njit(inline="always")(indexfile.entry_position)

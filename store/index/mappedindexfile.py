@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store import fsops
-from store.errors import OutputError
-from store.index import indexkernel
-from store.index.indexfile import (
+from reput.store import fsops
+from reput.store.errors import OutputError
+from reput.store.index import indexkernel
+from reput.store.index.indexfile import (
     HASH_SLOT_DTYPE,
     INDEX_HEADER_SIZE,
     INDEX_SIZE,

@@ -40,10 +40,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import CommitLogError, NotReadyError
-from store.filetimes import is_settled
-from store.log import record
-from store.log.record import SIZE_MAGIC_LENGTH, Outcome, Record, Status
+from reput.store.errors import CommitLogError, NotReadyError
+from reput.store.filetimes import is_settled
+from reput.store.log import record
+from reput.store.log.record import SIZE_MAGIC_LENGTH, Outcome, Record, Status
 
 FILE_NAME_LENGTH = 20
 _FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)

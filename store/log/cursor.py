@@ -18,10 +18,10 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import CommitLogDataLossError
-from store.log import record
-from store.log.commitlog import CommitLog, Segment
-from store.log.record import Outcome, Record, Status
+from reput.store.errors import CommitLogDataLossError
+from reput.store.log import record
+from reput.store.log.commitlog import CommitLog, Segment
+from reput.store.log.record import Outcome, Record, Status
 
 BUFFER_SIZE = 1 << 20
 """Bytes per read: fits the cache, and larger buffers were slower (decision 0003)."""
@@ -130,11 +130,11 @@ def hop_file(
 
 def _plain_records() -> int:
     """Records to pass before the kernels are worth their import; none once they are there."""
-    return 0 if "store.log.kernels" in sys.modules else PLAIN_RECORDS
+    return 0 if "reput.store.log.kernels" in sys.modules else PLAIN_RECORDS
 
 
 def _kernels() -> ModuleType:
-    from store.log import kernels  # noqa: PLC0415  imports numba
+    from reput.store.log import kernels  # noqa: PLC0415  imports numba
 
     return kernels
 

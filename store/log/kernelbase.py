@@ -17,7 +17,7 @@ from numba import config, njit, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from store.privatecache import version_directory
+from reput.store.privatecache import version_directory
 
 SOURCES = (
     "store/log/kernelbase.py", "store/log/kernels.py", "store/log/pullkernel.py",

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from store.log import properties, record
-from store.log.kernelbase import (
+from reput.store.log import properties, record
+from reput.store.log.kernelbase import (
     BLOCK,
     crc32,
     equal_bytes,
@@ -28,7 +28,7 @@ from store.log.kernelbase import (
     u8,
     u32,
 )
-from store.log.record import Status, SysFlag
+from reput.store.log.record import Status, SysFlag
 
 OK = int(Status.OK)
 NEED_MORE = int(Status.NEED_MORE)

@@ -6,8 +6,8 @@ RocketMQ 5.3.3 (formats.md §5). This is the plain twin of the code in ``store.r
 
 from __future__ import annotations
 
-from store.log import java, properties, record
-from store.log.record import Record
+from reput.store.log import java, properties, record
+from reput.store.log.record import Record
 
 LMQ_QUEUE_ID = 0
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from store.errors import CommitLogDataLossError, CorruptRecordError, StoreError
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange
-from store.log.record import SIZE_MAGIC_LENGTH, Status
+from reput.store.errors import CommitLogDataLossError, CorruptRecordError, StoreError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange
+from reput.store.log.record import SIZE_MAGIC_LENGTH, Status
 
 SHOWN_RANGES = 3
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from store.errors import UsageError
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange, Window, bad_range, hop_file, missing_range, walk
-from store.log.record import Status
+from reput.store.errors import UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange, Window, bad_range, hop_file, missing_range, walk
+from reput.store.log.record import Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 
-from store.log import java
+from reput.store.log import java
 
 NAME_VALUE_SEPARATOR = b"\x01"
 PROPERTY_SEPARATOR = b"\x02"

@@ -13,16 +13,16 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from store.log import record
-from store.log.kernelbase import copy_mapped, i32, i64, kernel, populate, read_bytes
-from store.log.kernels import OK, frame
-from store.queue.consumequeue import (
+from reput.store.log import record
+from reput.store.log.kernelbase import copy_mapped, i32, i64, kernel, populate, read_bytes
+from reput.store.log.kernels import OK, frame
+from reput.store.queue.consumequeue import (
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK_SIZE,
     SIZE_IN_UNIT,
     TAGS_CODE_IN_UNIT,
 )
-from store.queue.consumequeueext import MAX_ADDR
+from reput.store.queue.consumequeueext import MAX_ADDR
 
 UNUSUAL, NO_ROOM, NOT_OPEN = -1, -2, -3
 """Results in place of a number of units: a unit that ``get_message`` must handle; ``out`` is too

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from store.log import java, properties
+from reput.store.log import java, properties
 
 MESSAGE_MAGIC_V1 = 0xDAA320A7
 MESSAGE_MAGIC_V2 = 0xDAA320AB

@@ -8,7 +8,7 @@ without the half topics of transactions in RocksDB.
 
 from __future__ import annotations
 
-from store.log import record
+from reput.store.log import record
 
 SYSTEM_TOPICS = frozenset(
     (

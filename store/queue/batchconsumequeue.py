@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import QueueFileError, UsageError
-from store.queue.consumequeue import BoundaryType, QueueFiles, QueueKey, list_queues
+from reput.store.errors import QueueFileError, UsageError
+from reput.store.queue.consumequeue import BoundaryType, QueueFiles, QueueKey, list_queues
 
 BATCH_CONSUME_QUEUE_DIRECTORY = "batchconsumequeue"
 BATCH_UNIT_DTYPE = np.dtype(

@@ -29,9 +29,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import QueueFileError
-from store.queue.mappedfilequeue import MappedFileQueue
-from store.queue.unsynced import Unsynced
+from reput.store.errors import QueueFileError
+from reput.store.queue.mappedfilequeue import MappedFileQueue
+from reput.store.queue.unsynced import Unsynced
 
 CONSUME_QUEUE_DIRECTORY = "consumequeue"
 UNIT_DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])

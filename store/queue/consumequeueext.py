@@ -27,8 +27,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store.queue.mappedfilequeue import MappedFileQueue
-from store.queue.unsynced import Unsynced
+from reput.store.queue.mappedfilequeue import MappedFileQueue
+from reput.store.queue.unsynced import Unsynced
 
 CONSUME_QUEUE_EXT_DIRECTORY = "consumequeue_ext"
 END_BLANK_DATA_LENGTH = 4

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, may_follow
-from store.queue.mappedfilequeue import data_end
+from reput.store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, may_follow
+from reput.store.queue.mappedfilequeue import data_end
 
 CountUnits = Callable[[int, int], int | None]
 """Returns how many units the message at (physical offset, size) has in the queue; None where

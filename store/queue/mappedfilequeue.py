@@ -13,10 +13,10 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from store import fsops
-from store.errors import QueueFileError
-from store.log.commitlog import is_mapped_file_name, offset_to_file_name
-from store.queue.unsynced import Unsynced
+from reput.store import fsops
+from reput.store.errors import QueueFileError
+from reput.store.log.commitlog import is_mapped_file_name, offset_to_file_name
+from reput.store.queue.unsynced import Unsynced
 
 _BYTES_PER_READ = 1 << 20
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from store.log.commitlog import CommitLog
-from store.log.cursor import Window, walk
-from store.log.lightqueues import light_queues
-from store.log.record import Record, Status
-from store.queue.consumequeue import QueueKey, topic_directory
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import Window, walk
+from reput.store.log.lightqueues import light_queues
+from reput.store.log.record import Record, Status
+from reput.store.queue.consumequeue import QueueKey, topic_directory
 
 
 def queue_offsets(found: Record, queue: QueueKey, enable_lmq: bool) -> list[int]:

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from store import configjson
-from store.errors import StoreError
-from store.log.commitlog import is_mapped_file_name
-from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
-from store.state.ledger import escaped
-from store.state.output import command_line
+from reput.store import configjson
+from reput.store.errors import StoreError
+from reput.store.log.commitlog import is_mapped_file_name
+from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
+from reput.store.state.ledger import escaped
+from reput.store.state.output import command_line
 
 TOPICS_FILE = Path("config") / "topics.json"
 QUEUE_TYPE = "queue.type"

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from store import fsops
-from store.config import StoreSettings
-from store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout, read_header
-from store.log.systemtopics import is_system_topic
-from store.queue.batchconsumequeue import open_batch_queues
-from store.queue.consumequeue import (
+from reput.store import fsops
+from reput.store.config import StoreSettings
+from reput.store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout, read_header
+from reput.store.log.systemtopics import is_system_topic
+from reput.store.queue.batchconsumequeue import open_batch_queues
+from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     ConsumeQueueFiles,
@@ -28,7 +28,7 @@ from store.queue.consumequeue import (
     list_queues,
     open_queues,
 )
-from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
+from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
 
 
 @dataclass(frozen=True, slots=True)

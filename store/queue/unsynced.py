@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from store import fsops
+from reput.store import fsops
 
 MAX_OPEN_FILES = 256
 SYNC_THREADS = 8

@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store.config import StoreSettings
-from store.log.commitlog import NO_TIME, CommitLog
-from store.queue.batchconsumequeue import (
+from reput.store.config import StoreSettings
+from reput.store.log.commitlog import NO_TIME, CommitLog
+from reput.store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BatchConsumeQueueFiles,
     open_batch_queues,
 )
-from store.queue.consumequeue import (
+from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK_SIZE,
@@ -36,7 +36,7 @@ from store.queue.consumequeue import (
     open_queues,
     open_whole_queue,
 )
-from store.queue.consumequeueext import (
+from reput.store.queue.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     MAX_ADDR,
     ConsumeQueueExtFiles,

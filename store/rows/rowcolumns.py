@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store.log import java, properties
-from store.log.compression import compression, inflate
-from store.log.record import Status, SysFlag, decode_host, host_text
-from store.rows import rowkernel
-from store.rows.rowschema import INTERNAL, TIMESTAMPS_MS
+from reput.store.log import java, properties
+from reput.store.log.compression import compression, inflate
+from reput.store.log.record import Status, SysFlag, decode_host, host_text
+from reput.store.rows import rowkernel
+from reput.store.rows.rowschema import INTERNAL, TIMESTAMPS_MS
 
 BYTES_PER_BATCH = 16 << 20
 """A batch is full at this many bytes of texts and bodies; one window of the log may exceed it."""

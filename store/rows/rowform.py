@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from store.log.compression import MAX_INFLATED_BYTES
-from store.log.systemtopics import is_system_topic
+from reput.store.log.compression import MAX_INFLATED_BYTES
+from reput.store.log.systemtopics import is_system_topic
 
 
 @dataclass(frozen=True, slots=True)

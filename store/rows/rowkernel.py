@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from store.log import properties, record
-from store.log.kernelbase import (
+from reput.store.log import properties, record
+from reput.store.log.kernelbase import (
     BLOCK,
     copy_bytes,
     find_byte,
@@ -24,7 +24,7 @@ from store.log.kernelbase import (
     read_bytes,
     u8,
 )
-from store.log.kernels import (
+from reput.store.log.kernels import (
     BAD_SIZE,
     EMPTY,
     FULL,
@@ -40,8 +40,8 @@ from store.log.kernels import (
     tags_code,
     topic_starts_with,
 )
-from store.log.record import Status, SysFlag
-from store.log.systemtopics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from reput.store.log.record import Status, SysFlag
+from reput.store.log.systemtopics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
 # rows of the table of numbers, int64[NUMBER_FIELDS, capacity]; column r is row r of the batch
 (

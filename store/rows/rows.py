@@ -16,16 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store.log import record
-from store.log.commitlog import CommitLog, OpenFile, Segment
-from store.log.cursor import BUFFER_SIZE, BadRange, Window, decode_windows
-from store.log.kernelbase import CRC_TABLES
-from store.log.losses import Losses, loss_error
-from store.log.record import Status
-from store.rows import rowkernel
-from store.rows.rowcolumns import RowBuilder
-from store.rows.rowform import RowForm
-from store.rows.rowschema import INTERNAL
+from reput.store.log import record
+from reput.store.log.commitlog import CommitLog, OpenFile, Segment
+from reput.store.log.cursor import BUFFER_SIZE, BadRange, Window, decode_windows
+from reput.store.log.kernelbase import CRC_TABLES
+from reput.store.log.losses import Losses, loss_error
+from reput.store.log.record import Status
+from reput.store.rows import rowkernel
+from reput.store.rows.rowcolumns import RowBuilder
+from reput.store.rows.rowform import RowForm
+from reput.store.rows.rowschema import INTERNAL
 
 ROWS_PER_BATCH = 1 << 15
 GAP_BYTES = 4 << 10

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from store.log.cursor import BadRange
-from store.state.ends import EntryEnd, EntryName
+from reput.store.log.cursor import BadRange
+from reput.store.state.ends import EntryEnd, EntryName
 
 if TYPE_CHECKING:
-    from store.runs.manifest import QueueManifest
+    from reput.store.runs.manifest import QueueManifest
 
 DETAIL_DTYPE = np.dtype(
     [

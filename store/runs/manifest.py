@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, QueueKey
-from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from store.queue.mappedfilequeue import crc32_of, used_end
-from store.runs.dispatch import DispatchCounts
-from store.state.ledger import LedgerEntry
+from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, QueueKey
+from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from reput.store.queue.mappedfilequeue import crc32_of, used_end
+from reput.store.runs.dispatch import DispatchCounts
+from reput.store.state.ledger import LedgerEntry
 
 _KINDS = (
     CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY,

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange
-from store.log.record import Status
-from store.queue.consumequeue import CQ_STORE_UNIT_SIZE, UNIT_DTYPE
-from store.runs import scankernel
-from store.runs.dispatch import (
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange
+from reput.store.log.record import Status
+from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, UNIT_DTYPE
+from reput.store.runs import scankernel
+from reput.store.runs.dispatch import (
     DETAIL_DTYPE,
     INDEX_ENTRY_BYTES,
     BatchSettings,
@@ -23,9 +23,9 @@ from store.runs.dispatch import (
     Run,
     ScannedRange,
 )
-from store.runs.manifest import QueueManifest
-from store.runs.packedschema import PACKED_SCHEMA, RowKind
-from store.runs.scan import Item, PackedChunk, runs_of, scan
+from reput.store.runs.manifest import QueueManifest
+from reput.store.runs.packedschema import PACKED_SCHEMA, RowKind
+from reput.store.runs.scan import Item, PackedChunk, runs_of, scan
 
 AddBitMaps = Callable[[Sequence[Run]], Sequence[Run]]
 """Returns the runs with bit maps added to those whose topic has filters."""

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from store.log import record
-from store.log.commitlog import CommitLog, Segment
-from store.log.cursor import BadRange, Window, decode_windows
-from store.log.kernelbase import CRC_TABLES
-from store.log.record import Status
-from store.queue.consumequeue import CQ_STORE_UNIT_SIZE, UNIT_DTYPE
-from store.runs import scankernel
-from store.runs.dispatch import (
+from reput.store.log import record
+from reput.store.log.commitlog import CommitLog, Segment
+from reput.store.log.cursor import BadRange, Window, decode_windows
+from reput.store.log.kernelbase import CRC_TABLES
+from reput.store.log.record import Status
+from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, UNIT_DTYPE
+from reput.store.runs import scankernel
+from reput.store.runs.dispatch import (
     DETAIL_DTYPE,
     UNITS_ONLY,
     BatchSettings,
@@ -32,7 +32,7 @@ from store.runs.dispatch import (
     ScannedRange,
     Wanted,
 )
-from store.runs.manifest import QueueManifest
+from reput.store.runs.manifest import QueueManifest
 
 Item = Run | BadRange | ScannedRange | IndexEntries | QueueManifest
 """One of the things that a task answers."""

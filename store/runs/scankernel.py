@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from store.index.indexfile import TAG_KEY_PREFIX
-from store.log import properties, record
-from store.log.kernelbase import find_byte, i32, i64, kernel, le64, put32, put64, read_bytes
-from store.log.kernels import (
+from reput.store.index.indexfile import TAG_KEY_PREFIX
+from reput.store.log import properties, record
+from reput.store.log.kernelbase import find_byte, i32, i64, kernel, le64, put32, put64, read_bytes
+from reput.store.log.kernels import (
     FULL,
     NEED_MORE,
     OK,
@@ -26,8 +26,8 @@ from store.log.kernels import (
     tags_code,
     topic_starts_with,
 )
-from store.log.record import SysFlag
-from store.queue.consumequeue import CQ_STORE_UNIT_SIZE, SIZE_IN_UNIT, TAGS_CODE_IN_UNIT
+from reput.store.log.record import SysFlag
+from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, SIZE_IN_UNIT, TAGS_CODE_IN_UNIT
 
 _TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
 _COMMIT = SysFlag.COMMIT

@@ -30,9 +30,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from store import fsops
-from store.errors import OutputError, StoreError
-from store.runs.packedschema import PACKED_SCHEMA
+from reput.store import fsops
+from reput.store.errors import OutputError, StoreError
+from reput.store.runs.packedschema import PACKED_SCHEMA
 
 MARK_SECONDS = 0.25
 """Least time between two records of a claim's progress."""

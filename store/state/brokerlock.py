@@ -12,8 +12,8 @@ import os
 import struct
 from pathlib import Path
 
-from store import fsops
-from store.errors import OwnershipError
+from reput.store import fsops
+from reput.store.errors import OwnershipError
 
 FILE_NAME = "lock"
 _CONTENT = b"lock"

@@ -26,17 +26,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from store import fsops, jsontext
-from store.config import FILE_NAME as BROKER_CONF
-from store.config import OnQueueGap, StoreSettings, read_stated, setting_name
-from store.errors import StoreError, UsageError
-from store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
-from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, rounded_file_size
-from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from store.state.output import watermark_of_output
-from store.state.recognition import recognised_settings
-from store.state.watermark import STATE_DIRECTORY
+from reput.store import fsops, jsontext
+from reput.store.config import FILE_NAME as BROKER_CONF
+from reput.store.config import OnQueueGap, StoreSettings, read_stated, setting_name
+from reput.store.errors import StoreError, UsageError
+from reput.store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
+from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, rounded_file_size
+from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from reput.store.state.output import watermark_of_output
+from reput.store.state.recognition import recognised_settings
+from reput.store.state.watermark import STATE_DIRECTORY
 
 FILE_NAME = "built.json"
 VERSION = 1

@@ -28,12 +28,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from store import configjson, fsops
-from store.errors import OwnershipError, StoreError
-from store.filelocks import HeldLock, lock
-from store.state.brokerlock import broker_pid
-from store.state.offsetjournal import Journal, JournalLines, applying_to, read_journal
-from store.state.watermark import STATE_DIRECTORY
+from reput.store import configjson, fsops
+from reput.store.errors import OwnershipError, StoreError
+from reput.store.filelocks import HeldLock, lock
+from reput.store.state.brokerlock import broker_pid
+from reput.store.state.offsetjournal import Journal, JournalLines, applying_to, read_journal
+from reput.store.state.watermark import STATE_DIRECTORY
 
 CONSUMER_OFFSET_FILE = "config/consumerOffset.json"
 SERVE_DIRECTORY = f"{STATE_DIRECTORY}/serve"

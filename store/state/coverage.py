@@ -24,21 +24,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from store.config import StoreSettings
-from store.log.commitlog import CommitLog
-from store.log.cursor import Window, record_starts, records, walk
-from store.log.lightqueues import light_queues
-from store.log.record import Record
-from store.queue.consumequeue import PRE_BLANK_SIZE, QueueKey, topic_directory
-from store.queue.view import (
+from reput.store.config import StoreSettings
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import Window, record_starts, records, walk
+from reput.store.log.lightqueues import light_queues
+from reput.store.log.record import Record
+from reput.store.queue.consumequeue import PRE_BLANK_SIZE, QueueKey, topic_directory
+from reput.store.queue.view import (
     BatchConsumeQueueView,
     QueueView,
     list_all_queues,
     open_view,
     queue_root,
 )
-from store.state.brokerlock import broker_pid
-from store.state.output import command_line
+from reput.store.state.brokerlock import broker_pid
+from reput.store.state.output import command_line
 
 LOOKED_AT = 256 << 10
 """Bytes of the log before the queues' reach that are compared: some hundredths of a second."""

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from store import fsops, jsontext
+from reput.store import fsops, jsontext
 
 FILE_NAME = "ends"
 VERSION = 1

@@ -16,9 +16,9 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from store.log.commitlog import CommitLog
-from store.log.cursor import Window, walk
-from store.log.record import Record
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import Window, walk
+from reput.store.log.record import Record
 
 EDGE_BYTES = 64 << 10
 NEAREST_BITS = 10

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from store import fsops, jsontext
-from store.errors import OwnershipError, UsageError
-from store.filelocks import HeldLock, lock, read_held
-from store.queue.consumequeue import topic_directory
-from store.state.watermark import STATE_DIRECTORY
+from reput.store import fsops, jsontext
+from reput.store.errors import OwnershipError, UsageError
+from reput.store.filelocks import HeldLock, lock, read_held
+from reput.store.queue.consumequeue import topic_directory
+from reput.store.state.watermark import STATE_DIRECTORY
 
 GROUPS_DIRECTORY = f"{STATE_DIRECTORY}/groups"
 PATIENCE_SECONDS = 1.0

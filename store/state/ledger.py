@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from store import fsops, jsontext
+from reput.store import fsops, jsontext
 
 FILE_NAME = "quarantine.jsonl"
 QUEUE_OFFSET_GAP = "queue_offset_gap"

@@ -14,8 +14,8 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from store import jsontext
-from store.state.evidence import Evidence, evidence_text, parse_evidence
+from reput.store import jsontext
+from reput.store.state.evidence import Evidence, evidence_text, parse_evidence
 
 MAX_OFFSET = (1 << 63) - 1
 _KEYS = {"crc", "evidence", "offset", "store"}

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.errors import UsageError
-from store.state.consumeroffset import Offsets, read_committed
-from store.state.ledger import QUEUE_OFFSET_GAP, LedgerEntry, escaped
+from reput.store.errors import UsageError
+from reput.store.state.consumeroffset import Offsets, read_committed
+from reput.store.state.ledger import QUEUE_OFFSET_GAP, LedgerEntry, escaped
 
 SHOWN_QUEUES = 8
 _POSITION = re.compile(r"queue offset \d+ at position (\d+)")

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from store import fsops
+from reput.store import fsops
 
 
 class Journal:

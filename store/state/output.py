@@ -10,13 +10,13 @@ import shlex
 import zlib
 from pathlib import Path
 
-from store.errors import NotReadyError, UsageError
-from store.index.indexfile import INDEX_DIRECTORY
-from store.log.commitlog import CommitLog
-from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY
-from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
+from reput.store.errors import NotReadyError, UsageError
+from reput.store.index.indexfile import INDEX_DIRECTORY
+from reput.store.log.commitlog import CommitLog
+from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY
+from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from reput.store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
 
 FINGERPRINT_LENGTH = 88
 _PARTS = (

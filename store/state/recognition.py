@@ -14,10 +14,10 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
-from store import jsontext
-from store.config import OnQueueGap, StoreSettings
-from store.errors import StoreError
-from store.index.indexfile import (
+from reput.store import jsontext
+from reput.store.config import OnQueueGap, StoreSettings
+from reput.store.errors import StoreError
+from reput.store.index.indexfile import (
     INDEX_DIRECTORY,
     IndexFiles,
     IndexLayout,
@@ -26,20 +26,20 @@ from store.index.indexfile import (
     read_entry,
     read_header,
 )
-from store.log.commitlog import CommitLog, is_mapped_file_name
-from store.log.record import Record
-from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from store.queue.consumequeue import (
+from reput.store.log.commitlog import CommitLog, is_mapped_file_name
+from reput.store.log.record import Record
+from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     ConsumeQueueFiles,
     QueueKey,
     list_queues,
     topic_directory,
 )
-from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from store.state.ledger import FILE_NAME as LEDGER
-from store.state.ledger import QUEUE_OFFSET_GAP
-from store.state.watermark import STATE_DIRECTORY
+from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from reput.store.state.ledger import FILE_NAME as LEDGER
+from reput.store.state.ledger import QUEUE_OFFSET_GAP
+from reput.store.state.watermark import STATE_DIRECTORY
 
 _FILE_SIZES = {
     CONSUME_QUEUE_DIRECTORY: "mapped_file_size_consume_queue",

@@ -21,10 +21,10 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
-from store import fsops
-from store.config import StoreSettings
-from store.log.commitlog import CommitLog
-from store.log.record import Record
+from reput.store import fsops
+from reput.store.config import StoreSettings
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.record import Record
 
 FILE_NAME = "checkpoint"
 FILE_SIZE = 4096

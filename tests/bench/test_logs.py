@@ -12,7 +12,7 @@ import pytest
 from bench import kernel_worker, logs
 from bench.logs import Log
 from bench.processes import BenchError
-from store.log.commitlog import CommitLog
+from reput.store.log.commitlog import CommitLog
 from tests.support.golden import log_records
 
 FILE_SIZE = 4 << 20

@@ -11,10 +11,10 @@ import pytest
 from bench import logs, read_worker, reading
 from bench.logs import RARE_TAG
 from bench.processes import BenchError
-from readers.messagestore import MessageStore
-from store.log.commitlog import CommitLog
-from store.log.cursor import records
-from store.log.record import Record
+from reput.readers.messagestore import MessageStore
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import records
+from reput.store.log.record import Record
 from tests.support.plain_queues import plain_queue
 
 

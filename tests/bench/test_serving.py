@@ -18,9 +18,9 @@ from bench.logs import Log
 from bench.measures import Figures
 from bench.processes import BenchError, line_process, python_command
 from bench.serving import AS_IT_COMES, FEW, MANY, OURS, PULL_32, PULL_1000, THEIRS, System
-from readers.allocation import MessageQueue
-from readers.messagestore import MessageStore
-from serving.codes import RequestCode
+from reput.readers.allocation import MessageQueue
+from reput.readers.messagestore import MessageStore
+from reput.serving.codes import RequestCode
 from tests.support.derived_output import DerivedOutput
 from tests.support.plain_queues import plain_queue
 from tests.support.remoting import Client, served

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from bench import sparksources, table_worker
 from bench.processes import BenchError
 from bench.sparksources import Source
-from sources.consumequeue import ConsumeQueueDataSource
+from reput.sources.consumequeue import ConsumeQueueDataSource
 from tests.support.plain_queues import plain_queue
 
 

@@ -97,9 +97,11 @@ def _run_tests(canary: Canary, tree: Path, said: Path) -> None:
     try:
         for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
             del sys.modules[name]
-        sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
+        ours = ("", str(ROOT), str(ROOT / "src"))
+        others = [path for path in sys.path if path not in ours]
+        sys.path[:] = [str(tree / "src"), str(tree), *others]
         os.chdir(tree)
-        os.environ |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+        os.environ |= {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         sys.dont_write_bytecode = True
         output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for number in (1, 2):

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints import FOLLOWERS_DIRECTORY
-from checkpoints.followers import (
+from reput.checkpoints import FOLLOWERS_DIRECTORY
+from reput.checkpoints.followers import (
     FollowerState,
     note_truncation,
     read_follower_state,
     read_follower_states,
     write_follower_state,
 )
-from store.errors import StoreError
+from reput.store.errors import StoreError
 
 DAMAGED = (
     '{"name": "to', "", "null", "[]", "7", '"text"', '{"name": "a"}',

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.ownership import LOCK_NAME, OWNER_NAME, Ownership, is_owner
-from store import fsops
-from store.errors import NoSpaceError, OwnershipError, UsageError
+from reput.checkpoints.ownership import LOCK_NAME, OWNER_NAME, Ownership, is_owner
+from reput.store import fsops
+from reput.store.errors import NoSpaceError, OwnershipError, UsageError
 from tests.support.processes import holder, wait_status_of
 
 

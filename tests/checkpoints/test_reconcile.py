@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from checkpoints import spark_checkpoint
-from checkpoints.agreement import Built, what_differs
-from checkpoints.reconcile import Plan, make_plan, watermark_of
-from store.config import StoreSettings
-from store.errors import CommitLogError, UsageError
-from store.log.commitlog import CommitLog
-from store.state.logoffset import offset_json
-from store.state.output import fingerprint
-from store.state.watermark import Watermark, read_watermark
+from reput.checkpoints import spark_checkpoint
+from reput.checkpoints.agreement import Built, what_differs
+from reput.checkpoints.reconcile import Plan, make_plan, watermark_of
+from reput.store.config import StoreSettings
+from reput.store.errors import CommitLogError, UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.state.logoffset import offset_json
+from reput.store.state.output import fingerprint
+from reput.store.state.watermark import Watermark, read_watermark
 from tests.support.golden import tree
 from tests.support.small_store import SmallStore
 from tests.support.wire import BLANK_MAGIC, PlainLog

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.spark_checkpoint import (
+from reput.checkpoints.spark_checkpoint import (
     START_NAME,
     DamagedCheckpointError,
     SparkPosition,
@@ -26,7 +26,7 @@ from checkpoints.spark_checkpoint import (
     read_start,
     rewind,
 )
-from store.state.logoffset import offset_json
+from reput.store.state.logoffset import offset_json
 
 STORE = "0123456789abcdef0123456789abcdef"
 OTHER = "f" * 32
@@ -128,7 +128,7 @@ def test_a_rewind_that_stops_anywhere_stands_where_it_goes_on(tmp_path: Path) ->
     removed: list[SparkPosition | None] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "checkpoints.spark_checkpoint.fsops.unlink",
+            "reput.checkpoints.spark_checkpoint.fsops.unlink",
             lambda path: (path.unlink(), removed.append(read_position(directory, STORE))),
         )
         rewind(directory, steps[-1])

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.ownership import Ownership
-from checkpoints.swap import (
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.swap import (
     ASIDE_DIRECTORY,
     build_root,
     check_swappable,
@@ -21,8 +21,8 @@ from checkpoints.swap import (
     finish_swap,
     swap_in,
 )
-from store import fsops
-from store.errors import OutputError, OwnershipError, StoreError, UsageError
+from reput.store import fsops
+from reput.store.errors import OutputError, OwnershipError, StoreError, UsageError
 from tests.support.golden import tree
 from tests.support.processes import holder, is_killed_at
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from store.log.cursor import LogTail
+from reput.store.log.cursor import LogTail
 from tests.support.golden import tree
 from tests.support.queue_units import queue_units
 from tests.support.sparkless import dispatch, running

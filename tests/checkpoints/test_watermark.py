@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from checkpoints.watermark import WatermarkFile, new_store_id
-from store import fsops
-from store.errors import NoSpaceError, OutputError, OwnershipError, SyncError
-from store.log.commitlog import CommitLog
-from store.state.output import fingerprint
-from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermark
+from reput.checkpoints.watermark import WatermarkFile, new_store_id
+from reput.store import fsops
+from reput.store.errors import NoSpaceError, OutputError, OwnershipError, SyncError
+from reput.store.log.commitlog import CommitLog
+from reput.store.state.output import fingerprint
+from reput.store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermark
 from tests.support.processes import fork, is_killed_at
 from tests.support.wire import read_log
 

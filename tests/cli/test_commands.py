@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, records
-from store.log.record import Record, encode
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, records
+from reput.store.log.record import Record, encode
+from reput.workload.appender import Appender
+from reput.workload.messages import Workload
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import Call, json_lines, json_object, reput, reput_json
 from tests.support.golden import difference, log_records, tree
 from tests.support.plain_queues import plain_units, queue_directories
-from workload.appender import Appender
-from workload.messages import Workload
 
 
 def test_run_once_json_ends_with_the_promised_line(

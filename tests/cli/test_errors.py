@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.ownership import Ownership
-from store.state.brokerlock import BrokerLock
+from reput.checkpoints.ownership import Ownership
+from reput.store.state.brokerlock import BrokerLock
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, Call, reput
 from tests.support.derived_output import DerivedOutput

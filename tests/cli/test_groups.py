@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from store.state.consumeroffset import Offsets, TopicGroup, read_committed
+from reput.store.state.consumeroffset import Offsets, TopicGroup, read_committed
 from tests.cli.test_errors import assert_one_line
 from tests.readers.test_grouplag import write_offsets
 from tests.support.cli import Call

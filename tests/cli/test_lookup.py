@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from store.log.record import Record
+from reput.store.log.record import Record
 from tests.cli.test_errors import assert_one_line
 from tests.cli.test_read import messages_of, places, plain_places
 from tests.support.cli import Call, json_lines, reput

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from reput.cli import render
-from store.log.record import Record
-from store.runs.dispatch import DispatchCounts
-from store.state.ledger import Ledger, LedgerEntry
-from streaming.batchevent import COLLECT, COMMIT
-from streaming.progress import Progress
+from reput.store.log.record import Record
+from reput.store.runs.dispatch import DispatchCounts
+from reput.store.state.ledger import Ledger, LedgerEntry
+from reput.streaming.batchevent import COLLECT, COMMIT
+from reput.streaming.progress import Progress
+from reput.workload.appender import Appender
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, Call, json_object
-from workload.appender import Appender
 
 
 def test_errors_are_json_where_json_is_asked_for(tmp_path: Path, call: Call) -> None:

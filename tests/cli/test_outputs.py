@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import ReputError
+from reput.store.errors import ReputError
 from tests.sources.test_queue_rows import batch_reader
 from tests.support.cli import Call
 from tests.support.derived_output import DerivedOutput

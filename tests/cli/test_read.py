@@ -15,8 +15,8 @@ from typing import IO, Any, cast
 
 import pytest
 
-from readers.messagestore import MessageStore
-from store.log.record import Record
+from reput.readers.messagestore import MessageStore
+from reput.store.log.record import Record
 from tests.cli.test_errors import assert_one_line
 from tests.support.cli import REPUT, ROOT, Call, json_lines, kill_tree, reput, reput_on_terminal
 from tests.support.golden import destroy

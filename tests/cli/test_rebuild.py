@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from store.state.built import topic_begins
-from streaming.config import DispatcherConfig
+from reput.store.state.built import topic_begins
+from reput.streaming.config import DispatcherConfig
 from tests.support.cli import Call, json_object, reput_json
 from tests.support.golden import tree
 from tests.support.sparkless import dispatch

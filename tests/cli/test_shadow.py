@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from reput.upkeep.compare import PairReader
 from tests.cli.test_errors import assert_one_line
 from tests.support.cli import Call, json_object
 from tests.support.golden import tree
-from upkeep.compare import PairReader
 
 Golden = Callable[[str], Path]
 QUEUE = Path("consumequeue", "Topic_1", "0", "0" * 20)

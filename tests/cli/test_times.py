@@ -8,7 +8,7 @@ import pytest
 
 from reput.cli import tables
 from reput.cli.options import time_option_ms
-from store.errors import UsageError
+from reput.store.errors import UsageError
 
 NOON_UTC = 1_769_860_800_000
 """2026-01-31T12:00:00Z."""

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.followers import FollowerState, write_follower_state
-from store.config import read_store_settings
-from store.log.record import Record
-from store.state.ledger import Ledger, LedgerEntry
+from reput.checkpoints.followers import FollowerState, write_follower_state
+from reput.store.config import read_store_settings
+from reput.store.log.record import Record
+from reput.store.state.ledger import Ledger, LedgerEntry
+from reput.upkeep.status import OutputStatus, read_status
+from reput.workload.appender import Appender
+from reput.workload.messages import Workload
 from tests.support.cli import REPUT, reput
 from tests.support.live_store import LiveStore
 from tests.support.screen import Screen
 from tests.upkeep.test_metrics import running, scraped
-from upkeep.status import OutputStatus, read_status
-from workload.appender import Appender
-from workload.messages import Workload
 
 LONGEST_SECONDS = 60.0
 STAGES = ("collect", "commit", "write", "sync", "ledger", "watermark")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from readers.consumer import Consumer
+from reput.readers.consumer import Consumer
 from tests.support.broker_store import BrokerStore, four_queues
 from tests.support.cli import Call, json_object
 from tests.support.derived_output import DerivedOutput

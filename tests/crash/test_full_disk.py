@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from store.state.watermark import STATE_DIRECTORY, read_watermark
-from streaming.space import LOG_SECONDS
+from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
+from reput.streaming.space import LOG_SECONDS
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, kill_tree
 from tests.support.golden import difference

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints import STATE_DIRECTORY
-from store.state.watermark import read_watermark
+from reput.checkpoints import STATE_DIRECTORY
+from reput.store.state.watermark import read_watermark
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
 from tests.support.golden import difference

@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from sinks.delta import DeltaTarget
-from store.log.commitlog import CommitLog
-from store.log.cursor import Window, walk
+from reput.sinks.delta import DeltaTarget
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import Window, walk
+from reput.workload.appender import Appender
+from reput.workload.messages import Workload
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, kill_tree
 from tests.support.golden import difference
 from tests.support.s3 import BUCKET, running_server
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
-from workload.appender import Appender
-from workload.messages import Workload
 
 POLL_SECONDS = 0.005
 COMMIT_TIMEOUT = 300.0
@@ -32,10 +32,10 @@ QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT
 FOLLOW = """
 import sys, threading
 from pathlib import Path
-from sinks.delta import DeltaTarget
-from store.config import read_store_settings
-from streaming.config import DispatcherConfig
-from streaming.followers import Followers
+from reput.sinks.delta import DeltaTarget
+from reput.store.config import read_store_settings
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.followers import Followers
 
 store, output = map(Path, sys.argv[1:3])
 ends = list(map(int, sys.argv[4:]))

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from store.state.watermark import STATE_DIRECTORY, read_watermark
-from streaming.config import DispatcherConfig
-from streaming.supervisor import Supervisor
+from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.supervisor import Supervisor
+from reput.workload.appender import Appender
+from reput.workload.messages import Workload
 from tests.support.cli import REPUT, ROOT, kill_tree
 from tests.support.golden import difference, unpack_golden
 from tests.support.processes import check_lost_jvm
 from tests.support.tables import log_end
-from workload.appender import Appender
-from workload.messages import Workload
 
 POLL_SECONDS = 0.02
 LONGEST_SECONDS = 300.0

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from store.config import read_store_settings
-from store.log.cursor import LogTail
-from store.queue import unsynced
-from store.state.built import settings_of
-from store.state.watermark import read_watermark
-from streaming.config import DispatcherConfig
-from streaming.followers import Followers
+from reput.store.config import read_store_settings
+from reput.store.log.cursor import LogTail
+from reput.store.queue import unsynced
+from reput.store.state.built import settings_of
+from reput.store.state.watermark import read_watermark
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.followers import Followers
+from reput.upkeep.verify.run import Verification, verify
 from tests.support.crash_images import (
     DONE,
     WATERMARK,
@@ -32,7 +33,6 @@ from tests.support.crash_images import (
 from tests.support.grown_log import SETTINGS, GrownLog
 from tests.support.recorder import Recorder
 from tests.support.sparkless import dispatch
-from upkeep.verify.run import Verification, verify
 
 SIZES = (SETTINGS["maxHashSlotNum"], SETTINGS["maxIndexNum"])
 RECORDS = 5

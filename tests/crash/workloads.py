@@ -16,18 +16,19 @@ from pathlib import Path
 
 import pyarrow as pa
 
-import upkeep.checkpoints
-import upkeep.expiry
-import upkeep.rebuild
-from checkpoints import STATE_DIRECTORY
-from checkpoints.rewind import Target
-from store.config import OnQueueGap, StoreSettings, read_store_settings
-from store.queue import unsynced
-from store.rows.rowform import AS_STORED, RowForm
-from store.state.built import settings_of
-from store.state.watermark import read_watermark
-from streaming.config import DispatcherConfig
-from streaming.progress import Progress
+import reput.upkeep.checkpoints
+import reput.upkeep.expiry
+import reput.upkeep.rebuild
+from reput.checkpoints import STATE_DIRECTORY
+from reput.checkpoints.rewind import Target
+from reput.store.config import OnQueueGap, StoreSettings, read_store_settings
+from reput.store.queue import unsynced
+from reput.store.rows.rowform import AS_STORED, RowForm
+from reput.store.state.built import settings_of
+from reput.store.state.watermark import read_watermark
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.progress import Progress
+from reput.upkeep.expiry import Expiry
 from tests.crash.work import (
     DELIVERED_AGAIN,
     RECORDS,
@@ -46,7 +47,6 @@ from tests.support.crash_images import (
 )
 from tests.support.recorder import Recorder
 from tests.support.sparkless import dispatch
-from upkeep.expiry import Expiry
 
 NAMES = (
     "dispatch", "long_batch", "second_run", "many_queues", "followers", "cut_log", "long_cut",
@@ -310,7 +310,7 @@ class Workloads(WorkBench):
 
     def _expire(self, log: Path) -> Expiry:
         settings = settings_of(self.output, read_store_settings(log))
-        return upkeep.expiry.expire(settings, self.output, apply=True, remove_unused=True)
+        return reput.upkeep.expiry.expire(settings, self.output, apply=True, remove_unused=True)
 
     def _without_front(self, name: str) -> tuple[Path, Path, Path]:
         """A long log, the same without all files but the last, and that one with more messages for
@@ -400,7 +400,7 @@ class Workloads(WorkBench):
     def _rewind(self, offset: int) -> None:
         settings = settings_of(self.output, read_store_settings(self.log.root))
         target = Target(offset=offset)
-        upkeep.checkpoints.rewind(settings, self.output, None, target, apply=True)
+        reput.upkeep.checkpoints.rewind(settings, self.output, None, target, apply=True)
 
     def rebuild(self) -> Iterator[Work]:
         """Everything is built again with another setting and swapped in: a start finds either the
@@ -417,7 +417,7 @@ class Workloads(WorkBench):
             return Progress(0, 0)
 
         def run(note: Note) -> None:
-            upkeep.rebuild.rebuild(self._config(**flags), threading.Event(), build=build)
+            reput.upkeep.rebuild.rebuild(self._config(**flags), threading.Event(), build=build)
             note(DONE, True)
 
         def resume(_told: Told, _note: Note) -> None:

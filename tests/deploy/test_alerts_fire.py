@@ -14,15 +14,15 @@ import psutil
 import pytest
 import yaml
 
-from checkpoints import FOLLOWERS_DIRECTORY, STATE_DIRECTORY
-from store.config import read_store_settings
-from store.log.record import Record
+from reput.checkpoints import FOLLOWERS_DIRECTORY, STATE_DIRECTORY
+from reput.store.config import read_store_settings
+from reput.store.log.record import Record
+from reput.workload.appender import Appender
+from reput.workload.messages import Workload
 from tests.support.cli import REPUT, kill_tree
 from tests.support.prometheus import ALERTS, LIMITS, Prometheus, scaled, scaled_alerts
 from tests.support.smalldisk import FILLER, SmallDisk
 from tests.upkeep.test_metrics import running
-from workload.appender import Appender
-from workload.messages import Workload
 
 FILE_SIZE = 1 << 20
 SLOW_DISK = """

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from checkpoints import STATE_DIRECTORY
-from checkpoints.swap import ASIDE_DIRECTORY, build_root
-from store.state.watermark import read_watermark
+from reput.checkpoints import STATE_DIRECTORY
+from reput.checkpoints.swap import ASIDE_DIRECTORY, build_root
+from reput.store.state.watermark import read_watermark
 from tests.support.cli import kill_tree, reput
 from tests.support.golden import difference
 from tests.support.processes import name_of, open_files, process_tree

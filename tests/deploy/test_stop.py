@@ -12,14 +12,14 @@ from pathlib import Path
 
 import psutil
 
-from checkpoints import STATE_DIRECTORY
-from store.config import read_store_settings
-from store.log.commitlog import CommitLog
-from store.log.cursor import Window, walk
-from store.state.watermark import read_watermark
+from reput.checkpoints import STATE_DIRECTORY
+from reput.store.config import read_store_settings
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import Window, walk
+from reput.store.state.watermark import read_watermark
+from reput.upkeep.verify.run import verify
 from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
 from tests.support.processes import not_ended
-from upkeep.verify.run import verify
 
 START_TIMEOUT = 120.0
 STOP_TIMEOUT = 120.0

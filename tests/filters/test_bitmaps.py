@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from filters import bitmaps, consumers
-from filters.bitmaps import BitMapCalculator
+from reput.filters import bitmaps, consumers
+from reput.filters.bitmaps import BitMapCalculator
 from tests.filters.test_consumers import entry
 from tests.support.selectors import Selectors
 

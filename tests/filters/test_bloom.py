@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from filters.bloom import BloomFilter, has_bits, set_bits
+from reput.filters.bloom import BloomFilter, has_bits, set_bits
 from tests.interop import rocketmq
 
 LETTERS = "abcXYZ019_-%|中é😀 "

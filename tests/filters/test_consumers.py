@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from filters import consumers
-from filters.bloom import BloomFilter
-from filters.consumers import ConsumerFilters, FilterDataError
-from store import configjson
+from reput.filters import consumers
+from reput.filters.bloom import BloomFilter
+from reput.filters.consumers import ConsumerFilters, FilterDataError
+from reput.store import configjson
 from tests.filters.test_sql92 import hexed, properties_word
 from tests.interop import rocketmq
 from tests.support.selectors import Selectors

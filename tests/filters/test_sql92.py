@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from filters import sql92
+from reput.filters import sql92
 from tests.interop import rocketmq
 from tests.support.selectors import NAMES, NUMBERS, TEXTS, Selectors
 

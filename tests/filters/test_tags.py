@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from filters import tags
-from filters.java import hash_code
-from store.log import java
+from reput.filters import tags
+from reput.filters.java import hash_code
+from reput.store.log import java
 from tests.interop import rocketmq
 
 PARTS = ("TagA", "TagB", "", " ", "||", "|", "*", "\t x", "中文", "é😀", "\u00a0y", "\x01z", "a b")

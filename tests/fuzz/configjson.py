@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from store import configjson
-from store.brokerconf import parse_properties
-from store.state.built import BuildRecord
+from reput.store import configjson
+from reput.store.brokerconf import parse_properties
+from reput.store.state.built import BuildRecord
 
 TEXTS = (
     '{"offsetTable":{"T@g":{0:17,1:5}}}', '{"a":[1,2.5,"x"],"b":{"c":null}}', '{-1:{"x\\"":2}}',

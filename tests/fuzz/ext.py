@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from store.queue.consumequeueext import MIN_EXT_UNIT_SIZE, decode_unit
+from reput.store.queue.consumequeueext import MIN_EXT_UNIT_SIZE, decode_unit
 
 
 def seeds() -> Iterator[bytes]:

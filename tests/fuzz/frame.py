@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 
-from serving.frame import LENGTH_SIZE, Frame, FrameError, decode, encode, take
+from reput.serving.frame import LENGTH_SIZE, Frame, FrameError, decode, encode, take
 from tests.serving.test_frame import PULLS, TRICKS, any_frame, json_frame
 
 COUNT = 100

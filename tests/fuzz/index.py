@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from store.index.indexfile import IndexFiles, IndexHeader, IndexLayout
+from reput.store.index.indexfile import IndexFiles, IndexHeader, IndexLayout
 from tests.support.memory import memory
 
 LAYOUT = IndexLayout(4, 12)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from store.log import java, properties
-from store.log.lightqueues import listed_queues
+from reput.store.log import java, properties
+from reput.store.log.lightqueues import listed_queues
 from tests.support.wire import random_properties
 
 COUNT = 60

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from store.index.indexfile import index_keys
-from store.log import cursor, kernels, record
-from store.log.record import Outcome, Record, Status
+from reput.store.index.indexfile import index_keys
+from reput.store.log import cursor, kernels, record
+from reput.store.log.record import Outcome, Record, Status
 from tests.support import wire
 
 COUNT = 60

@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from checkpoints.spark_checkpoint import DamagedCheckpointError, read_positions, read_start
-from store.state.logoffset import offset_json
+from reput.checkpoints.spark_checkpoint import DamagedCheckpointError, read_positions, read_start
+from reput.store.state.logoffset import offset_json
 from tests.support.memory import memory
 
 STORE = "0" * 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from filters.sql92 import EvaluationError, ExpressionError, parse
+from reput.filters.sql92 import EvaluationError, ExpressionError, parse
 
 EXPRESSIONS = (
     "a > 1", "a = 'x' AND b <> 2.5", "a BETWEEN 1 AND 3 OR NOT (b IS NULL)", "a IN ('x', 'y''z')",

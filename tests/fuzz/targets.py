@@ -11,15 +11,23 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
 TARGETS: dict[str, tuple[str, ...]] = {
-    "frame": ("serving.frame",),
-    "record": ("store.log.record", "store.log.java", "store.log.properties"),
-    "properties": ("store.log.properties", "store.log.java", "store.log.lightqueues"),
-    "sql92": ("filters.sql92", "filters.java"),
-    "configjson": ("store.configjson", "store.jsontext", "store.state.built"),
-    "watermark": ("store.state.watermark", "store.state.logoffset", "store.state.evidence"),
-    "sparkcheckpoint": ("checkpoints.spark_checkpoint", "store.state.logoffset"),
-    "index": ("store.index.indexfile",),
-    "ext": ("store.queue.consumequeueext",),
+    "frame": ("reput.serving.frame",),
+    "record": ("reput.store.log.record", "reput.store.log.java", "reput.store.log.properties"),
+    "properties": (
+        "reput.store.log.properties",
+        "reput.store.log.java",
+        "reput.store.log.lightqueues",
+    ),
+    "sql92": ("reput.filters.sql92", "reput.filters.java"),
+    "configjson": ("reput.store.configjson", "reput.store.jsontext", "reput.store.state.built"),
+    "watermark": (
+        "reput.store.state.watermark",
+        "reput.store.state.logoffset",
+        "reput.store.state.evidence",
+    ),
+    "sparkcheckpoint": ("reput.checkpoints.spark_checkpoint", "reput.store.state.logoffset"),
+    "index": ("reput.store.index.indexfile",),
+    "ext": ("reput.store.queue.consumequeueext",),
     "canary": (),
 }
 """Target -> modules whose branches guide the fuzzer, besides the target's own. Kernels cannot:

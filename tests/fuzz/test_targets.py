@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from serving import frame
+from reput.serving import frame
 from tests.fuzz import __main__ as command
 from tests.fuzz import targets
 from tests.serving.test_frame import mutated
+from tests.support.processes import module_command
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", *arguments],
+        [*module_command("tests.fuzz"), *arguments],
         cwd=command.ROOT, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
 

@@ -6,9 +6,9 @@ import json
 import zlib
 from collections.abc import Iterator
 
-from store.state.evidence import PassedRecord
-from store.state.logoffset import offset_json, parse_log_offset
-from store.state.watermark import USED_SIZE, Watermark
+from reput.store.state.evidence import PassedRecord
+from reput.store.state.logoffset import offset_json, parse_log_offset
+from reput.store.state.watermark import USED_SIZE, Watermark
 
 STORE = "0123456789abcdef" * 2
 EVIDENCE = (PassedRecord(500, 91, 0xFFFFFFFF), PassedRecord(7, 100, 0))

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from store.index.indexfile import IndexFiles
-from store.log.compression import inflate
-from store.queue.consumequeueext import ConsumeQueueExtFiles
+from reput.store.index.indexfile import IndexFiles
+from reput.store.log.compression import inflate
+from reput.store.queue.consumequeueext import ConsumeQueueExtFiles
 from tests.hostile.stores import dispatched, log_with
 from tests.support.small_store import ENTRIES, SLOTS, SmallStore
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.spark_checkpoint import (
+from reput.checkpoints.spark_checkpoint import (
     MAX_FILE_BYTES,
     START_NAME,
     DamagedCheckpointError,
@@ -20,12 +20,12 @@ from checkpoints.spark_checkpoint import (
     read_start,
 )
 from reput.cli.serve import serve
-from store import configjson, jsontext
-from store.privatecache import private_directory
-from store.state.built import BuildRecord
-from store.state.ledger import FILE_NAME, Ledger, LedgerEntry, read_counts
-from store.state.logoffset import offset_json, parse_offset
-from store.state.watermark import STATE_DIRECTORY, read_watermark
+from reput.store import configjson, jsontext
+from reput.store.privatecache import private_directory
+from reput.store.state.built import BuildRecord
+from reput.store.state.ledger import FILE_NAME, Ledger, LedgerEntry, read_counts
+from reput.store.state.logoffset import offset_json, parse_offset
+from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
 from tests.hostile.stores import sound_log
 from tests.support.small_store import SmallStore
 

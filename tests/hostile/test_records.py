@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from store.config import OnQueueGap
-from store.errors import QueueGapError
-from store.index.indexfile import index_key_hash
-from store.state.watermark import read_watermark
+from reput.store.config import OnQueueGap
+from reput.store.errors import QueueGapError
+from reput.store.index.indexfile import index_key_hash
+from reput.store.state.watermark import read_watermark
 from tests.hostile.stores import (
     SOUND,
     dispatched,

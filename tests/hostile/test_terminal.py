@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reput.cli.render import ProgressDisplay
-from streaming.progress import Progress
+from reput.streaming.progress import Progress
 from tests.hostile.stores import SOUND, log_with
 from tests.support.cli import Call
 from tests.support.small_store import SmallStore

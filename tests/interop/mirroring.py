@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sinks.kafka import KafkaMirrorTarget
-from sinks.kafkatopics import TopicNames, TopicSelection
-from sinks.kafkatransactions import DEFAULT_MAX_MESSAGE_BYTES, KafkaSettings
-from store.config import read_store_settings
-from store.follower import LogFollower
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange, LogTail, records
-from store.log.record import Record
-from store.rows.rowform import DEFAULT_FORM, RowForm
-from store.rows.rows import message_rows
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.sinks.kafka import KafkaMirrorTarget
+from reput.sinks.kafkatopics import TopicNames, TopicSelection
+from reput.sinks.kafkatransactions import DEFAULT_MAX_MESSAGE_BYTES, KafkaSettings
+from reput.store.config import read_store_settings
+from reput.store.follower import LogFollower
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange, LogTail, records
+from reput.store.log.record import Record
+from reput.store.rows.rowform import DEFAULT_FORM, RowForm
+from reput.store.rows.rows import message_rows
+from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.support.settings import ANY_SETTINGS
 
 

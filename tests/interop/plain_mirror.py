@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from store.log import java, properties
-from store.log.compression import inflate
-from store.log.record import Record
-from store.log.systemtopics import is_system_topic
+from reput.store.log import java, properties
+from reput.store.log.compression import inflate
+from reput.store.log.record import Record
+from reput.store.log.systemtopics import is_system_topic
 from tests.interop.mirroring import found_in
 
 Message = tuple[bytes | None, bytes, int, tuple[tuple[str, bytes], ...]]

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.state.built import settings_of
-from store.state.storecheckpoint import StoreCheckpoint
-from streaming.config import DispatcherConfig
+from reput.store.config import read_store_settings
+from reput.store.state.built import settings_of
+from reput.store.state.storecheckpoint import StoreCheckpoint
+from reput.streaming.config import DispatcherConfig
+from reput.upkeep.rebuild import rebuild
+from reput.upkeep.verify.run import verify
 from tests.interop.rocketmq import NEWEST, HarnessError, boot
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import difference, log_records, tree
-from upkeep.rebuild import rebuild
-from upkeep.verify.run import verify
 
 pytestmark = [
     pytest.mark.usefixtures("spark", "release"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from readers.allocation import (
+from reput.readers.allocation import (
     AllocateAveragely,
     AllocateAveragelyByCircle,
     AllocateByConfig,
@@ -23,7 +23,7 @@ from readers.allocation import (
     MessageQueue,
     assigned_queues,
 )
-from store.errors import UsageError
+from reput.store.errors import UsageError
 from tests.interop.rocketmq import PARITY, ask_allocation
 
 NAMES = ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "CONFIG")

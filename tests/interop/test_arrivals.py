@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from sinks.kafka import KafkaArrivalsTarget
-from sinks.kafkatopics import TopicNames, TopicSelection
-from sinks.kafkatransactions import KafkaSettings
-from store.log import java, properties
-from store.log.record import Record
-from store.log.systemtopics import is_system_topic
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
+from reput.sinks.kafka import KafkaArrivalsTarget
+from reput.sinks.kafkatopics import TopicNames, TopicSelection
+from reput.sinks.kafkatransactions import KafkaSettings
+from reput.store.log import java, properties
+from reput.store.log.record import Record
+from reput.store.log.systemtopics import is_system_topic
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
 from tests.interop.kafka import Kafka
 from tests.interop.mirroring import found_in, mirror_target
 from tests.interop.rocketmq import NEWEST, PARITY, ask_store

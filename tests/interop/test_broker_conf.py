@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from store.brokerconf import Properties
-from store.config import StoreSettings, read_stated, setting_name
-from store.errors import UsageError
+from reput.store.brokerconf import Properties
+from reput.store.config import StoreSettings, read_stated, setting_name
+from reput.store.errors import UsageError
 from tests.interop.rocketmq import ask_settings
 from tests.support import settings_page
 

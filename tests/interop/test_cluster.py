@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from store.log.record import Record
+from reput.store.log.record import Record
 from tests.interop.clients import Consumed, Consumer, Server, serving
 from tests.interop.rocketmq import OLD_CLIENT, mqadmin, require_maven
 from tests.interop.test_serving import as_consumed

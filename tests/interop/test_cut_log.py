@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sinks.delta import DeltaTarget
-from store.rows.rowform import AS_STORED
-from store.state.watermark import read_watermark
+from reput.sinks.delta import DeltaTarget
+from reput.store.rows.rowform import AS_STORED
+from reput.store.state.watermark import read_watermark
 from tests.interop.rocketmq import Broker, boot, drain, send
 from tests.streaming.test_golden import dispatch
 from tests.support.derived_output import DerivedOutput

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import OwnershipError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.progress import Progress
+from reput.store.errors import OwnershipError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.progress import Progress
 from tests.interop.rocketmq import (
     Broker,
     DrainResult,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from serving.frame import Codec, Frame, decode, encode
+from reput.serving.frame import Codec, Frame, decode, encode
 from tests.interop.rocketmq import ask_frames, require_maven
 from tests.serving.test_frame import any_frame
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from readers.consumer import ConsumeFromWhere, Consumer
-from readers.grouplag import CommittedOffsets, QueueLag, queue_lags
-from readers.messagestore import MessageStore
-from readers.offsetreset import Plan, change_offsets, clone, reset_to_time, skip
-from store.log.record import Record
-from store.state.consumeroffset import read_committed
+from reput.readers.consumer import ConsumeFromWhere, Consumer
+from reput.readers.grouplag import CommittedOffsets, QueueLag, queue_lags
+from reput.readers.messagestore import MessageStore
+from reput.readers.offsetreset import Plan, change_offsets, clone, reset_to_time, skip
+from reput.store.log.record import Record
+from reput.store.state.consumeroffset import read_committed
 from tests.interop.rocketmq import (
     OLD_CLIENT,
     Broker,

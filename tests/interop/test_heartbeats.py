@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from store import configjson
+from reput.store import configjson
 from tests.interop.clients import serving
 from tests.interop.rocketmq import Broker, require_maven
 from tests.serving.test_heartbeats import CONNECTIONS, HEART_BEAT, RECORDED, frames, sent

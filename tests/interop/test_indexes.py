@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.index.indexfile import IndexLayout
-from store.log.record import Record
-from store.state.built import settings_of
+from reput.store.config import read_store_settings
+from reput.store.index.indexfile import IndexLayout
+from reput.store.log.record import Record
+from reput.store.state.built import settings_of
+from reput.upkeep.verify.run import verify
 from tests.interop.rocketmq import NEWEST, PARITY, Setting, ask_store, boot, of_release
 from tests.streaming.test_golden import dispatch
 from tests.streaming.test_golden_indexes import index_contents
 from tests.support.golden import difference, log_records, tree
-from upkeep.verify.run import verify
 
 pytestmark = pytest.mark.usefixtures("spark", "release")
 

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -22,14 +21,15 @@ from kafka.admin import ConfigResource
 from kafka.errors import KafkaError
 from kafka.producer.producer_batch import ProducerBatch
 
-import sinks.kafka
-import sinks.kafkatransactions
-from sinks.kafkarecords import KafkaRecords
-from sinks.kafkatopics import TopicNames
-from sinks.kafkatransactions import KafkaSettings, KafkaTransactions
-from store.errors import OwnershipError, StoreError
-from store.log import properties
-from store.log.record import Record
+import reput.sinks.kafka
+import reput.sinks.kafkatransactions
+from reput.sinks.kafkarecords import KafkaRecords
+from reput.sinks.kafkatopics import TopicNames
+from reput.sinks.kafkatransactions import KafkaSettings, KafkaTransactions
+from reput.store.errors import OwnershipError, StoreError
+from reput.store.log import properties
+from reput.store.log.record import Record
+from reput.workload.appender import Appender
 from tests.interop.kafka import Kafka
 from tests.interop.mirroring import (
     boundaries,
@@ -42,9 +42,9 @@ from tests.interop.mirroring import (
 from tests.interop.plain_mirror import Message, wanted
 from tests.interop.test_harness import ORDERS, ORDERS_SHA256
 from tests.support.cli import ROOT
+from tests.support.processes import module_command
 from tests.support.settings import ANY_SETTINGS
 from tests.support.wire import TWO_MESSAGES
-from workload.appender import Appender
 
 
 @pytest.fixture
@@ -155,8 +155,8 @@ def test_a_write_in_many_transactions_stays_exactly_once(
 ) -> None:
     """It fails in the middle: what was committed is not sent again, the rest is. Also with inner
     batches, in which no transaction ends."""
-    monkeypatch.setattr(sinks.kafkatransactions, "TRANSACTION_BYTES", 5000)
-    monkeypatch.setattr(sinks.kafka, "SLICE_ROWS", 3)
+    monkeypatch.setattr(reput.sinks.kafkatransactions, "TRANSACTION_BYTES", 5000)
+    monkeypatch.setattr(reput.sinks.kafka, "SLICE_ROWS", 3)
     store = make_store(tmp_path / "store", 200, **changes)
     starts = boundaries(store)
 
@@ -228,8 +228,8 @@ def test_the_brokers_going_away_and_coming_back(
     kafka: Kafka, tmp_path: Path, identity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed within a transaction: errors while it is away, then everything arrives once."""
-    monkeypatch.setattr(sinks.kafkatransactions, "WAIT_SECONDS", 3.0)
-    monkeypatch.setattr(sinks.kafkatransactions, "_REQUEST_MS", 1000)
+    monkeypatch.setattr(reput.sinks.kafkatransactions, "WAIT_SECONDS", 3.0)
+    monkeypatch.setattr(reput.sinks.kafkatransactions, "_REQUEST_MS", 1000)
     store = make_store(tmp_path / "store", 200)
     starts = boundaries(store)
 
@@ -295,7 +295,7 @@ def test_queues_that_come_later_and_damaged_bytes(
     kafka: Kafka, tmp_path: Path, identity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Partitions are added; an absurd queue id shares one; a damaged range is left out."""
-    monkeypatch.setattr(sinks.kafka, "MAX_PARTITIONS", 8)
+    monkeypatch.setattr(reput.sinks.kafka, "MAX_PARTITIONS", 8)
     store = make_store(tmp_path / "store", 30)
     make_store(store, 4, queue_id=7)
     make_store(store, 2, queue_id=1 << 30)
@@ -418,7 +418,7 @@ def kill_rounds(kafka: Kafka, store: Path, identity: str, rounds: int, seed: int
     generation = 0
     for _ in range(rounds):
         name = f"{identity}-{generation}"
-        command = [sys.executable, "-m", "tests.interop.mirroring", str(store), kafka.bootstrap]
+        command = [*module_command("tests.interop.mirroring"), str(store), kafka.bootstrap]
         process = subprocess.Popen([*command, name, "40"], stdout=subprocess.PIPE, cwd=ROOT)
         assert process.stdout is not None
         said = [process.stdout.readline() for _ in range(rng.randint(0, 4))]

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.errors import StoreError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.progress import Progress
+from reput.store.errors import StoreError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.progress import Progress
 from tests.interop.maven import HarnessError
 from tests.interop.rocketmq import Broker, boot, drain, send
 from tests.support.cli import Call

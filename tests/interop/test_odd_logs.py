@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.state.built import settings_of
-from store.state.storecheckpoint import StoreCheckpoint
+from reput.store.config import read_store_settings
+from reput.store.state.built import settings_of
+from reput.store.state.storecheckpoint import StoreCheckpoint
+from reput.upkeep.compare import compare_stores
+from reput.upkeep.verify.run import verify
 from tests.interop.rocketmq import NEWEST, PARITY, HarnessError, boot
 from tests.streaming.test_golden import dispatch
 from tests.streaming.test_golden_indexes import check_equal
 from tests.support.golden import difference, tree
 from tests.support.wire import UNIT, PlainLog
-from upkeep.compare import compare_stores
-from upkeep.verify.run import verify
 
 pytestmark = pytest.mark.usefixtures("spark", "release")
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.log import java, kernels, record
-from store.log.record import Outcome, Record, Status
+from reput.store.log import java, kernels, record
+from reput.store.log.record import Outcome, Record, Status
 from tests.interop import rocketmq
 from tests.interop.rocketmq import require_maven
 from tests.support.damage import damage

@@ -15,8 +15,8 @@ from typing import cast
 
 import pytest
 
-from store import configjson
-from store.log.record import Record
+from reput.store import configjson
+from reput.store.log.record import Record
 from tests.interop.rocketmq import NEWEST, PARITY, Broker
 from tests.interop.test_readers import EXPRESSIONS, queue_end
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records, unpack_golden

@@ -18,15 +18,15 @@ from pathlib import Path
 
 import pytest
 
-from readers.getmessage import PullLimits
-from readers.getranges import GetRangesResult
-from readers.messagefilter import MessageFilter
-from readers.messages import Message
-from readers.messagestore import MessageStore
-from store.config import read_store_settings
-from store.log import record
-from store.log.record import Record
-from store.queue.consumequeue import BoundaryType
+from reput.readers.getmessage import PullLimits
+from reput.readers.getranges import GetRangesResult
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messages import Message
+from reput.readers.messagestore import MessageStore
+from reput.store.config import read_store_settings
+from reput.store.log import record
+from reput.store.log.record import Record
+from reput.store.queue.consumequeue import BoundaryType
 from tests.interop.rocketmq import NEWEST, PARITY, RELEASES, Setting, ask_store
 from tests.interop.test_indexes import GROUPS, line
 from tests.support.batch_queue import BATCH_UNIT

@@ -19,18 +19,18 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.watermark import WatermarkFile
-from store import configjson
-from store.log.record import Record
-from store.state.consumeroffset import CONSUMER_OFFSET_FILE
-from store.state.watermark import Watermark
+from reput.checkpoints.watermark import WatermarkFile
+from reput.store import configjson
+from reput.store.log.record import Record
+from reput.store.state.consumeroffset import CONSUMER_OFFSET_FILE
+from reput.store.state.watermark import Watermark
+from reput.workload.appender import Appender
+from reput.workload.messages import Workload
 from tests.interop.clients import Consumed, Consumer, Server, served_by, serving
 from tests.interop.rocketmq import OLD_CLIENT, HarnessError, mqadmin, require_maven
 from tests.support.certificates import make_certificate
 from tests.support.golden import log_records, unpack_golden
 from tests.support.remoting import Client, free_ports
-from workload.appender import Appender
-from workload.messages import Workload
 
 TOPIC = "Orders"
 ROUTE = 105

@@ -9,8 +9,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from store.config import read_store_settings
-from store.errors import UsageError
+from reput.store.config import read_store_settings
+from reput.store.errors import UsageError
 from tests.interop.harnessjvm import RELEASES, build_harness
 from tests.interop.rocketmq import require_maven
 from tests.support import settings_page

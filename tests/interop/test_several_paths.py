@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from store.config import read_store_settings
-from store.errors import ReputError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.progress import Progress
+from reput.store.config import read_store_settings
+from reput.store.errors import ReputError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.progress import Progress
 from tests.interop.rocketmq import (
     Broker,
     ask_paths,

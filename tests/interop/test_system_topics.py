@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from store.log.systemtopics import SYSTEM_TOPICS, is_system_topic
+from reput.store.log.systemtopics import SYSTEM_TOPICS, is_system_topic
 from tests.interop.harnessjvm import NEWEST, PARITY, build_harness
 from tests.interop.rocketmq import require_maven
 

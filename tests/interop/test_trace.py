@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from readers.trace import TYPES, decode
+from reput.readers.trace import TYPES, decode
 from tests.interop.rocketmq import PARITY, ask_traces
 
 pytestmark = [

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.errors import UsageError
+from reput.store.config import read_store_settings
+from reput.store.errors import UsageError
 from tests.interop import rocketmq
 
 pytestmark = pytest.mark.usefixtures("release")

@@ -6,12 +6,12 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from readers.getmessage import GetMessageResult, delivered
-from readers.messagefilter import MessageFilter
-from readers.messages import Message
-from readers.messagestore import MessageStore
-from store.log import record
-from store.log.record import Record
+from reput.readers.getmessage import GetMessageResult, delivered
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messages import Message
+from reput.readers.messagestore import MessageStore
+from reput.store.log import record
+from reput.store.log.record import Record
 from tests.support.wire import UNIT, PlainLog, file_name
 
 LOG_FILE_SIZE = 4096

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from readers.messagestore import MessageStore
-from store.errors import UsageError
-from store.log.places import AsOf
-from store.log.record import SysFlag
+from reput.readers.messagestore import MessageStore
+from reput.store.errors import UsageError
+from reput.store.log.places import AsOf
+from reput.store.log.record import SysFlag
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import log_records
 from tests.support.queue_units import Placed, queue_units

@@ -10,28 +10,28 @@ from pathlib import Path
 
 import pytest
 
-from readers import consumer as consumer_module
-from readers.allocation import (
+from reput.readers import consumer as consumer_module
+from reput.readers.allocation import (
     AllocateAveragely,
     AllocateAveragelyByCircle,
     AllocateConsistentHash,
     MessageQueue,
 )
-from readers.consumer import ConsumedMessage, ConsumeFromWhere, Consumer
-from readers.messagefilter import MessageFilter
-from readers.messagestore import MessageStore
-from readers.offsetreset import change_offsets, reset_to_earliest, skip
-from store.errors import OwnershipError, UsageError
-from store.log.record import Record
-from store.state.brokerlock import BrokerLock
-from store.state.consumeroffset import (
+from reput.readers.consumer import ConsumedMessage, ConsumeFromWhere, Consumer
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messagestore import MessageStore
+from reput.readers.offsetreset import change_offsets, reset_to_earliest, skip
+from reput.store.errors import OwnershipError, UsageError
+from reput.store.log.record import Record
+from reput.store.state.brokerlock import BrokerLock
+from reput.store.state.consumeroffset import (
     SERVE_DIRECTORY,
     ConsumerOffsetFile,
     TopicGroup,
     read_committed,
 )
-from store.state.groupmembers import lock_group_alone
-from store.state.ledger import FILE_NAME as LEDGER
+from reput.store.state.groupmembers import lock_group_alone
+from reput.store.state.ledger import FILE_NAME as LEDGER
 from tests.support.golden import destroy, log_records, tree, unpack_golden
 from tests.support.live_store import LiveStore
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from store.state.consumeroffset import TopicGroup, read_committed
+from reput.store.state.consumeroffset import TopicGroup, read_committed
 from tests.support.group_members import Place, members_of
 from tests.support.plain_queues import plain_queue, queue_directories
 

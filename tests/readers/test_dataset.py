@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset
 
-from readers.dataset import MessageDataset
-from readers.sql import answer
-from store.config import read_store_settings
-from store.errors import NotReadyError, UsageError
-from store.log import java
-from store.log.record import Record
-from store.rows.rowform import AS_STORED, RowForm
+from reput.readers.dataset import MessageDataset
+from reput.readers.sql import answer
+from reput.store.config import read_store_settings
+from reput.store.errors import NotReadyError, UsageError
+from reput.store.log import java
+from reput.store.log.record import Record
+from reput.store.rows.rowform import AS_STORED, RowForm
 from tests.support.cli import Call, reput
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records, tree
 from tests.support.plain_rows import is_internal, plain_row

@@ -21,15 +21,15 @@ import pytest
 from pyarrow import dataset
 from pyspark.sql import SparkSession
 
-from readers import export as exporting
-from readers.export import Exported, RowSelection, export
-from store import fsops
-from store.config import read_store_settings
-from store.errors import NoSpaceError, OwnershipError, StoreError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.rows.rowform import DEFAULT_FORM, RowForm
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.readers import export as exporting
+from reput.readers.export import Exported, RowSelection, export
+from reput.store import fsops
+from reput.store.config import read_store_settings
+from reput.store.errors import NoSpaceError, OwnershipError, StoreError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.rows.rowform import DEFAULT_FORM, RowForm
+from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.support.cli import REPUT, ROOT, Call, reput_json, reput_on_terminal
 from tests.support.golden import ALL_GOLDEN_NAMES
 from tests.support.plain_rows import as_table, inflated, is_internal, plain_rows
@@ -108,7 +108,7 @@ def test_partitions_hold_all_rows(
     monkeypatch.setattr(exporting, "MAX_OPEN_FILES", most)
     monkeypatch.setattr(exporting, "ROW_GROUPS_PER_FILE", most)
     monkeypatch.setattr(exporting, "ROW_GROUP_BYTES", 1)
-    monkeypatch.setattr("store.rows.rows.ROWS_PER_BATCH", 8)
+    monkeypatch.setattr("reput.store.rows.rows.ROWS_PER_BATCH", 8)
     store, out = odd_store(tmp_path / "store"), tmp_path / "out"
     summary = exported(store, out, partition_by=("topic", "date"))
     assert summary.files == len(list(out.rglob("*.parquet")))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.watermark import WatermarkFile
-from readers.getmessage import GetMessageStatus
-from readers.messagefilter import MessageFilter
-from readers.messagestore import MessageStore
-from store.state.watermark import Watermark
+from reput.checkpoints.watermark import WatermarkFile
+from reput.readers.getmessage import GetMessageStatus
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messagestore import MessageStore
+from reput.store.state.watermark import Watermark
 from tests.readers.stores import SmallStore
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records
 from tests.support.wire import UNIT

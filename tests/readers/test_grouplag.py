@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from readers.grouplag import CommittedOffsets, Lag, QueueLag, queue_lags, total
-from readers.messagestore import MessageStore
-from store.errors import NotFoundError, StoreError
-from store.state.consumeroffset import TopicGroup
+from reput.readers.grouplag import CommittedOffsets, Lag, QueueLag, queue_lags, total
+from reput.readers.messagestore import MessageStore
+from reput.store.errors import NotFoundError, StoreError
+from reput.store.state.consumeroffset import TopicGroup
 from tests.readers.stores import SmallStore
 from tests.support.golden import ALL_GOLDEN_NAMES
 from tests.support.live_store import LiveStore

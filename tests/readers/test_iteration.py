@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from readers import iteration
-from readers.iteration import iterate
-from readers.messagefilter import MessageFilter
-from readers.messagestore import MessageStore
-from store.errors import CommitLogError, QueueFileError, StoreError
-from store.rows.rowschema import ROWS_SCHEMA, rows_schema
+from reput.readers import iteration
+from reput.readers.iteration import iterate
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messagestore import MessageStore
+from reput.store.errors import CommitLogError, QueueFileError, StoreError
+from reput.store.rows.rowschema import ROWS_SCHEMA, rows_schema
 from tests.readers.stores import LOG_FILE_SIZE, QUEUE_FILE_SIZE, SmallStore
 from tests.support.batch_queue import BatchMessage
 from tests.support.golden import ALL_GOLDEN_NAMES, destroy

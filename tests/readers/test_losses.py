@@ -13,20 +13,20 @@ import pytest
 from pyarrow import dataset
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from readers.consumer import Consumer
-from readers.dataset import MessageDataset
-from readers.export import RowSelection
-from readers.iteration import iterate
-from readers.messagestore import MessageStore
-from readers.tail import TopicTail
-from sources.commitlog import CommitLogBatchReader
-from sources.commitlogoptions import CommitLogOptions
-from store.config import read_store_settings
-from store.errors import CommitLogDataLossError, CommitLogError, CorruptRecordError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.rows.rowform import AS_STORED
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.readers.consumer import Consumer
+from reput.readers.dataset import MessageDataset
+from reput.readers.export import RowSelection
+from reput.readers.iteration import iterate
+from reput.readers.messagestore import MessageStore
+from reput.readers.tail import TopicTail
+from reput.sources.commitlog import CommitLogBatchReader
+from reput.sources.commitlogoptions import CommitLogOptions
+from reput.store.config import read_store_settings
+from reput.store.errors import CommitLogDataLossError, CommitLogError, CorruptRecordError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.rows.rowform import AS_STORED
+from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.readers.stores import LOG_FILE_SIZE, SmallStore
 from tests.readers.test_consumer import FIRST, drained
 from tests.readers.test_export import exported

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from readers.getmessage import GetMessageStatus
-from readers.messagefilter import MessageFilter
-from readers.messagestore import MessageStore
-from store.errors import MessageBodyError
+from reput.readers.getmessage import GetMessageStatus
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messagestore import MessageStore
+from reput.store.errors import MessageBodyError
 from tests.readers.stores import SmallStore
 from tests.support.wire import TWO_MESSAGES
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.watermark import WatermarkFile
-from readers.getmessage import GetMessageResult, GetMessageStatus, PullLimits
-from readers.messages import Message
-from readers.messagestore import MessageStore
-from store.config import read_store_settings
-from store.errors import UsageError
-from store.log import record
-from store.queue.consumequeue import BoundaryType
-from store.state.watermark import Watermark
+from reput.checkpoints.watermark import WatermarkFile
+from reput.readers.getmessage import GetMessageResult, GetMessageStatus, PullLimits
+from reput.readers.messages import Message
+from reput.readers.messagestore import MessageStore
+from reput.store.config import read_store_settings
+from reput.store.errors import UsageError
+from reput.store.log import record
+from reput.store.queue.consumequeue import BoundaryType
+from reput.store.state.watermark import Watermark
 from tests.readers.stores import SmallStore, StoreByRanges
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records, tree
 from tests.support.wire import PRE_BLANK, read_log

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from readers.messagestore import MessageStore
-from readers.offsetreset import (
+from reput.readers.messagestore import MessageStore
+from reput.readers.offsetreset import (
     OffsetChange,
     change_offsets,
     clone,
@@ -20,9 +20,9 @@ from readers.offsetreset import (
     reset_to_time,
     skip,
 )
-from store.errors import NotFoundError, OwnershipError, UsageError
-from store.state.brokerlock import BrokerLock
-from store.state.consumeroffset import Offsets, TopicGroup, read_committed
+from reput.store.errors import NotFoundError, OwnershipError, UsageError
+from reput.store.state.brokerlock import BrokerLock
+from reput.store.state.consumeroffset import Offsets, TopicGroup, read_committed
 from tests.readers.test_grouplag import write_offsets
 from tests.support.golden import tree
 from tests.support.live_store import LiveStore

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from readers.readahead import MAX_THREADS, map_ahead
+from reput.readers.readahead import MAX_THREADS, map_ahead
 
 COUNT = 20
 

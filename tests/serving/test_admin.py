@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from store import configjson
-from store.log import properties
-from store.state.consumeroffset import CONSUMER_OFFSET_FILE
+from reput.store import configjson
+from reput.store.log import properties
+from reput.store.state.consumeroffset import CONSUMER_OFFSET_FILE
 from tests.readers.stores import SmallStore
 from tests.support.golden import log_records, unpack_golden
 from tests.support.remoting import Answer, Client, heartbeat, served

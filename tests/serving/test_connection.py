@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serving import connection, refusals
+from reput.serving import connection, refusals
 from tests.support.certificates import make_certificate
 from tests.support.remoting import Client, served
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from serving import admission
-from serving.config import ServerConfig
-from serving.embedded import EmbeddedServer
-from serving.stores import BrokerIdentity
-from store import fsops
-from store.config import StoreSettings, read_store_settings
-from store.runs.dispatch import Run
-from store.state.brokerlock import BrokerLock
-from store.state.built import settings_of
-from store.state.consumeroffset import ConsumerOffsetFile
-from store.state.watermark import read_watermark
+from reput.serving import admission
+from reput.serving.config import ServerConfig
+from reput.serving.embedded import EmbeddedServer
+from reput.serving.stores import BrokerIdentity
+from reput.store import fsops
+from reput.store.config import StoreSettings, read_store_settings
+from reput.store.runs.dispatch import Run
+from reput.store.state.brokerlock import BrokerLock
+from reput.store.state.built import settings_of
+from reput.store.state.consumeroffset import ConsumerOffsetFile
+from reput.store.state.watermark import read_watermark
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import log_records, unpack_golden
 from tests.support.remoting import Client
@@ -133,7 +133,7 @@ def test_the_dispatchers_lock_is_kept(tmp_path: Path) -> None:
     store = unpack_golden("plain", tmp_path)
     served = Served(read_store_settings(store), store)
     program = (
-        "from pathlib import Path; from store.state.brokerlock import broker_pid\n"
+        "from pathlib import Path; from reput.store.state.brokerlock import broker_pid\n"
         f"print(broker_pid(Path({str(store)!r})) is not None)"
     )
     with BrokerLock(store), served.server:

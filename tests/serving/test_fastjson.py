@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from serving.fastjson import (
+from reput.serving.fastjson import (
     as_enum,
     as_flag,
     as_number,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving.frame import (
+from reput.serving.frame import (
     MAX_FRAME_BYTES,
     Codec,
     Frame,

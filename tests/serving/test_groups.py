@@ -10,11 +10,11 @@ from typing import cast
 
 import pytest
 
-from serving import groups, locks
-from serving.connection import Connection
-from serving.frame import Frame
-from serving.groups import Groups
-from serving.locks import LOCK_SECONDS, RELEASE_SECONDS, Locks
+from reput.serving import groups, locks
+from reput.serving.connection import Connection
+from reput.serving.frame import Frame
+from reput.serving.groups import Groups
+from reput.serving.locks import LOCK_SECONDS, RELEASE_SECONDS, Locks
 from tests.support.remoting import Client, heartbeat, served
 
 HEART_BEAT, UNREGISTER, MEMBERS, NOTICE, CONNECTIONS = 34, 35, 38, 40, 203

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.codes import RequestCode
-from serving.frame import Codec, Frame, encode
+from reput.serving.codes import RequestCode
+from reput.serving.frame import Codec, Frame, encode
 from tests.interop.clients import serving
 from tests.serving.test_frame import mutated, texts
 from tests.support.golden import unpack_golden

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from readers import inventory
-from readers.inventory import take_inventory
-from readers.messagestore import MessageStore
-from serving import inventory as reports
-from serving.inventory import lines
-from store.log.systemtopics import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC, is_system_topic
+from reput.readers import inventory
+from reput.readers.inventory import take_inventory
+from reput.readers.messagestore import MessageStore
+from reput.serving import inventory as reports
+from reput.serving.inventory import lines
+from reput.store.log.systemtopics import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC, is_system_topic
 from tests.support.broker_store import FILE_SIZE, BrokerStore, four_queues
 from tests.support.cli import Call
 from tests.support.plain_queues import plain_units, queue_directories

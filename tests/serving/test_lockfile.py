@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.locks import RESTORED_SECONDS, Locks
+from reput.serving.locks import RESTORED_SECONDS, Locks
 from tests.interop.clients import WAIT_SECONDS, serving
 from tests.support.remoting import Client, served
 

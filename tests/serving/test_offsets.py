@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from serving import offsets, offsetwriter
-from serving.config import FirstPosition
-from store import configjson
-from store.errors import NoSpaceError, OwnershipError, StoreError
-from store.state.brokerlock import BrokerLock
-from store.state.consumeroffset import (
+from reput.serving import offsets, offsetwriter
+from reput.serving.config import FirstPosition
+from reput.store import configjson
+from reput.store.errors import NoSpaceError, OwnershipError, StoreError
+from reput.store.state.brokerlock import BrokerLock
+from reput.store.state.consumeroffset import (
     CONSUMER_OFFSET_FILE,
     ConsumerOffsetFile,
     Offsets,
@@ -239,7 +239,8 @@ def test_a_file_that_is_none_stops_the_start(store: Path) -> None:
         with pytest.raises(StoreError, match=r"consumerOffset\.json"), served(store):
             pass
     program = (
-        "import sys; from store.state.brokerlock import BrokerLock; from pathlib import Path\n"
+        "import sys; from pathlib import Path\n"
+        "from reput.store.state.brokerlock import BrokerLock\n"
         f"with BrokerLock(Path({str(store)!r})): print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from checkpoints.watermark import WatermarkFile
-from readers.messagestore import MessageStore
-from serving import admission, arrivals, holds
-from serving.admission import Admission
-from serving.connection import Refused
-from store.errors import StoreError
-from store.state.watermark import Watermark
+from reput.checkpoints.watermark import WatermarkFile
+from reput.readers.messagestore import MessageStore
+from reput.serving import admission, arrivals, holds
+from reput.serving.admission import Admission
+from reput.serving.connection import Refused
+from reput.store.errors import StoreError
+from reput.store.state.watermark import Watermark
 from tests.readers.stores import SmallStore
 from tests.support.golden import log_records, unpack_golden
 from tests.support.remoting import Answer, Client, heartbeat, served

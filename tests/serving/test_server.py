@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from serving import server as module
-from serving.broker import Broker
-from serving.config import ServerConfig
-from serving.server import Server
-from serving.stores import BrokerIdentity, ServedStore
-from store.config import read_store_settings
-from store.errors import StoreError
+from reput.serving import server as module
+from reput.serving.broker import Broker
+from reput.serving.config import ServerConfig
+from reput.serving.server import Server
+from reput.serving.stores import BrokerIdentity, ServedStore
+from reput.store.config import read_store_settings
+from reput.store.errors import StoreError
 from tests.support.golden import unpack_golden
 from tests.support.remoting import Client, free_ports, heartbeat, served_stores
 

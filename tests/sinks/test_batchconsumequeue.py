@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from sinks.batchconsumequeue import BatchConsumeQueueWriter
-from sinks.consumequeue import ConsumeQueueWriter
-from store import fsops
-from store.brokerconf import parse_properties
-from store.config import read_store_settings
-from store.errors import NoSpaceError, UsageError
-from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from store.queue.consumequeue import QueueKey
-from store.queue.queuetype import find_batch_topics
-from store.runs.dispatch import DispatchCounts
-from store.state.ledger import Ledger
+from reput.sinks.batchconsumequeue import BatchConsumeQueueWriter
+from reput.sinks.consumequeue import ConsumeQueueWriter
+from reput.store import fsops
+from reput.store.brokerconf import parse_properties
+from reput.store.config import read_store_settings
+from reput.store.errors import NoSpaceError, UsageError
+from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.queuetype import find_batch_topics
+from reput.store.runs.dispatch import DispatchCounts
+from reput.store.state.ledger import Ledger
 from tests.support.batch_queue import (
     BatchMessage,
     lose_pages,

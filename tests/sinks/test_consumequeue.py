@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from store.config import OnQueueGap, read_store_settings
-from store.log.commitlog import CommitLog
-from store.runs import scan
-from store.runs.dispatch import DispatchCounts
+from reput.store.config import OnQueueGap, read_store_settings
+from reput.store.log.commitlog import CommitLog
+from reput.store.runs import scan
+from reput.store.runs.dispatch import DispatchCounts
 from tests.support.golden import GOLDEN_NAMES, difference
 from tests.support.outputs import Output, QueueLog, Setup, random_queue_offsets
 from tests.support.power_cuts import Power

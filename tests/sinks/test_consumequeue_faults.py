@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from store import fsops
-from store.config import OnQueueGap
-from store.errors import NoSpaceError, SyncError
-from store.runs.dispatch import DispatchCounts
-from store.state.watermark import read_watermark
+from reput.store import fsops
+from reput.store.config import OnQueueGap
+from reput.store.errors import NoSpaceError, SyncError
+from reput.store.runs.dispatch import DispatchCounts
+from reput.store.state.watermark import read_watermark
 from tests.support.outputs import Output, QueueLog, Setup, random_queue_offsets
 from tests.support.processes import is_killed_at
 

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from filters import consumers
-from filters.bitmaps import BitMapCalculator
-from filters.bloom import BloomFilter
-from store import configjson, fsops
-from store.config import read_store_settings
-from store.errors import NoSpaceError, QueueFileError
-from store.log import java, record
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, records
-from store.log.record import Record
+from reput.filters import consumers
+from reput.filters.bitmaps import BitMapCalculator
+from reput.filters.bloom import BloomFilter
+from reput.store import configjson, fsops
+from reput.store.config import read_store_settings
+from reput.store.errors import NoSpaceError, QueueFileError
+from reput.store.log import java, record
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, records
+from reput.store.log.record import Record
 from tests.sinks.test_consumequeue_faults import run_all
 from tests.support.ext_model import Message, ModelQueuesWithExt, random_log
 from tests.support.golden import difference

@@ -13,15 +13,15 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from sinks.delta import DeltaFollower, DeltaTarget
-from sinks.jsonbody import JsonColumns
-from store.config import read_store_settings
-from store.errors import StoreError, UsageError
-from store.log.commitlog import CommitLog
-from store.log.cursor import Window, walk
-from store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm
-from store.rows.rows import message_rows, read_rows
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.sinks.delta import DeltaFollower, DeltaTarget
+from reput.sinks.jsonbody import JsonColumns
+from reput.store.config import read_store_settings
+from reput.store.errors import StoreError, UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import Window, walk
+from reput.store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm
+from reput.store.rows.rows import message_rows, read_rows
+from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.support.golden import ALL_GOLDEN_NAMES
 from tests.support.plain_rows import inflated, is_internal, stored
 from tests.support.plain_rows import plain_rows as plain_rows_of

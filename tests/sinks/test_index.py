@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from store import fsops
-from store.brokerconf import parse_properties
-from store.errors import IndexFileError, NoSpaceError, SyncError
-from store.index.indexfile import IndexLayout, index_key_hash, index_keys
-from store.log.commitlog import CommitLog
-from store.log.cursor import records
-from store.log.record import Record
-from store.runs.dispatch import DispatchCounts
-from store.state.storecheckpoint import StoreCheckpoint
+from reput.store import fsops
+from reput.store.brokerconf import parse_properties
+from reput.store.errors import IndexFileError, NoSpaceError, SyncError
+from reput.store.index.indexfile import IndexLayout, index_key_hash, index_keys
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import records
+from reput.store.log.record import Record
+from reput.store.runs.dispatch import DispatchCounts
+from reput.store.state.storecheckpoint import StoreCheckpoint
 from tests.support.golden import tree
 from tests.support.index_model import Content, Message, read_content
 from tests.support.index_outputs import IndexLog, IndexOutput, batch_of, random_log, write_log

@@ -8,9 +8,9 @@ import re
 
 import pytest
 
-from sinks.kafkatopics import TopicNames, TopicSelection, check_topic
-from store.errors import UsageError
-from store.rows.rowform import RowForm
+from reput.sinks.kafkatopics import TopicNames, TopicSelection, check_topic
+from reput.store.errors import UsageError
+from reput.store.rows.rowform import RowForm
 
 LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 

@@ -9,10 +9,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from sinks.delta import DeltaTarget
-from sinks.localtable import LocalTable
-from store import fsops
-from store.errors import StoreError, SyncError
+from reput.sinks.delta import DeltaTarget
+from reput.sinks.localtable import LocalTable
+from reput.store import fsops
+from reput.store.errors import StoreError, SyncError
 from tests.sinks.test_delta import STORE_ID, Source
 from tests.support.settings import ANY_SETTINGS
 from tests.support.tables import plain_columns, plain_rows

@@ -15,8 +15,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from store.index.indexfile import index_key_hash
-from store.log import java
+from reput.store.index.indexfile import index_key_hash
+from reput.store.log import java
 from tests.soak.consumer import Queue
 from tests.soak.madelog import (
     BATCH_FILE_SIZE,

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import psutil
 
-from store.state.watermark import SLOT_SIZE
-from store.state.watermark import USED_SIZE as SLOT_USED_SIZE
+from reput.store.state.watermark import SLOT_SIZE
+from reput.store.state.watermark import USED_SIZE as SLOT_USED_SIZE
+from reput.upkeep.verify.difference import Damage
 from tests.soak.site import END_SECONDS, TREES, Site, SoakError, Started, free_port
 from tests.support.cli import kill_tree
 from tests.support.file_damage import damage_file
 from tests.support.processes import name_of
-from upkeep.verify.difference import Damage
 
 STATE = "reput"
 LONGEST_PAUSE = 8.0

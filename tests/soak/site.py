@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,14 +19,14 @@ from pathlib import Path
 
 import psutil
 
-from sinks.delta import DeltaTarget
-from store.config import read_store_settings
-from store.log.commitlog import offset_to_file_name
-from store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
+from reput.sinks.delta import DeltaTarget
+from reput.store.config import read_store_settings
+from reput.store.log.commitlog import offset_to_file_name
+from reput.store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
 from tests.soak.consumer import Consumer
 from tests.soak.madelog import FILE_SIZE, write_settings
 from tests.support.cli import REPUT, ROOT, kill_tree
-from tests.support.processes import not_ended, process_tree
+from tests.support.processes import module_command, not_ended, process_tree
 from tests.support.smalldisk import SmallDisk
 
 DISK_BYTES = 512 << 20
@@ -99,7 +98,7 @@ class Site:
 
     def append(self) -> None:
         """Start the appender, or start it again."""
-        command = [sys.executable, "-m", "tests.soak.appender", str(self.store), str(self._seed)]
+        command = [*module_command("tests.soak.appender"), str(self.store), str(self._seed)]
         self._appender = subprocess.Popen([*command, str(self._rate)], cwd=ROOT)
 
     def kill_appender(self) -> None:

@@ -9,17 +9,16 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from streaming.config import DispatcherConfig
+from reput.streaming.config import DispatcherConfig
 from tests.soak.appender import Appender
 from tests.soak.ends import Expected, expected_of, unlike_models
 from tests.soak.madelog import FILE_SIZE, MadeLog, write_settings
 from tests.support.cli import ROOT
-from tests.support.processes import wait_status_of
+from tests.support.processes import module_command, wait_status_of
 from tests.support.sparkless import dispatch
 
 MESSAGES = 4_000
@@ -91,7 +90,7 @@ def test_the_models_know_every_file_of_a_fault_free_build(tmp_path: Path, seed: 
 @pytest.mark.usefixtures("spark")
 def test_a_short_soak_ends_as_a_fault_free_build(tmp_path: Path, seed: int) -> None:
     """Five minutes."""
-    command = [sys.executable, "-m", "tests.soak", "--seconds", "300", "--seed", str(seed)]
+    command = [*module_command("tests.soak"), "--seconds", "300", "--seed", str(seed)]
     done = subprocess.run(
         [*command, "--directory", str(tmp_path / "soak")], cwd=ROOT, capture_output=True, text=True,
         check=False,

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from filters import consumers
-from sources.bitmaps import BitMaps
-from store.config import read_store_settings
-from store.errors import StoreError
-from store.log import java, properties, record
-from store.log.commitlog import CommitLog
-from store.log.record import Record
-from store.runs.dispatch import Run, Wanted
-from store.runs.scan import PackedChunk, runs_of, scan
+from reput.filters import consumers
+from reput.sources.bitmaps import BitMaps
+from reput.store.config import read_store_settings
+from reput.store.errors import StoreError
+from reput.store.log import java, properties, record
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.record import Record
+from reput.store.runs.dispatch import Run, Wanted
+from reput.store.runs.scan import PackedChunk, runs_of, scan
 from tests.filters.test_consumers import entry
 from tests.support import wire
 

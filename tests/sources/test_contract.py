@@ -18,18 +18,18 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from sources.commitlog import CommitLogBatchReader, CommitLogDataSource, CommitLogStreamReader
-from sources.commitlogoptions import CommitLogOptions
-from sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
-from sources.queueoptions import ConsumeQueueOptions
-from sources.schemas import rows_schema
-from store.errors import CommitLogDataLossError, UsageError
-from store.log.record import Record
-from store.state.logoffset import offset_json, parse_offset
+from reput.sources.commitlog import CommitLogBatchReader, CommitLogDataSource, CommitLogStreamReader
+from reput.sources.commitlogoptions import CommitLogOptions
+from reput.sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
+from reput.sources.queueoptions import ConsumeQueueOptions
+from reput.sources.schemas import rows_schema
+from reput.store.errors import CommitLogDataLossError, UsageError
+from reput.store.log.record import Record
+from reput.store.state.logoffset import offset_json, parse_offset
+from reput.workload.appender import Appender
 from tests.sources.test_rows import read, reference
 from tests.support.processes import open_files
 from tests.support.several_paths import state_paths
-from workload.appender import Appender
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -16,8 +16,8 @@ import pytest
 READ = """
 import gc, sys
 from pyspark.sql.pandas.types import from_arrow_schema
-from sources.{module} import {source}
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.sources.{module} import {source}
+from reput.store.rows.rowschema import ROWS_SCHEMA
 
 reader = {source}({{"path": sys.argv[1]}}).reader(from_arrow_schema(ROWS_SCHEMA))
 first, *_ = reader.partitions()

@@ -14,17 +14,17 @@ from types import ModuleType
 import pyspark.daemon
 import pytest
 
-from sources import hangup
-from sources.commitlog import CommitLogDataSource
+from reput.sources import hangup
+from reput.sources.commitlog import CommitLogDataSource
 
 READ_AND_LEFT = """
 # what Spark's monitor calls after an idle minute, which is no setting
 CLEANUP = "org$apache$spark$api$python$PythonWorkerFactory$$cleanupIdleWorkers"
 import os, select, sys
-from sources.commitlog import CommitLogDataSource
-from sources.consumequeue import ConsumeQueueDataSource
-from streaming.jvm import started
-from streaming.session import session
+from reput.sources.commitlog import CommitLogDataSource
+from reput.sources.consumequeue import ConsumeQueueDataSource
+from reput.streaming.jvm import started
+from reput.streaming.session import session
 
 with started({}) as java, session({}, java) as spark:
     for source in (CommitLogDataSource, ConsumeQueueDataSource):

@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from sources.commitlog import CommitLogBatchReader
-from sources.commitlogoptions import CommitLogOptions
-from sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueStreamReader
-from sources.queueoptions import ConsumeQueueOptions
-from store.rows.rowschema import rows_schema
+from reput.sources.commitlog import CommitLogBatchReader
+from reput.sources.commitlogoptions import CommitLogOptions
+from reput.sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueStreamReader
+from reput.sources.queueoptions import ConsumeQueueOptions
+from reput.store.rows.rowschema import rows_schema
 from tests.sources.test_rows import reference
 from tests.support.plain_rows import OWN_TOPICS, inflated, is_internal, plain_row, stored
 from tests.support.queue_units import queue_units

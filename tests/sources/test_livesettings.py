@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sources.livesettings import LiveSettings
-from store.config import read_store_settings
-from store.log.record import DEFAULT_DELAY_LEVELS_MS
+from reput.sources.livesettings import LiveSettings
+from reput.store.config import read_store_settings
+from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
 
 BATCH = {"attributes": {"queue.type": "BatchCQ"}}
 

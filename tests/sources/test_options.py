@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from sources.commitlogoptions import CommitLogOptions
-from sources.queueoptions import ConsumeQueueOptions
-from store.errors import UsageError
+from reput.sources.commitlogoptions import CommitLogOptions
+from reput.sources.queueoptions import ConsumeQueueOptions
+from reput.store.errors import UsageError
 
 
 @pytest.mark.parametrize("form", ["file://{}", "file:{}"])

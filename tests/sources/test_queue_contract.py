@@ -20,12 +20,12 @@ from pyspark.sql.datasource import EqualTo, Filter, In
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from sources.consumequeue import ConsumeQueueStreamReader, PushingBatchReader
-from sources.queueoptions import ConsumeQueueOptions
-from sources.queueranges import QueuePartition, UnitRange, divide
-from store.errors import CommitLogDataLossError, ReputError, UsageError
-from store.queue.consumequeue import QueueKey
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.sources.consumequeue import ConsumeQueueStreamReader, PushingBatchReader
+from reput.sources.queueoptions import ConsumeQueueOptions
+from reput.sources.queueranges import QueuePartition, UnitRange, divide
+from reput.store.errors import CommitLogDataLossError, ReputError, UsageError
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.sources.test_queue_rows import batch_reader, in_queues, rows_of
 from tests.sources.test_rows import EVERYTHING, reference
 from tests.support.golden import tree

@@ -16,13 +16,18 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from readers.consumer import Consumer
-from readers.messagestore import MessageStore
-from readers.offsetreset import change_offsets, reset_to_earliest
-from sources.queueoptions import ConsumeQueueOptions
-from store.errors import OwnershipError, UsageError
-from store.filelocks import lock
-from store.state.consumeroffset import JOURNALS, ConsumerOffsetFile, TopicGroup, read_committed
+from reput.readers.consumer import Consumer
+from reput.readers.messagestore import MessageStore
+from reput.readers.offsetreset import change_offsets, reset_to_earliest
+from reput.sources.queueoptions import ConsumeQueueOptions
+from reput.store.errors import OwnershipError, UsageError
+from reput.store.filelocks import lock
+from reput.store.state.consumeroffset import (
+    JOURNALS,
+    ConsumerOffsetFile,
+    TopicGroup,
+    read_committed,
+)
 from tests.sources.test_queue_contract import ends_of, stream_reader
 from tests.sources.test_queue_rows import batch_reader, rows_of
 from tests.sources.test_queue_stream import Growing, found, start

@@ -18,12 +18,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from filters.java import hash_code
-from sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
-from sources.queueoptions import ConsumeQueueOptions
-from store.errors import CorruptRecordError, UsageError
-from store.log.record import Record
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.filters.java import hash_code
+from reput.sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
+from reput.sources.queueoptions import ConsumeQueueOptions
+from reput.store.errors import CorruptRecordError, UsageError
+from reput.store.log.record import Record
+from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.sources.test_rows import EVERYTHING, expected_row, reference
 from tests.sources.test_rows import read as rows_read
 from tests.support.golden import ALL_GOLDEN_NAMES, GOLDEN_NAMES

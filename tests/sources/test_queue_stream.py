@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from sources.consumequeue import ConsumeQueueDataSource
-from store.config import read_store_settings
-from store.log.commitlog import CommitLog
+from reput.sources.consumequeue import ConsumeQueueDataSource
+from reput.store.config import read_store_settings
+from reput.store.log.commitlog import CommitLog
 from tests.sources.test_queue_contract import ends_of, stream_reader
 from tests.sources.test_rows import reference
 from tests.support.micro_batches import plain

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from sources.commitlog import CommitLogStreamReader
-from sources.commitlogoptions import CommitLogOptions
-from store.errors import CommitLogDataLossError
-from store.log.cursor import LogTail
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.sources.commitlog import CommitLogStreamReader
+from reput.sources.commitlogoptions import CommitLogOptions
+from reput.store.errors import CommitLogDataLossError
+from reput.store.log.cursor import LogTail
+from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.support.micro_batches import Checkpoint, Rows, Run, some_batches
 from tests.support.rewritten_store import RewrittenStore, old_form
 

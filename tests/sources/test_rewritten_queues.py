@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from sources.consumequeue import ConsumeQueueStreamReader
-from sources.queueoptions import EVIDENCE
-from store.errors import CommitLogDataLossError, UsageError
-from store.queue.view import QueueView
-from streaming.config import DispatcherConfig
+from reput.sources.consumequeue import ConsumeQueueStreamReader
+from reput.sources.queueoptions import EVIDENCE
+from reput.store.errors import CommitLogDataLossError, UsageError
+from reput.store.queue.view import QueueView
+from reput.streaming.config import DispatcherConfig
 from tests.sources import test_queue_contract
 from tests.sources.test_rewritten_log import LAX, bodies
 from tests.support.micro_batches import Checkpoint, Rows, Run, some_batches

@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from sources.commitlog import CommitLogDataSource
-from sources.consumequeue import ConsumeQueueDataSource
+from reput.sources.commitlog import CommitLogDataSource
+from reput.sources.consumequeue import ConsumeQueueDataSource
 from tests.support.rewritten_store import RewrittenStore
 
 SOURCES = {

@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource
 
-from sources.commitlog import CommitLogDataSource
-from store.config import read_store_settings
-from store.log import java
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, records
-from store.log.record import Record, SysFlag
+from reput.sources.commitlog import CommitLogDataSource
+from reput.store.config import read_store_settings
+from reput.store.log import java
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, records
+from reput.store.log.record import Record, SysFlag
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.plain_rows import CODECS, TRANSACTION_TYPES, plain_row
 

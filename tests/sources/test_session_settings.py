@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from readers.export import RowSelection
-from sources.commitlog import CommitLogDataSource
-from sources.consumequeue import ConsumeQueueDataSource
-from sources.schemas import check_schema, rows_schema
-from store.errors import UsageError
+from reput.readers.export import RowSelection
+from reput.sources.commitlog import CommitLogDataSource
+from reput.sources.consumequeue import ConsumeQueueDataSource
+from reput.sources.schemas import check_schema, rows_schema
+from reput.store.errors import UsageError
 from tests.readers.stores import SmallStore
 from tests.readers.test_export import exported
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from store.brokerconf import parse_properties
-from store.config import read_store_settings
-from store.errors import NotReadyError, UsageError
-from store.state.built import settings_of
+from reput.store.brokerconf import parse_properties
+from reput.store.config import read_store_settings
+from reput.store.errors import NotReadyError, UsageError
+from reput.store.state.built import settings_of
 from tests.support import settings_page
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.jdk import run_java

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from store import configjson
-from store.errors import NotReadyError
+from reput.store import configjson
+from reput.store.errors import NotReadyError
 
 
 def test_integer_keys_become_texts_and_nothing_else_changes() -> None:

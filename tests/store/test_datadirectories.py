@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.datadirectories import check_target
-from store.errors import UsageError
+from reput.store.config import read_store_settings
+from reput.store.datadirectories import check_target
+from reput.store.errors import UsageError
 
 
 @pytest.mark.parametrize(

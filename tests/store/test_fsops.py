@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from store import fsops
-from store.errors import NoSpaceError, OutputError, SyncError
+from reput.store import fsops
+from reput.store.errors import NoSpaceError, OutputError, SyncError
 from tests.support.power_cuts import Disk
 from tests.support.processes import is_killed_at, open_files, wait_status_of
 from tests.support.recorder import Recorder, read_tree
@@ -285,7 +285,7 @@ def test_a_replaced_file_is_the_old_or_the_new_one(tmp_path: Path, failpoints: s
 def test_failpoints_come_from_the_environment(tmp_path: Path) -> None:
     """A whole process is killed at the operation that ``REPUT_FAILPOINTS`` names."""
     code = (
-        "import sys; from pathlib import Path; from store import fsops;"
+        "import sys; from pathlib import Path; from reput.store import fsops;"
         "[fsops.replace_file(Path(sys.argv[1]), bytes([n])) for n in (65, 66, 67)]"
     )
     finished = subprocess.run(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from store import privatecache
-from store.log.kernelbase import SOURCES
+from reput.store import privatecache
+from reput.store.log.kernelbase import SOURCES
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("store", "sinks", "workload")
@@ -20,7 +20,7 @@ PACKAGES = ("store", "sinks", "workload")
 CALL = """
 import numpy as np
 from numba import config
-from store.log.kernels import decode_char
+from reput.store.log.kernels import decode_char
 code_point, _ = decode_char(np.frombuffer(b"a", np.uint8), 0, 1)
 print(config.CACHE_DIR, code_point, sum(decode_char.stats.cache_hits.values()))
 """
@@ -42,11 +42,12 @@ def test_a_kernel_is_compiled_again_when_one_that_it_calls_changed(tmp_path: Pat
     """``decode_char`` reads its bytes by a function of another module, which numba's cache does not
     look at."""
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, tmp_path / package)
+        shutil.copytree(ROOT / package, tmp_path / "reput" / package)
+    (tmp_path / "reput" / "__init__.py").touch()
     directory, value, hits = call(CALL, tmp_path, tmp_path / "cache")
     assert (value, hits) == (str(ord("a")), "0")
     assert call(CALL, tmp_path, tmp_path / "cache") == [directory, value, "1"]
-    base = tmp_path / "store" / "log" / "kernelbase.py"
+    base = tmp_path / "reput" / "store" / "log" / "kernelbase.py"
     text = base.read_text()
     assert text.count("return np.int64(buf[np.uint64(pos)])") == 1
     base.write_text(text.replace("buf[np.uint64(pos)]", "buf[np.uint64(pos)] + 1"))
@@ -77,7 +78,7 @@ def _imports(path: Path) -> set[Path]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
-    files = {ROOT / f"{name.replace('.', '/')}.py" for name in names}
+    files = {ROOT / f"{name.removeprefix('reput.').replace('.', '/')}.py" for name in names}
     return {file for file in files if file.is_file()}
 
 

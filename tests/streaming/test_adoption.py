@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import CommitLogError
+from reput.store.errors import CommitLogError
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.golden import difference, tree
 from tests.support.grown_log import FILE_SIZE, GrownLog

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from checkpoints import STATE_DIRECTORY
-from store.config import OnQueueGap
-from store.errors import CorruptRecordError, QueueGapError
-from store.log.record import Record, encode
-from store.queue.consumequeue import ConsumeQueueFiles, list_queues
+from reput.checkpoints import STATE_DIRECTORY
+from reput.store.config import OnQueueGap
+from reput.store.errors import CorruptRecordError, QueueGapError
+from reput.store.log.record import Record, encode
+from reput.store.queue.consumequeue import ConsumeQueueFiles, list_queues
+from reput.workload.appender import Appender
 from tests.sources.test_rows import reference
 from tests.streaming.test_golden import dispatch
-from workload.appender import Appender
 
 pytestmark = pytest.mark.usefixtures("spark")
 FILE_SIZE = 262144

@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from store import fsops
-from store.errors import CommitLogError, StoreError
-from store.state.built import topic_begins
-from store.state.ledger import RepeatedQueue
-from streaming.config import DispatcherConfig
-from streaming.progress import Progress
+from reput.store import fsops
+from reput.store.errors import CommitLogError, StoreError
+from reput.store.state.built import topic_begins
+from reput.store.state.ledger import RepeatedQueue
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.progress import Progress
+from reput.upkeep.rebuild import rebuild
+from reput.upkeep.status import read_status
 from tests.support.derived_output import DerivedOutput
 from tests.support.faults import Faults
 from tests.support.golden import tree
 from tests.support.sparkless import dispatch, running
 from tests.support.wire import PlainLog, file_name
-from upkeep.rebuild import rebuild
-from upkeep.status import read_status
 
 LOG_FILE_SIZE, QUEUE_FILE_SIZE = 1 << 12, 200
 CONF = (

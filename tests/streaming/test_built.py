@@ -20,22 +20,22 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from checkpoints.swap import finish_swap
+from reput.checkpoints.swap import finish_swap
 from reput.cli import app
-from store import fsops
-from store.config import OnQueueGap, read_store_settings
-from store.errors import OutputError, ReputError, StoreError, UsageError
-from store.index.indexfile import IndexLayout
-from store.runs.dispatch import DispatchBatch
-from store.state.built import read_build_record, settings_of
-from streaming.config import DispatcherConfig
+from reput.store import fsops
+from reput.store.config import OnQueueGap, read_store_settings
+from reput.store.errors import OutputError, ReputError, StoreError, UsageError
+from reput.store.index.indexfile import IndexLayout
+from reput.store.runs.dispatch import DispatchBatch
+from reput.store.state.built import read_build_record, settings_of
+from reput.streaming.config import DispatcherConfig
+from reput.upkeep.compare import DIRECTORY_KINDS
+from reput.upkeep.rebuild import rebuild
 from tests.support.cli import Call
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.golden import log_records, relaid_queues, tree, unpack_golden
 from tests.support.index_model import Content, read_content
 from tests.support.processes import is_killed_at
-from upkeep.compare import DIRECTORY_KINDS
-from upkeep.rebuild import rebuild
 
 RECORD = Path("reput") / "built.json"
 SEVERAL = 12

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
-from streaming.progress import Progress
+from reput.checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
+from reput.streaming.progress import Progress
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import difference, unpack_golden
 

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.agreement import Built
-from checkpoints.ownership import Ownership
-from checkpoints.reconcile import make_plan
-from store.errors import StoreError, UsageError
-from store.log.cursor import LogTail
-from store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCounts
-from store.state.built import settings_of
-from store.state.watermark import Watermark, read_watermark
-from streaming.commit import Committer
-from streaming.config import DispatcherConfig
-from streaming.followers import Followers
-from streaming.indexes import Indexes
-from streaming.refusals import check_queues_are_ours
+from reput.checkpoints.agreement import Built
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.reconcile import make_plan
+from reput.store.errors import StoreError, UsageError
+from reput.store.log.cursor import LogTail
+from reput.store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCounts
+from reput.store.state.built import settings_of
+from reput.store.state.watermark import Watermark, read_watermark
+from reput.streaming.commit import Committer
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.followers import Followers
+from reput.streaming.indexes import Indexes
+from reput.streaming.refusals import check_queues_are_ours
 from tests.support.golden import tree
 from tests.support.wire import UNIT, PlainLog, file_name
 

@@ -17,23 +17,23 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.followers import read_follower_states
-from sinks.delta import DeltaTarget
-from store import fsops
-from store.config import read_store_settings
-from store.errors import CommitLogError, OutputError, StoreError, SyncError, UsageError
-from store.rows.rowform import AS_STORED
-from store.state.watermark import read_watermark
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.progress import Progress
+from reput.checkpoints.followers import read_follower_states
+from reput.sinks.delta import DeltaTarget
+from reput.store import fsops
+from reput.store.config import read_store_settings
+from reput.store.errors import CommitLogError, OutputError, StoreError, SyncError, UsageError
+from reput.store.rows.rowform import AS_STORED
+from reput.store.state.watermark import read_watermark
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.progress import Progress
+from reput.upkeep.status import read_status
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.golden import difference, tree
 from tests.support.grown_log import FILE_SIZE, GrownLog
 from tests.support.seeds import seed
 from tests.support.tables import plain_columns, plain_rows
 from tests.support.wire import file_name
-from upkeep.status import read_status
 
 __all__ = ["seed"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from streaming.estimate import SAMPLED_FILES, estimated_bytes, warn_of_little_space
+from reput.store.config import read_store_settings
+from reput.streaming.estimate import SAMPLED_FILES, estimated_bytes, warn_of_little_space
 from tests.support.plain_queues import plain_units, queue_directories
 from tests.support.smalldisk import SmallDisk
 from tests.support.wire import PlainLog

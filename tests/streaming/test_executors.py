@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from store.config import OnQueueGap
-from store.errors import StoreError
-from store.log.record import Record
-from store.state.storecheckpoint import StoreCheckpoint
-from store.state.watermark import Watermark, read_watermark
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.executors import build_on_executors
-from streaming.progress import Progress
+from reput.store.config import OnQueueGap
+from reput.store.errors import StoreError
+from reput.store.log.record import Record
+from reput.store.state.storecheckpoint import StoreCheckpoint
+from reput.store.state.watermark import Watermark, read_watermark
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.executors import build_on_executors
+from reput.streaming.progress import Progress
+from reput.upkeep.rebuild import rebuild
+from reput.workload.appender import Appender
 from tests.streaming.test_bad_input import TOPICS, forged_log
 from tests.streaming.test_golden_indexes import TREES, check_equal
 from tests.support.cli import Call
 from tests.support.golden import destroy, log_records, tree
-from upkeep.rebuild import rebuild
-from workload.appender import Appender
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -12,17 +12,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from checkpoints import FOLLOWERS_DIRECTORY
-from checkpoints.followers import FollowerState, read_follower_states, write_follower_state
-from sinks.delta import DeltaTarget
-from store.config import StoreSettings, read_store_settings
-from store.errors import NoSpaceError, OutputError, StoreError
-from store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm
-from streaming import followers
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.followers import Followers
-from streaming.progress import Progress
+from reput.checkpoints import FOLLOWERS_DIRECTORY
+from reput.checkpoints.followers import FollowerState, read_follower_states, write_follower_state
+from reput.sinks.delta import DeltaTarget
+from reput.store.config import StoreSettings, read_store_settings
+from reput.store.errors import NoSpaceError, OutputError, StoreError
+from reput.store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm
+from reput.streaming import followers
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.followers import Followers
+from reput.streaming.progress import Progress
+from reput.upkeep.rebuild import rebuild
+from reput.upkeep.status import read_status
+from reput.workload.appender import Appender
+from reput.workload.messages import Workload
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import reput
 from tests.support.golden import difference
@@ -30,10 +34,6 @@ from tests.support.plain_rows import is_internal
 from tests.support.plain_rows import plain_rows as plain_rows_of
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
 from tests.support.wire import PlainLog
-from upkeep.rebuild import rebuild
-from upkeep.status import read_status
-from workload.appender import Appender
-from workload.messages import Workload
 
 LONGEST_SECONDS = 60.0
 Golden = Callable[[str], Path]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from store.errors import NoSpaceError, StoreError
-from store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCounts, ScannedRange
-from store.runs.packed import scanned_row
-from store.runs.spool import claim, is_open, open_spool, remove_claims, write_part
-from streaming import foreachbatch
-from streaming.foreachbatch import BatchFunction
-from streaming.progress import Progress
+from reput.store.errors import NoSpaceError, StoreError
+from reput.store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCounts, ScannedRange
+from reput.store.runs.packed import scanned_row
+from reput.store.runs.spool import claim, is_open, open_spool, remove_claims, write_part
+from reput.streaming import foreachbatch
+from reput.streaming.foreachbatch import BatchFunction
+from reput.streaming.progress import Progress
 
 LONGEST_SECONDS = 60.0
 

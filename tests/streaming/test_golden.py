@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from store.config import read_store_settings
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, records
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.progress import Progress
+from reput.store.config import read_store_settings
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, records
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.progress import Progress
 from tests.support.golden import difference, relaid_queues, tree
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -165,7 +165,7 @@ def test_retention_follows_the_log_although_a_run_finds_nothing_new(
     golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark may have ended before the run has looked at anything else."""
-    monkeypatch.setattr("streaming.dispatcher.POLL_SECONDS", 600.0)
+    monkeypatch.setattr("reput.streaming.dispatcher.POLL_SECONDS", 600.0)
     store, output = golden("plain"), tmp_path / "output"
     dispatch(store, output, mapped_file_size_consume_queue=200)
     files = sorted((store / "commitlog").iterdir())
@@ -181,7 +181,7 @@ def test_retention_follows_the_log_while_no_message_comes(
     golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker removes old files of an idle log; the queues follow, and the run goes on."""
-    monkeypatch.setattr("streaming.commit.RETENTION_SECONDS", 0.0)
+    monkeypatch.setattr("reput.streaming.commit.RETENTION_SECONDS", 0.0)
     store, output, stop = golden("plain"), tmp_path / "output", threading.Event()
     files = sorted((store / "commitlog").iterdir())
     end = dispatch(store, tmp_path / "other").end_offset

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.index.indexfile import IndexLayout, index_key_hash, index_keys
-from store.log.commitlog import CommitLog
-from store.log.cursor import records
-from store.log.record import Record
-from streaming.config import DispatcherConfig
+from reput.store.config import read_store_settings
+from reput.store.index.indexfile import IndexLayout, index_key_hash, index_keys
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import records
+from reput.store.log.record import Record
+from reput.streaming.config import DispatcherConfig
+from reput.upkeep.rebuild import rebuild
+from reput.upkeep.verify.run import verify
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import ALL_GOLDEN_NAMES, difference
 from tests.support.index_model import Content, Message, ModelIndex, read_content
-from upkeep.rebuild import rebuild
-from upkeep.verify.run import verify
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from store.state.built import settings_of
-from store.state.ledger import FILE_NAME as LEDGER
-from streaming.config import DispatcherConfig
-from streaming.indexes import Indexes
+from reput.store.state.built import settings_of
+from reput.store.state.ledger import FILE_NAME as LEDGER
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.indexes import Indexes
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import log_records
 

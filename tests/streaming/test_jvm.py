@@ -10,9 +10,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from store.errors import StoreError
-from streaming import jvm
-from streaming.jvm import ClassArchive, class_archive
+from reput.store.errors import StoreError
+from reput.streaming import jvm
+from reput.streaming.jvm import ClassArchive, class_archive
 
 SPARK_HOME = Path(pyspark.__file__).parent
 

@@ -15,28 +15,28 @@ from pathlib import Path
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from checkpoints.agreement import Built
-from checkpoints.ownership import Ownership
-from checkpoints.reconcile import make_plan
-from sources.commitlog import CommitLogStreamReader
-from sources.commitlogoptions import CommitLogOptions
-from store.config import read_store_settings
-from store.errors import StoreError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.log.record import Record
-from store.runs.dispatch import DispatchBatch
-from store.runs.packed import unpack
-from store.runs.packedschema import PACKED_SCHEMA
-from store.runs.scan import assemble
-from store.state.logoffset import offset_json
-from streaming.commit import Committer
-from streaming.config import DispatcherConfig
-from streaming.followers import Followers
-from streaming.indexes import Indexes
+from reput.checkpoints.agreement import Built
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.reconcile import make_plan
+from reput.sources.commitlog import CommitLogStreamReader
+from reput.sources.commitlogoptions import CommitLogOptions
+from reput.store.config import read_store_settings
+from reput.store.errors import StoreError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.log.record import Record
+from reput.store.runs.dispatch import DispatchBatch
+from reput.store.runs.packed import unpack
+from reput.store.runs.packedschema import PACKED_SCHEMA
+from reput.store.runs.scan import assemble
+from reput.store.state.logoffset import offset_json
+from reput.streaming.commit import Committer
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.followers import Followers
+from reput.streaming.indexes import Indexes
+from reput.workload.appender import Appender
 from tests.support.batch_queue import messages_of, model_of, model_tree
 from tests.support.golden import tree
-from workload.appender import Appender
 
 
 class Query:

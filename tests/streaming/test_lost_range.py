@@ -7,9 +7,9 @@ import json
 import random
 from pathlib import Path
 
-from store.state.ledger import Ledger, LedgerEntry
-from store.state.watermark import read_watermark
-from streaming.config import DispatcherConfig
+from reput.store.state.ledger import Ledger, LedgerEntry
+from reput.store.state.watermark import read_watermark
+from reput.streaming.config import DispatcherConfig
 from tests.support.grown_log import FILE_SIZE, GrownLog
 from tests.support.sparkless import dispatch
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from store.config import OnQueueGap
-from store.state.movedpositions import MovedQueue
-from streaming.config import DispatcherConfig
+from reput.store.config import OnQueueGap
+from reput.store.state.movedpositions import MovedQueue
+from reput.streaming.config import DispatcherConfig
+from reput.upkeep.rebuild import rebuild
 from tests.streaming.test_begin_again import Site, sparkless, units
-from upkeep.rebuild import rebuild
 
 LOST = 7
 """The message of Orders that is damaged."""

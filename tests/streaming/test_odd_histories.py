@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from store.state.watermark import FILE_NAME
-from streaming.config import DispatcherConfig
+from reput.store.state.watermark import FILE_NAME
+from reput.streaming.config import DispatcherConfig
 from tests.support.small_store import SmallStore
 from tests.support.sparkless import running
 from tests.support.wire import PlainLog

@@ -18,19 +18,19 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from sources import commitlog
-from sources.commitlog import CommitLogStreamReader
-from sources.commitlogoptions import CommitLogOptions
-from store.log.commitlog import CommitLog
-from store.log.record import DEFAULT_DELAY_LEVELS_MS
-from store.runs.dispatch import BatchSettings, DispatchBatch, ScannedRange, Wanted
-from store.runs.packed import read_runs, unpack
-from store.runs.packedschema import PACKED_SCHEMA
-from store.runs.scan import assemble, scan_in_one_piece
-from store.runs.spool import close_spool, open_spool, take_part, write_part
-from store.state.logoffset import offset_json
-from streaming import parts
-from streaming.parts import Parts, joined
+from reput.sources import commitlog
+from reput.sources.commitlog import CommitLogStreamReader
+from reput.sources.commitlogoptions import CommitLogOptions
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
+from reput.store.runs.dispatch import BatchSettings, DispatchBatch, ScannedRange, Wanted
+from reput.store.runs.packed import read_runs, unpack
+from reput.store.runs.packedschema import PACKED_SCHEMA
+from reput.store.runs.scan import assemble, scan_in_one_piece
+from reput.store.runs.spool import close_spool, open_spool, take_part, write_part
+from reput.store.state.logoffset import offset_json
+from reput.streaming import parts
+from reput.streaming.parts import Parts, joined
 from tests.store.runs.test_assemble import check_whole
 from tests.support.wire import PlainLog
 

@@ -11,20 +11,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from checkpoints.swap import clear_aside, epoch_of
-from sinks.executorqueues import ExecutorQueues
-from sources.bitmaps import BitMaps
-from store import fsops
-from store.config import read_store_settings
-from store.errors import StoreError, SyncError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail
-from store.queue.queuetype import find_batch_topics
-from store.runs.dispatch import DispatchBatch
-from store.runs.packed import read_runs
-from store.state.ledger import Ledger
-from streaming.indexes import Indexes
-from streaming.queuetask import SORT_COLUMNS, QueueTask
+from reput.checkpoints.swap import clear_aside, epoch_of
+from reput.sinks.executorqueues import ExecutorQueues
+from reput.sources.bitmaps import BitMaps
+from reput.store import fsops
+from reput.store.config import read_store_settings
+from reput.store.errors import StoreError, SyncError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.queue.queuetype import find_batch_topics
+from reput.store.runs.dispatch import DispatchBatch
+from reput.store.runs.packed import read_runs
+from reput.store.state.ledger import Ledger
+from reput.streaming.indexes import Indexes
+from reput.streaming.queuetask import SORT_COLUMNS, QueueTask
 from tests.support.golden import difference, tree
 
 KINDS = ("consumequeue", "consumequeue_ext", "batchconsumequeue")

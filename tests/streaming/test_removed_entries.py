@@ -17,15 +17,18 @@ from pathlib import Path
 
 import pytest
 
-import upkeep.rebuild
-from checkpoints.followers import read_follower_states
-from checkpoints.rewind import Target
-from store.config import StoreSettings
-from store.errors import ReputError, StoreError
-from store.state.ends import read_ends
-from store.state.watermark import read_watermark
-from streaming.config import DispatcherConfig
-from streaming.progress import Progress
+import reput.upkeep.rebuild
+from reput.checkpoints.followers import read_follower_states
+from reput.checkpoints.rewind import Target
+from reput.store.config import StoreSettings
+from reput.store.errors import ReputError, StoreError
+from reput.store.state.ends import read_ends
+from reput.store.state.watermark import read_watermark
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.progress import Progress
+from reput.upkeep import checkpoints as positions
+from reput.upkeep.compare import DIRECTORY_KINDS
+from reput.upkeep.expiry import expire
 from tests.streaming.test_cut_log import Place
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import tree
@@ -33,9 +36,6 @@ from tests.support.seeds import seed
 from tests.support.sparkless import dispatch, running
 from tests.support.tables import plain_columns, plain_rows
 from tests.support.wire import PlainLog
-from upkeep import checkpoints as positions
-from upkeep.compare import DIRECTORY_KINDS
-from upkeep.expiry import expire
 
 __all__ = ["seed"]
 
@@ -234,7 +234,7 @@ def _follow(error: str, place: Place) -> None:
         return Progress(0, 0)
 
     config = DispatcherConfig(place.output.store, place.output.root, once=True)
-    upkeep.rebuild.rebuild(config, threading.Event(), build=build, kinds=kinds)
+    reput.upkeep.rebuild.rebuild(config, threading.Event(), build=build, kinds=kinds)
 
 
 def test_a_queue_that_came_after_the_record_is_missed_too(place: Place) -> None:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.errors import StoreError
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
+from reput.store.config import read_store_settings
+from reput.store.errors import StoreError
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.upkeep.expiry import expire
+from reput.upkeep.rebuild import rebuild
+from reput.upkeep.verify.run import verify
 from tests.support.golden import difference
 from tests.support.several_paths import spread, state_paths
-from upkeep.expiry import expire
-from upkeep.rebuild import rebuild
-from upkeep.verify.run import verify
 
 pytestmark = pytest.mark.usefixtures("spark")
 

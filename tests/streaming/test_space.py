@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from store import fsops
-from store.errors import NoSpaceError
-from streaming import space
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.foreachbatch import BatchFunction
+from reput.store import fsops
+from reput.store.errors import NoSpaceError
+from reput.streaming import space
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.foreachbatch import BatchFunction
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import difference
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from store import fsops
-from store.errors import NoSpaceError
-from streaming import space
-from streaming.measures import Measures
-from streaming.space import SpaceWait
+from reput.store import fsops
+from reput.store.errors import NoSpaceError
+from reput.streaming import space
+from reput.streaming.measures import Measures
+from reput.streaming.space import SpaceWait
 
 
 def test_work_is_tried_again_only_where_every_directory_has_room(

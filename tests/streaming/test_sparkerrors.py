@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from store.errors import CorruptRecordError, StoreError, UsageError
-from streaming.sparkerrors import error_of_ours
+from reput.store.errors import CorruptRecordError, StoreError, UsageError
+from reput.streaming.sparkerrors import error_of_ours
 
+# workers do not have the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 PLACES = ("schema", "reader", "latestOffset", "partitions", "read")
 
 
@@ -25,14 +29,16 @@ def raise_usage_error() -> None:
 def raise_from_another() -> None:
     """An error of ours, of a class with a constructor of its own, that another one caused."""
     try:
-        raise OSError(5, "store.errors.UsageError: not this one")
+        raise OSError(5, "reput.store.errors.UsageError: not this one")
     except OSError as error:
         raise CorruptRecordError("/log/0", 12, 20, "BAD_MAGIC") from error
 
 
 def raise_another() -> None:
     """No error of ours, although its text and the source line have the name of one."""
-    raise ValueError("found 'store.errors.UsageError: not ours'")  # store.errors.UsageError: ours
+    raise ValueError(
+        "found 'reput.store.errors.UsageError: not ours'"
+    )  # reput.store.errors.UsageError: ours
 
 
 def failing(place: str, fail: Callable[[], None]) -> type[DataSource]:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.reconcile import Plan
-from checkpoints.spark_checkpoint import SparkPosition, read_position
-from store.state.watermark import Watermark
-from streaming.config import DispatcherConfig
-from streaming.startup import _prepare_spark_directory
+from reput.checkpoints.reconcile import Plan
+from reput.checkpoints.spark_checkpoint import SparkPosition, read_position
+from reput.store.state.watermark import Watermark
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.startup import _prepare_spark_directory
 from tests.checkpoints.test_spark_checkpoint import STORE, Case
 
 PLAN = Plan(Watermark(STORE, 700), 700, None, None, None, ())

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from store.runs.dispatch import DispatchBatch, DispatchCounts
-from streaming import dispatcher
-from streaming.commit import Committer
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.foreachbatch import BatchFunction
-from streaming.progress import Progress
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
+from reput.streaming import dispatcher
+from reput.streaming.commit import Committer
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.foreachbatch import BatchFunction
+from reput.streaming.progress import Progress
+from reput.workload.appender import Appender
+from reput.workload.messages import Workload
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import difference
-from workload.appender import Appender
-from workload.messages import Workload
 
 pytestmark = pytest.mark.usefixtures("spark")
 LONGEST_SECONDS = 60.0

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from store.errors import UsageError
-from store.runs.dispatch import DispatchCounts
-from streaming import supervisor
-from streaming.config import DispatcherConfig
-from streaming.measures import Measures
-from streaming.progress import Progress
-from streaming.supervisor import LAST_PAUSE_SECONDS, SupervisedStore, Supervisor
+from reput.store.errors import UsageError
+from reput.store.runs.dispatch import DispatchCounts
+from reput.streaming import supervisor
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.measures import Measures
+from reput.streaming.progress import Progress
+from reput.streaming.supervisor import LAST_PAUSE_SECONDS, SupervisedStore, Supervisor
 from tests.support.golden import difference, unpack_golden
 from tests.support.tables import log_end
 

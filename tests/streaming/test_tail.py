@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from store.errors import StoreError
-from store.log.record import Record
-from store.runs.dispatch import DispatchBatch, DispatchCounts
-from streaming.commit import Committer
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.foreachbatch import BatchFunction
-from streaming.progress import Progress
+from reput.store.errors import StoreError
+from reput.store.log.record import Record
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
+from reput.streaming.commit import Committer
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.foreachbatch import BatchFunction
+from reput.streaming.progress import Progress
+from reput.workload.appender import Appender
 from tests.support.golden import difference
-from workload.appender import Appender
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -118,7 +118,7 @@ def test_small_batches_are_scanned_here_as_tasks_scan_them(
         return collect(batches, frame)
 
     monkeypatch.setattr(BatchFunction, "_collect", counted)
-    monkeypatch.setattr("streaming.tail.SCANNED_HERE_BYTES", 10_000)
+    monkeypatch.setattr("reput.streaming.tail.SCANNED_HERE_BYTES", 10_000)
     sizes, ends = iter([5, 100, 7, 2, 90, 3, 60, 11]), [broker.end_offset]
 
     def show(progress: Progress, stop: threading.Event) -> None:

@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from sources.commitlog import CommitLogDataSource
-from store.config import read_store_settings
-from store.errors import NotReadyError, ReputError, UsageError
-from store.log.record import Record
-from store.state.output import check_is_output
-from store.stores import find_stores
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
-from streaming.progress import Progress
-from streaming.waiting import until_ready
+from reput.sources.commitlog import CommitLogDataSource
+from reput.store.config import read_store_settings
+from reput.store.errors import NotReadyError, ReputError, UsageError
+from reput.store.log.record import Record
+from reput.store.state.output import check_is_output
+from reput.store.stores import find_stores
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.progress import Progress
+from reput.streaming.waiting import until_ready
+from reput.workload.appender import Appender
 from tests.support.cli import Call
-from workload.appender import Appender
 
 TORN = '{"dataVersion":{"counter":3},"topicConfigTable":{"T'
 WHOLE = '{"topicConfigTable":{}}'

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming import workertemplate
-from streaming.workertemplate import WorkerTemplate
+from reput.streaming import workertemplate
+from reput.streaming.workertemplate import WorkerTemplate
 from tests.support.processes import fork, not_ended
 
 Stub = subprocess.Popen[bytes]

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from store.log import record
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, records
-from store.log.record import Record
-from store.queue.consumequeue import UNIT_DTYPE
-from store.runs.dispatch import DETAIL_DTYPE, DispatchBatch, Run
+from reput.store.log import record
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, records
+from reput.store.log.record import Record
+from reput.store.queue.consumequeue import UNIT_DTYPE
+from reput.store.runs.dispatch import DETAIL_DTYPE, DispatchBatch, Run
 from tests.support.wire import file_name
 
 BATCH_UNIT = struct.Struct(">qiqqqhii")

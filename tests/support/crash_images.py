@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpoints import STATE_DIRECTORY
-from checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
-from store.state.built import BuildRecord
-from store.state.watermark import read_watermark
+from reput.checkpoints import STATE_DIRECTORY
+from reput.checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
+from reput.store.state.built import BuildRecord
+from reput.store.state.watermark import read_watermark
 from tests.support.index_model import read_content
 from tests.support.power_cuts import Disk, Image, mount
 from tests.support.recorder import Recorder, read_tree

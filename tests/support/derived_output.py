@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from store.config import StoreSettings, read_store_settings
-from store.index.indexfile import IndexLayout
-from store.runs.dispatch import DispatchBatch, Run
-from store.state.built import settings_of
-from streaming.config import DispatcherConfig
+from reput.store.config import StoreSettings, read_store_settings
+from reput.store.index.indexfile import IndexLayout
+from reput.store.runs.dispatch import DispatchBatch, Run
+from reput.store.state.built import settings_of
+from reput.streaming.config import DispatcherConfig
+from reput.upkeep.verify.run import Verification, verify
 from tests.support.golden import difference, unpack_golden
 from tests.support.index_model import Content, read_content
 from tests.support.sparkless import dispatch
-from upkeep.verify.run import Verification, verify
 
 QUEUE_TREES = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from store.runs.dispatch import DETAIL_DTYPE, DispatchBatch, Run
+from reput.store.runs.dispatch import DETAIL_DTYPE, DispatchBatch, Run
 from tests.support.queue_model import ModelQueue
 from tests.support.wire import UNIT, PlainLog, file_name
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from store import fsops
+from reput.store import fsops
 
 KILL, SHORT = "kill", "short"
 SYNCS = frozenset(("fsync", "fdatasync", "msync", "syncfs"))

@@ -6,8 +6,8 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from store.log import record
-from store.log.record import Record
+from reput.store.log import record
+from reput.store.log.record import Record
 from tests.support.wire import file_name, read_log
 
 GOLDEN_DIRECTORY = Path(__file__).parent.parent / "golden"

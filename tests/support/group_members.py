@@ -20,6 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.processes import module_command
+
+ROOT = Path(__file__).parent.parent.parent
 WAIT_SECONDS = 120.0
 MAX_COUNT = 20
 Queue = tuple[str, int]
@@ -70,7 +73,8 @@ class Members:
         takes no more until ``go``; after ``commits`` it polls once more, and waits to be killed."""
         given = {**self._given, "quota": quota, "commits": commits}
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.group_members", json.dumps(given)],
+            [*module_command("tests.support.group_members"), json.dumps(given)],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -176,7 +180,7 @@ def _tell(**fields: object) -> None:
 
 def main() -> None:
     """Be a member until stdin ends."""
-    from readers.consumer import ConsumeFromWhere, Consumer  # noqa: PLC0415
+    from reput.readers.consumer import ConsumeFromWhere, Consumer  # noqa: PLC0415
 
     given = json.loads(sys.argv[1])
     output = Path(given["output"]) if given["output"] else None

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sinks.index import IndexFileWriter
-from store.index.indexfile import IndexLayout
-from store.log.commitlog import CommitLog
-from store.runs.dispatch import DispatchBatch, IndexEntries
+from reput.sinks.index import IndexFileWriter
+from reput.store.index.indexfile import IndexLayout
+from reput.store.log.commitlog import CommitLog
+from reput.store.runs.dispatch import DispatchBatch, IndexEntries
 from tests.support.index_model import (
     Content,
     Message,

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from store.config import read_store_settings
-from store.log.commitlog import CommitLog
-from store.log.record import Record
+from reput.store.config import read_store_settings
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.record import Record
+from reput.workload.appender import Appender
 from tests.support.outputs import Output, Setup
-from workload.appender import Appender
 
 
 class LiveStore:

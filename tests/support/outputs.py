@@ -7,18 +7,18 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpoints.watermark import WatermarkFile
-from sinks.consumequeue import ConsumeQueueWriter
-from store import fsops
-from store.config import OnQueueGap
-from store.log import record
-from store.log.commitlog import CommitLog
-from store.log.record import Record
-from store.queue.consumequeue import QueueKey, topic_directory
-from store.runs.dispatch import DispatchBatch, DispatchCounts
-from store.runs.scan import scan_in_one_piece
-from store.state.ledger import FILE_NAME, Ledger
-from store.state.watermark import Watermark, read_watermark
+from reput.checkpoints.watermark import WatermarkFile
+from reput.sinks.consumequeue import ConsumeQueueWriter
+from reput.store import fsops
+from reput.store.config import OnQueueGap
+from reput.store.log import record
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.record import Record
+from reput.store.queue.consumequeue import QueueKey, topic_directory
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
+from reput.store.runs.scan import scan_in_one_piece
+from reput.store.state.ledger import FILE_NAME, Ledger
+from reput.store.state.watermark import Watermark, read_watermark
 from tests.support.ext_model import Message, with_details
 from tests.support.golden import tree
 from tests.support.queue_model import ModelQueues

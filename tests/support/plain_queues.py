@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.log import java, properties, record
-from store.log.record import Record
+from reput.store.log import java, properties, record
+from reput.store.log.record import Record
 from tests.support.wire import UNIT
 
 _BATCH_UNIT = struct.Struct(">qiqqqhii")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from store.log import record
-from store.log.cursor import BadRange
-from store.log.record import Record, Status
+from reput.store.log import record
+from reput.store.log.cursor import BadRange
+from reput.store.log.record import Record, Status
 from tests.support.wire import BLANK_MAGIC, V1_MAGIC, V2_MAGIC, PlainLog
 
 MAGICS = {magic.to_bytes(4, "big") for magic in (V1_MAGIC, V2_MAGIC, BLANK_MAGIC)}

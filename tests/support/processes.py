@@ -14,10 +14,16 @@ from pathlib import Path
 
 import psutil
 
-from store import fsops
+from reput.store import fsops
 
 CHILD_FAILED = 70
 POLL_SECONDS = 0.01
+
+
+def module_command(name: str) -> list[str]:
+    """A command that runs a module of the tests, in the tree's root: Spark's sessions tell Python
+    not to look in the current directory."""
+    return ["env", "-u", "PYTHONSAFEPATH", sys.executable, "-m", name]
 
 
 def bytes_read() -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from store import fsops
+from reput.store import fsops
 
 ROOT = 0
 """The number of the directory that is recorded."""

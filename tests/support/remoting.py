@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from serving.config import ServerConfig
-from serving.server import Server
-from serving.stores import BrokerIdentity, ServedStore
-from store.config import read_store_settings
+from reput.serving.config import ServerConfig
+from reput.serving.server import Server
+from reput.serving.stores import BrokerIdentity, ServedStore
+from reput.store.config import read_store_settings
 
 TIMEOUT_SECONDS = 30.0
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.support.cli import ROOT
+from tests.support.processes import module_command
 
 BUCKET = "bucket"
 PROCESS_TIMEOUT = 60.0
@@ -19,7 +20,7 @@ PROCESS_TIMEOUT = 60.0
 @contextmanager
 def running_server() -> Iterator[dict[str, str]]:
     """The environment that tells object store libraries of it."""
-    command = [sys.executable, "-m", "tests.support.s3"]
+    command = module_command("tests.support.s3")
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT
     )

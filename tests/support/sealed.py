@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from store.errors import ReputError
+from reput.store.errors import ReputError
 from tests.support.derived_output import DerivedOutput
 from tests.support.grown_log import FILE_SIZE, GrownLog
 from tests.support.wire import file_name

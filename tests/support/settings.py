@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from store.config import StoreSettings
+from reput.store.config import StoreSettings
 
 ANY_SETTINGS = StoreSettings(Path(), ())

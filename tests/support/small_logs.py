@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from store.log.commitlog import CommitLog
+from reput.store.log.commitlog import CommitLog
 from tests.support import wire
 
 FILE_SIZE = 2048

@@ -9,19 +9,19 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 
-from checkpoints.ownership import Ownership
-from checkpoints.swap import finish_swap
-from store import fsops
-from store.config import StoreSettings
-from store.errors import StoreError
-from store.log.commitlog import CommitLog
-from store.runs.dispatch import BatchSettings, DispatchBatch, Run
-from store.state.built import settings_of
-from store.state.logoffset import offset_json
-from streaming.commit import Committer
-from streaming.config import DispatcherConfig
-from streaming.followers import Followers
-from streaming.startup import Start, plan_start, take_over
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.swap import finish_swap
+from reput.store import fsops
+from reput.store.config import StoreSettings
+from reput.store.errors import StoreError
+from reput.store.log.commitlog import CommitLog
+from reput.store.runs.dispatch import BatchSettings, DispatchBatch, Run
+from reput.store.state.built import settings_of
+from reput.store.state.logoffset import offset_json
+from reput.streaming.commit import Committer
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.followers import Followers
+from reput.streaming.startup import Start, plan_start, take_over
 
 
 class SparkFiles:

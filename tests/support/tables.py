@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from store.config import read_store_settings
-from store.log import java
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, records
-from store.log.record import Record
+from reput.store.config import read_store_settings
+from reput.store.log import java
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, records
+from reput.store.log.record import Record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

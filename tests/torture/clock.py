@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
-from checkpoints import ownership
-from store.index import indexfile
-from streaming.config import DispatcherConfig
+from reput.checkpoints import ownership
+from reput.store.index import indexfile
+from reput.streaming.config import DispatcherConfig
 from tests.crash.work import SIZES
 from tests.support.crash_images import outcome
 from tests.support.derived_output import DerivedOutput

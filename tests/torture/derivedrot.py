@@ -12,9 +12,9 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from store.errors import ReputError, UsageError
-from store.state.storecheckpoint import StoreCheckpoint
-from store.state.watermark import read_watermark
+from reput.store.errors import ReputError, UsageError
+from reput.store.state.storecheckpoint import StoreCheckpoint
+from reput.store.state.watermark import read_watermark
 from tests.crash.work import one_after_another
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.file_damage import damage_file

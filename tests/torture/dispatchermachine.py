@@ -18,7 +18,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from store.errors import (
+from reput.store.errors import (
     CommitLogError,
     IndexFileError,
     QueueFileError,
@@ -26,11 +26,11 @@ from store.errors import (
     StoreError,
     UsageError,
 )
-from store.log.cursor import LogTail
-from store.log.record import Record
-from store.state.watermark import read_watermark
-from streaming import commit
-from streaming.config import DispatcherConfig
+from reput.store.log.cursor import LogTail
+from reput.store.log.record import Record
+from reput.store.state.watermark import read_watermark
+from reput.streaming import commit
+from reput.streaming.config import DispatcherConfig
 from tests.support.file_damage import damage_file
 from tests.support.golden import tree
 from tests.support.plain_walk import PlainWalk

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.errors import OutputError, ReputError, SyncError
-from store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark
+from reput.store.errors import OutputError, ReputError, SyncError
+from reput.store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark
 from tests.crash.work import Note, Work
 from tests.crash.workloads import NAMES
 from tests.support.crash_images import DONE, WATERMARK, Outcome, Told

@@ -10,8 +10,8 @@ import random
 import shutil
 from pathlib import Path
 
-from store.errors import UsageError
-from streaming.jvm import find_java
+from reput.store.errors import UsageError
+from reput.streaming.jvm import find_java
 from tests.torture.sparkruns import SparkBench
 
 NAME = "jvm calls"

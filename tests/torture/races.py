@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoints.ownership import LOCK_NAME
-from checkpoints.watermark import WatermarkFile
-from store.errors import OwnershipError, ReputError
-from store.state.brokerlock import FILE_NAME as BROKER_LOCK
-from store.state.watermark import STATE_DIRECTORY, read_watermark
+from reput.checkpoints.ownership import LOCK_NAME
+from reput.checkpoints.watermark import WatermarkFile
+from reput.store.errors import OwnershipError, ReputError
+from reput.store.state.brokerlock import FILE_NAME as BROKER_LOCK
+from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
 from tests.crash.work import Note, Work
 from tests.crash.workloads import NAMES
 from tests.support.crash_images import WATERMARK

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from store.log import cursor
-from store.log.cursor import LogTail
-from streaming.config import DispatcherConfig
+from reput.store.log import cursor
+from reput.store.log.cursor import LogTail
+from reput.streaming.config import DispatcherConfig
 from tests.support.small_store import SmallStore
 from tests.support.sparkless import running
 from tests.support.wire import PlainLog, file_name

@@ -11,12 +11,12 @@ import random
 import shutil
 from pathlib import Path
 
-from checkpoints.agreement import Built
-from checkpoints.reconcile import make_plan
-from checkpoints.spark_checkpoint import START_NAME, pin_start, rewind
-from store.log.cursor import LogTail
-from store.state.logoffset import offset_json
-from store.state.watermark import Watermark, read_watermark
+from reput.checkpoints.agreement import Built
+from reput.checkpoints.reconcile import make_plan
+from reput.checkpoints.spark_checkpoint import START_NAME, pin_start, rewind
+from reput.store.log.cursor import LogTail
+from reput.store.state.logoffset import offset_json
+from reput.store.state.watermark import Watermark, read_watermark
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
 from tests.support.small_store import SmallStore

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import psutil
 
-from checkpoints import STATE_DIRECTORY
-from store.config import read_store_settings
-from store.state.built import settings_of
-from store.state.watermark import read_watermark
+from reput.checkpoints import STATE_DIRECTORY
+from reput.store.config import read_store_settings
+from reput.store.state.built import settings_of
+from reput.store.state.watermark import read_watermark
+from reput.upkeep.verify.run import verify
 from tests.support.cli import REPUT, ROOT, kill_tree, reput
 from tests.support.golden import difference, unpack_golden
 from tests.support.processes import not_ended, process_tree
-from upkeep.verify.run import verify
 
 NAME = "mixed"
 """Transactions, delayed messages and several topics."""

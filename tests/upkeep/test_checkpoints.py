@@ -16,16 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.followers import read_follower_states
-from checkpoints.history import read_history
-from checkpoints.keptstate import KeptState, list_kept
-from checkpoints.ownership import Ownership
-from checkpoints.rewind import Target
-from store.errors import CommitLogError, OwnershipError, StoreError, UsageError
-from store.log.cursor import LogTail
-from store.state.storecheckpoint import StoreCheckpoint
-from store.state.watermark import read_watermark
-from streaming.config import DispatcherConfig
+from reput.checkpoints.followers import read_follower_states
+from reput.checkpoints.history import read_history
+from reput.checkpoints.keptstate import KeptState, list_kept
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.rewind import Target
+from reput.store.errors import CommitLogError, OwnershipError, StoreError, UsageError
+from reput.store.log.cursor import LogTail
+from reput.store.state.storecheckpoint import StoreCheckpoint
+from reput.store.state.watermark import read_watermark
+from reput.streaming.config import DispatcherConfig
+from reput.upkeep.checkpoints import Rewound, check, prune, read_batch, read_positions, rewind
 from tests.crash.workloads import Remote
 from tests.support.crash_images import Outcome, outcome
 from tests.support.derived_output import DerivedOutput
@@ -35,7 +36,6 @@ from tests.support.outputs import QueueLog
 from tests.support.processes import is_killed_at
 from tests.support.sparkless import dispatch, running
 from tests.support.wire import UNIT, file_name
-from upkeep.checkpoints import Rewound, check, prune, read_batch, read_positions, rewind
 
 MESSAGES, DAMAGED = 40, 17
 SIZES = (SETTINGS["maxHashSlotNum"], SETTINGS["maxIndexNum"])

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreError, UsageError
-from store.state.built import hash_slot_count
-from upkeep.compare import KINDS, StoreDifference, compare_stores
+from reput.store.errors import StoreError, UsageError
+from reput.store.state.built import hash_slot_count
+from reput.upkeep.compare import KINDS, StoreDifference, compare_stores
 
 GOLDEN_SLOTS = {"plain": 5000, "mixed": 1000, "ext": 5000, "batch": 5000}
 CHANGES = 25

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
-from store.errors import StoreError
-from streaming.config import DispatcherConfig
+from reput.checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
+from reput.store.errors import StoreError
+from reput.streaming.config import DispatcherConfig
+from reput.upkeep.rebuild import rebuild
 from tests.cli.test_errors import assert_one_line
 from tests.streaming.test_begin_again import LOG_FILE_SIZE, Site, sparkless
 from tests.support.cli import Call
 from tests.support.faults import Faults
 from tests.support.golden import tree
-from upkeep.rebuild import rebuild
 
 MOST_COMMANDS = 4
 pytestmark = pytest.mark.usefixtures("spark")

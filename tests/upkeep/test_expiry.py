@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.ownership import Ownership
-from checkpoints.watermark import WatermarkFile
-from store import fsops
-from store.config import StoreSettings, read_store_settings
-from store.errors import CommitLogError, OwnershipError, UsageError
-from store.log.commitlog import CommitLog
-from store.queue.consumequeue import QueueKey
-from store.state.watermark import Watermark
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.watermark import WatermarkFile
+from reput.store import fsops
+from reput.store.config import StoreSettings, read_store_settings
+from reput.store.errors import CommitLogError, OwnershipError, UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.state.watermark import Watermark
+from reput.upkeep.expiry import expire
 from tests.support.cli import Call, json_object
 from tests.support.golden import relaid_queues, tree
 from tests.support.outputs import STORE_ID, Output, QueueLog, Setup
 from tests.support.power_cuts import Disk
 from tests.support.recorder import Recorder
 from tests.support.wire import file_name, read_log
-from upkeep.expiry import expire
 
 FILE_SIZE = 200
 

@@ -23,26 +23,26 @@ import numpy as np
 import psutil
 import pytest
 
-from checkpoints.followers import FollowerState, write_follower_state
-from checkpoints.ownership import Ownership
-from checkpoints.watermark import WatermarkFile, new_store_id
-from sinks.delta import DeltaTarget
-from store.config import read_store_settings
-from store.queue.consumequeue import UNIT_DTYPE
-from store.runs.dispatch import DispatchCounts, Run
-from store.state.ledger import Ledger, LedgerEntry
-from store.state.output import fingerprint
-from store.state.watermark import Watermark
-from streaming.config import DispatcherConfig
-from streaming.measures import Measures, QueueMeasures
-from streaming.progress import Progress
+from reput.checkpoints.followers import FollowerState, write_follower_state
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.watermark import WatermarkFile, new_store_id
+from reput.sinks.delta import DeltaTarget
+from reput.store.config import read_store_settings
+from reput.store.queue.consumequeue import UNIT_DTYPE
+from reput.store.runs.dispatch import DispatchCounts, Run
+from reput.store.state.ledger import Ledger, LedgerEntry
+from reput.store.state.output import fingerprint
+from reput.store.state.watermark import Watermark
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.measures import Measures, QueueMeasures
+from reput.streaming.progress import Progress
+from reput.upkeep import pageserver
+from reput.upkeep.metrics import RunsCollector
+from reput.upkeep.metricsserver import MetricsServer
+from reput.upkeep.series import COUNTER, PREFIX, SERIES
 from tests.support.cli import REPUT, ROOT, Call, json_object, kill_tree, reput_json
 from tests.support.golden import log_records, unpack_golden
 from tests.support.prometheus import free_port
-from upkeep import pageserver
-from upkeep.metrics import RunsCollector
-from upkeep.metricsserver import MetricsServer
-from upkeep.series import COUNTER, PREFIX, SERIES
 
 Scraped = dict[str, float]
 

@@ -14,26 +14,26 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.ownership import Ownership
-from store import fsops
-from store.config import read_store_settings
-from store.errors import NoSpaceError, OutputError, OwnershipError, StoreError, UsageError
-from store.log.record import Record
-from store.state.brokerlock import BrokerLock
-from store.state.built import settings_of
-from store.state.storecheckpoint import StoreCheckpoint
-from store.state.watermark import read_watermark
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
+from reput.checkpoints.ownership import Ownership
+from reput.store import fsops
+from reput.store.config import read_store_settings
+from reput.store.errors import NoSpaceError, OutputError, OwnershipError, StoreError, UsageError
+from reput.store.log.record import Record
+from reput.store.state.brokerlock import BrokerLock
+from reput.store.state.built import settings_of
+from reput.store.state.storecheckpoint import StoreCheckpoint
+from reput.store.state.watermark import read_watermark
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.upkeep.rebuild import Rebuilt, drop_old, rebuild
+from reput.upkeep.verify.run import verify
+from reput.workload.appender import Appender
 from tests.support.batch_queue import messages_of, model_of, model_tree
 from tests.support.cli import REPUT, ROOT
 from tests.support.golden import difference, tree
 from tests.support.processes import holder
 from tests.support.seeds import seed
 from tests.support.wire import PlainLog
-from upkeep.rebuild import Rebuilt, drop_old, rebuild
-from upkeep.verify.run import verify
-from workload.appender import Appender
 
 __all__ = ["seed"]
 

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from store import fsops
-from store.config import OnQueueGap
-from store.errors import OutputError, StoreError
-from store.state.watermark import read_watermark
-from streaming.config import DispatcherConfig
-from streaming.dispatcher import run_dispatcher
+from reput.store import fsops
+from reput.store.config import OnQueueGap
+from reput.store.errors import OutputError, StoreError
+from reput.store.state.watermark import read_watermark
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.dispatcher import run_dispatcher
+from reput.upkeep.rebuild import Rebuilt, rebuild
 from tests.support.golden import tree
 from tests.support.grown_log import FILE_SIZE
 from tests.support.index_model import Content
 from tests.support.sealed import BorderStore, Sealed
 from tests.support.wire import PRE_BLANK, UNIT, file_name
-from upkeep.rebuild import Rebuilt, rebuild
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.errors import QueueFileError, StoreError
-from store.log.record import Record
-from store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
-from store.queue.consumequeue import PRE_BLANK_SIZE, UNIT_DTYPE
-from streaming.config import DispatcherConfig
+from reput.store.config import read_store_settings
+from reput.store.errors import QueueFileError, StoreError
+from reput.store.log.record import Record
+from reput.store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
+from reput.store.queue.consumequeue import PRE_BLANK_SIZE, UNIT_DTYPE
+from reput.streaming.config import DispatcherConfig
+from reput.upkeep import shadow as module
+from reput.upkeep.compare import PairReader
+from reput.upkeep.shadow import Shadow, ShadowResult
+from reput.workload.appender import Appender
 from tests.support import wire
 from tests.support.sparkless import running
-from upkeep import shadow as module
-from upkeep.compare import PairReader
-from upkeep.shadow import Shadow, ShadowResult
-from workload.appender import Appender
 
 Golden = Callable[[str], Path]
 UNIT_SIZES = {"consumequeue": UNIT_DTYPE.itemsize, "batchconsumequeue": BATCH_UNIT_DTYPE.itemsize}

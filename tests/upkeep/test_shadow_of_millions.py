@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.queue.consumequeue import UNIT_DTYPE
+from reput.store.config import read_store_settings
+from reput.store.queue.consumequeue import UNIT_DTYPE
+from reput.upkeep.shadow import EntryDifference, Shadow
 from tests.support.cli import reput, reput_json
-from upkeep.shadow import EntryDifference, Shadow
 
 MESSAGES = 10_000_000
 QUEUES = (8, 8)

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from reput.upkeep.compare import DIRECTORY_KINDS
 from tests.support.cli import Call, json_object, reput_on_terminal
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import difference, log_records, tree
 from tests.support.queue_units import queue_units
-from upkeep.compare import DIRECTORY_KINDS
 
 pytestmark = pytest.mark.usefixtures("spark")
 Places = tuple[object, ...]

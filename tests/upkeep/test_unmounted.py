@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.errors import CommitLogError
-from store.state.built import settings_of
-from streaming.config import DispatcherConfig
+from reput.store.config import read_store_settings
+from reput.store.errors import CommitLogError
+from reput.store.state.built import settings_of
+from reput.streaming.config import DispatcherConfig
+from reput.upkeep.expiry import expire
+from reput.upkeep.rebuild import rebuild
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import relaid_queues, tree, unpack_golden
 from tests.support.several_paths import state_paths
-from upkeep.expiry import expire
-from upkeep.rebuild import rebuild
 
 FILE_SIZE = 200
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.errors import StoreError, UsageError
-from store.log.record import Record
-from streaming.measures import Durations
+from reput.store.config import read_store_settings
+from reput.store.errors import StoreError, UsageError
+from reput.store.log.record import Record
+from reput.streaming.measures import Durations
+from reput.upkeep import watch
+from reput.upkeep.checkpoints import spark_directory_of
+from reput.upkeep.metrics import RunsCollector
+from reput.upkeep.metricsserver import MetricsServer
+from reput.upkeep.stages import Stage, StageReader
+from reput.upkeep.watch import OutputWatch, Reading
 from tests.support.live_store import LiveStore
 from tests.upkeep.test_metrics import Scene
-from upkeep import watch
-from upkeep.checkpoints import spark_directory_of
-from upkeep.metrics import RunsCollector
-from upkeep.metricsserver import MetricsServer
-from upkeep.stages import Stage, StageReader
-from upkeep.watch import OutputWatch, Reading
 
 
 @pytest.fixture

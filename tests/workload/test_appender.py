@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.errors import OwnershipError, StoreError
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, records
-from store.log.properties import PROPERTY_CRC_SIZE, property_crc_tail
-from store.log.record import Record, SysFlag, encode
+from reput.store.errors import OwnershipError, StoreError
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, records
+from reput.store.log.properties import PROPERTY_CRC_SIZE, property_crc_tail
+from reput.store.log.record import Record, SysFlag, encode
+from reput.workload.appender import Appender
+from reput.workload.messages import MessageBatch
 from tests.support.golden import tree
-from workload.appender import Appender
-from workload.messages import MessageBatch
 
 FILE_SIZE = 16384
 TOPICS = (b"Short", b"L" * 200, "订单".encode(), b"T" * 127, b"T" * 128)
@@ -117,7 +117,7 @@ def test_second_appender_is_refused(tmp_path: Path) -> None:
     """The store's lock is held as a broker holds it."""
     with Appender(tmp_path, file_size=FILE_SIZE):
         code = (
-            "import sys; from pathlib import Path; from workload.appender import Appender\n"
+            "import sys; from pathlib import Path; from reput.workload.appender import Appender\n"
             "with Appender(Path(sys.argv[1])): pass"
         )
         done = subprocess.run(

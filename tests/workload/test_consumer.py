@@ -6,10 +6,10 @@ import json
 import socket
 import threading
 
-from serving.codes import RequestCode
-from serving.frame import RESPONSE, Frame, decode, encode, frame_length
-from workload.consumer import DemoConsumer
-from workload.messages import Workload
+from reput.serving.codes import RequestCode
+from reput.serving.frame import RESPONSE, Frame, decode, encode, frame_length
+from reput.workload.consumer import DemoConsumer
+from reput.workload.messages import Workload
 
 LATE_ANSWERS = 3
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from store import fsops
-from store.log.commitlog import is_mapped_file_name
-from store.queue.mappedfilequeue import MappedFileQueue, data_end
+from reput.store import fsops
+from reput.store.log.commitlog import is_mapped_file_name
+from reput.store.queue.mappedfilequeue import MappedFileQueue, data_end
 
 
 class FilesAsFound(MappedFileQueue):

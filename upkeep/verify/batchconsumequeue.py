@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sinks.batchconsumequeue import BatchConsumeQueueWriter
-from store.queue.batchconsumequeue import (
+from reput.sinks.batchconsumequeue import BatchConsumeQueueWriter
+from reput.store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BatchConsumeQueueFiles,
     checked_file_size,
 )
-from store.queue.consumequeue import QueueFiles
-from store.runs.dispatch import Run
-from store.state.ledger import Ledger
-from upkeep.verify.difference import LogRange
-from upkeep.verify.queues import ComparedQueue, QueueVerifier
+from reput.store.queue.consumequeue import QueueFiles
+from reput.store.runs.dispatch import Run
+from reput.store.state.ledger import Ledger
+from reput.upkeep.verify.difference import LogRange
+from reput.upkeep.verify.queues import ComparedQueue, QueueVerifier
 
 
 class ComparedBatchQueue(ComparedQueue, BatchConsumeQueueFiles):

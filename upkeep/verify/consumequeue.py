@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sinks.consumequeue import ConsumeQueueWriter
-from sinks.consumequeueext import QueueExt
-from store.config import OnQueueGap
-from store.queue.consumequeue import (
+from reput.sinks.consumequeue import ConsumeQueueWriter
+from reput.sinks.consumequeueext import QueueExt
+from reput.store.config import OnQueueGap
+from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK,
@@ -21,12 +21,12 @@ from store.queue.consumequeue import (
     QueueKey,
     list_queues,
 )
-from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from store.runs.dispatch import Run
-from store.state.ledger import Ledger
-from upkeep.verify.consumequeueext import ComparedExt
-from upkeep.verify.difference import Difference, LogRange
-from upkeep.verify.queues import ComparedQueue, QueueVerifier
+from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from reput.store.runs.dispatch import Run
+from reput.store.state.ledger import Ledger
+from reput.upkeep.verify.consumequeueext import ComparedExt
+from reput.upkeep.verify.difference import Difference, LogRange
+from reput.upkeep.verify.queues import ComparedQueue, QueueVerifier
 
 
 class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store.log.commitlog import offset_to_file_name
-from store.queue.consumequeue import QueueKey
-from store.queue.consumequeueext import (
+from reput.store.log.commitlog import offset_to_file_name
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     END_BLANK_DATA_LENGTH,
     END_MARK,
@@ -31,10 +31,10 @@ from store.queue.consumequeueext import (
     is_ext_addr,
     place,
 )
-from store.queue.unsynced import UnsyncedFiles
-from store.runs.dispatch import Run
-from upkeep.verify.asfound import FilesAsFound
-from upkeep.verify.difference import Damage, Difference, Differences, LogRange
+from reput.store.queue.unsynced import UnsyncedFiles
+from reput.store.runs.dispatch import Run
+from reput.upkeep.verify.asfound import FilesAsFound
+from reput.upkeep.verify.difference import Damage, Difference, Differences, LogRange
 
 _UNITS_AT_ONCE = 1 << 15
 _REAL_OFFSET = (1 << 63) - 1

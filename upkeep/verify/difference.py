@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from store.log.cursor import BadRange
-from store.runs.dispatch import DispatchBatch
+from reput.store.log.cursor import BadRange
+from reput.store.runs.dispatch import DispatchBatch
 
 Extent = tuple[str, int, int]
 """Bytes of a derived file: its path below the output, the first byte, and their end."""

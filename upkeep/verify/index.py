@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store import fsops
-from store.index import indexkernel
-from store.index.indexfile import (
+from reput.store import fsops
+from reput.store.index import indexkernel
+from reput.store.index.indexfile import (
     HASH_SLOT_DTYPE,
     INDEX_DIRECTORY,
     INDEX_ENTRY_DTYPE,
@@ -27,8 +27,8 @@ from store.index.indexfile import (
     IndexHeader,
     IndexLayout,
 )
-from store.runs.dispatch import DispatchBatch, IndexEntries
-from upkeep.verify.difference import (
+from reput.store.runs.dispatch import DispatchBatch, IndexEntries
+from reput.upkeep.verify.difference import (
     Damage,
     Difference,
     Differences,
@@ -36,7 +36,7 @@ from upkeep.verify.difference import (
     LogRange,
     stretches,
 )
-from upkeep.verify.indexbytes import (
+from reput.upkeep.verify.indexbytes import (
     BLOCK_ENTRIES,
     data_ranges,
     read_bytes,

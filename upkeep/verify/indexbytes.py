@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store.index import indexkernel
-from store.index.indexfile import (
+from reput.store.index import indexkernel
+from reput.store.index.indexfile import (
     END_TIMESTAMP_POSITION,
     INDEX_ENTRY_DTYPE,
     IndexLayout,
 )
-from upkeep.verify.difference import Extent
+from reput.upkeep.verify.difference import Extent
 
 BLOCK_ENTRIES = 1 << 16
 """Entries that are read at once."""

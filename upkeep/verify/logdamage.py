@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.config import StoreSettings
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange
-from store.log.record import Status
-from store.state.ledger import FILE_NAME as LEDGER
-from store.state.output import command_line
-from store.state.watermark import FILE_NAME as WATERMARK
-from store.state.watermark import STATE_DIRECTORY
+from reput.store.config import StoreSettings
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange
+from reput.store.log.record import Status
+from reput.store.state.ledger import FILE_NAME as LEDGER
+from reput.store.state.output import command_line
+from reput.store.state.watermark import FILE_NAME as WATERMARK
+from reput.store.state.watermark import STATE_DIRECTORY
 
 TORN_TAIL = "torn_tail"
 

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
-from store import fsops
-from store.log.commitlog import CommitLog
-from store.log.cursor import Window, walk
-from store.log.record import Record
-from store.state import storecheckpoint
-from store.state.ledger import FILE_NAME as LEDGER
-from store.state.ledger import Ledger, LedgerEntry, read_entry
-from store.state.storecheckpoint import StoreCheckpoint, may_start_record
-from store.state.watermark import FILE_NAME as WATERMARK
-from store.state.watermark import SLOT_SIZE, USED_SIZE, Watermark
-from upkeep.verify.difference import Damage, Difference, LogRange
+from reput.store import fsops
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import Window, walk
+from reput.store.log.record import Record
+from reput.store.state import storecheckpoint
+from reput.store.state.ledger import FILE_NAME as LEDGER
+from reput.store.state.ledger import Ledger, LedgerEntry, read_entry
+from reput.store.state.storecheckpoint import StoreCheckpoint, may_start_record
+from reput.store.state.watermark import FILE_NAME as WATERMARK
+from reput.store.state.watermark import SLOT_SIZE, USED_SIZE, Watermark
+from reput.upkeep.verify.difference import Damage, Difference, LogRange
 
 
 def _difference(

@@ -15,20 +15,20 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from store import fsops
-from store.errors import QueueFileError
-from store.log.commitlog import offset_to_file_name
-from store.queue.consumequeue import (
+from reput.store import fsops
+from reput.store.errors import QueueFileError
+from reput.store.log.commitlog import offset_to_file_name
+from reput.store.queue.consumequeue import (
     PRE_BLANK_SIZE,
     QueueFiles,
     QueueKey,
     list_queues,
     topic_directory,
 )
-from store.queue.unsynced import Unsynced, UnsyncedFiles
-from store.runs.dispatch import DispatchBatch, IndexWriter, Run
-from upkeep.verify.asfound import FilesAsFound
-from upkeep.verify.difference import (
+from reput.store.queue.unsynced import Unsynced, UnsyncedFiles
+from reput.store.runs.dispatch import DispatchBatch, IndexWriter, Run
+from reput.upkeep.verify.asfound import FilesAsFound
+from reput.upkeep.verify.difference import (
     Damage,
     Difference,
     Differences,

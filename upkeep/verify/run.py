@@ -16,43 +16,43 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkpoints import ABORT_FILE, STATE_DIRECTORY
-from checkpoints.agreement import Built
-from checkpoints.ownership import Ownership
-from checkpoints.reconcile import watermark_of
-from checkpoints.watermark import new_store_id
-from store import fsops
-from store.config import StoreSettings
-from store.errors import CommitLogError, OutputError, StoreError, UsageError
-from store.index.indexfile import IndexLayout
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange, LogTail
-from store.log.record import SIZE_MAGIC_LENGTH, Status
-from store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from store.queue.placement import unit_queue_offset
-from store.queue.queuetype import find_batch_topics
-from store.runs.dispatch import DispatchBatch, DispatchCounts, Run, Wanted
-from store.runs.scan import PackedChunk, runs_of, scan
-from store.state.built import record_build
-from store.state.ends import drop_ends
-from store.state.ledger import LedgerEntry
-from store.state.output import check_is_output, command_line, fingerprint
-from store.state.recognition import tags_begin
-from store.state.storecheckpoint import (
+from reput.checkpoints import ABORT_FILE, STATE_DIRECTORY
+from reput.checkpoints.agreement import Built
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.reconcile import watermark_of
+from reput.checkpoints.watermark import new_store_id
+from reput.store import fsops
+from reput.store.config import StoreSettings
+from reput.store.errors import CommitLogError, OutputError, StoreError, UsageError
+from reput.store.index.indexfile import IndexLayout
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange, LogTail
+from reput.store.log.record import SIZE_MAGIC_LENGTH, Status
+from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from reput.store.queue.placement import unit_queue_offset
+from reput.store.queue.queuetype import find_batch_topics
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts, Run, Wanted
+from reput.store.runs.scan import PackedChunk, runs_of, scan
+from reput.store.state.built import record_build
+from reput.store.state.ends import drop_ends
+from reput.store.state.ledger import LedgerEntry
+from reput.store.state.output import check_is_output, command_line, fingerprint
+from reput.store.state.recognition import tags_begin
+from reput.store.state.storecheckpoint import (
     StoreCheckpoint,
     keeps_logics_physical_offset,
     lower_logics_physical_offset,
 )
-from store.state.watermark import FILE_NAME as WATERMARK
-from store.state.watermark import Watermark, read_watermark
-from streaming.progress import ReadProgress
-from upkeep.verify.batchconsumequeue import BatchConsumeQueueVerifier
-from upkeep.verify.consumequeue import ConsumeQueueVerifier
-from upkeep.verify.difference import Difference, LogRange, Verifier
-from upkeep.verify.index import IndexVerifier
-from upkeep.verify.logdamage import LogDamage, damage_advice
-from upkeep.verify.positions import (
+from reput.store.state.watermark import FILE_NAME as WATERMARK
+from reput.store.state.watermark import Watermark, read_watermark
+from reput.streaming.progress import ReadProgress
+from reput.upkeep.verify.batchconsumequeue import BatchConsumeQueueVerifier
+from reput.upkeep.verify.consumequeue import ConsumeQueueVerifier
+from reput.upkeep.verify.difference import Difference, LogRange, Verifier
+from reput.upkeep.verify.index import IndexVerifier
+from reput.upkeep.verify.logdamage import LogDamage, damage_advice
+from reput.upkeep.verify.positions import (
     ComparedLedger,
     StoreCheckpointBounds,
     compare_store_checkpoint,
@@ -60,10 +60,10 @@ from upkeep.verify.positions import (
     rewrite_watermark,
     watermark_differences,
 )
-from upkeep.verify.seal import Seal, make_seal, note_unused, read_seal, write_seal
+from reput.upkeep.verify.seal import Seal, make_seal, note_unused, read_seal, write_seal
 
 if TYPE_CHECKING:
-    from sources.bitmaps import BitMaps
+    from reput.sources.bitmaps import BitMaps
 
 
 logger = logging.getLogger("reput")
@@ -290,7 +290,7 @@ class _Pass:
         bit_maps = None
         if self._bit_maps:
             # most stores have no filters, and need no Arrow
-            from sources.bitmaps import BitMaps  # noqa: PLC0415
+            from reput.sources.bitmaps import BitMaps  # noqa: PLC0415
 
             bit_maps = BitMaps(self._log, settings)
         tags_from = None

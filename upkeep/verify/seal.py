@@ -31,35 +31,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from store import fsops, jsontext
-from store.config import StoreSettings
-from store.filetimes import identity
-from store.index.indexfile import (
+from reput.store import fsops, jsontext
+from reput.store.config import StoreSettings
+from reput.store.filetimes import identity
+from reput.store.index.indexfile import (
     END_TIMESTAMP_POSITION,
     INDEX_DIRECTORY,
     IndexFiles,
     IndexHeader,
     IndexLayout,
 )
-from store.log.commitlog import CommitLog
-from store.queue.batchconsumequeue import (
+from reput.store.log.commitlog import CommitLog
+from reput.store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BatchConsumeQueueFiles,
 )
-from store.queue.consumequeue import (
+from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     PRE_BLANK_SIZE,
     ConsumeQueueFiles,
     QueueFiles,
     list_queues,
 )
-from store.queue.mappedfilequeue import crc32_of
-from store.state.built import named_settings
-from store.state.ledger import FILE_NAME as LEDGER
-from store.state.ledger import read_entry
-from store.state.watermark import STATE_DIRECTORY
-from upkeep.verify.difference import Extent
-from upkeep.verify.indexbytes import read_gone, taken_extents
+from reput.store.queue.mappedfilequeue import crc32_of
+from reput.store.state.built import named_settings
+from reput.store.state.ledger import FILE_NAME as LEDGER
+from reput.store.state.ledger import read_entry
+from reput.store.state.watermark import STATE_DIRECTORY
+from reput.upkeep.verify.difference import Extent
+from reput.upkeep.verify.indexbytes import read_gone, taken_extents
 
 FILE_NAME = "seal.json"
 VERSION = 1

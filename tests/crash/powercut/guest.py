@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from store.errors import ReputError
+from reput.store.errors import ReputError
 from tests.crash.powercut.device import (
     DROPPED_WRITES,
     FAILING_WRITES,

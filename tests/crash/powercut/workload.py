@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints import STATE_DIRECTORY
-from checkpoints.ownership import Ownership
-from checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME, build_root, finish_swap, swap_in
-from store.state.ledger import FILE_NAME as LEDGER
-from store.state.storecheckpoint import FILE_NAME as STORE_CHECKPOINT
-from store.state.watermark import read_watermark
+from reput.checkpoints import STATE_DIRECTORY
+from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME, build_root, finish_swap, swap_in
+from reput.store.state.ledger import FILE_NAME as LEDGER
+from reput.store.state.storecheckpoint import FILE_NAME as STORE_CHECKPOINT
+from reput.store.state.watermark import read_watermark
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.file_damage import DAMAGES
 from tests.support.golden import log_records, tree

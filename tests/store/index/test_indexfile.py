@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.errors import IndexFileError, OutputError, UsageError
-from store.index.indexfile import (
+from reput.store.errors import IndexFileError, OutputError, UsageError
+from reput.store.index.indexfile import (
     IndexFiles,
     IndexHeader,
     IndexLayout,
@@ -24,8 +24,8 @@ from store.index.indexfile import (
     index_keys,
     new_index_file_name,
 )
-from store.index.mappedindexfile import MappedIndexFile
-from store.log.record import Record, SysFlag
+from reput.store.index.mappedindexfile import MappedIndexFile
+from reput.store.log.record import Record, SysFlag
 from tests.support.index_model import Content, key_with_hash, read_content
 from tests.support.index_outputs import IndexOutput, batch_of, entries_of, random_log
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import CommitLogError
-from store.log.commitlog import ARRIVAL_SECONDS, CommitLog
+from reput.store.errors import CommitLogError
+from reput.store.log.commitlog import ARRIVAL_SECONDS, CommitLog
 from tests.store.log.test_commitlog import make_file, starts
 
 

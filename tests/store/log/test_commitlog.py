@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import CommitLogError, NotReadyError
-from store.log.commitlog import CommitLog, is_mapped_file_name, offset_to_file_name
-from store.log.record import Record
+from reput.store.errors import CommitLogError, NotReadyError
+from reput.store.log.commitlog import CommitLog, is_mapped_file_name, offset_to_file_name
+from reput.store.log.record import Record
 from tests.support.processes import open_files
 from tests.support.wire import PlainLog, file_name
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import CommitLogDataLossError
-from store.log import cursor
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange, Window
-from store.log.record import Record, Status
+from reput.store.errors import CommitLogDataLossError
+from reput.store.log import cursor
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange, Window
+from reput.store.log.record import Record, Status
 from tests.support import wire
 from tests.support.damage import damage
 from tests.support.plain_walk import PlainItems, PlainWalk

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from store.log import java
+from reput.store.log import java
 from tests.support.jdk import run_java
 
 PROGRAM = """

@@ -19,13 +19,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.log import cursor, java, kernels, record
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange, Window
-from store.log.kernelbase import CRC_TABLES, crc32
-from store.log.record import Record, Status
-from store.runs import scan
-from store.runs.dispatch import Run, ScannedRange
+from reput.store.log import cursor, java, kernels, record
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange, Window
+from reput.store.log.kernelbase import CRC_TABLES, crc32
+from reput.store.log.record import Record, Status
+from reput.store.runs import scan
+from reput.store.runs.dispatch import Run, ScannedRange
 from tests.support import wire
 from tests.support.damage import damage
 from tests.support.golden import GOLDEN_NAMES

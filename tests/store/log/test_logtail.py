@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from store.log import record
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange, LogTail, records
-from store.log.record import Record
+from reput.store.log import record
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange, LogTail, records
+from reput.store.log.record import Record
 from tests.support import wire
 
 FILE_SIZE = 4096

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange, LogTail, records
-from store.log.places import last_record_before, pass_over
-from store.log.record import Status
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange, LogTail, records
+from reput.store.log.places import last_record_before, pass_over
+from reput.store.log.record import Status
 from tests.support.damage import damage
 from tests.torture.logrot import random_log
 

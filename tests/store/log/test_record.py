@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.config import read_store_settings
-from store.log import properties, record
-from store.log.record import Outcome, Record, Status
+from reput.store.config import read_store_settings
+from reput.store.log import properties, record
+from reput.store.log.record import Outcome, Record, Status
 from tests.support import wire
 from tests.support.golden import GOLDEN_NAMES
 

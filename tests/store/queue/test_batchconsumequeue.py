@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from store.brokerconf import parse_properties
-from store.errors import QueueFileError, UsageError
-from store.queue.batchconsumequeue import (
+from reput.store.brokerconf import parse_properties
+from reput.store.errors import QueueFileError, UsageError
+from reput.store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BATCH_UNIT_DTYPE,
     DEFAULT_FILE_SIZE,
@@ -26,8 +26,8 @@ from store.queue.batchconsumequeue import (
     checked_file_size,
     open_batch_queues,
 )
-from store.queue.consumequeue import ConsumeQueueFiles, QueueFiles
-from store.queue.cut import ends_by
+from reput.store.queue.consumequeue import ConsumeQueueFiles, QueueFiles
+from reput.store.queue.cut import ends_by
 from tests.interop import rocketmq
 from tests.support.batch_queue import (
     BATCH_UNIT,

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store import fsops
-from store.errors import NoSpaceError, QueueFileError
-from store.queue.consumequeue import (
+from reput.store import fsops
+from reput.store.errors import NoSpaceError, QueueFileError
+from reput.store.queue.consumequeue import (
     UNIT_DTYPE,
     BoundaryType,
     ConsumeQueueFiles,
@@ -27,8 +27,8 @@ from store.queue.consumequeue import (
     rounded_file_size,
     topic_directory,
 )
-from store.queue.cut import ends_by
-from store.queue.unsynced import UnsyncedFiles
+from reput.store.queue.cut import ends_by
+from reput.store.queue.unsynced import UnsyncedFiles
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.processes import open_files
 from tests.support.wire import PRE_BLANK, UNIT, file_name
@@ -186,7 +186,7 @@ def test_an_end_is_followed_from_an_earlier_one(
 ) -> None:
     """While units and files come and the watermark moves, forth and back, and without one: what a
     search from nothing finds. Few units a read, so that ends and blanks lie across reads."""
-    monkeypatch.setattr("store.queue.consumequeue.UNITS_PER_READ", 4)
+    monkeypatch.setattr("reput.store.queue.consumequeue.UNITS_PER_READ", 4)
     rng = random.Random(seed)
     for case in range(40):
         units, first = random_queue(rng, gaps=case % 2 == 1)

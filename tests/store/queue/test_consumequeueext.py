@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from filters import consumers
-from store import configjson
-from store.errors import QueueFileError
-from store.log import java, record
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, records
-from store.log.record import Record
-from store.queue import consumequeueext
-from store.queue.consumequeueext import (
+from reput.filters import consumers
+from reput.store import configjson
+from reput.store.errors import QueueFileError
+from reput.store.log import java, record
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, records
+from reput.store.log.record import Record
+from reput.store.queue import consumequeueext
+from reput.store.queue.consumequeueext import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     NO_ADDRESS,
     ConsumeQueueExtFiles,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreError
-from store.queue.queuetype import check_queue_types, find_batch_topics, read_queue_types
+from reput.store.errors import StoreError
+from reput.store.queue.queuetype import check_queue_types, find_batch_topics, read_queue_types
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.wire import file_name
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from store.config import OnQueueGap, StoreSettings, read_store_settings
-from store.queue.batchconsumequeue import BATCH_CQ_STORE_UNIT_SIZE, BATCH_UNIT_DTYPE
-from store.queue.consumequeue import ConsumeQueueFiles, QueueKey
-from store.queue.consumequeueext import ConsumeQueueExtFiles, place
-from store.queue.retention import (
+from reput.store.config import OnQueueGap, StoreSettings, read_store_settings
+from reput.store.queue.batchconsumequeue import BATCH_CQ_STORE_UNIT_SIZE, BATCH_UNIT_DTYPE
+from reput.store.queue.consumequeue import ConsumeQueueFiles, QueueKey
+from reput.store.queue.consumequeueext import ConsumeQueueExtFiles, place
+from reput.store.queue.retention import (
     expired_files,
     expired_queue_files,
     remove_files,

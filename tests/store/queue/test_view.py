@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from store.config import StoreSettings, read_store_settings
-from store.errors import QueueFileError
-from store.log.commitlog import CommitLog
-from store.queue.consumequeue import QueueKey
-from store.queue.view import ConsumeQueueView, QueueView, open_view
+from reput.store.config import StoreSettings, read_store_settings
+from reput.store.errors import QueueFileError
+from reput.store.log.commitlog import CommitLog
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.view import ConsumeQueueView, QueueView, open_view
 from tests.support.batch_queue import BATCH_UNIT
 from tests.support.golden import ALL_GOLDEN_NAMES, relaid_queues
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories

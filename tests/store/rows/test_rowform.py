@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from store.config import read_store_settings
-from store.log.commitlog import CommitLog
-from store.log.compression import MAX_INFLATED_BYTES
-from store.log.cursor import LogTail
-from store.log.record import DEFAULT_DELAY_LEVELS_MS
-from store.log.systemtopics import is_system_topic
-from store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm
-from store.rows.rows import message_rows
-from store.rows.rowschema import ROWS_SCHEMA
+from reput.store.config import read_store_settings
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.compression import MAX_INFLATED_BYTES
+from reput.store.log.cursor import LogTail
+from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
+from reput.store.log.systemtopics import is_system_topic
+from reput.store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm
+from reput.store.rows.rows import message_rows
+from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.support.golden import ALL_GOLDEN_NAMES
 from tests.support.plain_rows import OWN_TOPICS, as_table, inflated, is_internal, plain_rows, stored
 from tests.support.wire import PlainLog
@@ -55,7 +55,7 @@ def test_internal_records_are_left_out_and_counted(
 ) -> None:
     """By topic and by kind of transaction; a damaged range stays, whatever it was."""
     rng = random.Random(seed)
-    monkeypatch.setattr("store.rows.rows.ROWS_PER_BATCH", 16)
+    monkeypatch.setattr("reput.store.rows.rows.ROWS_PER_BATCH", 16)
     log = PlainLog(1 << 20)
     names = odd_names(rng)
     offsets = [

@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from store.errors import CommitLogDataLossError, CorruptRecordError
-from store.log import cursor
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, Window
-from store.log.record import DEFAULT_DELAY_LEVELS_MS, SysFlag
-from store.queue.consumequeue import UNIT_DTYPE
-from store.rows import rowcolumns, rows
-from store.rows.rowschema import ROWS_SCHEMA, rows_schema
+from reput.store.errors import CommitLogDataLossError, CorruptRecordError
+from reput.store.log import cursor
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, Window
+from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS, SysFlag
+from reput.store.queue.consumequeue import UNIT_DTYPE
+from reput.store.rows import rowcolumns, rows
+from reput.store.rows.rowschema import ROWS_SCHEMA, rows_schema
 from tests.support import wire
 from tests.support.damage import damage
 from tests.support.golden import ALL_GOLDEN_NAMES, GOLDEN_NAMES

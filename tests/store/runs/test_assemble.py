@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from store.log import record
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange
-from store.runs import scan
-from store.runs.dispatch import DispatchBatch, IndexEntries, Run, ScannedRange, Wanted
-from store.runs.scan import PackedChunk, assemble, runs_of
+from reput.store.log import record
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange
+from reput.store.runs import scan
+from reput.store.runs.dispatch import DispatchBatch, IndexEntries, Run, ScannedRange, Wanted
+from reput.store.runs.scan import PackedChunk, assemble, runs_of
 from tests.support.wire import PlainLog
 
 Item = Run | BadRange | ScannedRange | IndexEntries

@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.index.indexfile import index_key_hash, index_keys
-from store.log import cursor, properties, record
-from store.log.commitlog import CommitLog
-from store.log.cursor import BadRange
-from store.log.lightqueues import light_queues
-from store.log.record import Record, Status, SysFlag
-from store.runs import scan
-from store.runs.dispatch import DispatchBatch, Wanted
-from workload.appender import Appender
+from reput.store.index.indexfile import index_key_hash, index_keys
+from reput.store.log import cursor, properties, record
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange
+from reput.store.log.lightqueues import light_queues
+from reput.store.log.record import Record, Status, SysFlag
+from reput.store.runs import scan
+from reput.store.runs.dispatch import DispatchBatch, Wanted
+from reput.workload.appender import Appender
 
 BATCH_TOPICS = frozenset((b"Batch", b"Batch-of-8-bytes-and-more", b"b", b"Orders2"))
 WANTED = Wanted(index=True, details=True, multi_dispatch=True, lmq=True, batch_topics=BATCH_TOPICS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from store.log.commitlog import CommitLog
-from store.runs.dispatch import Wanted
-from store.runs.packed import read_runs
+from reput.store.log.commitlog import CommitLog
+from reput.store.runs.dispatch import Wanted
+from reput.store.runs.packed import read_runs
 from tests.support.wire import PlainLog
 
 PREPARED = 4

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store.config import read_store_settings
-from store.log.commitlog import CommitLog
-from store.log.cursor import LogTail, Window
-from store.runs import scan
-from store.runs.dispatch import Wanted
+from reput.store.config import read_store_settings
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail, Window
+from reput.store.runs import scan
+from reput.store.runs.dispatch import Wanted
 
 
 def found_by(log: CommitLog, end: int) -> list[tuple[Any, ...]]:

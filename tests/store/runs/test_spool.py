@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from store import fsops
-from store.errors import StoreError
-from store.log.commitlog import CommitLog
-from store.runs.packedschema import PACKED_SCHEMA, RowKind
-from store.runs.scan import scan
-from store.runs.spool import (
+from reput.store import fsops
+from reput.store.errors import StoreError
+from reput.store.log.commitlog import CommitLog
+from reput.store.runs.packedschema import PACKED_SCHEMA, RowKind
+from reput.store.runs.scan import scan
+from reput.store.runs.spool import (
     claim,
     close_spool,
     empty_spool,
@@ -145,7 +145,7 @@ def test_claims_add_up_to_what_is_scanned(
     golden: Callable[[str], Path], spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two parts of a log; at the end every byte counts once."""
-    monkeypatch.setattr("store.runs.spool.MARK_SECONDS", -1.0)
+    monkeypatch.setattr("reput.store.runs.spool.MARK_SECONDS", -1.0)
     log = CommitLog([golden("plain") / "commitlog"])
     bounds = [log.segments[0].start, log.segments[1].start, log.segments[2].start]
     seen = []

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from store import fsops
-from store.errors import NoSpaceError, OutputError, OwnershipError
-from store.state.brokerlock import BrokerLock, broker_pid
+from reput.store import fsops
+from reput.store.errors import NoSpaceError, OutputError, OwnershipError
+from reput.store.state.brokerlock import BrokerLock, broker_pid
 from tests.support.jdk import java_command
 from tests.support.processes import holder, open_files, wait_status_of
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import OwnershipError
-from store.state.consumeroffset import (
+from reput.store.errors import OwnershipError
+from reput.store.state.consumeroffset import (
     CONSUMER_OFFSET_FILE,
     JOURNALS,
     ConsumerOffsetFile,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.log.cursor import LogTail
-from store.state import coverage
-from store.state.brokerlock import BrokerLock
-from store.state.coverage import Coverage, Messages, read_coverage
+from reput.store.config import read_store_settings
+from reput.store.log.cursor import LogTail
+from reput.store.state import coverage
+from reput.store.state.brokerlock import BrokerLock
+from reput.store.state.coverage import Coverage, Messages, read_coverage
 from tests.support import wire
 from tests.support.broker_store import BrokerStore, four_queues
 from tests.support.processes import holder

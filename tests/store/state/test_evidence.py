@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from store.log.commitlog import CommitLog
-from store.state.evidence import (
+from reput.store.log.commitlog import CommitLog
+from reput.store.state.evidence import (
     EDGE_BYTES,
     Evidence,
     PassedRecord,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from store import fsops
-from store.errors import NoSpaceError, OutputError, SyncError
-from store.state.ledger import (
+from reput.store import fsops
+from reput.store.errors import NoSpaceError, OutputError, SyncError
+from reput.store.state.ledger import (
     FILE_NAME,
     Ledger,
     LedgerCount,

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from store.state.evidence import PassedRecord
-from store.state.logoffset import (
+from reput.store.state.evidence import PassedRecord
+from reput.store.state.logoffset import (
     MAX_OFFSET,
     LogOffset,
     offset_json,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from store import fsops
-from store.errors import NoSpaceError, SyncError
-from store.state.storecheckpoint import StoreCheckpoint
+from reput.store import fsops
+from reput.store.errors import NoSpaceError, SyncError
+from reput.store.state.storecheckpoint import StoreCheckpoint
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.power_cuts import Disk
 from tests.support.recorder import Recorder, read_tree

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-import upkeep.verify.index
-import upkeep.verify.queues
-import upkeep.verify.run
+import reput.upkeep.verify.index
+import reput.upkeep.verify.queues
+import reput.upkeep.verify.run
+from reput.upkeep.verify.difference import Difference
 from tests.support.derived_output import DerivedOutput
 from tests.support.grown_log import GrownLog
-from upkeep.verify.difference import Difference
 
 MOMENTS = {
-    "before the log is read": (upkeep.verify.run._Pass, "_scan"),
-    "before queues are finished": (upkeep.verify.queues.ComparedQueue, "finish"),
-    "before the index is finished": (upkeep.verify.index.IndexVerifier, "finish"),
-    "before one of its files": (upkeep.verify.index.IndexVerifier, "_compare_file"),
-    "before its slots": (upkeep.verify.index.IndexVerifier, "_compare_records"),
-    "before the checkpoint": (upkeep.verify.run, "compare_store_checkpoint"),
+    "before the log is read": (reput.upkeep.verify.run._Pass, "_scan"),
+    "before queues are finished": (reput.upkeep.verify.queues.ComparedQueue, "finish"),
+    "before the index is finished": (reput.upkeep.verify.index.IndexVerifier, "finish"),
+    "before one of its files": (reput.upkeep.verify.index.IndexVerifier, "_compare_file"),
+    "before its slots": (reput.upkeep.verify.index.IndexVerifier, "_compare_records"),
+    "before the checkpoint": (reput.upkeep.verify.run, "compare_store_checkpoint"),
 }
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from store.config import read_store_settings
-from store.errors import CommitLogError
-from store.log.record import Record
-from store.state.built import settings_of
+from reput.store.config import read_store_settings
+from reput.store.errors import CommitLogError
+from reput.store.log.record import Record
+from reput.store.state.built import settings_of
+from reput.upkeep.verify.run import Verification, verify
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import log_records, unpack_golden
 from tests.support.index_model import read_content
 from tests.support.wire import UNIT, file_name
-from upkeep.verify.run import Verification, verify
 
 BATCH_UNIT_SIZE = 46
 Range = tuple[int, int]

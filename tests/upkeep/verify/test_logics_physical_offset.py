@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from store.state.storecheckpoint import StoreCheckpoint
-from store.state.watermark import read_watermark
+from reput.store.state.storecheckpoint import StoreCheckpoint
+from reput.store.state.watermark import read_watermark
+from reput.upkeep.verify.difference import Damage
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import log_records
 from tests.support.processes import is_killed_at
 from tests.support.seeds import seed
 from tests.upkeep.verify.test_rules import half, kinds
-from upkeep.verify.difference import Damage
 
 __all__ = ["seed"]
 

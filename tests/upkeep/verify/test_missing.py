@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from reput.upkeep.verify.difference import Damage
+from reput.upkeep.verify.run import Verification
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.golden import relaid_queues, tree
 from tests.support.wire import UNIT
-from upkeep.verify.difference import Damage
-from upkeep.verify.run import Verification
 
 QUEUE_FILE_SIZE = 2000
 EXT_FILE_SIZE = 4096

@@ -19,21 +19,21 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.watermark import WatermarkFile
-from store.config import StoreSettings, read_store_settings
-from store.errors import CommitLogError, IndexFileError, ReputError, StoreError, UsageError
-from store.runs.dispatch import DispatchBatch
-from store.state.built import record_build, settings_of
-from store.state.watermark import read_watermark
+from reput.checkpoints.watermark import WatermarkFile
+from reput.store.config import StoreSettings, read_store_settings
+from reput.store.errors import CommitLogError, IndexFileError, ReputError, StoreError, UsageError
+from reput.store.runs.dispatch import DispatchBatch
+from reput.store.state.built import record_build, settings_of
+from reput.store.state.watermark import read_watermark
+from reput.upkeep.expiry import expire
+from reput.upkeep.verify.difference import Damage
+from reput.upkeep.verify.run import verify
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
 from tests.support.golden import log_records
 from tests.support.outputs import Output, QueueLog, Setup
 from tests.support.processes import is_killed_at
 from tests.support.wire import UNIT, read_log
-from upkeep.expiry import expire
-from upkeep.verify.difference import Damage
-from upkeep.verify.run import verify
 
 Golden = Callable[[str], Path]
 MIN_LONG = -(1 << 63)

@@ -19,22 +19,22 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.ownership import Ownership
-from store.config import OnQueueGap, StoreSettings, read_store_settings
-from store.errors import CommitLogError, OwnershipError, QueueFileError, UsageError
-from store.log.commitlog import CommitLog
-from store.queue.consumequeue import ConsumeQueueFiles
-from store.state.built import settings_of
-from store.state.watermark import read_watermark
+from reput.checkpoints.ownership import Ownership
+from reput.store.config import OnQueueGap, StoreSettings, read_store_settings
+from reput.store.errors import CommitLogError, OwnershipError, QueueFileError, UsageError
+from reput.store.log.commitlog import CommitLog
+from reput.store.queue.consumequeue import ConsumeQueueFiles
+from reput.store.state.built import settings_of
+from reput.store.state.watermark import read_watermark
+from reput.upkeep.expiry import expire
+from reput.upkeep.verify.difference import Damage
+from reput.upkeep.verify.run import Verification, verify
 from tests.support.cli import reput
 from tests.support.golden import ALL_GOLDEN_NAMES, relaid_queues, tree, unpack_golden
 from tests.support.outputs import Output, QueueLog, Setup, random_queue_offsets
 from tests.support.processes import is_killed_at
 from tests.support.queue_damage import DAMAGES
 from tests.support.wire import PRE_BLANK, UNIT, file_name, read_log
-from upkeep.expiry import expire
-from upkeep.verify.difference import Damage
-from upkeep.verify.run import Verification, verify
 
 Golden = Callable[[str], Path]
 

@@ -17,17 +17,17 @@ from typing import Any
 
 import pytest
 
-from store.config import read_store_settings
-from store.errors import UsageError
-from store.state.ledger import LedgerEntry
-from streaming.progress import ReadProgress
+from reput.store.config import read_store_settings
+from reput.store.errors import UsageError
+from reput.store.state.ledger import LedgerEntry
+from reput.streaming.progress import ReadProgress
+from reput.upkeep.expiry import expire
+from reput.upkeep.verify.run import _Pass, verify
 from tests.support.cli import Call
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
 from tests.support.grown_log import FILE_SIZE, GrownLog
 from tests.support.sealed import Sealed
-from upkeep.expiry import expire
-from upkeep.verify.run import _Pass, verify
 
 DAMAGES = 60
 

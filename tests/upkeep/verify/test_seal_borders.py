@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from store import fsops
-from store.config import OnQueueGap, read_store_settings
-from store.log.cursor import LogTail
-from store.runs.dispatch import DispatchBatch
-from streaming.config import DispatcherConfig
+from reput.store import fsops
+from reput.store.config import OnQueueGap, read_store_settings
+from reput.store.log.cursor import LogTail
+from reput.store.runs.dispatch import DispatchBatch
+from reput.streaming.config import DispatcherConfig
+from reput.upkeep.expiry import expire
 from tests.support.grown_log import FILE_SIZE
 from tests.support.index_model import read_content
 from tests.support.sealed import BorderStore
 from tests.support.sparkless import Running, running
-from upkeep.expiry import expire
 
 INDEX_NUM = 20
 

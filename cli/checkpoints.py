@@ -1,0 +1,309 @@
+"""``reput checkpoints``: shows, checks and rewinds the positions of an output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reput.cli import options, render, tables
+from reput.cli.commands import Command, DefaultGroup
+from reput.store.config import StoreSettings
+from reput.store.errors import UsageError
+
+if TYPE_CHECKING:
+    from reput.checkpoints.history import Batch
+    from reput.checkpoints.keptstate import KeptState
+    from reput.upkeep.checkpoints import Rewound
+
+app = typer.Typer(
+    cls=DefaultGroup,
+    help="Show, check and rewind the positions of an output. `list` may be left out.",
+    no_args_is_help=True,
+)
+
+Checkpoint = Annotated[
+    Path | None,
+    options.value("DIR", "Directory of Spark's checkpoint; `OUTPUT/reput/spark` if not given."),
+]
+BATCH_COLUMNS = ("batch", "from", "to", "bytes", "planned", "state")
+KEPT_COLUMNS = ("kept", "bytes", "rewound", "from", "to")
+DAMAGED = 1
+
+
+@app.command("list", cls=Command)
+@options.with_options(settings=options.output_settings)
+def list_batches(
+    store: options.Store,
+    settings: StoreSettings,
+    output: options.ReadOutput = None,
+    checkpoint: Checkpoint = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the batches that Spark's checkpoint lists, the watermark, and what is kept of earlier
+    states. Reads only."""
+    from reput.upkeep.checkpoints import read_positions  # noqa: PLC0415
+
+    found = read_positions(settings, output or store, checkpoint)
+    if as_json:
+        batches = [_batch_fields(one, found.watermark) for one in found.history.batches]
+        render.print_json(
+            {
+                "watermark": found.watermark,
+                "log_min": found.log_min,
+                "log_end": found.log_end,
+                "checkpoint": str(found.spark_directory),
+                "batches": batches,
+                "damage": found.history.damage,
+                "kept": [_kept_fields(one) for one in found.kept],
+            }
+        )
+        return
+    if found.history.batches:
+        rows = [_batch_row(one, found.watermark) for one in found.history.batches]
+        tables.print_table("batches of Spark's checkpoint", BATCH_COLUMNS, rows)
+    _print_kept(found.kept)
+    for line in found.history.damage:
+        tables.print_line(f"damaged: {found.spark_directory.name}/{line}")
+    tables.print_line(
+        f"{tables.counted(len(found.history.batches), 'batch', 'batches')} in "
+        f"{found.spark_directory}; the watermark is {found.watermark}, the log is "
+        f"[{found.log_min}, {found.log_end})"
+    )
+
+
+@app.command("show", cls=Command)
+@options.with_options(settings=options.output_settings)
+def show(
+    store: options.Store,
+    settings: StoreSettings,
+    batch: Annotated[int, typer.Argument(min=0, help="The batch's number.", metavar="BATCH")],
+    output: options.ReadOutput = None,
+    checkpoint: Checkpoint = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show one batch with the messages of its range; exit code 1 if it is not listed. Reads
+    only."""
+    from reput.upkeep.checkpoints import read_batch  # noqa: PLC0415
+
+    found = read_batch(settings, output or store, checkpoint, batch)
+    one = found.batch
+    bad = [{"from": bad.start, "to": bad.end, "reason": bad.status.name.lower()}
+           for bad in found.bad]  # fmt: skip
+    times = {"first_stored": found.first_stored_ms, "last_stored": found.last_stored_ms}
+    if as_json:
+        fields = _batch_fields(one, found.watermark)
+        render.print_json({**fields, "messages": found.messages, **times, "bad": bad})
+        return
+    tables.print_fields(
+        f"batch {one.batch_id}",
+        {
+            "from": tables.known(one.start),
+            "to": one.end,
+            "bytes": tables.known(_size(one)),
+            "planned": _time(one.planned_ms),
+            "state": _state(one, found.watermark),
+            "messages": tables.known(found.messages),
+            **{name.replace("_", " "): _time(time) for name, time in times.items()},
+            "damaged": ", ".join(
+                f"[{entry['from']}, {entry['to']}) {entry['reason']}" for entry in bad
+            ) or "none",
+        },
+    )  # fmt: skip
+
+
+@app.command("verify", cls=Command)
+@options.with_options(settings=options.output_settings)
+def verify(
+    store: options.Store,
+    settings: StoreSettings,
+    output: options.ReadOutput = None,
+    checkpoint: Checkpoint = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Look for damage in the watermark and in Spark's checkpoint, and say what the next start
+    would do; exit code 1 for damage. Reads only."""
+    from reput.upkeep.checkpoints import check  # noqa: PLC0415
+
+    found = check(settings, output or store, checkpoint)
+    if as_json:
+        render.print_json(asdict(found))
+    else:
+        for line in found.problems:
+            tables.print_line(f"damaged: {line}")
+        for line in found.next_start:
+            tables.print_line(f"next start: {line}")
+        count = len(found.problems)
+        tables.print_line(tables.counted(count, "problem") if count else "no problems")
+    if found.problems:
+        raise typer.Exit(DAMAGED)
+
+
+@app.command("rewind", cls=Command)
+@options.with_options(settings=options.output_settings)
+def rewind(
+    store: options.Store,
+    settings: StoreSettings,
+    to_batch: Annotated[
+        int | None,
+        options.value("BATCH", "Rewind to where this batch of Spark's checkpoint began.", min=0),
+    ] = None,
+    to_offset: Annotated[
+        int | None,
+        options.value("OFFSET", "Rewind to the record at this physical offset.", min=0),
+    ] = None,
+    to_file: Annotated[
+        str | None, options.value("NAME", "Rewind to the beginning of this file of the log.")
+    ] = None,
+    to_time: Annotated[
+        str | None, options.time_value("Rewind to the first message stored then or later")
+    ] = None,
+    apply: Annotated[
+        bool, options.flag("Apply the rewind; without it, only show what would change.", "--apply")
+    ] = False,
+    output: options.Output = None,
+    checkpoint: Checkpoint = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Take an output back to an earlier place of the log; a dry run unless --apply is given.
+
+    Everything built from later messages is cut, and Delta tables and Kafka mirrors get those
+    messages again. The old positions are kept. Stop the dispatcher first; if a rewind is killed,
+    the old or the new state counts, and the next run cleans up.
+    """
+    from reput.checkpoints.rewind import Target  # noqa: PLC0415
+    from reput.upkeep.checkpoints import rewind as rewind_output  # noqa: PLC0415
+
+    if [to_batch, to_offset, to_file, to_time].count(None) != 3:
+        raise UsageError("give one of --to-batch, --to-offset, --to-file and --to-time")
+    target = Target(to_batch, to_offset, to_file, options.optional_time_ms("--to-time", to_time))
+    found = rewind_output(settings, output or store, checkpoint, target, apply=apply)
+    if as_json:
+        render.print_json(_rewind_fields(found))
+        return
+    _show_rewind(found)
+
+
+def _rewind_fields(found: Rewound) -> dict[str, Any]:
+    fields = {name: getattr(found.rewind, name) for name in
+              ("watermark", "offset", "asked_offset", "messages", "queues", "units",
+               "ledger_lines")}  # fmt: skip
+    return {
+        "applied": found.applied,
+        **fields,
+        "batches": found.batches,
+        "followers": found.followers,
+        "kept": None if found.kept is None else str(found.kept),
+    }
+
+
+def _show_rewind(found: Rewound) -> None:
+    one = found.rewind
+    if one.offset == one.watermark:
+        tables.print_line(f"nothing to rewind: the watermark is {one.watermark}")
+        return
+    tables.print_fields(
+        "rewound" if found.applied else "to rewind",
+        {
+            "from watermark": one.watermark,
+            "to": one.offset,
+            "messages": f"{one.messages:,} in {tables.human_bytes(one.watermark - one.offset)}",
+            "queues cut": f"{one.queues:,}, {tables.counted(one.units, 'unit')}",
+            "ledger lines": one.ledger_lines,
+            "spark's batches": _ranges(found.batches),
+            "followers": " ".join(found.followers) or "none",
+            **({} if found.kept is None else {"the old is kept": str(found.kept)}),
+        },
+    )
+    if one.asked_offset != one.offset:
+        tables.print_line(
+            f"{one.asked_offset} is no record's start: taken down to {one.offset}, the start of "
+            "what contains it"
+        )
+    tables.print_line(
+        "reput run dispatches from there; no broker may start here before"
+        if found.applied
+        else "nothing was changed, give --apply"
+    )
+
+
+def _ranges(batches: Sequence[int]) -> str:
+    if not batches:
+        return "none"
+    return f"{batches[0]} to {batches[-1]}" if len(batches) > 1 else f"{batches[0]}"
+
+
+@app.command("prune", cls=Command)
+@options.with_options(settings=options.output_settings)
+def prune(
+    store: options.Store,
+    settings: StoreSettings,
+    apply: Annotated[
+        bool, options.flag("Remove what is kept; otherwise it is only shown.", "--apply")
+    ] = False,
+    output: options.Output = None,
+    checkpoint: Checkpoint = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show, or remove, the positions and Spark checkpoints that rewinds and starts have kept."""
+    from reput.upkeep.checkpoints import prune as prune_output  # noqa: PLC0415
+
+    found = prune_output(settings, output or store, checkpoint, apply=apply)
+    if as_json:
+        render.print_json({"applied": apply, "kept": [_kept_fields(one) for one in found]})
+        return
+    _print_kept(found)
+    size = tables.human_bytes(sum(one.bytes for one in found))
+    done = "removed" if apply else "kept"
+    advice = "; nothing was removed, give --apply" if found and not apply else ""
+    tables.print_line(f"{tables.counted(len(found), 'state')} {done}, {size}{advice}")
+
+
+def _size(batch: Batch) -> int | None:
+    return None if batch.start is None else batch.end - batch.start
+
+
+def _state(batch: Batch, watermark: int) -> str:
+    if batch.end <= watermark:
+        return "durable" if batch.is_committed else "durable, not committed"
+    return "beyond the watermark"
+
+
+def _time(milliseconds: int | None) -> str:
+    return "unknown" if milliseconds is None else tables.time_text(milliseconds)
+
+
+def _batch_row(batch: Batch, watermark: int) -> tuple[object, ...]:
+    return (
+        batch.batch_id, tables.known(batch.start), batch.end, tables.known(_size(batch)),
+        _time(batch.planned_ms), _state(batch, watermark),
+    )  # fmt: skip
+
+
+def _batch_fields(batch: Batch, watermark: int) -> dict[str, Any]:
+    return {
+        "batch": batch.batch_id,
+        "from": batch.start,
+        "to": batch.end,
+        "bytes": _size(batch),
+        "planned_ms": batch.planned_ms,
+        "committed": batch.is_committed,
+        "durable": batch.end <= watermark,
+    }
+
+
+def _kept_fields(kept: KeptState) -> dict[str, Any]:
+    return {**asdict(kept), "path": str(kept.path)}
+
+
+def _print_kept(kept: Sequence[KeptState]) -> None:
+    if kept:
+        rows = [
+            (one.path.name, one.bytes, tables.known(one.when), tables.known(one.from_offset),
+             tables.known(one.to_offset))
+            for one in kept
+        ]  # fmt: skip
+        tables.print_table("kept", KEPT_COLUMNS, rows)

@@ -1,0 +1,78 @@
+"""The options about clients of a server, and the lines that a server prints when it is ready."""
+
+from __future__ import annotations
+
+import inspect
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+from reput.cli.options import CLIENTS, flag, value
+from reput.cli.render import print_note
+from reput.serving.config import ServerConfig
+from reput.store.errors import UsageError
+
+if TYPE_CHECKING:
+    from reput.serving.stores import BrokerIdentity
+
+
+def client_settings(**given: Any) -> dict[str, Any]:
+    """Return the fields of ``ServerConfig`` that are given, for every serving command; each field
+    with an ``Option`` is a parameter."""
+    return {field: value for field, value in given.items() if value not in (None, False)}
+
+
+def _parameters() -> Iterator[inspect.Parameter]:
+    for field, hint in get_type_hints(ServerConfig, include_extras=True).items():
+        for option in getattr(hint, "__metadata__", ()):
+            if option.metavar:
+                shown = value(option.metavar, option.help, option.flag, panel=CLIENTS)
+                default, annotation = None, Annotated[hint.__origin__ | None, shown]
+            else:
+                shown = flag(option.help, option.flag, panel=CLIENTS)
+                default, annotation = False, Annotated[bool, shown]
+            yield inspect.Parameter(
+                field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            )
+
+
+client_settings.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]
+
+
+def warn_if_open(config: ServerConfig) -> None:
+    """Print a warning if the server can be reached from other machines, since it asks for no
+    credentials."""
+    if not is_loopback(config.host):
+        print_note(
+            f"warning: whoever reaches {config.host} can read every message; clients are not "
+            "asked who they are"
+        )
+
+
+def note_ready(config: ServerConfig, root: Path, identity: BrokerIdentity, port: int) -> None:
+    """Print the address at which a store is served; ``port`` is the one that is bound, also where
+    the configuration has 0."""
+    print_note(f"serving {root} as broker {identity.name} at {config.host}:{port}")
+
+
+def address(option: str, text: str, default_host: str = "") -> tuple[str, int]:
+    """Return (host, port) of ``HOST:PORT``, or of ``PORT`` alone where there is a default host; an
+    IPv6 address stands in brackets and loses them.
+
+    Raises UsageError naming the option.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if colon else default_host
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        form = "[HOST:]PORT" if default_host else "HOST:PORT"
+        raise UsageError(f"{option} is {text!r}; it must be {form}")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server at this address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

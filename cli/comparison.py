@@ -1,0 +1,33 @@
+"""Prints a comparison of two stores, for ``diff`` and ``rebuild``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from reput.cli.tables import print_sides
+from reput.upkeep.compare import Comparison, Fields, StoreDifference
+
+
+def comparison_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield a line per kind: how much was compared and how much of it differs."""
+    different = Counter(difference.kind for difference in comparison.differences)
+    for kind, count in comparison.compared.items():
+        differing = different[kind]
+        verb = "differs" if differing == 1 else "differ"
+        result = f"{differing:,} {verb}" if differing else "equal"
+        yield f"{kind:20} {count:,} compared, {result}"
+
+
+def print_differences(differences: Sequence[StoreDifference], left: object, right: object) -> None:
+    """Print each entry that differs as both sides have it; ``left`` and ``right`` name them."""
+    for one in differences:
+        sides = {str(left): fields_text(one.left), str(right): fields_text(one.right)}
+        print_sides(" ".join(filter(None, (one.kind, one.place, one.entry))), sides)
+
+
+def fields_text(fields: Fields | None) -> str:
+    """Return an entry's fields as one side has them; ``nothing`` for None."""
+    if fields is None:
+        return "nothing"
+    return ", ".join(f"{name} {value}" for name, value in fields.items())

@@ -1,0 +1,116 @@
+"""``reput diff``: names where the queues and indexes of two stores differ."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reput.cli import moments, options, render, tables
+from reput.cli.comparison import comparison_lines, print_differences
+from reput.store.config import StoreSettings
+from reput.store.errors import UsageError
+from reput.store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
+from reput.store.state.built import hash_slot_count
+from reput.upkeep.compare import DIRECTORY_KINDS, KINDS, compare_stores
+from reput.upkeep.moments import compare_moments
+
+DIFFERENT = 1
+
+
+def diff(
+    store_a: Annotated[
+        Path,
+        typer.Argument(
+            help="The root directory of a store or of another output.", metavar="STORE_A"
+        ),
+    ],
+    store_b: Annotated[
+        Path | None,
+        typer.Argument(help="The root directory to compare it with.", metavar="STORE_B"),
+    ] = None,
+    since: Annotated[
+        str | None,
+        options.value(
+            "MOMENT",
+            "Compare STORE_A as of this moment with itself as of `--as-of`, "
+            "or now: a time, `offset:N` or `batch:N`.",
+        ),
+    ] = None,
+    as_of: options.AsOf = None,
+    output: options.ReadOutput = None,
+    only: Annotated[
+        str | None,
+        options.value(
+            "KINDS",
+            "Compare only these kinds, with commas: `consumequeue`, `index`, ...; all but "
+            "`checkpoint`, whose times always differ, if not given.",
+        ),
+    ] = None,
+    broker_conf: options.BrokerConf = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare two stores' queues and indexes, and name the first entry of each that differs.
+
+    With `--since` compare two moments of one store, and show which queues grew by what. Reads only.
+    The exit code is 0 if nothing differs, 1 if anything does, 2 for a wrong call.
+    """
+    if since is not None:
+        if store_b is not None or only is not None:
+            raise UsageError(
+                "--since compares the queues of one store; leave STORE_B and --only out"
+            )
+        settings = options.output_settings(store_a, output, broker_conf)
+        _diff_moments(settings, output or store_a, since, as_of, as_json)
+        return
+    if store_b is None:
+        raise UsageError("give STORE_B to compare with, or --since to compare two moments")
+    if as_of is not None or output is not None:
+        raise UsageError("--as-of and --output need --since, which compares two moments")
+    kinds = DIRECTORY_KINDS if only is None else options.kinds_option(only, KINDS)
+    roots = (store_a, store_b)
+    for root in roots:
+        if not root.is_dir():
+            raise UsageError(f"{root} is not a directory; give a store's root, or an output's")
+    slots = DEFAULT_MAX_HASH_SLOT_NUM
+    if INDEX_DIRECTORY in kinds:
+        slots = hash_slot_count(roots, broker_conf)
+    found = compare_stores(*roots, kinds, hash_slot_count=slots)
+    if not found.compared:
+        raise UsageError(f"neither {store_a} nor {store_b} holds {' or '.join(kinds)}")
+    if as_json:
+        render.print_json({"equal": found.is_equal, **asdict(found)})
+    else:
+        print_differences(found.differences, *roots)
+        for line in comparison_lines(found):
+            tables.print_line(line)
+    if not found.is_equal:
+        raise typer.Exit(DIFFERENT)
+
+
+def _diff_moments(
+    settings: StoreSettings, output: Path, since: str, as_of: str | None, as_json: bool
+) -> None:
+    earlier = moments.as_of("--since", since, settings, output)
+    assert earlier is not None
+    later = moments.as_of("--as-of", as_of, settings, output)
+    found = compare_moments(settings, output, earlier, later)
+    if as_json:
+        render.print_json({"equal": not found.queues, **asdict(found)})
+    else:
+        columns = ("topic", "queue", "from offset", "to offset", "messages")
+        rows = [
+            (one.topic, one.queue_id, one.from_offset, one.to_offset,
+             f"{one.to_offset - one.from_offset:,}")
+            for one in found.queues
+        ]  # fmt: skip
+        if rows:
+            tables.print_table("queues", columns, rows)
+        grown = tables.counted(len(rows), "queue")
+        tables.print_line(
+            f"{grown} grew between physical offsets {found.from_end} and {found.to_end}"
+        )
+    if found.queues:
+        raise typer.Exit(DIFFERENT)

@@ -1,0 +1,58 @@
+"""``reput expire``: removes derived files whose messages the log no longer holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from reput.cli import options, render, tables
+from reput.store.config import StoreSettings
+from reput.store.errors import UsageError
+from reput.upkeep.expiry import expire as expire_output
+
+
+@options.with_options(settings=options.output_settings)
+def expire(
+    store: options.Store,
+    settings: StoreSettings,
+    output: options.Output = None,
+    apply: Annotated[
+        bool, options.flag("Remove the files; otherwise they are only shown.", "--apply")
+    ] = False,
+    remove_unused: Annotated[
+        bool,
+        options.flag(
+            "With `--apply`, remove whole queues without messages as well.", "--remove-unused"
+        ),
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show, or remove, the queue files whose messages the log no longer holds.
+
+    As in RocketMQ, a queue loses its oldest files first, and never its last one.
+    """
+    if remove_unused and not apply:
+        raise UsageError("--remove-unused needs --apply; without it nothing is removed")
+    root = output or store
+    found = expire_output(settings, root, apply=apply, remove_unused=remove_unused)
+    size = sum(file.size for file in found.files)
+    if as_json:
+        files = [{**asdict(file), "path": str(file.path)} for file in found.files]
+        unused = [asdict(key) for key in found.unused_queues]
+        summary = {"applied": apply, "log_min_offset": found.log_min_offset, "bytes": size}
+        render.print_json({**summary, "files": files, "unused_queues": unused})
+        return
+    rows: list[tuple[object, ...]] = [
+        (file.topic, file.queue_id, file.path.relative_to(root), file.size) for file in found.files
+    ]
+    fate = "would go" if remove_unused or not apply else "kept"
+    rows += [(key.topic, key.queue_id, f"unused queue: {fate}", "") for key in found.unused_queues]
+    title, columns = "removed" if apply else "to remove", ("topic", "queue", "file", "bytes")
+    if rows:
+        tables.print_table(title, columns, rows)
+    advice = "; nothing was removed, give --apply" if rows and not apply else ""
+    tables.print_line(
+        f"{tables.counted(len(found.files), 'file')}, {tables.human_bytes(size)}, "
+        f"{tables.counted(len(found.unused_queues), 'unused queue')}; the log begins at "
+        f"{found.log_min_offset}{advice}"
+    )

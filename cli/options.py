@@ -1,0 +1,467 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import typer
+
+from reput.cli import completion
+from reput.cli.render import print_note, when_ready
+from reput.cli.tables import counted, time_text
+from reput.sources.options import parse_size
+from reput.store.config import OnQueueGap, StoreSettings, read_store_settings
+from reput.store.errors import UsageError
+from reput.store.follower import FollowerTarget
+from reput.store.log.compression import MAX_INFLATED_BYTES
+from reput.store.rows.rowform import RowForm
+from reput.store.state.built import settings_of
+from reput.store.state.output import check_is_output
+
+_DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z", re.ASCII)
+_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MILLISECONDS = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
+_SECONDS_DIGITS = 10
+"""A number of this many digits is seconds since the epoch: as ms it would be a day of 1970."""
+_EPOCH = datetime.fromtimestamp(0, UTC)
+LOCAL = "local"
+
+TIME_FORMS = (
+    "2026-01-31T12:30Z, 2026-01-31T12:30+08:00, '2026-01-31T12:30 Europe/Berlin' (or local), "
+    "-1h (before now), or ms since the epoch"
+)
+
+
+def size_option(name: str, text: str | None) -> int | None:
+    """Return the bytes of a size such as ``64k`` or ``1g``, in powers of 1,024; None for None.
+    Raises UsageError naming the option."""
+    if text is None:
+        return None
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"{name} is {text!r}; it {error}") from error
+
+
+def duration_option_ms(name: str, text: str) -> int:
+    """Return the milliseconds of ``200ms``, ``5s``, ``1m``, ``2h`` or ``1d``. Raises UsageError
+    naming the option."""
+    found = _DURATION.match(text)
+    if not found:
+        raise UsageError(f"{name} is {text!r}; it must be a number with ms, s, m, h or d")
+    return int(found[1]) * _DURATION_UNITS_MS[found[2]]
+
+
+def time_option_ms(name: str, text: str) -> int:
+    """Return the milliseconds since the epoch that a time option means.
+
+    It takes that number itself, a time before now (``-1h``), or an ISO 8601 time, which is in UTC
+    unless it names a zone. A number that can only be seconds is taken as seconds, with a note.
+    Raises UsageError naming the option.
+    """
+    if _MILLISECONDS.match(text):
+        if len(text) != _SECONDS_DIGITS:
+            return int(text)
+        seconds_ms = int(text) * 1000
+        print_note(f"{name} {text} is taken for seconds since the epoch: {time_text(seconds_ms)}")
+        return seconds_ms
+    ago = _DURATION.match(text.removeprefix("-"))
+    if ago:
+        return time.time_ns() // 1_000_000 - duration_option_ms(name, ago[0])
+    try:
+        moment = _moment(text)
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+        raise UsageError(f"{name} is {text!r}; it must be one of {TIME_FORMS}") from error
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _moment(text: str) -> datetime:
+    stated, _, zone = text.rpartition(" ")
+    if not zone[:1].isalpha():
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    moment = datetime.fromisoformat(stated)
+    if moment.tzinfo:
+        raise ValueError("two zones")
+    return moment.astimezone() if zone == LOCAL else moment.replace(tzinfo=ZoneInfo(zone))
+
+
+def optional_time_ms(name: str, text: str | None) -> int | None:
+    """Return ``time_option_ms`` of an option; None if it is not given."""
+    return None if text is None else time_option_ms(name, text)
+
+
+def text(text: str) -> str:
+    """Return an argument unchanged. Raises UsageError if it is not UTF-8, as every topic and group
+    is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{text!r} is no text in UTF-8") from error
+    return text
+
+
+def optional_text(given: str | None) -> str | None:
+    """Return ``text`` of an argument that may be left out."""
+    return None if given is None else text(given)
+
+
+def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., None]], Any]:
+    """Return a decorator that adds the parameters of other functions to a command's options.
+
+    ``makers`` maps a parameter of the command to the function that makes its value. The function's
+    parameters become options in place of that parameter. One that the command has too becomes one
+    option, whose value goes to both.
+    """
+    wanted = {name: list(_parameters(maker).values()) for name, maker in makers.items()}
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        own = _parameters(command)
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            made = {
+                name: makers[name](**{one.name: given[one.name] for one in parameters})
+                for name, parameters in wanted.items()
+            }
+            command(**{name: given[name] for name in own if name in given} | made)
+
+        parameters = [
+            one.replace(kind=one.KEYWORD_ONLY)
+            for name, declared in own.items()
+            for one in wanted.get(name, [declared])
+            if name not in wanted or one.name not in own.keys() - wanted.keys()
+        ]
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        return called
+
+    return decorated
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function, eval_str=True).parameters
+
+
+def store_settings(
+    store: Store, broker_conf: BrokerConf = None, commitlog_file_size: CommitLogFileSize = None
+) -> StoreSettings:
+    """Return a store's settings, in which the flag overrides the property file. Raises
+    UsageError."""
+    size = size_option("--commitlog-file-size", commitlog_file_size)
+    return read_store_settings(store, broker_conf).with_commit_log_file_size(size)
+
+
+def output_settings(
+    store: Store,
+    output: ReadOutput = None,
+    broker_conf: BrokerConf = None,
+    commitlog_file_size: CommitLogFileSize = None,
+    consume_queue_file_size: ConsumeQueueFileSize = None,
+) -> StoreSettings:
+    """Return a store's settings, together with those that the output was built with.
+
+    Raises UsageError, also if flags or property file contradict the output.
+    """
+    settings = store_settings(store, broker_conf, commitlog_file_size)
+    return settings_of(output or store, settings, _file_size(consume_queue_file_size))
+
+
+def awaited_settings(
+    store: Store,
+    output: ReadOutput = None,
+    broker_conf: BrokerConf = None,
+    commitlog_file_size: CommitLogFileSize = None,
+    consume_queue_file_size: ConsumeQueueFileSize = None,
+) -> StoreSettings:
+    """Return ``output_settings`` once the store and the output are there."""
+
+    def read() -> StoreSettings:
+        settings = output_settings(
+            store, output, broker_conf, commitlog_file_size, consume_queue_file_size
+        )
+        check_is_output(output or store, store)
+        return settings
+
+    return when_ready(read)
+
+
+def build_flags(
+    on_queue_gap: OnQueueGapOption = None,
+    verify_crc: VerifyCrc = None,
+    index_tags: IndexTags = None,
+    consume_queue_file_size: ConsumeQueueFileSize = None,
+) -> dict[str, Any]:
+    """Return the flags that determine an output's bytes, by the name of their field in
+    ``StoreSettings`` and ``DispatcherConfig``; None for one that is not given. Raises
+    UsageError."""
+    flags = {"on_queue_gap": on_queue_gap, "verify_crc": verify_crc, "index_tags": index_tags}
+    return flags | _file_size(consume_queue_file_size)
+
+
+def _file_size(consume_queue_file_size: str | None) -> dict[str, Any]:
+    size = size_option("--consume-queue-file-size", consume_queue_file_size)
+    return {"mapped_file_size_consume_queue": size}
+
+
+def dispatcher_settings(
+    broker_conf: BrokerConf = None,
+    commitlog_file_size: CommitLogFileSize = None,
+    conf: Conf = None,
+) -> dict[str, Any]:
+    """Return the fields of ``DispatcherConfig`` that every dispatching command sets. Raises
+    UsageError."""
+    size = size_option("--commitlog-file-size", commitlog_file_size)
+    return {
+        "broker_conf": broker_conf,
+        "mapped_file_size_commit_log": size,
+        "spark_conf": spark_conf(conf or []),
+    }
+
+
+def kinds_option(text: str | None, known: Sequence[str]) -> Sequence[str]:
+    """Return the kinds in a text with commas; all ``known`` ones for None. Raises UsageError that
+    lists these for any other."""
+    if text is None:
+        return known
+    kinds = text.split(",")
+    for kind in kinds:
+        if kind not in known:
+            raise UsageError(f"--only names {kind!r}; choose from {', '.join(known)}")
+    return kinds
+
+
+def row_form(
+    include_internal: IncludeInternal = False,
+    no_inflate_bodies: NoInflateBodies = False,
+    max_inflated_bytes: MaxInflatedBytes = None,
+) -> RowForm:
+    """Return the form of the messages that the options ask for. Raises UsageError."""
+    if no_inflate_bodies:
+        if max_inflated_bytes is not None:
+            raise UsageError("give --no-inflate-bodies or --max-inflated-bytes, not both")
+        return RowForm(include_internal, None)
+    size = size_option("--max-inflated-bytes", max_inflated_bytes)
+    return RowForm(include_internal, size or MAX_INFLATED_BYTES)
+
+
+def note_internal(left_out: int) -> None:
+    """Say how many internal records were left out, if any."""
+    if left_out:
+        counted_records = counted(left_out, "internal record")
+        print_note(f"{counted_records} left out; --include-internal takes them as well")
+
+
+def delta_followers(
+    delta: Delta = None,
+    delta_schema: DeltaSchema = None,
+    delta_store_id: DeltaStoreId = None,
+    delta_interval: DeltaInterval = "10s",
+) -> Callable[[str | None, RowForm], tuple[FollowerTarget, ...]]:
+    """Return a function for the Delta followers that the options ask for: of the only store (None),
+    or of one of several, by its name. Both raise UsageError."""
+    interval_seconds = duration_option_ms("--delta-interval", delta_interval) / 1000
+    if delta is None:
+        if delta_schema is not None or delta_store_id is not None:
+            raise UsageError("--delta-schema and --delta-store-id need --delta URL")
+        return lambda _name, _form: ()
+    from reput.sinks.delta import DeltaTarget  # noqa: PLC0415
+    from reput.sinks.jsonbody import JsonColumns  # noqa: PLC0415
+
+    columns = JsonColumns.read(delta_schema) if delta_schema is not None else None
+
+    def targets(name: str | None, form: RowForm) -> tuple[FollowerTarget, ...]:
+        if name is None:
+            return (DeltaTarget(delta, columns, delta_store_id, interval_seconds, form),)
+        if delta_store_id is not None:
+            raise UsageError("--delta-store-id is for one store; leave it out with --stores")
+        return (DeltaTarget(f"{delta.rstrip('/')}/{name}", columns, None, interval_seconds, form),)
+
+    return targets
+
+
+def spark_conf(pairs: list[str]) -> dict[str, str]:
+    """Return the Spark settings in texts of the form ``spark.KEY=VALUE``; the last of a key counts.
+    Raises UsageError."""
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise UsageError(f"--conf is {pair!r}; it must be spark.SOMETHING=VALUE")
+        settings[key] = value
+    return settings
+
+
+SETTINGS, DAMAGE, INDEX = "Settings of store and Spark", "Damage and gaps", "Index of keys"
+DELTA, KAFKA, CLIENTS = "Delta table", "Kafka", "Clients that are served"
+METRICS, ROWS = "Metrics", "Rows of messages"
+"""Panels of ``--help``; each aligns its own columns, so that names fit into 80 columns."""
+
+
+_COMPLETIONS = {"TOPIC": completion.topics, "GROUP": completion.groups}
+
+
+def flag(help: str, *names: str, panel: str | None = None) -> Any:
+    """Return typer's declaration of an option without a value; without ``names``, the parameter's
+    name is used."""
+    return typer.Option(*names, help=help, rich_help_panel=panel)
+
+
+def value(metavar: str, help: str, *names: str, panel: str | None = None, **limits: Any) -> Any:
+    """Return typer's declaration of an option with a value. ``metavar`` must be short, since the
+    option's name stands beside it in 80 columns; shells complete a TOPIC and a GROUP."""
+    return typer.Option(
+        *names, help=help, metavar=metavar, rich_help_panel=panel,
+        autocompletion=_COMPLETIONS.get(metavar), **limits,
+    )  # fmt: skip
+
+
+def time_value(what: str) -> Any:
+    """Return typer's declaration of an option whose value ``time_option_ms`` reads."""
+    return value("TIME", f"{what}: `2026-01-31T12:30Z`, another zone, `-1h`, or ms.")
+
+
+Store = Annotated[
+    Path,
+    typer.Argument(help="The store's root directory, which holds `commitlog/`.", metavar="STORE"),
+]
+ReadRoot = Annotated[
+    Path,
+    typer.Argument(help="The root directory of a store or of another output.", metavar="STORE"),
+]
+Topic = Annotated[
+    str,
+    typer.Argument(
+        help="The topic.", callback=text, metavar="TOPIC", autocompletion=completion.topics
+    ),
+]
+Queue = Annotated[int, typer.Argument(min=0, help="The queue's id.", metavar="QUEUE")]
+Output = Annotated[
+    Path | None,
+    value("DIR", "Root directory to write to; the store itself if not given.", "--output", "-o"),
+]
+ReadOutput = Annotated[
+    Path | None,
+    value(
+        "DIR",
+        "Root directory of queues and index; the store itself if not given.",
+        "--output",
+        "-o",
+    ),
+]
+BrokerConf = Annotated[
+    Path | None,
+    value("FILE", "RocketMQ's property file; `broker.conf` in the store if not given.",
+          panel=SETTINGS),
+]  # fmt: skip
+CommitLogFileSize = Annotated[
+    str | None,
+    value("SIZE", "mappedFileSizeCommitLog, such as `1g`.", "--commitlog-file-size",
+          panel=SETTINGS),
+]  # fmt: skip
+ConsumeQueueFileSize = Annotated[
+    str | None,
+    value("SIZE", "mappedFileSizeConsumeQueue, such as `6000000`.", "--consume-queue-file-size",
+          panel=SETTINGS),
+]  # fmt: skip
+Conf = Annotated[
+    list[str] | None,
+    value("KEY=VALUE", "A Spark setting; may be repeated.", panel=SETTINGS),
+]
+OnQueueGapOption = Annotated[
+    OnQueueGap | None,
+    value("HOW", "Where queue offsets jump: `rocketmq` appends at the queue's end as RocketMQ "
+          "does (default for a new output), `blank` fills the gap with blanks, `fail` stops.",
+          panel=DAMAGE),
+]  # fmt: skip
+VerifyCrc = Annotated[
+    bool | None,
+    flag(
+        "Check the CRC of every body (default for a new output: no).",
+        "--verify-crc/--no-verify-crc",
+        panel=DAMAGE,
+    ),
+]
+Topics = Annotated[
+    list[str] | None,
+    value("TOPIC", "Take only this topic; `*` and `?` match; may be repeated.", "--topic", "-t"),
+]
+Only = Annotated[
+    str | None,
+    value("KINDS", "Take only these kinds, with commas: `consumequeue`, `index`, ..."),
+]
+AsOf = Annotated[
+    str | None,
+    value("MOMENT", "Read everything as it was then: a time, `offset:N` of the log, or the end of "
+          "`batch:N` of Spark's checkpoint.", "--as-of"),
+]  # fmt: skip
+Retention = Annotated[
+    bool, flag("Remove queue files whose messages the log has lost.", "--retention")
+]
+Index = Annotated[
+    bool | None,
+    flag("Build the index of keys (default for a new output: messageIndexEnable of broker.conf).",
+         "--index/--no-index", panel=INDEX),
+]  # fmt: skip
+IndexTags = Annotated[
+    bool | None,
+    flag("Index tags as well, as RocketMQ 5.5 does.", "--index-tags/--no-index-tags", panel=INDEX),
+]
+Delta = Annotated[
+    str | None,
+    value("URL", "Also write a row per message to this Delta table, a path or an `s3://` URL.",
+          panel=DELTA),
+]  # fmt: skip
+DeltaSchema = Annotated[
+    Path | None,
+    value(
+        "FILE", "TOML or JSON file that names the columns to take from JSON bodies.", panel=DELTA
+    ),
+]
+DeltaStoreId = Annotated[
+    str | None,
+    value("ID", "The store's name in a table that several stores share or that outlives OUTPUT.",
+          panel=DELTA),
+]  # fmt: skip
+DeltaInterval = Annotated[
+    str,
+    value(
+        "TIME",
+        "Commit to the table at most this often, or earlier once 256 MiB of log are waiting.",
+        panel=DELTA,
+    ),
+]
+FailOnDataLoss = Annotated[
+    bool,
+    flag(
+        "Fail where a part of the log that is read is lost or damaged, in place of a warning and "
+        "the rest.",
+        "--fail-on-data-loss",
+    ),
+]
+IncludeInternal = Annotated[
+    bool,
+    flag("Take internal records as well, which consumers never see: those of RocketMQ's own "
+         "topics, and PREPARED and ROLLBACK records.", "--include-internal", panel=ROWS),
+]  # fmt: skip
+NoInflateBodies = Annotated[
+    bool, flag("Leave compressed bodies as stored.", "--no-inflate-bodies", panel=ROWS)
+]
+MaxInflatedBytes = Annotated[
+    str | None,
+    value("SIZE", "Inflate compressed bodies up to this size, `16m` if not given; a larger one "
+          "stays as stored.", "--max-inflated-bytes", panel=ROWS),
+]  # fmt: skip
+AsJson = Annotated[bool, flag("Print JSON; lines on stderr are JSON, too.", "--json", "-j")]
+AsJsonLines = Annotated[
+    bool, flag("Print JSON lines on a terminal, too; elsewhere they are the default.",
+               "--json", "-j")
+]  # fmt: skip

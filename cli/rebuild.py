@@ -1,0 +1,262 @@
+"""``reput rebuild``: builds queues and indexes anew, compares them and swaps them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reput.checkpoints.ownership import check_is_free
+from reput.cli import options, render, severalstores, tables
+from reput.cli.comparison import comparison_lines, print_differences
+from reput.store.errors import UsageError
+from reput.store.index.indexfile import INDEX_DIRECTORY
+from reput.store.queue.topics import check_topics
+from reput.store.state.built import topic_begins
+from reput.store.state.movedpositions import ADVICE
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.jvm import started
+from reput.upkeep.compare import DIRECTORY_KINDS
+
+if TYPE_CHECKING:
+    from reput.streaming.progress import Progress
+    from reput.upkeep.rebuild import Rebuilt
+    from reput.upkeep.rebuildstores import StoreRebuild
+
+DIFFERENT = 1
+SHOWN_DIFFERENCES = 10
+Since = Annotated[
+    int | None,
+    options.value(
+        "OFFSET",
+        "With `--topic`: messages of the topic before this physical offset get no units, now and "
+        "later; for a topic that was deleted and made again. 0 takes all of them again.",
+        "--from",
+        min=0,
+    ),
+]
+
+
+@options.with_options(flags=options.build_flags, dispatcher=options.dispatcher_settings)
+def rebuild(
+    store: severalstores.OneStore = None,
+    output: options.Output = None,
+    stores: severalstores.Stores = None,
+    outputs: severalstores.Outputs = None,
+    topic: Annotated[
+        list[str] | None,
+        options.value(
+            "TOPIC", "Replace only the queues of this topic; may be repeated.", "--topic", "-t"
+        ),
+    ] = None,
+    since: Since = None,
+    only: options.Only = None,
+    dry_run: Annotated[
+        bool,
+        options.flag("Build and compare only; exit code 1 if anything differs.", "--dry-run"),
+    ] = False,
+    drop_old: Annotated[
+        bool,
+        options.flag("Build nothing, and remove what earlier rebuilds kept.", "--drop-old"),
+    ] = False,
+    executors: Annotated[
+        bool,
+        options.flag(
+            "Let Spark's executors write the queues; every node must see STORE and the output, "
+            "and may write there.",
+            "--executors",
+        ),
+    ] = False,
+    sealed: Annotated[
+        bool,
+        options.flag(
+            "Copy what `reput verify --sealed` has sealed, and build only what follows; if any of "
+            "it has changed, build everything. Excludes `--executors`.",
+            "--sealed",
+        ),
+    ] = False,
+    *,
+    flags: dict[str, Any],
+    dispatcher: dict[str, Any],
+    as_json: options.AsJson = False,
+) -> None:
+    """Build queues and index anew from a store's commitlog, compare, and swap them in.
+
+    It keeps what it replaces as `consumequeue.replaced-N`, and does not start while a broker or a
+    dispatcher runs there. If it is killed, either the old or the new files are in place, and the
+    next start finishes the swap or removes the rest. With `--stores` several brokers' stores are
+    rebuilt side by side; one that fails is left as it was.
+    """
+    _check_flags(dry_run, drop_old, executors, sealed)
+    several = severalstores.several_stores(store, stores, outputs)
+    if several is not None:
+        one = {"output": output, "topic": topic, "from": since}
+        several.refuse(one | {"broker_conf": dispatcher["broker_conf"]})
+    root = store or Path()
+    roots = {root: output or root} if several is None else several.find()
+    if drop_old:
+        _drop_old(roots.values(), as_json)
+        return
+    kinds = options.kinds_option(only, DIRECTORY_KINDS)
+    # an index that is asked for by name is built from now on
+    index = True if only is not None and INDEX_DIRECTORY in kinds else None
+    given = {"index": index, **flags, **dispatcher, **_begins(output or root, topic, since)}
+    configs = {root: DispatcherConfig(root, place, **given) for root, place in roots.items()}
+    choice = {"kinds": kinds, "topics": topic, "dry_run": dry_run, "sealed": sealed}
+    if several is None:
+        _show(_rebuild(configs[root], executors, choice), roots[root], dry_run, as_json)
+    else:
+        found = _rebuild_all([*configs.values()], executors, choice)
+        _show_all(found, dry_run, as_json)
+
+
+def _begins(
+    output: Path, topics: Sequence[str] | None, since: int | None
+) -> dict[str, Mapping[str, int]]:
+    """Return the field of where topics begin from now on; none where that stays. Raises
+    UsageError."""
+    if since is None:
+        return {}
+    if not topics:
+        raise UsageError("--from is for the queues of single topics; name them with --topic")
+    begins = topic_begins(output) | dict.fromkeys(topics, since)
+    return {"topic_begins": {name: offset for name, offset in begins.items() if offset}}
+
+
+def _check_flags(dry_run: bool, drop_old: bool, executors: bool, sealed: bool) -> None:
+    if drop_old and (dry_run or executors or sealed):
+        raise UsageError(
+            "--drop-old builds nothing, and excludes --dry-run, --executors and --sealed; leave "
+            "it out, or give it alone"
+        )
+    if sealed and executors:
+        raise UsageError("--sealed leaves little to build; leave out --executors")
+
+
+def _drop_old(roots: Iterable[Path], as_json: bool) -> None:
+    from reput.upkeep.rebuild import drop_old  # noqa: PLC0415
+
+    dropped = [str(path) for root in roots for path in drop_old(root)]
+    if as_json:
+        render.print_json({"removed": dropped})
+    else:
+        tables.print_line(f"removed {', '.join(dropped) or 'nothing'}")
+
+
+def _rebuild(config: DispatcherConfig, on_executors: bool, choice: Mapping[str, Any]) -> Rebuilt:
+    # a mistake is answered before Java starts
+    config.open_store()[1].close()
+    check_is_free(config.output)
+    check_topics(choice["topics"] or (), config.store, config.output)
+    display = render.ProgressDisplay()
+    try:
+        with started(config.spark_conf) as jvm, render.stopped_by_signals() as stop:
+            # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
+            from reput.upkeep.rebuild import rebuild as build  # noqa: PLC0415
+
+            return build(config, stop, display, jvm, build=_builder(on_executors), **choice)
+    finally:
+        display.close()
+
+
+def _rebuild_all(
+    configs: Sequence[DispatcherConfig], on_executors: bool, choice: Mapping[str, Any]
+) -> Sequence[StoreRebuild]:
+    display = render.ProgressDisplay()
+    spark_conf = configs[0].spark_conf
+    try:
+        with render.stopped_by_signals() as stop, started(spark_conf) as jvm:
+            from reput.sources.commitlog import CommitLogDataSource  # noqa: PLC0415
+            from reput.streaming.session import session  # noqa: PLC0415
+            from reput.upkeep.rebuildstores import rebuild_stores  # noqa: PLC0415
+
+            with session(spark_conf, jvm) as spark:
+                spark.dataSource.register(CommitLogDataSource)
+                build = partial(_builder(on_executors), spark=spark)
+                at_once = spark.sparkContext.defaultParallelism
+                return rebuild_stores(configs, at_once, stop, display, build=build, **choice)
+    finally:
+        display.close()
+
+
+def _builder(on_executors: bool) -> Callable[..., Progress]:
+    from reput.streaming.dispatcher import run_dispatcher  # noqa: PLC0415
+    from reput.streaming.executors import build_on_executors  # noqa: PLC0415
+
+    return build_on_executors if on_executors else run_dispatcher
+
+
+def _fields(done: Rebuilt, dry_run: bool) -> dict[str, Any]:
+    found = done.comparison
+    fields = {"equal": found.is_equal, **asdict(found), "kept": [str(p) for p in done.kept]}
+    fields["seal_end"] = done.seal_end
+    fields["moved"] = [asdict(queue) for queue in done.moved]
+    return {**done.progress.summary(), "replaced": not dry_run, **fields}
+
+
+def _show_all(stores: Sequence[StoreRebuild], dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        found = [
+            {
+                "store": str(one.config.store),
+                "output": str(one.config.output),
+                "error": one.error,
+                **({} if one.done is None else _fields(one.done, dry_run)),
+            }
+            for one in stores
+        ]
+        render.print_json({"stores": found})
+    else:
+        result = "built and compared" if dry_run else "replaced"
+        rows = [
+            (str(one.config.store), "unknown", "unknown", "failed")
+            if one.done is None
+            else (
+                str(one.config.store),
+                f"{one.done.progress.summary()['messages']:,}",
+                f"{len(one.done.comparison.differences):,}",
+                result,
+            )
+            for one in stores
+        ]
+        tables.print_table("stores", ("store", "messages", "differences", "result"), rows)
+    severalstores.raise_failures({one.config.store: one.error for one in stores})
+    if dry_run and not all(one.done and one.done.comparison.is_equal for one in stores):
+        raise typer.Exit(DIFFERENT)
+
+
+def _show(done: Rebuilt, root: Path, dry_run: bool, as_json: bool) -> None:
+    found = done.comparison
+    if as_json:
+        render.print_json(_fields(done, dry_run))
+    else:
+        if found.differences:
+            shown = found.differences[:SHOWN_DIFFERENCES]
+            print_differences(shown, "was there", "built")
+            tables.print_line(
+                f"the first {len(shown)} of {tables.counted(len(found.differences), 'difference')}"
+            )
+        for line in comparison_lines(found):
+            tables.print_line(line)
+        for queue in done.moved[:SHOWN_DIFFERENCES]:
+            tables.print_line(queue.line)
+        if done.moved:
+            more = len(done.moved) - SHOWN_DIFFERENCES
+            tables.print_line(f"{f'{more} queues more; ' if more > 0 else ''}{ADVICE}")
+        messages = done.progress.summary()["messages"]
+        copied = f", from {done.seal_end} on" if done.seal_end is not None else ""
+        tables.print_line(f"{tables.counted(messages, 'message')} dispatched{copied}")
+        if dry_run:
+            tables.print_line(
+                "a dry run: nothing was replaced; without --dry-run the built files are swapped in"
+            )
+        else:
+            kept = ", ".join(path.name for path in done.kept)
+            old = f"the old is kept: {kept}" if kept else "nothing was there before"
+            tables.print_line(f"replaced in {root}; {old}")
+    if dry_run and not found.is_equal:
+        raise typer.Exit(DIFFERENT)

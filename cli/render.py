@@ -1,0 +1,238 @@
+"""Logs, errors and progress of a command, on stderr; as JSON lines with ``--json``.
+
+All of them go through one object, so that no line is printed into a progress bar.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+
+import typer
+
+from reput import INTERRUPTED, interrupts
+from reput.cli.tables import escaped, human_bytes, human_seconds, known, lag_text
+from reput.streaming.logcontext import store_name
+from reput.streaming.waiting import until_ready
+
+if TYPE_CHECKING:
+    from reput.cli.bar import Bar
+
+_Result = TypeVar("_Result")
+
+PLAIN_SECONDS = 5.0
+UNCHANGED_SECONDS = 60.0
+"""Seconds between lines while nothing changes."""
+
+
+class Shown(Protocol):
+    """The part of ``streaming.progress.Progress`` that a progress display reads."""
+
+    position: int
+    ahead_bytes: int
+    start_offset: int
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """Bytes of the log that are not dispatched yet; None while unknown."""
+
+    def rates(self) -> tuple[float, float]:
+        """Return (messages/s, bytes/s) of the last seconds."""
+
+    def eta_seconds(self) -> float | None:
+        """Return the seconds until the run has caught up; None while unknown."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return the counts of the run so far, by name; ``messages`` is among them."""
+
+
+class _Stderr:
+    """Writes lines for people, or JSON with time and level. While there is a bar, they stand above
+    it."""
+
+    def __init__(self) -> None:
+        self.as_json = False
+        self.bar: Bar | None = None
+
+    def say(self, level: str, fields: Mapping[str, object], plain: str) -> None:
+        """Write one line at once: ``plain`` for people, ``fields`` for machines."""
+        if self.as_json:
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            plain = json_text({"time": now, "level": level, **fields})
+        # never broken, so that a line can be copied and searched for
+        if self.bar is None:
+            typer.echo(plain, err=True)
+        else:
+            self.bar.print_above(plain)
+
+
+_stderr = _Stderr()
+
+
+def fail(line: str, code: int) -> NoReturn:
+    """Write an error line on stderr, and exit with ``code``: 1 for failed, 2 for called wrongly."""
+    text = " ".join(line.split())
+    _stderr.say("error", {"event": text}, f"reput: error: {escaped(text)}")
+    sys.exit(code)
+
+
+def print_note(line: str) -> None:
+    """Write a line of information on stderr at once."""
+    _stderr.say("info", {"event": line}, f"reput: {escaped(line)}")
+
+
+def json_text(fields: object, **options: Any) -> str:
+    """Return one line of JSON. Characters that could act on a terminal are escaped, others are not;
+    ``options`` are those of ``json.dumps``."""
+    text = json.dumps(fields, ensure_ascii=False, **options)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _json_escape(c) for c in text)
+
+
+def _json_escape(character: str) -> str:
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
+
+
+def print_json(fields: object, **options: Any) -> None:
+    """Print a result for machines as a line on stdout, in UTF-8 whatever the locale is."""
+    typer.echo(json_text(fields, **options).encode())
+
+
+class _Handler(logging.Handler):
+    """Writes a record; one with ``fields`` says them after its event, each as ``name=value``."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: Mapping[str, object] = getattr(record, "fields", {})
+        if fields and record.levelno <= logging.INFO and _stderr.bar is not None:
+            return  # the bar says it
+        now = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        level, event, store = record.levelname.lower(), record.getMessage(), store_name.get()
+        about = {} if store is None else {"store": store}
+        text = event + ":" * bool(fields)
+        text = " ".join([text, *(f"{name}={_field_text(one)}" for name, one in fields.items())])
+        where = "" if store is None else f"{escaped(store)}: "
+        line = f"{now} {level:7} {where}{escaped(text)}"
+        _stderr.say(level, {**about, "event": event, **fields}, line)
+
+
+def _field_text(value: object) -> str:
+    """Return a value of a log line; text with blanks is quoted, so that its end can be seen."""
+    text = known(value)
+    return json_text(text) if " " in text else text
+
+
+def set_up(as_json: bool) -> None:
+    """Send this project's log to stderr, one line for each event, as JSON if ``as_json``."""
+    _stderr.as_json = as_json
+    logger = logging.getLogger("reput")
+    logger.handlers = [_Handler()]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    # py4j prints a traceback for each error of our batch callback, and through the root logger for
+    # each call of a JVM that is gone; we print one line
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
+
+
+@contextmanager
+def stopped_by_signals(
+    on_stop: Callable[[], object] = lambda: None,
+) -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and Ctrl-C set; a second signal ends the process at once, which
+    the next start can cope with.
+
+    ``on_stop`` is called in the signal's handler.
+    """
+    stop = threading.Event()
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(INTERRUPTED)
+        stop.set()
+        on_stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        if interrupts:
+            sys.exit(INTERRUPTED)
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def when_ready(work: Callable[[], _Result]) -> _Result:
+    """``until_ready`` for a command that follows a store; a signal ends the command meanwhile."""
+    with stopped_by_signals() as stop:
+        result = until_ready(work, stop)
+    if result is None:
+        raise typer.Exit()
+    return result
+
+
+class ProgressDisplay:
+    """Progress of a command: a bar on a terminal, otherwise a line every few seconds if something
+    has changed, and at least every minute."""
+
+    def __init__(self, doing: str = "dispatching") -> None:
+        self._doing = doing
+        self._due = time.monotonic() + PLAIN_SECONDS
+        self._last: tuple[float, str] = (time.monotonic(), "")
+        if sys.stderr.isatty() and not _stderr.as_json:
+            from reput.cli.bar import Bar  # noqa: PLC0415
+
+            _stderr.bar = Bar()
+            self._task = _stderr.bar.add_task(doing, total=None, at="starting")
+            _stderr.bar.start()
+
+    def __call__(self, progress: Shown) -> None:
+        """Show the progress of a run."""
+        messages, size = progress.rates()
+        summary, eta = progress.summary(), progress.eta_seconds()
+        ahead = progress.ahead_bytes
+        text = (
+            f"{summary['messages']:,} messages, {messages:,.0f}/s, {human_bytes(size)}/s, "
+            f"lag {lag_text(progress.lag_bytes)}"
+            + (f" ({human_bytes(ahead)} of it scanned)" if ahead else "")
+            + f", ETA {'unknown' if eta is None else human_seconds(eta)}"
+        )
+        fields = {
+            **summary, "lag_bytes": progress.lag_bytes, "scanned_ahead_bytes": ahead,
+            "eta_seconds": eta, "messages_per_second": round(messages),
+            "bytes_per_second": round(size),
+        }  # fmt: skip
+        done, lag = progress.position - progress.start_offset, progress.lag_bytes
+        self.update(done + ahead, None if lag is None else done + lag, text, fields)
+
+    def update(
+        self, done: float, total: float | None, text: str, fields: Mapping[str, object]
+    ) -> None:
+        """Show ``done`` of ``total`` in any unit (None: not known), with ``text`` for people and
+        ``fields`` for machines."""
+        now = time.monotonic()
+        if _stderr.bar is not None:
+            _stderr.bar.update(self._task, total=total, completed=done, at=text)
+        elif now >= self._due:
+            since, before = self._last
+            state = f"{done} {total}"
+            if state != before or now >= since + UNCHANGED_SECONDS:
+                self._last = now, state
+                self._due = now + PLAIN_SECONDS
+                _stderr.say("info", {"event": self._doing, **fields}, text)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if _stderr.bar is not None:
+            _stderr.bar.stop()
+            _stderr.bar = None

@@ -1,0 +1,334 @@
+"""``reput run``: runs the dispatcher."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import reput
+from reput.cli import options, render, severalstores, tables
+from reput.cli.clientoptions import address, client_settings, is_loopback, note_ready, warn_if_open
+from reput.cli.kafkaoptions import KafkaStoreId, kafka_followers
+from reput.serving.config import ServerConfig
+from reput.store.errors import UsageError
+from reput.store.follower import FollowerTarget
+from reput.store.rows.rowform import DEFAULT_FORM, RowForm
+from reput.streaming.config import (
+    DEFAULT_LATENCY_MS,
+    DEFAULT_MAX_BYTES_PER_TRIGGER,
+    DispatcherConfig,
+)
+from reput.streaming.jvm import started
+from reput.streaming.measures import Measures, QueueMeasures
+from reput.streaming.refusals import check_output
+
+if TYPE_CHECKING:
+    from reput.serving.embedded import EmbeddedServer
+    from reput.store.config import StoreSettings
+    from reput.streaming.progress import Progress
+    from reput.upkeep.shadow import Shadow
+
+    Watcher = EmbeddedServer | Shadow
+
+
+MAX_METRICS_QUEUES = 1000
+"""Prometheus keeps each series in memory, and the page of this many takes 10 ms to write."""
+
+
+class OnCorrupt(StrEnum):
+    """The reaction to damaged bytes: list them in the quarantine and go on, or fail."""
+
+    QUARANTINE = "quarantine"
+    FAIL = "fail"
+
+
+Once = Annotated[bool, options.flag("Catch up with the log, then end.", "--once")]
+Checkpoint = Annotated[
+    Path | None,
+    options.value("DIR", "Directory of Spark's checkpoint; `OUTPUT/reput/spark` if not given."),
+]
+Latency = Annotated[
+    str,
+    options.value(
+        "TIME",
+        "Wanted median time from append to durable entry: `80ms`, `1s`. Small micro-batches are "
+        "spaced as far as it allows, which saves CPU; `0ms` makes no pause.",
+    ),
+]
+MaxBytesPerTrigger = Annotated[
+    str,
+    options.value(
+        "SIZE",
+        "Read up to this much of the log per micro-batch: `64k`, `1g`; several stores share it.",
+    ),
+]
+OnCorruptOption = Annotated[
+    OnCorrupt,
+    options.value(
+        "HOW", "At damaged bytes, list them and go on (`quarantine`) or stop (`fail`).",
+        panel=options.DAMAGE,
+    ),
+]  # fmt: skip
+MetricsPort = Annotated[
+    str | None,
+    options.value(
+        "[HOST:]PORT",
+        "Serve metrics to Prometheus at http://HOST:PORT/metrics; the host is 127.0.0.1 if not "
+        "given, and port 0 takes a free one.",
+        panel=options.METRICS,
+    ),
+]
+MetricsQueues = Annotated[
+    int | None,
+    options.value(
+        "N",
+        "Serve series of single queues, too: of the first N of each store that receive messages.",
+        panel=options.METRICS,
+        min=1,
+        max=MAX_METRICS_QUEUES,
+    ),
+]
+
+
+def run_settings(
+    once: Once = False,
+    checkpoint: Checkpoint = None,
+    latency: Latency = f"{DEFAULT_LATENCY_MS}ms",
+    on_corrupt: OnCorruptOption = OnCorrupt.QUARANTINE,
+    adopt: Annotated[
+        bool, options.flag("Continue queues that another writer built.", "--adopt")
+    ] = False,
+    replay_from: Annotated[
+        str | None,
+        options.value("OFFSET", "Dispatch again from `earliest` or a physical offset."),
+    ] = None,
+    index: options.Index = None,
+    retention: options.Retention = False,
+) -> dict[str, Any]:
+    """Return the fields of ``DispatcherConfig`` that only this command sets. Raises UsageError."""
+    return {
+        "once": once,
+        "checkpoint": checkpoint,
+        "latency_ms": options.duration_option_ms("--latency", latency),
+        "fail_on_corrupt": on_corrupt is OnCorrupt.FAIL,
+        "adopt": adopt,
+        "replay_from": replay_from,
+        "index": index,
+        "retention": retention,
+    }
+
+
+@options.with_options(
+    settings=run_settings,
+    flags=options.build_flags,
+    delta=options.delta_followers,
+    kafka=kafka_followers,
+    form=options.row_form,
+    clients=client_settings,
+    dispatcher=options.dispatcher_settings,
+)
+def run(
+    store: severalstores.OneStore = None,
+    output: options.Output = None,
+    stores: severalstores.Stores = None,
+    outputs: severalstores.Outputs = None,
+    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 30}g",
+    *,
+    settings: dict[str, Any],
+    flags: dict[str, Any],
+    delta: Callable[[str | None, RowForm], tuple[FollowerTarget, ...]],
+    serve: Annotated[
+        str | None,
+        options.value(
+            "HOST:PORT",
+            "Serve the queues to RocketMQ's consumers as well, as `reput serve` does.",
+            panel=options.CLIENTS,
+        ),
+    ] = None,
+    metrics_port: MetricsPort = None,
+    metrics_queues: MetricsQueues = None,
+    kafka: Callable[[RowForm], tuple[FollowerTarget, ...]],
+    kafka_store_id: KafkaStoreId = None,
+    form: RowForm,
+    clients: dict[str, Any],
+    dispatcher: dict[str, Any],
+    as_json: options.AsJson = False,
+) -> None:
+    """Dispatch a store's commitlog into consume queues, following it until stopped.
+
+    SIGTERM or Ctrl-C ends it after the running batch, a second one at once; whatever ended it, the
+    next start goes on from the watermark. An output keeps the settings that it was built with, so
+    give `--on-queue-gap`, `--verify-crc`, `--index` and `--index-tags` only once. With `--stores`
+    several brokers' stores are followed, each into an output of its own; one that fails is started
+    again alone.
+    """
+    several = severalstores.several_stores(store, stores, outputs)
+    new_measures = _new_measures(metrics_port, metrics_queues)
+    max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger) or 0
+    fields = {**settings, **flags, **dispatcher}
+    if several is None:
+        root = store or Path()
+        followers = _followers(None, delta, kafka, form)
+        fields |= {"max_bytes_per_trigger": max_bytes, "followers": followers}
+        config = DispatcherConfig(root, output or root, **fields)
+        _run_one(config, serve, clients, metrics_port, new_measures, as_json)
+        return
+    of_one_store = ("checkpoint", "replay_from", "broker_conf")
+    given = {"output": output, "serve": serve, "kafka_store_id": kafka_store_id}
+    several.refuse(given | {name: fields[name] for name in of_one_store})
+    _check_clients(serve, clients)
+
+    def configured(root: Path, output: Path, number: int) -> DispatcherConfig:
+        # all may catch up at once, each with two batches in memory
+        share = max(1, max_bytes // number)
+        followers = _followers(output.name, delta, kafka, form)
+        return DispatcherConfig(
+            root, output, **fields, max_bytes_per_trigger=share, followers=followers
+        )
+
+    supervised = severalstores.supervisor(several, configured, new_measures, once=fields["once"])
+    metrics = _metrics(supervised.runs, metrics_port)
+    severalstores.dispatch_all(supervised, fields["spark_conf"], metrics)
+    severalstores.show(supervised, as_json)
+
+
+def _followers(
+    name: str | None,
+    delta: Callable[[str | None, RowForm], tuple[FollowerTarget, ...]],
+    kafka: Callable[[RowForm], tuple[FollowerTarget, ...]],
+    form: RowForm,
+) -> tuple[FollowerTarget, ...]:
+    """Return the followers of one of several stores, or of the only one (None). Raises
+    UsageError."""
+    followers = delta(name, form) + kafka(form)
+    if not followers and form != DEFAULT_FORM:
+        raise UsageError(
+            "--include-internal, --no-inflate-bodies and --max-inflated-bytes need --delta or "
+            "--kafka"
+        )
+    return followers
+
+
+def _run_one(
+    config: DispatcherConfig,
+    serve: str | None,
+    clients: dict[str, Any],
+    metrics_port: str | None,
+    new_measures: Callable[[], Measures] | None,
+    as_json: bool,
+) -> None:
+    open_store(config)
+    measures = new_measures() if new_measures is not None else None
+    served = _metrics(lambda: [(config, measures)] if measures is not None else [], metrics_port)
+    _show(dispatch(config, _server(config, serve, clients), measures, served), as_json)
+
+
+def _new_measures(listen: str | None, queues: int | None) -> Callable[[], Measures] | None:
+    """Return what makes a run's measures for its metrics; None without any. Raises UsageError."""
+    if listen is None:
+        if queues is not None:
+            raise UsageError("--metrics-queues needs --metrics-port")
+        return None
+    return lambda: Measures(queues=None if queues is None else QueueMeasures(queues))
+
+
+@contextmanager
+def _metrics(
+    runs: Callable[[], Sequence[tuple[DispatcherConfig, Measures]]], listen: str | None
+) -> Iterator[None]:
+    """Serve the metrics of ``--metrics-port`` in a ``with`` block, if given. Raises UsageError."""
+    if listen is None:
+        yield
+        return
+    from reput.upkeep.metrics import RunsCollector  # noqa: PLC0415
+    from reput.upkeep.metricsserver import MetricsServer  # noqa: PLC0415
+
+    host, port = address("--metrics-port", listen, "127.0.0.1")
+    with MetricsServer(host, port, RunsCollector(runs, reput.__version__)) as server:
+        if not is_loopback(host):
+            render.print_note(f"warning: whoever reaches {host} can read the metrics")
+        shown = f"[{host}]" if ":" in host else host
+        render.print_note(f"serving metrics at http://{shown}:{server.port}/metrics")
+        yield
+
+
+def _check_clients(listen: str | None, clients: dict[str, Any]) -> None:
+    if listen is None and clients:
+        raise UsageError("--advertise, --positions and --tls-... need --serve HOST:PORT")
+
+
+def _server(
+    config: DispatcherConfig, listen: str | None, clients: dict[str, Any]
+) -> EmbeddedServer | None:
+    """Return the server that the options ask for, with its port bound; None without ``--serve``.
+    Raises UsageError."""
+    _check_clients(listen, clients)
+    if listen is None:
+        return None
+    if config.once:
+        raise UsageError("--serve is for a run that follows the log; leave --once out")
+    from reput.serving.embedded import EmbeddedServer  # noqa: PLC0415
+    from reput.serving.stores import BrokerIdentity  # noqa: PLC0415
+
+    server_config = ServerConfig(*address("--serve", listen), **clients)
+    identity = BrokerIdentity.of(config.given_settings())
+
+    def ready(port: int) -> None:
+        warn_if_open(server_config)
+        note_ready(server_config, config.store, identity, port)
+
+    return EmbeddedServer(server_config, identity, config.output, ready)
+
+
+def open_store(config: DispatcherConfig) -> StoreSettings:
+    """Return the settings of the store, once it is there; a mistake is answered before Java
+    starts. Raises ReputError."""
+    settings, log = config.open_store() if config.once else render.when_ready(config.open_store)
+    log.close()
+    check_output(config, settings)
+    return settings
+
+
+def dispatch(
+    config: DispatcherConfig,
+    watcher: Watcher | None,
+    measures: Measures | None = None,
+    metrics: AbstractContextManager[None] | None = None,
+) -> Progress:
+    """Run the dispatcher until it is stopped or has caught up, showing its progress; ``watcher``
+    and ``metrics`` are entered before it starts, and the watcher is told of its watermarks."""
+    display = render.ProgressDisplay()
+    try:
+        with (
+            render.stopped_by_signals() as stop,
+            watcher or nullcontext(),
+            metrics or nullcontext(),
+            started(config.spark_conf) as jvm,
+        ):
+            # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
+            from reput.streaming.dispatcher import run_dispatcher  # noqa: PLC0415
+
+            gc.freeze()  # as at the command's start
+            on_watermark = watcher.watermark_moved if watcher is not None else lambda *_: None
+            return run_dispatcher(config, stop, display, jvm, on_watermark, measures)
+    finally:
+        display.close()
+
+
+def _show(progress: Progress, as_json: bool) -> None:
+    summary = progress.summary()
+    if as_json:
+        render.print_json(summary)
+    else:
+        tables.print_line(
+            f"{tables.counted(summary['messages'], 'message')} dispatched "
+            f"({summary['duplicates']:,} were there already, "
+            f"{tables.counted(summary['gaps'], 'gap')}, "
+            f"{tables.counted(summary['quarantined_bytes'], 'byte')} "
+            f"quarantined) up to physical offset {summary['end_offset']} "
+            f"in {summary['seconds']} s"
+        )

@@ -1,0 +1,92 @@
+"""``reput shadow``: runs the dispatcher beside a broker, and compares the queues of both."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reput.cli import options, render, tables
+from reput.cli.comparison import fields_text
+from reput.cli.run import Checkpoint, Latency, MaxBytesPerTrigger, Once, dispatch, open_store
+from reput.store.errors import UsageError
+from reput.store.state.built import settings_of
+from reput.streaming.config import (
+    DEFAULT_LATENCY_MS,
+    DEFAULT_MAX_BYTES_PER_TRIGGER,
+    DispatcherConfig,
+)
+from reput.upkeep.shadow import Shadow, ShadowResult
+
+DIFFERENT = 1
+
+
+@options.with_options(flags=options.build_flags, dispatcher=options.dispatcher_settings)
+def shadow(
+    store: options.Store,
+    output: Annotated[
+        Path, options.value("DIR", "Root directory to write to, not the store.", "--output", "-o")
+    ],
+    once: Once = False,
+    checkpoint: Checkpoint = None,
+    latency: Latency = f"{DEFAULT_LATENCY_MS}ms",
+    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 30}g",
+    *,
+    flags: dict[str, Any],
+    retention: options.Retention = False,
+    index: options.Index = None,
+    dispatcher: dict[str, Any],
+    as_json: options.AsJson = False,
+) -> None:
+    """Follow a live broker into an output of its own, and compare both sides' queues as they grow.
+
+    It ends as `reput run` does. The exit code is 1 if an entry differs or nothing was compared;
+    entries that the broker has yet to write are only counted.
+    """
+    if output.resolve() == store.resolve():
+        raise UsageError("--output is the store itself; give a directory for queues to compare")
+    max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger)
+    config = DispatcherConfig(
+        store=store,
+        output=output,
+        once=once,
+        checkpoint=checkpoint,
+        latency_ms=options.duration_option_ms("--latency", latency),
+        max_bytes_per_trigger=max_bytes or 0,
+        retention=retention,
+        index=index,
+        **flags,
+        **dispatcher,
+    )
+    given = open_store(config)
+    comparison = Shadow(settings_of(output, given, config.flags), output)
+    progress = dispatch(config, comparison)
+    found = comparison.result
+    if as_json:
+        render.print_json({**progress.summary(), "equal": found.is_equal, **asdict(found)})
+    else:
+        _show(found)
+    if not found.is_equal:
+        raise typer.Exit(DIFFERENT)
+
+
+def _show(found: ShadowResult) -> None:
+    for one in found.differences:
+        sides = {"reput": fields_text(one.reput), "broker": fields_text(one.broker)}
+        tables.print_sides(f"{one.place}, unit {one.unit}", sides)
+    rows = [
+        (kind, each.queues, each.entries, each.awaited, each.uncomparable)
+        for kind, each in found.compared.items()
+    ]
+    if rows:
+        columns = ("kind", "queues", "entries equal", "awaited", "queues not comparable")
+        tables.print_table("", columns, rows)
+    if found.differences:
+        line = f"{tables.counted(len(found.differences), 'queue')} with a difference"
+    elif found.is_equal:
+        line = "no differences"
+    else:
+        line = "nothing was compared: no entry is in both the output and the store's own queues"
+    tables.print_line(line)

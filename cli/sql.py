@@ -1,0 +1,69 @@
+"""``reput sql``: runs SQL over the raw log, without a broker and without Spark."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from reput.cli import messages, options, render, tables
+from reput.store.config import StoreSettings
+from reput.store.rows.rowform import RowForm
+
+ROWS_OF_A_TABLE = 1000
+
+
+@options.with_options(settings=options.store_settings, form=options.row_form)
+def sql(
+    settings: StoreSettings,
+    query: Annotated[
+        str,
+        typer.Argument(help="A query in DuckDB's SQL on the table `messages`.", metavar="QUERY"),
+    ],
+    fail_on_data_loss: options.FailOnDataLoss = False,
+    as_json: options.AsJsonLines = False,
+    *,
+    form: RowForm,
+) -> None:
+    """Query the log in SQL: `select topic, count(*) from messages group by topic`.
+
+    The table has a row per message. A query reads only the columns that it names, from the log
+    files that its conditions on physicalOffset and storeTimestamp allow. It opens no other file:
+    redirect the output, or write Parquet files with `reput export`.
+    """
+    from reput.readers.dataset import MessageDataset  # noqa: PLC0415
+    from reput.readers.sql import answer  # noqa: PLC0415
+
+    dataset = MessageDataset(settings, form, fail_on_data_loss=fail_on_data_loss)
+    with answer(dataset, query) as reader:
+        found = (row for batch in reader for row in batch.to_pylist(maps_as_pydicts="lossy"))
+        if messages.is_for_people(as_json):
+            _print_tables(reader.schema.names, found)
+        else:
+            for row in found:
+                render.print_json(row, default=_plain)
+    options.note_internal(dataset.internal_left_out)
+
+
+def _print_tables(names: Sequence[str], found: Iterator[dict[str, Any]]) -> None:
+    """Print a table at a time: the answer may be larger than memory."""
+    rows, shown = (tuple(row.values()) for row in found), False
+    while portion := list(islice(rows, ROWS_OF_A_TABLE)):
+        tables.print_table("", names, portion)
+        shown = True
+    if not shown:
+        tables.print_line("no rows")
+
+
+def _plain(value: Any) -> str | dict[str, str]:
+    """Return the form of a value that JSON has none for: times in ISO 8601; bytes as the text that
+    they are in UTF-8, since base64 would hide it, and otherwise an object with their ``base64``."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

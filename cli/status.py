@@ -1,0 +1,303 @@
+"""``reput status``: shows where a store and its queues stand."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from reput.cli import options, render, severalstores, tables
+from reput.cli.statuscheck import Checked, check
+from reput.store.config import NO_PROPERTY_FILE, StoreSettings
+from reput.store.errors import ReputError, StoreError, UsageError
+from reput.store.log.systemtopics import WAITING_TOPICS
+from reput.store.state.output import command_line
+from reput.streaming.waiting import until_ready
+from reput.upkeep.check import Thresholds
+from reput.upkeep.status import FollowerStatus, OutputStatus, QueueStatus, read_status
+
+if TYPE_CHECKING:
+    from reput.readers.inventory import Inventory
+
+WATCH_SECONDS = 2.0
+CLEAR_FROM_HOME = "\x1b[H\x1b[J"
+"""Erases below the cursor's home: a terminal scrolls nothing of it into its history."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at a store or at several."""
+
+    content: dict[str, Any]
+    """The object that ``--json`` prints."""
+    show: Callable[[], None]
+    """Prints it for people."""
+    checked: Sequence[Checked]
+    """The outputs that were read, for ``--check``."""
+    failed: Sequence[str] = ()
+    """A line for each store that cannot be read, or whose run ended without stopping."""
+
+
+SHOWN_REPEATS = 10
+"""Queues whose offsets began again that get a line."""
+
+
+def _limits(
+    warn_lag: Annotated[
+        str | None,
+        options.value("TIME", "With `--check`, warn of a lag beyond this: `30s`.", "--warn-lag"),
+    ] = None,
+    crit_lag: Annotated[
+        str | None,
+        options.value("TIME", "With `--check`, a lag beyond this is critical: `5m`.", "--crit-lag"),
+    ] = None,
+) -> Thresholds:
+    def seconds(option: str, text: str | None) -> float | None:
+        return None if text is None else options.duration_option_ms(option, text) / 1000
+
+    return Thresholds(seconds("--warn-lag", warn_lag), seconds("--crit-lag", crit_lag))
+
+
+@options.with_options(limits=_limits)
+def status(
+    store: severalstores.OneStore = None,
+    output: options.ReadOutput = None,
+    stores: severalstores.Stores = None,
+    outputs: severalstores.Outputs = None,
+    topic: Annotated[
+        list[str] | None,
+        options.value("TOPIC", "Show each queue of this topic; may be repeated.", "--topic", "-t"),
+    ] = None,
+    watch: Annotated[
+        bool,
+        options.flag("Show it again every two seconds until Ctrl-C or SIGTERM.", "--watch", "-w"),
+    ] = False,
+    as_check: Annotated[
+        bool,
+        options.flag(
+            "Print one line for Nagios; exit codes: 0 OK, 1 warning, 2 critical, 3 unknown.",
+            "--check",
+        ),
+    ] = False,
+    broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    consume_queue_file_size: options.ConsumeQueueFileSize = None,
+    *,
+    limits: Thresholds,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the log's end, the watermark, the lag, the quarantine and every topic's queues.
+
+    Reads only. The lag in seconds is the age of the first message that is not dispatched yet. With
+    `--stores` it shows a row for each store. The exit code is 1 if a store cannot be read, or if a
+    run of it was killed or failed and nothing has run since.
+    """
+    sizes = (commitlog_file_size, consume_queue_file_size)
+
+    def looker() -> Callable[[], _Look]:
+        several = severalstores.several_stores(store, stores, outputs)
+        if several is not None:
+            several.refuse({"output": output, "topic": topic, "broker_conf": broker_conf})
+            return partial(_look_at_all, several, sizes)
+        return partial(_look_at_one, store or Path(), output, (broker_conf, *sizes), topic)
+
+    if as_check and (watch or as_json or topic):
+        raise UsageError("--check prints one line: leave out --watch, --json and --topic")
+    if as_check:
+        check(lambda: looker()().checked, limits)
+    if limits != Thresholds():
+        raise UsageError("--warn-lag and --crit-lag are for --check")
+    look = looker()
+    with render.stopped_by_signals() as stop:
+        while True:
+            found = until_ready(look, stop) if watch else look()
+            if found is None:
+                return
+            if watch and not as_json and tables.is_terminal():
+                sys.stdout.write(CLEAR_FROM_HOME)
+            if as_json:
+                render.print_json(found.content)
+            else:
+                found.show()
+            if not watch or stop.wait(WATCH_SECONDS):
+                break
+    if found.failed:
+        raise StoreError("; ".join(found.failed))
+
+
+def _look_at_one(
+    store: Path,
+    output: Path | None,
+    files: tuple[Path | None, str | None, str | None],
+    topics: Sequence[str] | None,
+) -> _Look:
+    settings = options.output_settings(store, output, *files)
+    found = read_status(settings, output or store, topics)
+    failed = [found.unstopped_run] if found.unstopped_run else []
+    waiting = None if topics else _waiting(settings, output or store, found)
+    content = {**asdict(found), "waiting": waiting and asdict(waiting)}
+    show = partial(_show, found, (store, output or store), topics, waiting)
+    return _Look(content, show, [Checked("", found)], failed)
+
+
+def _waiting(settings: StoreSettings, output: Path, found: OutputStatus) -> Inventory | None:
+    """Count the messages that wait for a broker; None where no queue can hold one."""
+    if WAITING_TOPICS.isdisjoint(queue.topic for queue in found.queues):
+        return None
+    from reput.readers.inventory import take_inventory  # noqa: PLC0415
+    from reput.readers.messagestore import MessageStore  # noqa: PLC0415
+
+    with MessageStore(settings.root, output=output, settings=settings) as opened:
+        return take_inventory(opened, settings.root)
+
+
+def _look_at_all(
+    several: severalstores.SeveralStores, sizes: tuple[str | None, str | None]
+) -> _Look:
+    rows: list[dict[str, Any]] = []
+    checked, failed = [], []
+    for root, output in several.find().items():
+        row: dict[str, Any] = {"store": str(root), "output": str(output)}
+        found = _read(root, output, sizes)
+        checked.append(Checked(output.name, found))
+        if isinstance(found, ReputError):
+            row["error"] = str(found)
+            failed.append(f"{root}: {found}")
+        else:
+            row |= {**asdict(found), "error": None}
+            del row["queues"]
+            failed += [found.unstopped_run] if found.unstopped_run else []
+        rows.append(row)
+    return _Look({"stores": rows}, partial(_show_all, rows), checked, failed)
+
+
+def _read(
+    root: Path, output: Path, sizes: tuple[str | None, str | None]
+) -> OutputStatus | ReputError:
+    """Return the status of one of several stores, without its queues, or why it cannot be read."""
+    try:
+        return read_status(options.output_settings(root, output, None, *sizes), output, ())
+    except ReputError as error:
+        return error
+
+
+def _show_all(stores: Sequence[dict[str, Any]]) -> None:
+    columns = ("store", "watermark", "lag", "writer", "in no queue", "quarantined", "gaps",
+               "faults")  # fmt: skip
+    rows = []
+    for one in stores:
+        if one["error"] is not None:
+            rows.append((one["store"], *["unknown"] * (len(columns) - 1)))
+            continue
+        lag = "unknown" if one["lag_seconds"] is None else tables.human_seconds(one["lag_seconds"])
+        faults = ["run ended without stopping"] * (one["unstopped_run"] is not None)
+        faults += [f"{each['name']} fails" for each in one["followers"] if each["error"]]
+        rows.append(
+            (
+                one["store"], tables.known(one["watermark"]),
+                f"{lag}, {tables.lag_text(one['lag_bytes'])}", one["writer_pid"] or "none",
+                tables.counted(one["unqueued_bytes"], "byte"),
+                tables.counted(sum(each["bytes"] for each in one["quarantine"]), "byte"),
+                f"{one['gaps']:,}", ", ".join(faults) or "none",
+            )
+        )  # fmt: skip
+    tables.print_table("stores", columns, rows)
+
+
+def _show(
+    found: OutputStatus,
+    place: tuple[Path, Path],
+    topics: Sequence[str] | None,
+    waiting: Inventory | None,
+) -> None:
+    lag = "unknown"
+    if found.watermark is None:
+        lag = "unknown without a watermark"
+    if found.lag_bytes is not None and found.lag_seconds is not None:
+        many = found.lag_messages is None
+        count = "many messages" if many else tables.counted(found.lag_messages or 0, "message")
+        seconds = tables.human_seconds(found.lag_seconds)
+        lag = f"{seconds}, {count}, {tables.human_bytes(found.lag_bytes)}"
+    quarantine = ", ".join(
+        f"{tables.escaped(one.reason)} {tables.counted(one.ranges, 'range')} of "
+        f"{tables.counted(one.bytes, 'byte')}"
+        for one in found.quarantine
+    )
+    lines = {
+        "time": tables.time_text(time.time_ns() // 1_000_000),
+        "settings": tables.escaped(found.broker_conf or NO_PROPERTY_FILE),
+        "commitlog": tables.escaped(", ".join(found.commit_log_directories)),
+        "log": f"[{found.log_min}, {found.log_end})",
+        "watermark": "none, reput has not built here"
+        if found.watermark is None
+        else str(found.watermark),
+        "lag": lag,
+        "writer": f"process {found.writer_pid}" if found.writer_pid else "none",
+        "in no queue": tables.escaped(found.unqueued or "none"),
+        "quarantine": quarantine or "none",
+        "gaps": f"{found.gaps:,}",
+    }
+    if waiting is not None:
+        halves = tables.counted(waiting.halves, "open half message")
+        lines["waiting"] = (
+            f"{tables.counted(waiting.delayed, 'delayed message')}, up to "
+            f"{tables.counted(waiting.timed, 'timed message')}, "
+            f"{'up to ' * waiting.are_all_halves}{halves}, which only a broker delivers"
+        )
+    if found.queues_beyond_log:
+        lines["beyond log"] = (
+            f"{tables.counted(len(found.queues_beyond_log), 'queue')} with units beyond the log's "
+            f"end, {tables.escaped(found.queues_beyond_log[0])} first; a broker cuts them when it "
+            f"starts, and so does {command_line('run', *place, '--adopt', '--once')}"
+        )
+    for name, text in lines.items():
+        tables.print_line(f"{name:11} {text}")
+    for one in found.repeated[:SHOWN_REPEATS]:
+        first = one.first_physical_offset
+        rebuild = command_line("rebuild", *place, "--topic", one.topic, "--from", str(first))
+        tables.print_line(
+            f"begin again topic {one.topic} queue {one.queue_id}: "
+            f"{tables.counted(one.messages, 'message')} from physical offset {first} on are in no "
+            f"queue; {rebuild} gives it to them"
+        )
+    if len(found.repeated) > SHOWN_REPEATS:
+        more = tables.counted(len(found.repeated) - SHOWN_REPEATS, "queue")
+        tables.print_line(f"begin again {more} more; --json lists them")
+    for follower in found.followers:
+        tables.print_fields(f"follower {follower.name}", _follower_fields(follower))
+    if not found.queues:
+        tables.print_line(f"no queues{' of ' + ', '.join(topics) if topics else ''}")
+    elif topics is not None:
+        columns = ("topic", "queue", "min offset", "max offset")
+        rows = [(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in found.queues]
+        tables.print_table("queues", columns, rows)
+    else:
+        tables.print_table("topics", ("topic", "queues", "messages"), _topic_rows(found.queues))
+
+
+def _topic_rows(queues: Sequence[QueueStatus]) -> list[tuple[object, ...]]:
+    by_topic: dict[str, list[int]] = {}
+    for queue in queues:
+        by_topic.setdefault(queue.topic, []).append(queue.max_offset - queue.min_offset)
+    return [(topic, len(counts), f"{sum(counts):,}") for topic, counts in by_topic.items()]
+
+
+def _follower_fields(found: FollowerStatus) -> dict[str, object]:
+    counts = {
+        "rows": found.rows,
+        "lost bytes": found.lost_bytes,
+        "internal records left out": found.internal_left_out,
+        **found.counts,
+    }
+    return {
+        "target": found.target,
+        "position": tables.known(found.position),
+        "lag": tables.lag_text(found.lag_bytes),
+        "counts": ", ".join(f"{name} {count:,}" for name, count in counts.items() if count),
+        "failing since": found.failing_since,
+        "last error": found.error,
+    }

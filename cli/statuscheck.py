@@ -1,0 +1,83 @@
+"""``reput status --check``: one line and an exit code, as Nagios and its kin call a plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import typer
+
+from reput.cli import tables
+from reput.store.errors import ReputError
+from reput.upkeep.check import Problem, State, Thresholds, problems, worst
+from reput.upkeep.status import OutputStatus
+
+_MOST_SHOWN = 3
+"""Problems that the line names; it counts the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One output, or the error that says why it cannot be read."""
+
+    name: str
+    """Stands before its problems and measures, if there are several outputs; else empty."""
+    found: OutputStatus | ReputError
+
+
+def check(look: Callable[[], Sequence[Checked]], limits: Thresholds) -> NoReturn:
+    """Print the line and exit with the state's code. An error that concerns the whole call is the
+    state UNKNOWN as well."""
+    try:
+        outputs = look()
+    except ReputError as error:
+        outputs = [Checked("", error)]
+    every = [(one, problem) for one in outputs for problem in _problems(one, limits)]
+    state = worst([problem.state for _, problem in every])
+    every.sort(key=lambda pair: pair[1].state is not state)
+    texts = [f"{_prefix(one, ': ')}{problem.text}" for one, problem in every[:_MOST_SHOWN]]
+    if len(every) > _MOST_SHOWN:
+        texts.append(f"and {len(every) - _MOST_SHOWN} more")
+    measures = [_measures(one, limits) for one in outputs if isinstance(one.found, OutputStatus)]
+    line = f"REPUT {state.name} - {'; '.join(texts) or _summary(outputs)}"
+    # what stands after a bar is read as measures
+    line = tables.escaped(" ".join(line.replace("|", "/").split()))
+    typer.echo(" | ".join([line, *([" ".join(measures)] if measures else [])]))
+    raise typer.Exit(int(state))
+
+
+def _problems(one: Checked, limits: Thresholds) -> list[Problem]:
+    if isinstance(one.found, OutputStatus):
+        return problems(one.found, limits)
+    return [Problem(State.UNKNOWN, str(one.found))]
+
+
+def _summary(outputs: Sequence[Checked]) -> str:
+    if len(outputs) > 1:
+        return f"{len(outputs)} stores"
+    (found,) = (one.found for one in outputs)
+    if not isinstance(found, OutputStatus) or found.lag_seconds is None:
+        return "lag unknown"
+    return f"lag {found.lag_seconds:.1f} s, {tables.lag_text(found.lag_bytes)}"
+
+
+def _prefix(one: Checked, between: str) -> str:
+    return one.name and f"{one.name}{between}"
+
+
+def _measures(one: Checked, limits: Thresholds) -> str:
+    """Return the measures of an output: ``'label'=value[unit];warning;critical;minimum``."""
+    found = one.found
+    assert isinstance(found, OutputStatus)
+    bounds = ";".join("" if limit is None else f"{limit:g}"
+                      for limit in (limits.warning, limits.critical))  # fmt: skip
+    values: Mapping[str, str | None] = {
+        "lag": None if found.lag_seconds is None else f"{found.lag_seconds:.3f}s;{bounds};0",
+        "lag_bytes": None if found.lag_bytes is None else f"{found.lag_bytes}B;;;0",
+        "unqueued": f"{found.unqueued_bytes}B;;;0",
+        "quarantine": f"{sum(each.bytes for each in found.quarantine)}B;;;0",
+        "gaps": f"{found.gaps};;;0",
+    }
+    label = "".join("_" if c in "'=|" or not c.isprintable() else c for c in _prefix(one, " "))
+    return " ".join(f"'{label}{name}'={text}" for name, text in values.items() if text is not None)

@@ -1,0 +1,422 @@
+"""The screen of ``reput top``: a few lines about the whole output, and below them one of six views.
+
+``TopView`` holds what keys change; the picture follows from it, a reading and the terminal's size.
+Where a terminal is small, columns and lines leave in the order of their importance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from reput.cli import tables
+from reput.store.state.ledger import QUEUE_OFFSET_GAP
+from reput.upkeep.watch import Reading
+
+HELP = (
+    "q                  quit",
+    "1 to 6, Tab        show another view",
+    "s                  sort by the next column",
+    "r                  reverse the order",
+    "arrows, Page Up,   scroll",
+    "  Page Down, Home",
+    "p                  pause, and go on",
+    "h                  show this help, or leave it",
+    "",
+    "Rates are those of the last ten seconds. What is not known is",
+    "unknown, never 0. Nothing is written.",
+)
+_KEYS = ("q quit", "h help", "1-6 views", "s sort", "r reverse", "p pause")
+_NAME_WIDTH = 11
+_BETWEEN = 2
+_TOPIC_WIDTH = 14
+"""Cells that a table's first column has at least, unless no other column is left."""
+_MAX_FOLDED = 8
+"""Lines that one fault may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a view; the first one takes the room that the others leave."""
+
+    title: str
+    shown: Callable[[Any], str] = tables.known
+    rank: int = 0
+    """Columns of the highest rank leave first where there is no room."""
+    width: int = 6
+    """Cells at least, so that columns stay where they are while numbers grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A view's rows, one value for each column, None where it is unknown."""
+
+    columns: tuple[Column, ...]
+    rows: Sequence[tuple[Any, ...]]
+    without: str
+    """The line in place of no rows."""
+
+
+def _count(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _rate(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.1f}"
+
+
+def _ago(seconds: float | None) -> str:
+    return "unknown" if seconds is None else f"{tables.human_seconds(max(0.0, seconds))} ago"
+
+
+def _bytes_per_second(value: float | None) -> str:
+    return "unknown" if value is None else f"{tables.human_bytes(value)}/s"
+
+
+def _total(values: Sequence[float | None]) -> float | None:
+    """Return a sum, which is unknown where a part of it is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _difference(high: int | None, low: int | None) -> int | None:
+    return None if high is None or low is None else high - low
+
+
+def queues(reading: Reading) -> Table | str:
+    """Each queue with its bounds and rate."""
+    if reading.queues is None:
+        return f"unknown: {reading.unreadable['queues']}"
+    columns = (
+        Column("topic"), Column("queue"), Column("min", rank=3, width=9),
+        Column("max", rank=1, width=9), Column("messages", _count, 2, 9),
+        Column("messages/s", _rate),
+    )  # fmt: skip
+    rows = [
+        (one.topic, one.queue_id, one.min_offset, one.max_offset,
+         _difference(one.max_offset, one.min_offset), one.rate)
+        for one in reading.queues
+    ]  # fmt: skip
+    return Table(columns, rows, "no queues")
+
+
+def topics(reading: Reading) -> Table | str:
+    """Each topic with the sums of its queues."""
+    found = queues(reading)
+    if isinstance(found, str):
+        return found
+    of_topic: dict[str, list[tuple[Any, ...]]] = {}
+    for row in found.rows:
+        of_topic.setdefault(row[0], []).append(row)
+    columns = (
+        Column("topic"), Column("queues", _count, 2), Column("messages", _count, 1, 9),
+        Column("messages/s", _rate),
+    )  # fmt: skip
+    rows = [
+        (topic, len(of), _total([row[4] for row in of]), _total([row[5] for row in of]))
+        for topic, of in of_topic.items()
+    ]
+    return Table(columns, rows, "no queues")
+
+
+def batches(reading: Reading) -> Table | str:
+    """Each batch that Spark's checkpoint lists, the newest first."""
+    if reading.batches is None:
+        return f"unknown: {reading.unreadable.get('batches', 'there is no watermark')}"
+    columns = (
+        Column("batch"), Column("start", rank=3, width=9), Column("end", rank=1, width=9),
+        Column("size", tables.lag_text, 0, 10), Column("planned", _ago, 2, 10),
+        Column("state", width=9),
+    )  # fmt: skip
+    rows = []
+    for one in reversed(reading.batches):
+        state = "committed" if one.is_committed else "planned"
+        if reading.watermark is not None and one.end <= reading.watermark:
+            state = "durable"
+        age = None if one.planned_ms is None else reading.taken - one.planned_ms / 1000
+        rows.append((one.batch_id, one.start, one.end, _difference(one.end, one.start), age, state))
+    return Table(columns, rows, "no batches in Spark's checkpoint")
+
+
+def stages(reading: Reading) -> Table | str:
+    """Each stage of a run's batches, if the run's metrics are read."""
+    if reading.stages is None:
+        told = reading.unreadable.get("metrics")
+        return f"unknown: {told or 'start the run with --metrics-port, and give its address here'}"
+    columns = (
+        Column("stage"), Column("times", _count, 1), Column("recent ms", _milliseconds, 0, 10),
+        Column("mean ms", _milliseconds, 2, 10), Column("seconds", _milliseconds, 3, 10),
+    )  # fmt: skip
+    rows = [
+        (one.name, one.count, one.recent_ms, 1000 * one.seconds / one.count if one.count else None,
+         one.seconds)
+        for one in reading.stages.stages
+    ]  # fmt: skip
+    return Table(columns, rows, "no batch yet")
+
+
+def followers(reading: Reading) -> Table | str:
+    """Each Delta table and Kafka mirror that ever followed."""
+    if reading.followers is None:
+        return f"unknown: {reading.unreadable['followers']}"
+    columns = (
+        Column("follower"), Column("position", rank=3, width=9),
+        Column("lag", tables.lag_text, 0, 10), Column("rows", _count, 1, 9),
+        Column("lost bytes", _count, 2), Column("state"),
+    )  # fmt: skip
+    rows = [
+        (one.name, one.position, one.lag_bytes, one.rows, one.lost_bytes,
+         "failing" if one.error else "truncating" if one.truncate_to is not None else "ok")
+        for one in reading.followers
+    ]  # fmt: skip
+    return Table(columns, rows, "no followers")
+
+
+def faults(reading: Reading) -> list[str]:
+    """Return a line for everything that is not as it should be."""
+    found = [f"log: {reading.differs}"] if reading.differs else []
+    found += [f"run: {reading.unstopped_run}"] if reading.unstopped_run else []
+    found += [f"{part}: {why}" for part, why in reading.unreadable.items()]
+    found += [
+        f"follower {one.name}: {one.error}; since {one.failing_since}"
+        for one in reading.followers or ()
+        if one.error
+    ]
+    for one in reading.ledger or ():
+        ranges = tables.counted(one.ranges, "range")
+        if one.reason == QUEUE_OFFSET_GAP:
+            found.append(f"gaps: queue offsets jump at {tables.counted(one.ranges, 'place')}")
+        else:
+            found.append(f"quarantine: {one.reason}, {ranges} of {one.bytes:,} bytes")
+    return found + [f"spark's checkpoint: {one}" for one in reading.damage]
+
+
+VIEWS: dict[str, Callable[[Reading], Table | str]] = {
+    "queues": queues, "topics": topics, "batches": batches, "stages": stages,
+    "followers": followers, "faults": lambda reading: "\n".join(faults(reading)) or "no faults",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Order:
+    """The order of one view's rows; a column that is None leaves them as they are."""
+
+    column: int | None = None
+    is_falling: bool = False
+
+
+@dataclass(slots=True)
+class TopView:
+    """The state that keys change."""
+
+    title: str
+    is_paused: bool = False
+    _has_help: bool = False
+    _view: int = 0
+    _top: int = 0
+    """The first row that is shown."""
+    _page: int = 1
+    _last_top: int = 0
+    """With the next one, as the last picture found it: the first row of the view's end."""
+    _column_count: int = 1
+    _orders: dict[str, _Order] = field(
+        default_factory=lambda: {"queues": _Order(5, True), "topics": _Order(3, True)}
+    )
+
+    def press(self, key: str) -> None:
+        """Act as a key asks; one that means nothing does nothing."""
+        order = self._orders.setdefault(list(VIEWS)[self._view], _Order())
+        was_shown = self._has_help
+        self._has_help = key in ("h", "?") and not was_shown
+        match key:
+            case "1" | "2" | "3" | "4" | "5" | "6":
+                self._view, self._top = int(key) - 1, 0
+            case "tab" | "right":
+                self._view, self._top = (self._view + 1) % len(VIEWS), 0
+            case "back tab" | "left":
+                self._view, self._top = (self._view - 1) % len(VIEWS), 0
+            case "s":
+                following = 0 if order.column is None else order.column + 1
+                order.column, self._top = following % self._column_count, 0
+            case "r":
+                order.is_falling, self._top = not order.is_falling, 0
+            case "p":
+                self.is_paused = not self.is_paused
+            case "up" | "down" | "page up" | "page down":
+                size = self._page if key.startswith("page") else 1
+                top = self._top + (size if key.endswith("down") else -size)
+                self._top = max(0, min(top, self._last_top))
+            case "home":
+                self._top = 0
+            case "end":
+                self._top = self._last_top
+
+    def picture(self, reading: Reading | None, columns: int, lines: int) -> Text:
+        """Return the whole screen of a terminal of this size; without a reading it is awaited."""
+        clock = "" if reading is None else f"{tables.time_text(int(reading.taken * 1000))[11:19]}Z"
+        state = f"paused {clock}" if self.is_paused else clock
+        head = [Text(_sides(f"reput top  {tables.escaped(self.title)}", state, columns), "reverse")]
+        if reading is None:
+            return _joined([*head, Text("reading")], columns, lines)
+        # four lines are left to the view where the terminal has them
+        head += _about(reading)[: max(1, lines - 7)]
+        head.append(self._names(columns))
+        room = max(0, lines - len(head) - 1)
+        body, where = self._body(reading, columns, room)
+        return _joined([*head, *body], columns, lines, Text(_foot(where, columns), "dim"))
+
+    def _names(self, columns: int) -> Text:
+        """Return the names of the views, the shown one standing out; only its own where there is no
+        room."""
+        names = [f"{number} {name}" for number, name in enumerate(VIEWS, 1)]
+        if len("  ".join(names)) > columns:
+            names = [name if at == self._view else name[0] for at, name in enumerate(names)]
+        styles = ["bold reverse" if at == self._view else "" for at in range(len(names))]
+        return Text("  ").join(map(Text, names, styles))
+
+    def _body(self, reading: Reading, columns: int, room: int) -> tuple[list[Text], str]:
+        """Return the view's lines and where they stand in all of them."""
+        name, shown = list(VIEWS.items())[self._view]
+        found = shown(reading)
+        if self._has_help:
+            found = "\n".join(HELP)
+        if isinstance(found, str):
+            folded = [
+                line
+                for part in found.split("\n")
+                for line in tables.folded(tables.escaped(part), columns, _MAX_FOLDED)
+            ]
+            return [Text(line) for line in self._window(folded, room)], ""
+        self._column_count = len(found.columns)
+        order = self._orders.setdefault(name, _Order())
+        rows = self._window(_sorted(found.rows, order), room - 1)
+        if not rows:
+            return [Text(found.without)], ""
+        sorted_by = "" if order.column is None else f"by {found.columns[order.column].title}, "
+        where = f"{sorted_by}{self._top + 1}-{self._top + len(rows)} of {len(found.rows)}"
+        return _table(found, rows, order, columns), where
+
+    def _window(self, rows: Sequence[Any], room: int) -> Sequence[Any]:
+        """Return the rows that are shown, and keep the first one within what there is."""
+        self._page = max(1, room)
+        self._last_top = max(0, len(rows) - self._page)
+        self._top = min(self._top, self._last_top)
+        return rows[self._top : self._top + max(0, room)]
+
+
+def _about(reading: Reading) -> list[Text]:
+    """Return the lines about the whole output, the most important first."""
+    lag, found = reading.lag, faults(reading)
+    text = "unknown"
+    if lag.bytes is not None and lag.seconds is not None:
+        many = "many messages"
+        count = many if lag.messages is None else tables.counted(lag.messages, "message")
+        text = f"{tables.human_seconds(lag.seconds)}, {count}, {tables.human_bytes(lag.bytes)}"
+        if lag.bytes and reading.dispatched_rate:
+            text += f", ETA {tables.human_seconds(lag.bytes / reading.dispatched_rate)}"
+    entries = _total([one.rate for one in reading.queues]) if reading.queues is not None else None
+    rates = (
+        f"{_rate(entries)} messages/s, {_bytes_per_second(reading.dispatched_rate)}; "
+        f"the log grows {_bytes_per_second(reading.appended_rate)}"
+    )
+    written = f", written {_ago(reading.watermark_age)}" if reading.watermark is not None else ""
+    log = "unknown"
+    if reading.log_min is not None:
+        log = f"[{reading.log_min}, {reading.log_end})"
+    none = "unknown" if "watermark" in reading.unreadable else "none, reput has not built here"
+    following = "unknown"
+    if reading.followers is not None:
+        following = "; ".join(
+            f"{one.name} lag {tables.lag_text(one.lag_bytes)}{', failing' if one.error else ''}"
+            for one in reading.followers
+        )
+    told = f"{len(found)}: {found[0]}" if found else "none"
+    writer = f"process {reading.writer_pid}" if reading.writer_pid else "none"
+    watermark = none if reading.watermark is None else f"{reading.watermark}{written}"
+    lines = {
+        "lag": text, "rates": rates, "watermark": watermark, "faults": told,
+        "followers": following or "none", "log": log, "writer": writer,
+    }  # fmt: skip
+    return [
+        Text.assemble(
+            (name.ljust(_NAME_WIDTH), "bold"),
+            (tables.escaped(line), "red" if found and name == "faults" else ""),
+        )
+        for name, line in lines.items()
+    ]
+
+
+def _sorted(rows: Sequence[tuple[Any, ...]], order: _Order) -> Sequence[tuple[Any, ...]]:
+    """Return rows in an order, those with an unknown value last; equal ones stay as they were."""
+    by = order.column
+    if by is None:
+        return rows[::-1] if order.is_falling else rows
+    known = sorted(
+        (row for row in rows if row[by] is not None),
+        key=lambda row: row[by], reverse=order.is_falling,
+    )  # fmt: skip
+    return known + [row for row in rows if row[by] is None]
+
+
+def _table(
+    table: Table, rows: Sequence[tuple[Any, ...]], order: _Order, columns: int
+) -> list[Text]:
+    """Return a heading and a line for each row."""
+    shown = list(enumerate(table.columns))
+    texts = [[column.shown(value) for column, value in zip(table.columns, row, strict=True)]
+             for row in rows]  # fmt: skip
+    widths = {
+        at: max(column.width, len(column.title), *(cell_len(text[at]) for text in texts))
+        for at, column in shown[1:]
+    }
+    while widths and columns - sum(widths.values()) - _BETWEEN * len(widths) < _TOPIC_WIDTH:
+        del widths[max(widths, key=lambda at: table.columns[at].rank)]
+    first = columns - sum(widths.values()) - _BETWEEN * len(widths)
+
+    def line(cells: Sequence[str]) -> list[str]:
+        return [_fitted(cells[0], first), *(cells[at].rjust(widths[at]) for at in widths)]
+
+    heads = line([column.title for column in table.columns])
+    styles = ["bold reverse" if at == order.column else "bold" for at in (0, *widths)]
+    between = " " * _BETWEEN
+    heading = Text(between).join(map(Text, heads, styles))
+    return [heading, *(Text(between.join(line(text))) for text in texts)]
+
+
+def _fitted(text: str, width: int) -> str:
+    """Return a text in just this many cells, cut with an ellipsis where it is longer."""
+    if cell_len(text) <= width:
+        return set_cell_size(text, width)
+    return set_cell_size(text, width - 1) + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _sides(left: str, right: str, columns: int) -> str:
+    """Return a line with a text on either side, of which the left one gives way."""
+    return f"{_fitted(left, max(1, columns - len(right) - 1))} {right}"
+
+
+def _foot(where: str, columns: int) -> str:
+    """Return the last line: as many keys as there is room for, and where the view stands."""
+    keys = ""
+    for key in _KEYS:
+        longer = f"{keys}  {key}".strip()
+        if len(longer) + len(where) < columns:
+            keys = longer
+    return _sides(keys, where, columns)
+
+
+def _joined(parts: Sequence[Text], columns: int, lines: int, foot: Text | None = None) -> Text:
+    """Return parts as lines of one text, each cut at the terminal's width, the foot as the last."""
+    shown = [*parts[: lines - (foot is not None)]]
+    shown += [Text("")] * (lines - (foot is not None) - len(shown))
+    for part in shown:
+        part.truncate(columns, overflow="ellipsis")
+    return Text("\n", no_wrap=True, end="").join([*shown, foot] if foot is not None else shown)

@@ -1,0 +1,197 @@
+"""``reput verify``: compares all that was built with the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reput.cli import options, render, severalstores, tables
+from reput.store.config import NO_PROPERTY_FILE, StoreSettings
+from reput.store.errors import ReputError
+from reput.store.index.indexfile import INDEX_DIRECTORY, INDEX_ENTRY_DTYPE
+from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
+from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
+from reput.store.state.built import settings_of
+from reput.store.state.output import command_line
+from reput.store.state.watermark import FILE_NAME as WATERMARK
+from reput.store.state.watermark import STATE_DIRECTORY
+from reput.upkeep.verify.difference import Damage, Difference
+from reput.upkeep.verify.logdamage import damage_advice
+
+if TYPE_CHECKING:
+    from reput.upkeep.verify.run import Verification
+
+SHOWN_DIFFERENCES = 200
+REPAIRED = "cut what differs; reput run writes it again, and no broker may start here before"
+_NAMES: dict[tuple[str, str], tuple[str, ...]] = {
+    (CONSUME_QUEUE_DIRECTORY, Damage.UNIT): UNIT_DTYPE.names or (),
+    (BATCH_CONSUME_QUEUE_DIRECTORY, Damage.UNIT): BATCH_UNIT_DTYPE.names or (),
+    (INDEX_DIRECTORY, Damage.ENTRY): INDEX_ENTRY_DTYPE.names or (),
+}
+"""Names of a difference's fields by kind and damage; a wrong file has a size in bytes."""
+
+
+@options.with_options(flags=options.build_flags)
+def verify(
+    store: severalstores.OneStore = None,
+    output: options.Output = None,
+    repair: Annotated[
+        bool, options.flag("Cut what differs; the next `reput run` writes it again.", "--repair")
+    ] = False,
+    sealed: Annotated[
+        bool,
+        options.flag(
+            "Seal what is found right, and read only the log beyond the last seal: sealed log "
+            "files are known by length, times and inode, what follows from them by checksums. If "
+            "any of it has changed, or anything differs, read the whole log.",
+            "--sealed",
+        ),
+    ] = False,
+    stores: severalstores.Stores = None,
+    outputs: severalstores.Outputs = None,
+    broker_conf: options.BrokerConf = None,
+    commitlog_file_size: options.CommitLogFileSize = None,
+    *,
+    flags: dict[str, Any],
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare queues and index up to the watermark with the log; exit code 1 if any differs.
+
+    Reads only, unless `--repair` or `--sealed` is given. An output keeps the settings that it was
+    built with; give `--on-queue-gap`, `--verify-crc` and `--index-tags` only for one of an older
+    reput. With `--stores` several stores are verified one after the other; one that fails is said,
+    and the others are verified.
+    """
+    several = severalstores.several_stores(store, stores, outputs)
+    if several is not None:
+        several.refuse({"output": output, "broker_conf": broker_conf})
+    root = store or Path()
+    roots = {root: output or root} if several is None else several.find()
+
+    def verified(root: Path, place: Path) -> tuple[StoreSettings, Verification]:
+        given = options.store_settings(root, broker_conf, commitlog_file_size)
+        settings = settings_of(place, given, flags)
+        return settings, _verified(settings, place, repair=repair, sealed=sealed)
+
+    if several is not None:
+        _verify_all(roots, verified, repair, as_json)
+        return
+    settings, found = verified(root, roots[root])
+    if as_json:
+        render.print_json(_json_fields(found, repair))
+    else:
+        _print(found, settings, roots[root], repair)
+    if found.damage or (found.differences and not repair):
+        raise typer.Exit(1)
+
+
+def _verified(settings: StoreSettings, root: Path, *, repair: bool, sealed: bool) -> Verification:
+    from reput.upkeep.verify.run import verify as verify_output  # noqa: PLC0415
+
+    display = render.ProgressDisplay("verifying")
+    try:
+        return verify_output(settings, root, repair=repair, sealed=sealed, show=display)
+    finally:
+        display.close()
+
+
+def _verify_all(
+    roots: Mapping[Path, Path],
+    verified: Callable[[Path, Path], tuple[StoreSettings, Verification]],
+    repair: bool,
+    as_json: bool,
+) -> None:
+    """Raises StoreError where one of the stores could not be verified."""
+    stores: list[dict[str, Any]] = []
+    for root, place in roots.items():
+        fields: dict[str, Any] = {"store": str(root), "output": str(place), "error": None}
+        try:
+            fields |= _json_fields(verified(root, place)[1], repair)
+        except ReputError as error:
+            fields["error"] = str(error)
+        stores.append(fields)
+    if as_json:
+        render.print_json({"stores": stores})
+    else:
+        columns = ("store", "queues", "units", "index_entries", "damage", "differences")
+        rows = [
+            (one["store"], *["unknown"] * (len(columns) - 1))
+            if one["error"]
+            else (*(one[name] for name in columns[:-2]), *(len(one[name]) for name in columns[-2:]))
+            for one in stores
+        ]
+        tables.print_table("stores", columns, rows)
+    severalstores.raise_failures({one["store"]: one["error"] for one in stores})
+    if any(one["damage"] or (one["differences"] and not repair) for one in stores):
+        raise typer.Exit(1)
+
+
+def _json_fields(found: Verification, repair: bool) -> dict[str, Any]:
+    return {**asdict(found), "repaired": repair}
+
+
+def _print(found: Verification, settings: StoreSettings, output: Path, repair: bool) -> None:
+    differing = len(found.differences)
+    for one in found.differences[:SHOWN_DIFFERENCES]:
+        sides = {"log says": _fields(one, one.expected), "found": _fields(one, one.found)}
+        tables.print_sides(_place(one), sides)
+    for damage in found.damage[:SHOWN_DIFFERENCES]:
+        tables.print_line(damage.line)
+    tables.print_line(
+        f"{tables.counted(found.queues, 'queue')}, {tables.counted(found.units, 'unit')}, "
+        f"{tables.counted(found.index_entries, 'index entry', 'index entries')} compared "
+        f"with the log [{found.log_start}, {found.log_end}): "
+        f"{tables.counted(differing, 'difference') if differing else 'no differences'}"
+        + (f", the first {SHOWN_DIFFERENCES} shown" if differing > SHOWN_DIFFERENCES else "")
+    )
+    if found.seal_end > found.log_start:
+        tables.print_line(
+            f"what follows from [{found.log_start}, {found.seal_end}) was compared by "
+            "checksums, and this part of the log was not read"
+        )
+    if found.damage:
+        damages = len(found.damage)
+        tables.print_line(
+            f"{tables.counted(damages, 'damaged range')} of the log"
+            + (f", the first {SHOWN_DIFFERENCES} shown" if damages > SHOWN_DIFFERENCES else "")
+            + f": {tables.counted(found.unseen_units, 'unit')} and "
+            f"{tables.counted(found.unseen_index_entries, 'index entry', 'index entries')} of "
+            "messages there could not be compared; " + damage_advice(settings, output)
+        )
+    elif differing:
+        tables.print_line(REPAIRED if repair else _advice(settings, output))
+
+
+def _advice(settings: StoreSettings, output: Path) -> str:
+    if settings.property_file is None:
+        return f"{NO_PROPERTY_FILE}, were assumed; if the broker has others, give --broker-conf"
+    place = settings.root, output
+    if not (output / STATE_DIRECTORY / WATERMARK).exists():
+        return f"to repair: {command_line('rebuild', *place)} builds them anew"
+    return (
+        f"to repair: {command_line('verify', *place, '--repair')} cuts what differs, then "
+        f"{command_line('run', *place, '--once')} writes it again"
+    )
+
+
+def _place(found: Difference) -> str:
+    entry = f"{found.damage} {found.entry}" if found.count else f"{found.damage}"
+    several = f", {found.count} one after the other" if found.count > 1 else ""
+    message = found.physical_offset
+    log = "" if message is None or message < 0 else f", message at physical offset {message}"
+    return f"{entry} in {found.path}, byte {found.position}{several}{log}"
+
+
+def _fields(found: Difference, values: tuple[int | str, ...] | None) -> str:
+    if values is None:
+        return "nothing"
+    names = _NAMES.get((found.kind, found.damage), ())
+    if not names and len(values) == 1:
+        return f"{values[0]} bytes"
+    if len(names) != len(values):
+        return " ".join(map(str, values))
+    return ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
