@@ -11,7 +11,7 @@ drops with a warning are listed in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,20 +19,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from reput.sinks.queuewriter import QueueWriter, unusable_reason
+from reput.sinks.queuewriter import QueueWriter
 from reput.store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
-    BATCH_UNIT_DTYPE,
-    INVALID_POS,
     BatchConsumeQueueFiles,
     checked_file_size,
     open_batch_queues,
 )
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.cut import cut_after
-from reput.store.runs.dispatch import DispatchBatch, DispatchCounts, Run
+from reput.store.runs.batchplacing import (
+    BatchesBegunAnew,
+    BatchesBuilt,
+    BatchesDropped,
+    BatchesPlaced,
+    BatchQueueEnd,
+    batch_units,
+    place_batches,
+)
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
+from reput.store.runs.placing import unusable_reason
 from reput.store.state.ends import EntryEnd
-from reput.store.state.ledger import Ledger, escaped
+from reput.store.state.ledger import Ledger
 
 
 @dataclass(slots=True)
@@ -40,12 +48,7 @@ class _Queue:
     """One queue as its files show it; it advances only after a successful write."""
 
     files: BatchConsumeQueueFiles
-    end: int
-    """Byte position after the last unit."""
-    max_msg_phy_offset: int
-    """Physical offset of the last message with a unit; -1 without one."""
-    last_size: int
-    """Size of that message."""
+    end: BatchQueueEnd
 
 
 class BatchConsumeQueueWriter(QueueWriter[_Queue]):
@@ -63,7 +66,6 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         count_units: Callable[[QueueKey, int, int], int | None],
         is_gone: Callable[[int], bool] = lambda _: False,
         topic_begins: Mapping[str, int] | None = None,
-        open_files: Callable[[Path, int], BatchConsumeQueueFiles] = BatchConsumeQueueFiles,
     ) -> None:
         """Set up the writer; no file is opened yet.
 
@@ -72,15 +74,14 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         rewritten, and None trusts every unit. ``count_units`` returns how many units of a queue
         the record at (physical offset, size) has (``store.queue.cut``). ``is_gone`` tells
         whether the log has lost all bytes before an offset. ``topic_begins`` maps a topic to the
-        physical offset before which its messages get no units. ``open_files`` opens a queue's
-        directory; ``upkeep.verify`` passes one that compares instead of writing.
+        physical offset before which its messages get no units.
         """
-        super().__init__(output, BATCH_CONSUME_QUEUE_DIRECTORY, ledger, topic_begins)
+        super().__init__(output, BATCH_CONSUME_QUEUE_DIRECTORY, ledger)
+        self._topic_begins = topic_begins
         self._is_gone = is_gone
         self._file_size = file_size
         self._durable_end = durable_end
         self._count_units = count_units
-        self._open_files = open_files
         self._batch: tuple[int, int] | None = None
         """[start, end) of the batch that is being written; a second try resumes it."""
         self._done: set[tuple[bytes, int]] = set()
@@ -95,9 +96,9 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         if self._batch != (batch.start, batch.end):
             self._batch = (batch.start, batch.end)
             self._done, self._counts = set(), DispatchCounts()
-        for identity, runs in self._runs_by_queue(batch).items():
+        for identity, runs in batch.runs_by_queue(self._topic_begins).items():
             if identity[0] in batch.batch_topics and identity not in self._done:
-                self._counts.add(self._write_queue(*identity, _batch_units(runs)))
+                self._counts.add(self._write_queue(*identity, batch_units(runs)))
                 self._done.add(identity)
         self._batch = None
         return self._counts
@@ -107,66 +108,37 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         counts = DispatchCounts(messages=len(units))
         queue = self._queue(topic, queue_id)
         if queue is None:
-            self._quarantine(topic, queue_id, units, unusable_reason(queue_id), counts)
+            refused = BatchesDropped(units, BatchQueueEnd(), unusable_reason(queue_id))
+            self._list(refused.entries(topic, queue_id), counts)
         else:
-            out_of_range = (units["msg_base_offset"] < 0) | (units["batch_size"] < 0)
-            sound = units[~out_of_range]
-            # the idempotence rule: offset <= maxMsgPhyOffset already has a unit
-            counts.duplicates = int(
-                np.searchsorted(sound["offset"], queue.max_msg_phy_offset, side="right")
-            )
-            self._append(queue, sound[counts.duplicates :])
-            refused = units[out_of_range]
-            self._quarantine(topic, queue_id, refused, "batch_offset_out_of_range", counts)
+            next_queue_offset = partial(_next_queue_offset, queue)
+            for step in place_batches(queue.end, units, self._is_gone, next_queue_offset):
+                match step:
+                    case BatchesBuilt():
+                        counts.duplicates += len(step.units)
+                    case BatchesBegunAnew():
+                        self.sync()
+                        queue.files.remove_all()
+                    case BatchesPlaced():
+                        data = step.units.view(np.uint8).data
+                        self._unsynced.add(queue.files.write(step.position, data, self._output))
+                    case BatchesDropped():
+                        self._list(step.entries(topic, queue_id), counts)
+                queue.end = step.after
         self._count_topic(topic, counts)
         return counts
 
     def _open(self, key: QueueKey) -> _Queue:
         file_size = checked_file_size(self._file_size)
-        files = self._open_files(self.root / key.relative_path, file_size)
+        files = BatchConsumeQueueFiles(self.root / key.relative_path, file_size)
         end = files.find_end(self._durable_end)
-        last = files.last_unit(end)
-        return _Queue(files, end, *(last or (-1, 0)))
+        return _Queue(files, BatchQueueEnd(end, *(files.last_unit(end) or (-1, 0))))
 
     def _end_of(self, queue: _Queue) -> EntryEnd | None:
-        if queue.max_msg_phy_offset < 0:
+        end = queue.end
+        if end.max_msg_phy_offset < 0:
             return None
-        return EntryEnd(queue.end, queue.max_msg_phy_offset + queue.last_size)
-
-    def _append(self, queue: _Queue, units: NDArray[np.void]) -> None:
-        ends = units["msg_base_offset"] + units["batch_size"]
-        steps_back = np.flatnonzero(units["msg_base_offset"][1:] < ends[:-1]) + 1
-        for part in np.split(units, steps_back) if len(units) else ():
-            if self._begins_again(queue, int(part["msg_base_offset"][0])):
-                self.sync()
-                queue.files.remove_all()
-                queue.end, queue.max_msg_phy_offset = 0, -1
-            data = part.view(np.uint8).data
-            self._unsynced.add(queue.files.write(queue.end, data, self._output))
-            queue.end += len(data)
-            queue.max_msg_phy_offset = int(part["offset"][-1])
-            queue.last_size = int(part["size"][-1])
-
-    def _begins_again(self, queue: _Queue, base_offset: int) -> bool:
-        """Whether the log has lost every message of a queue, and its offsets begin again: a broker
-        has removed it (``ConsumeQueueStore.cleanExpired``)."""
-        if queue.max_msg_phy_offset < 0 or not self._is_gone(queue.max_msg_phy_offset + 1):
-            return False
-        last = queue.files.read(queue.end // queue.files.unit_size - 1, 1)[0]
-        return base_offset < int(last["msg_base_offset"]) + int(last["batch_size"])
-
-    def _quarantine(
-        self,
-        topic: bytes,
-        queue_id: int,
-        units: NDArray[np.void],
-        reason: str,
-        counts: DispatchCounts,
-    ) -> None:
-        queue = (escaped(topic), queue_id)
-        for unit in units:
-            detail = f"batch of {unit['batch_size']}"
-            self._list(unit, reason, queue, int(unit["msg_base_offset"]), counts, detail)
+        return EntryEnd(end.position, end.max_msg_phy_offset + end.last_size)
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue after the last message that ends at or before ``end_offset``."""
@@ -175,21 +147,7 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         self._queues.clear()
 
 
-def _batch_units(runs: Sequence[Run]) -> NDArray[np.void]:
-    """BATCH_UNIT_DTYPE[n]: the units of a queue's runs, without those of light queues."""
-    parts = []
-    for run in runs:
-        if run.details is None:
-            raise ValueError("runs of a batch topic must come with details")
-        own = run.details["is_light"] == 0
-        units, details = run.units[own], run.details[own]
-        part = np.zeros(len(units), BATCH_UNIT_DTYPE)
-        for field in ("offset", "size", "tags_code"):
-            part[field] = units[field]
-        part["store_time"] = details["store_timestamp"]
-        part["msg_base_offset"] = details["base_offset"]
-        part["batch_size"] = details["batch_size"]
-        part["compacted_offset"] = INVALID_POS
-        parts.append(part.view(np.uint8))
-    # joined as bytes, because numpy's concatenate would convert the byte order
-    return np.concatenate(parts).view(BATCH_UNIT_DTYPE)
+def _next_queue_offset(queue: _Queue) -> int:
+    """Queue offset after the queue's last unit."""
+    last = queue.files.read(queue.end.position // queue.files.unit_size - 1, 1)[0]
+    return int(last["msg_base_offset"]) + int(last["batch_size"])

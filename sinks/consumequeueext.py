@@ -11,9 +11,8 @@ dropped after it are removed, and all others are written again at the same place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,20 +37,6 @@ from reput.store.queue.unsynced import UnsyncedFiles
 from reput.store.runs.dispatch import Run
 
 UNITS_AT_ONCE = 1024
-
-
-class ExtUnits(Protocol):
-    """The ext units of one queue, as its writer puts them (``QueueExt``)."""
-
-    def put(self, run: Run, first: int, last: int, unsynced: UnsyncedFiles) -> NDArray[np.void]:
-        """Write the ext units of messages [first, last) of a run; return their queue units."""
-
-    def advance(self) -> None:
-        """The units of the last ``put`` are in the queue, or never will be."""
-
-
-OpenExt = Callable[[Path, QueueKey, int | None, ConsumeQueueFiles, int], ExtUnits | None]
-"""Signature of ``open_ext``."""
 
 
 class QueueExt:
@@ -117,13 +102,6 @@ class QueueExt:
     def advance(self) -> None:
         """The units of the last ``put`` are in the queue, or never will be."""
         self._end, self._physical_end = self._next
-
-
-def open_ext(
-    output: Path, key: QueueKey, file_size: int | None, queue: ConsumeQueueFiles, end: int
-) -> QueueExt | None:
-    """Open a queue's ext (``QueueExt``); None if no file size is set, so that there is none."""
-    return None if file_size is None else QueueExt(output, key, file_size, queue, end)
 
 
 def cut_exts(output: Path, file_size: int, queue_file_size: int, end_offset: int) -> None:

@@ -9,7 +9,7 @@ pieces join without gap or overlap, and ranges that could not be dispatched, for
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -200,11 +200,17 @@ class DispatchBatch:
     queues: Sequence[QueueManifest] = ()
     """Sorted by first physical offset: queues that executors have written, in place of runs."""
 
-    def runs_by_queue(self) -> dict[tuple[bytes, int], list[Run]]:
-        """(topic, queue id) -> its runs, in log order."""
+    def runs_by_queue(
+        self, topic_begins: Mapping[str, int] | None = None
+    ) -> dict[tuple[bytes, int], list[Run]]:
+        """(topic, queue id) -> its runs, in log order, without messages before the physical offset
+        at which a topic begins."""
+        begins = {topic.encode(): offset for topic, offset in (topic_begins or {}).items()}
         found: dict[tuple[bytes, int], list[Run]] = {}
-        for run in self.runs:
-            found.setdefault((run.topic, run.queue_id), []).append(run)
+        for each in self.runs:
+            run = each.since(begins[each.topic]) if each.topic in begins else each
+            if run is not None:
+                found.setdefault((run.topic, run.queue_id), []).append(run)
         return found
 
     @property

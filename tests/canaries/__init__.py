@@ -52,6 +52,11 @@ MUTATED: Mapping[str, Sequence[str]] = {
         "sinks/test_consumequeue_rules.py", "sinks/test_consumequeue.py",
         "sinks/test_consumequeue_faults.py",
     ),
+    "store/runs/batchplacing": ("sinks/test_batchconsumequeue.py",),
+    "store/runs/placing": (
+        "sinks/test_consumequeue_rules.py", "sinks/test_consumequeue.py",
+        "sinks/test_consumequeue_faults.py",
+    ),
     "sinks/consumequeueext": ("sinks/test_consumequeueext.py",),
     "sinks/delta": ("sinks/test_delta.py",),
     "sinks/index": ("sinks/test_index.py",),

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from reput.sinks.consumequeue import MAX_BLANK_UNITS
 from reput.store.config import OnQueueGap
 from reput.store.errors import QueueFileError, QueueGapError
 from reput.store.queue.unsynced import MAX_OPEN_FILES
 from reput.store.runs.dispatch import DispatchCounts
+from reput.store.runs.placing import MAX_BLANK_UNITS
 from reput.store.state.watermark import Watermark
 from tests.support.outputs import STORE_ID, Output, QueueLog, Setup
 from tests.support.processes import open_files

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reput.sinks.consumequeue import MAX_QUEUE_OFFSET
 from reput.store.index.indexfile import index_key_hash, index_keys
 from reput.store.log import record
 from reput.store.log.record import Record, Status
+from reput.store.runs.placing import MAX_QUEUE_OFFSET
 from reput.store.state.watermark import read_watermark
 from tests.support import wire
 from tests.support.derived_output import DerivedOutput

@@ -9,14 +9,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from reput.sinks.batchconsumequeue import BatchConsumeQueueWriter
 from reput.store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BatchConsumeQueueFiles,
     checked_file_size,
 )
 from reput.store.queue.consumequeue import QueueFiles
+from reput.store.runs.batchplacing import (
+    BatchesDropped,
+    BatchesPlaced,
+    BatchQueueEnd,
+    batch_units,
+    place_batches,
+)
 from reput.store.runs.dispatch import Run
+from reput.store.runs.placing import unusable_reason
 from reput.store.state.ledger import Ledger
 from reput.upkeep.verify.difference import LogRange
 from reput.upkeep.verify.queues import ComparedQueue, QueueVerifier
@@ -27,6 +34,16 @@ class ComparedBatchQueue(ComparedQueue, BatchConsumeQueueFiles):
 
     writable = BatchConsumeQueueFiles
     directory_name = BATCH_CONSUME_QUEUE_DIRECTORY
+
+    def __init__(
+        self, directory: Path, file_size: int, log: LogRange, first: NDArray[np.void] | None
+    ) -> None:
+        super().__init__(directory, file_size, log, first)
+        self.queue_end = BatchQueueEnd(self.anchor or 0)
+        """Where the next message belongs."""
+
+    def _go_on(self, position: int, physical_offset: int, size: int) -> None:
+        self.queue_end = BatchQueueEnd(position, physical_offset, size)
 
     def _find_first(self, first: NDArray[np.void]) -> int | None:
         """Find the first unit; where its file is gone, that is the one after the last message
@@ -52,6 +69,8 @@ class ComparedBatchQueue(ComparedQueue, BatchConsumeQueueFiles):
 class BatchConsumeQueueVerifier(QueueVerifier[ComparedBatchQueue]):
     """Compares every batch queue of an output."""
 
+    is_of_batch_topics = True
+
     def __init__(
         self,
         output: Path,
@@ -60,28 +79,27 @@ class BatchConsumeQueueVerifier(QueueVerifier[ComparedBatchQueue]):
         log: LogRange,
         topic_begins: Mapping[str, int] | None = None,
     ) -> None:
-        """``ledger`` is only read; ``topic_begins`` as for the writer.
-
-        Raises QueueFileError where no file has ``file_size`` bytes, UsageError where none can.
-        """
-        super().__init__(output, ComparedBatchQueue, checked_file_size(file_size), log)
-        self._ledger = ledger
-        self._topic_begins = topic_begins
-        self._writer = self._new_writer()
-
-    def _new_writer(self) -> BatchConsumeQueueWriter:
-        return BatchConsumeQueueWriter(
-            self._output,
-            self._file_size,
-            self._ledger,
-            durable_end=None,
-            count_units=lambda *_: None,
-            topic_begins=self._topic_begins,
-            open_files=self._take,
-        )
+        """Raises QueueFileError where no file has ``file_size`` bytes, UsageError where none
+        can."""
+        file_size = checked_file_size(file_size)
+        super().__init__(output, ComparedBatchQueue, file_size, log, ledger, topic_begins)
 
     def _open(self, directory: Path, first: Run | None) -> ComparedBatchQueue:
         own = None
         if first is not None and first.details is not None:
             own = first.units[first.details["is_light"] == 0]
         return ComparedBatchQueue(directory, self._file_size, self._log, own)
+
+    def _compare_queue(self, queue: ComparedBatchQueue | None, runs: list[Run]) -> None:
+        units, place = batch_units(runs), (runs[0].topic, runs[0].queue_id)
+        if queue is None:
+            refused = BatchesDropped(units, BatchQueueEnd(), unusable_reason(runs[0].queue_id))
+            self._list(refused.entries(*place))
+            return
+        # no queue begins anew: what the log has lost is not compared
+        for step in place_batches(queue.queue_end, units, lambda _: False, lambda: 0):
+            if isinstance(step, BatchesPlaced):
+                queue.compare_at(step.position, step.units.view(np.uint8).data)
+            if isinstance(step, BatchesDropped):
+                self._list(step.entries(*place))
+            queue.queue_end = step.after

@@ -4,12 +4,12 @@ cut without the other."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reput.sinks.consumequeue import ConsumeQueueWriter
 from reput.sinks.consumequeueext import QueueExt
 from reput.store.config import OnQueueGap
 from reput.store.queue.consumequeue import (
@@ -23,6 +23,15 @@ from reput.store.queue.consumequeue import (
 )
 from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from reput.store.runs.dispatch import Run
+from reput.store.runs.placing import (
+    Dropped,
+    Placed,
+    PlacingRules,
+    QueueEnd,
+    joined,
+    place,
+    unusable_reason,
+)
 from reput.store.state.ledger import Ledger
 from reput.upkeep.verify.consumequeueext import ComparedExt
 from reput.upkeep.verify.difference import Difference, LogRange
@@ -51,6 +60,17 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
         self._blank_gaps = blank_gaps
         self._first_queue_offset = 0 if first is None else first.first_queue_offset
         super().__init__(directory, file_size, log, None if first is None else first.units)
+        self.queue_end = QueueEnd(self.anchor or 0, log.start if self.anchor else -1)
+        """Where the next message belongs."""
+
+    def _go_on(self, position: int, physical_offset: int, size: int) -> None:
+        self.queue_end = QueueEnd(position, physical_offset + size)
+
+    def compare_units(self, step: Placed) -> None:
+        """Compare units, and the ext units that they lead to."""
+        if self.ext is not None:
+            self.ext.expect(step.run, step.first, step.last)
+        self.compare_at(step.position, step.data(step.units))
 
     def _first_index(self, voted: int) -> int:
         """Return the index of the first message: its queue offset, or a lower one where gaps were
@@ -141,6 +161,8 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
 class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
     """Compares every consume queue of an output, and every ext."""
 
+    is_of_batch_topics = False
+
     def __init__(
         self,
         output: Path,
@@ -155,37 +177,21 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
         bit_maps: bool = False,
         topic_begins: Mapping[str, int] | None = None,
     ) -> None:
-        """``ledger`` is only read; ``on_queue_gap`` is the setting with which the queues were
-        built; ``queue_offset_at`` reads the offset in a queue of the record at (physical offset,
-        size); ``ext_file_size`` is None where there is no ext, otherwise runs need details;
-        ``ext_is_on`` says whether the ext is still built; ``bit_maps`` says whether runs have those
-        that ext units must have. ``topic_begins`` as for the writer.
+        """``on_queue_gap`` is the setting with which the queues were built; ``queue_offset_at``
+        reads the offset in a queue of the record at (physical offset, size); ``ext_file_size`` is
+        None where there is no ext, otherwise runs need details; ``ext_is_on`` says whether the ext
+        is still built; ``bit_maps`` says whether runs have those that ext units must have.
 
         Raises QueueFileError where no file has ``file_size`` bytes, which is not damage.
         """
-        super().__init__(output, ComparedConsumeQueue, file_size, log)
+        super().__init__(output, ComparedConsumeQueue, file_size, log, ledger, topic_begins)
+        # no queue begins anew: what the log has lost is not compared
+        self._rules = PlacingRules(file_size, on_queue_gap)
+        self._queue_offset_at = queue_offset_at
         self._ext_file_size = ext_file_size
         self._ext_is_on = ext_is_on
         self._bit_maps = bit_maps
-        self._ledger = ledger
-        self._on_queue_gap = on_queue_gap
-        self._queue_offset_at = queue_offset_at
-        self._topic_begins = topic_begins
-        self._writer = self._new_writer()
-
-    def _new_writer(self) -> ConsumeQueueWriter:
-        return ConsumeQueueWriter(
-            self._output,
-            self._file_size,
-            self._ledger,
-            durable_end=None,
-            queue_offset_at=self._queue_offset_at,
-            count_units=lambda *_: None,
-            on_queue_gap=self._on_queue_gap,
-            topic_begins=self._topic_begins,
-            open_files=self._take,
-            open_ext=_ext_of,
-        )
+        self._blank_gaps = on_queue_gap is OnQueueGap.BLANK
 
     def _open(self, directory: Path, first: Run | None) -> ComparedConsumeQueue:
         ext = None
@@ -196,9 +202,27 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
                 is_on=self._ext_is_on, bit_maps=self._bit_maps,
             )  # fmt: skip
         return ComparedConsumeQueue(
-            directory, self._file_size, self._log, first, ext,
-            blank_gaps=self._on_queue_gap is OnQueueGap.BLANK,
-        )  # fmt: skip
+            directory, self._file_size, self._log, first, ext, blank_gaps=self._blank_gaps
+        )
+
+    def _compare_queue(self, queue: ComparedConsumeQueue | None, runs: list[Run]) -> None:
+        for run in joined(runs):
+            if queue is None:
+                reason = unusable_reason(run.queue_id)
+                self._list(Dropped(run, 0, len(run), QueueEnd(), reason).entries())
+                continue
+            next_queue_offset = partial(self._next_queue_offset, queue)
+            for step in place(queue.queue_end, run, 0, self._rules, next_queue_offset):
+                if isinstance(step, Placed):
+                    queue.compare_units(step)
+                self._list(step.entries())
+                queue.queue_end = step.after
+
+    def _next_queue_offset(self, queue: ComparedConsumeQueue) -> int | None:
+        """Queue offset after that of the last message before the log's first byte."""
+        last = queue.last_gone(queue.queue_end.position)
+        queue_offset = self._queue_offset_at(queue.key, *last) if last else None
+        return None if queue_offset is None else queue_offset + 1
 
     def _keys(self) -> Iterable[QueueKey]:
         yield from list_queues(self._root)
@@ -214,10 +238,3 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
             if self._ext_file_size is not None and has_lost_units:
                 queue = ConsumeQueueFiles(files.directory, self._file_size)
                 QueueExt(self._output, files.key, self._ext_file_size, queue, queue.find_end(None))
-
-
-def _ext_of(
-    _output: Path, _key: QueueKey, _size: int | None, files: ConsumeQueueFiles, _end: int
-) -> ComparedExt | None:
-    assert isinstance(files, ComparedConsumeQueue)
-    return files.ext

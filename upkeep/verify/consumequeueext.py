@@ -43,7 +43,7 @@ _REAL_OFFSET = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """Messages that the writer is about to give units."""
+    """Messages that have units."""
 
     units: NDArray[np.void]
     details: NDArray[np.void]
@@ -67,8 +67,7 @@ class _Expected:
 
 
 class ComparedExt(FilesAsFound):
-    """The ext files of one queue as they are; like ``sinks.consumequeueext.ExtUnits``, but it
-    writes only to heal."""
+    """The ext files of one queue as they are; it writes only to heal."""
 
     def __init__(
         self,
@@ -114,18 +113,12 @@ class ComparedExt(FilesAsFound):
         """Return all differences so far."""
         return self._differences.found
 
-    def put(self, run: Run, first: int, last: int, unsynced: UnsyncedFiles) -> NDArray[np.void]:  # noqa: ARG002
-        """Remember the content that the units must have; return their queue units without
-        addresses."""
+    def expect(self, run: Run, first: int, last: int) -> None:
+        """Take the content that the next units must have: that of messages [first, last)."""
         if run.details is None:
             raise AssertionError("ext units need the details of their messages")
         maps = None if run.bit_maps is None else run.bit_maps[first:last]
         self._expected = _Expected(run.units[first:last], run.details[first:last], maps)
-        return run.units[first:last]
-
-    def advance(self) -> None:
-        """Go on: the messages that were put are compared, or have no queue unit."""
-        self._expected = None
 
     def begin_after(self, tags_code: int) -> None:
         """Record the tagsCode of the last unit before the first that can be compared."""
@@ -143,12 +136,12 @@ class ComparedExt(FilesAsFound):
         self._check_start(-1, is_sound=False)
 
     def resolve(self, codes: NDArray[np.int64], queue_offset: int) -> NDArray[np.bool_]:
-        """Return bool[n]: which queue units of the last put messages have the right tagsCode: their
+        """Return bool[n]: which queue units of the expected messages have the right tagsCode: their
         own, or the address at which their ext unit belongs, sound or not. The first of them is unit
         ``queue_offset``."""
         expected = self._expected
         if expected is None or len(expected.units) != len(codes):
-            raise AssertionError("units are compared that were not put")
+            raise AssertionError("units are compared that were not expected")
         is_right: NDArray[np.bool_] = codes == expected.units["tags_code"]
         has_own = expected.details["is_light"] == 0
         at = np.flatnonzero((codes <= MAX_ADDR) & has_own)
@@ -161,7 +154,7 @@ class ComparedExt(FilesAsFound):
         return is_right
 
     def check_lost(self, lost: NDArray[np.bool_], queue_offset: int) -> None:
-        """Check the ext units of the last put messages (bool[n]) whose queue units are lost. They
+        """Check the ext units of the expected messages (bool[n]) whose queue units are lost. They
         still have one, in an existing file: where it belongs, or later."""
         expected, begin = self._expected, self._place
         if expected is None or begin is None or not self._is_on or not lost.any():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -25,8 +25,9 @@ from reput.store.queue.consumequeue import (
     list_queues,
     topic_directory,
 )
-from reput.store.queue.unsynced import Unsynced, UnsyncedFiles
-from reput.store.runs.dispatch import DispatchBatch, IndexWriter, Run
+from reput.store.queue.unsynced import UnsyncedFiles
+from reput.store.runs.dispatch import DispatchBatch, Run
+from reput.store.state.ledger import Ledger, LedgerEntry
 from reput.upkeep.verify.asfound import FilesAsFound
 from reput.upkeep.verify.difference import (
     Damage,
@@ -61,11 +62,11 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         """Number of units of messages in damaged ranges."""
         self._differences = Differences()
         self._log = log
-        self._anchor = None if first is None else self._find_first(first)
+        self.anchor = None if first is None else self._find_first(first)
+        """Byte position of the first message in the log; None where it is the queue's first, or no
+        unit shows it."""
         self._begin: int | None = None
         self._end = 0
-        self._last: tuple[int, int] | None = None
-        """Physical offset and size of the message that has the unit before ``_end``."""
         self._strays: list[int] = []
         self._wrong_sizes: list[int] = []
         self._missing: set[int] = set()
@@ -102,31 +103,24 @@ class ComparedQueue(FilesAsFound, QueueFiles):
     def _first_index(self, voted: int) -> int:
         return voted
 
-    def find_end(self, end_offset: int | None) -> int:
-        """Return where the next message in the log belongs, which is where the writer begins."""
-        assert end_offset is None
-        return self._end if self._begin is not None else self._anchor or 0
-
-    def last_unit(self, end: int) -> tuple[int, int] | None:
-        """Return the message before the next one: the last message before the log's first byte, or
-        some such message where its unit cannot be one, if such messages have units."""
-        if self._begin is not None or not self._anchor:
-            return self._last
-        unit = self.bytes_at(end - self.unit_size, self.unit_size).view(self.UNIT_DTYPE)[0]
-        offset, size = int(unit["offset"]), int(unit["size"])
-        is_gone = offset >= 0 and 0 < size <= self._log.start - offset
-        return (offset, size) if is_gone else (max(self._log.start - 1, 0), 1)
-
     def pass_damaged(self) -> None:
         """Go on after the units of messages in damaged ranges of the log."""
         if self._begin is None:
             return
         end = self._damaged_end(self._end, is_first=False)
         if end > self._end:
-            unit = self.bytes_at(end - self.unit_size, self.unit_size).view(self.UNIT_DTYPE)[0]
-            self._last = int(unit["offset"]), int(unit["size"])
             self.unseen += (end - self._end) // self.unit_size
             self._end = end
+            self._go_on(end, *self._message_before(end))
+
+    @abstractmethod
+    def _go_on(self, position: int, physical_offset: int, size: int) -> None:
+        """Let the next message belong at a position, after the unit of such a message."""
+
+    def _message_before(self, position: int) -> tuple[int, int]:
+        """Physical offset and size that the unit before a position has."""
+        unit = self.bytes_at(position - self.unit_size, self.unit_size).view(self.UNIT_DTYPE)[0]
+        return int(unit["offset"]), int(unit["size"])
 
     def _damaged_end(self, position: int, *, is_first: bool) -> int:
         """Return the end of the units from a byte on that are of messages in damaged ranges; blanks
@@ -141,17 +135,21 @@ class ComparedQueue(FilesAsFound, QueueFiles):
             position += count * self.unit_size
         return position
 
-    def write(self, position: int, data: bytes | memoryview, root: Path) -> Unsynced:  # noqa: ARG002
-        """Compare instead of writing."""
+    def last_gone(self, position: int) -> tuple[int, int] | None:
+        """Physical offset and size of the message of the unit before a position; None where that
+        cannot be a message before the log's first byte."""
+        offset, size = self._message_before(position)
+        return (offset, size) if offset >= 0 and 0 < size <= self._log.start - offset else None
+
+    def compare_at(self, position: int, data: bytes | memoryview) -> None:
+        """Compare the bytes of units that belong at a position."""
         expected = np.frombuffer(data, np.uint8)
         found = self.bytes_at(position, len(expected))
         units = expected.view(self.UNIT_DTYPE)
         self._note_units(position, units, found.view(self.UNIT_DTYPE))
         self._begin = position if self._begin is None else self._begin
         self._end = position + len(expected)
-        self._last = int(units["offset"][-1]), int(units["size"][-1])
         self.compared += len(expected) // self.unit_size
-        return Unsynced([], [])
 
     def _are_wrong(
         self,
@@ -309,7 +307,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         begin, end = self._begin, self._end
         if begin is None:
             begin = end = self._expired_end() if self._log.start else 0
-        elif self._anchor is None:
+        elif self.anchor is None:
             return begin, begin, end
         first = begin - begin % -self.file_size
         while first - self.file_size in self.sizes:
@@ -387,17 +385,26 @@ Compared = TypeVar("Compared", bound=ComparedQueue)
 class QueueVerifier(ABC, Generic[Compared]):
     """Compares every queue of one kind in an output (``upkeep.verify.difference.Verifier``)."""
 
+    is_of_batch_topics: bool
+
     def __init__(
-        self, output: Path, compared: type[Compared], file_size: int, log: LogRange
+        self,
+        output: Path,
+        compared: type[Compared],
+        file_size: int,
+        log: LogRange,
+        ledger: Ledger,
+        topic_begins: Mapping[str, int] | None,
     ) -> None:
-        """Raises QueueFileError where no file has ``file_size`` bytes, which is not damage."""
+        """``ledger`` is only read; ``topic_begins`` as for the writers. Raises QueueFileError where
+        no file has ``file_size`` bytes, which is not damage."""
         self._output = output
         self._root = output / compared.directory_name
         self._file_size = file_size
         self._log = log
-        self._first: dict[QueueKey, Run] = {}
+        self._ledger = ledger
+        self._topic_begins = topic_begins
         self._queues: dict[QueueKey, Compared] = {}
-        self._writer: IndexWriter
         self._check_file_size(compared.writable)
 
     def _check_file_size(self, files: type[QueueFiles]) -> None:
@@ -415,40 +422,35 @@ class QueueVerifier(ABC, Generic[Compared]):
     def _open(self, directory: Path, first: Run | None) -> Compared:
         """Open the queue in ``directory``, to be compared from its ``first`` run on."""
 
-    def _take(self, directory: Path, file_size: int) -> Compared:
-        """Give the writer a queue that compares."""
-        assert file_size == self._file_size
-        key = QueueKey(directory.parent.name, int(directory.name))
-        if key in self._queues:
-            return self._queues[key]
-        files = self._queues[key] = self._open(directory, self._first.get(key))
-        return files
-
     def compare(self, batch: DispatchBatch) -> None:
         """Compare the next batch of the log. Raises QueueGapError."""
-        self._first = {}
-        for run in batch.runs:
-            name = topic_directory(run.topic)
-            if name is not None:
-                self._first.setdefault(QueueKey(name, run.queue_id), run)
-        self._writer.write(batch)
+        for (topic, queue_id), runs in batch.runs_by_queue(self._topic_begins).items():
+            if (topic in batch.batch_topics) is not self.is_of_batch_topics:
+                continue
+            name = topic_directory(topic) if queue_id >= 0 else None
+            key = None if name is None else QueueKey(name, queue_id)
+            if key is not None and key not in self._queues:
+                self._queues[key] = self._open(self._root / key.relative_path, runs[0])
+            self._compare_queue(None if key is None else self._queues[key], runs)
+
+    @abstractmethod
+    def _compare_queue(self, queue: Compared | None, runs: list[Run]) -> None:
+        """Compare the next messages of a queue; None where its name is unusable."""
+
+    def _list(self, entries: Iterable[LedgerEntry]) -> None:
+        for entry in entries:
+            self._ledger.add(entry)
 
     def pass_damaged(self) -> None:
         """Let every queue go on after its units of messages in damaged ranges of the log."""
         for files in self._queues.values():
             files.pass_damaged()
-        self._writer = self._new_writer()
-
-    @abstractmethod
-    def _new_writer(self) -> IndexWriter:
-        """Return a writer that compares instead of writing, and goes on where the queues are."""
 
     def finish(self, last_record_offset: int) -> list[Difference]:  # noqa: ARG002
         """Check everything that no batch covers, and return every difference, by queue."""
-        self._first = {}
         for key in self._keys():
             if key not in self._queues:
-                self._take(self._root / key.relative_path, self._file_size)
+                self._queues[key] = self._open(self._root / key.relative_path, None)
         for files in self._queues.values():
             files.finish()
         return self._differences()
