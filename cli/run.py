@@ -47,6 +47,10 @@ class OnCorrupt(StrEnum):
 
 
 Once = Annotated[bool, options.flag("Catch up with the log, then end.", "--once")]
+DryRun = Annotated[
+    bool,
+    options.flag("Say what a start would cut, list and skip, and change nothing.", "--dry-run"),
+]
 Checkpoint = Annotated[
     Path | None,
     options.value("DIR", "Directory of Spark's checkpoint; `OUTPUT/reput/spark` if not given."),
@@ -136,6 +140,7 @@ def run(
     output: options.Output = None,
     stores: severalstores.Stores = None,
     outputs: severalstores.Outputs = None,
+    dry_run: DryRun = False,
     max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 30}g",
     *,
     settings: dict[str, Any],
@@ -175,10 +180,16 @@ def run(
         followers = _followers(None, delta, kafka, form)
         fields |= {"max_bytes_per_trigger": max_bytes, "followers": followers}
         config = DispatcherConfig(root, output or root, **fields)
+        if dry_run:
+            _show_start(config, as_json)
+            return
         _run_one(config, serve, clients, metrics_port, new_measures, as_json)
         return
     of_one_store = ("checkpoint", "replay_from", "broker_conf")
-    given = {"output": output, "serve": serve, "kafka_store_id": kafka_store_id}
+    given = {
+        "output": output, "serve": serve, "kafka_store_id": kafka_store_id,
+        "dry_run": dry_run or None,
+    }  # fmt: skip
     several.refuse(given | {name: fields[name] for name in of_one_store})
     _check_clients(serve, clients)
 
@@ -194,6 +205,31 @@ def run(
     metrics = _metrics(supervised.runs, metrics_port)
     severalstores.dispatch_all(supervised, fields["spark_conf"], metrics)
     severalstores.show(supervised, as_json)
+
+
+def _show_start(config: DispatcherConfig, as_json: bool) -> None:
+    """Show what a start would do. Raises ReputError."""
+    from reput.streaming.startup import look  # noqa: PLC0415
+
+    start = look(config)
+    plan = start.plan
+    fields = {
+        "watermark": plan.watermark.end_offset,
+        "start": plan.start,
+        "log_end": start.log_end,
+        "cut_from": plan.truncate_to,
+        "lost": plan.lost,
+        "notes": plan.notes,
+    }
+    if as_json:
+        render.print_json(fields)
+        return
+    for note in plan.notes or ("nothing has changed since the last run",):
+        tables.print_line(note)
+    what = f"messages from physical offset {plan.start} up to {start.log_end} are"
+    if plan.start == start.log_end:
+        what = "nothing is"
+    tables.print_line(f"a dry run: nothing was changed; without --dry-run {what} dispatched")
 
 
 def _followers(

@@ -45,7 +45,7 @@ from reput.streaming.session import session
 from reput.streaming.space import SpaceWait
 from reput.streaming.sparkerrors import error_of_ours, first_line
 from reput.streaming.sparkmetrics import BatchListener, LagGauge
-from reput.streaming.startup import plan_start, take_over
+from reput.streaming.startup import plan_start, replay_offset, take_over
 from reput.streaming.tail import Tail
 from reput.streaming.waiting import until_ready
 
@@ -145,7 +145,7 @@ class _Run:
         self._spark = spark
         self._lag_gauge: LagGauge | None = None
         self._progress: Progress | None = None
-        self._replay_from = _replay_from(config, log)
+        self._replay_from = replay_offset(config, log)
         self._stated_directories = Watched(
             config.broker_conf or config.store / BROKER_CONF,
             lambda: read_store_settings(config.store, config.broker_conf).commit_log_directories,
@@ -301,17 +301,6 @@ class _Run:
     def _show_waiting(self) -> None:
         if self._progress is not None:
             self._show(self._progress)
-
-
-def _replay_from(config: DispatcherConfig, log: CommitLog) -> int | None:
-    text = config.replay_from
-    if text is None:
-        return None
-    if text == "earliest":
-        return log.min_offset
-    if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"--replay-from is {text!r}; it must be earliest or a physical offset")
-    return int(text)
 
 
 def _start(

@@ -6,6 +6,7 @@ It needs no Spark, so that a test starts on what a power cut has left exactly as
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,18 @@ from reput.checkpoints import spark_checkpoint
 from reput.checkpoints.agreement import Built
 from reput.checkpoints.presence import find_loss
 from reput.checkpoints.reconcile import Plan, make_plan
+from reput.checkpoints.swap import has_begun_swap
 from reput.store.config import StoreSettings
+from reput.store.errors import StoreError, UsageError
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
+from reput.store.state.built import settings_of
 from reput.store.state.watermark import Watermark, read_watermark
 from reput.streaming.commit import Committer
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.estimate import warn_of_little_space
 from reput.streaming.indexes import Indexes
-from reput.streaming.refusals import check_queues_are_ours
+from reput.streaming.refusals import check_output, check_queues_are_ours
 
 if TYPE_CHECKING:
     from reput.streaming.followers import Followers  # imports pyspark, which a start does not need
@@ -37,6 +41,35 @@ class Start:
     log_end: int
     """The sealed end of the log."""
     plan: Plan
+
+
+def look(config: DispatcherConfig) -> Start:
+    """Return what a start would do now. Nothing is changed, and the output stays free for others.
+
+    Raises what a start raises, and StoreError where a start would finish a killed rebuild first.
+    """
+    given, log = config.open_store()
+    with closing(log):
+        check_output(config, given)
+        if has_begun_swap(config.output):
+            raise StoreError(
+                f"a rebuild of {config.output} was killed, and the next start finishes it before "
+                "anything else; start without a dry run"
+            )
+        settings = settings_of(config.output, given, config.flags)
+        return plan_start(config, settings, log, replay_offset(config, log))
+
+
+def replay_offset(config: DispatcherConfig, log: CommitLog) -> int | None:
+    """Return the physical offset of ``replay_from``. Raises UsageError."""
+    text = config.replay_from
+    if text is None:
+        return None
+    if text == "earliest":
+        return log.min_offset
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"--replay-from is {text!r}; it must be earliest or a physical offset")
+    return int(text)
 
 
 def plan_start(
@@ -61,8 +94,6 @@ def plan_start(
     )
     if found is not None and plan.truncate_to is None:
         plan = _with_everything_there(config, settings, log, log_end, found, plan)
-    for note in plan.notes:
-        logger.info("%s", note)
     return Start(indexes, log_end, plan)
 
 
@@ -101,6 +132,8 @@ def take_over(
     """Carry the plan out: nothing lies beyond the watermark that the next batch does not write
     again, and the query begins at the plan's start. Raises OutputError, QueueFileError,
     IndexFileError."""
+    for note in start.plan.notes:
+        logger.info("%s", note)
     committer.take_over(start.plan)
     followers.start(start.plan.watermark.end_offset, start.log_end)
     _prepare_spark_directory(config, start.plan)

@@ -1,0 +1,86 @@
+"""``reput run --dry-run`` says what the next start does: the start that follows says the same, and
+until then no file has changed."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reput.checkpoints.ownership import Ownership
+from tests.cli.test_errors import assert_one_line
+from tests.support.cli import Call, json_object
+from tests.support.derived_output import DerivedOutput
+from tests.support.golden import tree
+from tests.support.grown_log import GrownLog
+from tests.support.processes import holder
+
+
+class Site:
+    """A log that a test changes, and an output of it."""
+
+    def __init__(self, root: Path, seed: int, call: Call) -> None:
+        self.log = GrownLog(root / "store", random.Random(seed), ext=False)
+        self.log.grow(60)
+        self.output = DerivedOutput(self.log.root, root / "output")
+        self._root, self._call = root, call
+
+    def foretold(self, *options: object) -> dict[str, Any]:
+        """The answer of a dry run, which changes nothing."""
+        before = tree(self._root)
+        done = self._call(
+            "run", self.output.store, "--output", self.output.root, "--dry-run", "--json", *options
+        )
+        assert tree(self._root) == before
+        return json_object(done)
+
+
+@pytest.fixture
+def site(tmp_path: Path, seed: int, call: Call) -> Site:
+    return Site(tmp_path, seed, call)
+
+
+def test_a_first_start(site: Site) -> None:
+    """No directory is made."""
+    told = site.foretold()
+    assert (told["start"], told["log_end"], told["cut_from"]) == (0, site.log.plain.end, None)
+    assert not site.output.root.exists()
+    assert told["notes"] == list(site.output.start())
+
+
+@pytest.mark.parametrize("how", ["torn", "cut", "cut and grown", "cut and grown beyond"])
+@pytest.mark.parametrize("adopt", [False, True], ids=["own", "foreign"])
+def test_a_start_over_a_log_that_was_cut(site: Site, how: str, adopt: bool) -> None:
+    site.output.start()
+    if adopt:
+        shutil.rmtree(site.output.state)
+    site.log.break_off(how, 50)
+    options = ["--adopt"] if adopt else []
+    told = site.foretold(*options)
+    assert site.log.plain.spans[40][0] <= told["cut_from"] <= site.log.plain.end
+    assert told["notes"] == list(site.output.start(adopt=adopt))
+
+
+def test_a_start_after_which_nothing_is_left(site: Site, call: Call) -> None:
+    site.output.start()
+    done = call("run", site.output.store, "--output", site.output.root, "--dry-run")
+    assert "a dry run: nothing was changed; without --dry-run nothing is dispatched" in done.stdout
+    told = site.foretold("--replay-from", "earliest")
+    assert (told["start"], told["watermark"]) == (0, site.log.plain.end)
+
+
+def test_what_a_start_refuses(site: Site, call: Call, golden: Callable[[str], Path]) -> None:
+    """With its line and exit code, and without waiting for what may come."""
+    dry = ("run", site.output.store, "--output", site.output.root, "--dry-run")
+    site.output.start()
+    with holder(lambda: Ownership(site.output.root).__enter__()) as pid:
+        assert_one_line(call(*dry), 1, "another dispatcher (process ", str(pid))
+    shutil.rmtree(site.output.state)
+    assert_one_line(call(*dry), 2, "queues that reput did not build", "--adopt")
+    assert_one_line(call("run", site.output.root / "none", "--dry-run"), 1, "no directory")
+    several = ("run", "--stores", f"{golden('plain').parent}/*", "--outputs", site.output.root)
+    assert_one_line(call(*several, "--dry-run"), 2, "--dry-run is for one store")
