@@ -47,7 +47,7 @@ class QueueEnd:
 
 @dataclass(frozen=True, slots=True)
 class PlacingRules:
-    """What else a place depends on: the settings of an output, and the state of the log."""
+    """Settings of an output and the state of the log, on which a place depends as well."""
 
     file_size: int
     """Bytes of a queue file, a multiple of the unit size."""
@@ -71,7 +71,7 @@ class Step:
         return self.run.units[self.first : self.last]
 
     def entries(self) -> Iterable[LedgerEntry]:
-        """What the ledger lists."""
+        """Lines for the ledger."""
         return ()
 
 
