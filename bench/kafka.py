@@ -20,9 +20,9 @@ from bench import logs, measures
 from bench.context import Context
 from bench.logs import GIB, Log
 from bench.measures import Row
-from reput.sinks.kafka import KafkaMirrorTarget
-from reput.sinks.kafkatopics import TopicNames, TopicSelection
-from reput.sinks.kafkatransactions import KafkaSettings
+from reput.sinks.kafka.mirror import KafkaMirrorTarget
+from reput.sinks.kafka.topics import TopicNames, TopicSelection
+from reput.sinks.kafka.transactions import KafkaSettings
 from reput.store.config import read_store_settings
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS

@@ -22,7 +22,7 @@ from bench.measures import Figures, Row
 from bench.processes import ROOT
 from bench.reput import core_count
 from reput.store.errors import StoreError
-from reput.streaming.jvm import find_java
+from reput.streaming.spark.jvm import find_java
 
 
 def about(context: Context) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql.functions import count, lit
 
-from reput.streaming.jvm import find_java
+from reput.streaming.spark.jvm import find_java
 
 SETTINGS = {
     "spark.master": "local[*]",

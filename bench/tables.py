@@ -11,7 +11,7 @@ from bench import logs, measures
 from bench.context import Context
 from bench.logs import GIB, Log
 from bench.measures import Figures, Row
-from reput.sinks.delta import DeltaTarget
+from reput.sinks.delta.table import DeltaTarget
 from reput.store import fsops
 from reput.store.config import read_store_settings
 from reput.streaming.config import DispatcherConfig

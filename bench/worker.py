@@ -18,7 +18,7 @@ from typing import Any
 
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
-from reput.streaming.session import session
+from reput.streaming.spark.session import session
 
 
 def one_pass(store: Path, output: Path, index: bool) -> dict[str, Any]:

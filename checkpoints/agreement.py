@@ -38,7 +38,8 @@ from reput.store.index.indexfile import (
 )
 from reput.store.log import record
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.record import SCHEDULE_TOPIC, Record, Status
+from reput.store.log.record import SCHEDULE_TOPIC, Record
+from reput.store.log.status import Status
 from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
 from reput.store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey
 from reput.store.queue.consumequeueext import (

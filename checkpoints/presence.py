@@ -20,11 +20,13 @@ from pathlib import Path
 
 from reput.checkpoints import STATE_DIRECTORY
 from reput.checkpoints.agreement import Built
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError
 from reput.store.index.indexfile import INDEX_DIRECTORY, IndexLayout, read_entry
 from reput.store.log.commitlog import CommitLog, offset_to_file_name
 from reput.store.log.record import Record
+from reput.store.names import escaped
 from reput.store.queue.batchconsumequeue import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BATCH_UNIT_DTYPE,
@@ -49,8 +51,7 @@ from reput.store.queue.view import open_all_queues
 from reput.store.runs.dispatch import IndexWriter
 from reput.store.runs.scan import PackedChunk, runs_of, scan
 from reput.store.state.ends import Ends, EntryEnd, EntryName, drop_ends, read_ends, write_ends
-from reput.store.state.ledger import QUEUE_OFFSET_GAP, escaped, read_entries
-from reput.store.state.output import command_line
+from reput.store.state.ledger import QUEUE_OFFSET_GAP, read_entries
 from reput.store.state.watermark import Watermark
 
 _UNIT = struct.Struct(">qiq")

@@ -9,7 +9,8 @@ import typer
 from reput.cli import options, render, tables
 from reput.cli.commands import Command, Group
 from reput.store.config import StoreSettings, read_properties
-from reput.store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, sys_flag_names
+from reput.store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
+from reput.store.log.sysflag import sys_flag_names
 from reput.upkeep.inspect import describe_checkpoint, describe_queue, describe_record
 
 app = typer.Typer(

@@ -94,9 +94,9 @@ def kafka_followers(
         return lambda _form: ()
     if no_kafka_mirror and not kafka_arrivals:
         raise UsageError("--no-kafka-mirror leaves nothing to do without --kafka-arrivals TOPIC")
-    from reput.sinks.kafka import KafkaArrivalsTarget, KafkaMirrorTarget  # noqa: PLC0415
-    from reput.sinks.kafkatopics import TopicNames, TopicSelection  # noqa: PLC0415
-    from reput.sinks.kafkatransactions import KafkaSettings  # noqa: PLC0415
+    from reput.sinks.kafka.mirror import KafkaArrivalsTarget, KafkaMirrorTarget  # noqa: PLC0415
+    from reput.sinks.kafka.topics import TopicNames, TopicSelection  # noqa: PLC0415
+    from reput.sinks.kafka.transactions import KafkaSettings  # noqa: PLC0415
 
     settings = KafkaSettings(kafka, kafka_store_id, size or 0, _client_settings(kafka_config))
     patterns = tuple(kafka_topics.split(",")) if kafka_topics else ()

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from reput.cli import options
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import NotFoundError, UsageError
 from reput.store.log.places import AsOf
-from reput.store.state.output import command_line
 
 _NUMBERED = re.compile(r"(offset|batch):([0-9]{1,18})\Z", re.ASCII)
 

@@ -273,8 +273,8 @@ def delta_followers(
         if delta_schema is not None or delta_store_id is not None:
             raise UsageError("--delta-schema and --delta-store-id need --delta URL")
         return lambda _name, _form: ()
-    from reput.sinks.delta import DeltaTarget  # noqa: PLC0415
-    from reput.sinks.jsonbody import JsonColumns  # noqa: PLC0415
+    from reput.sinks.delta.jsonbody import JsonColumns  # noqa: PLC0415
+    from reput.sinks.delta.table import DeltaTarget  # noqa: PLC0415
 
     columns = JsonColumns.read(delta_schema) if delta_schema is not None else None
 

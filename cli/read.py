@@ -12,9 +12,9 @@ import typer
 
 from reput.cli import completion, messages, moments, options, render, tables
 from reput.cli.messages import DEFAULT_BODIES, Bodies
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import NotFoundError, UsageError
-from reput.store.state.output import command_line
 
 if TYPE_CHECKING:
     from reput.readers.getmessage import GetMessageResult

@@ -19,7 +19,7 @@ from reput.store.queue.topics import check_topics
 from reput.store.state.built import topic_begins
 from reput.store.state.movedpositions import ADVICE
 from reput.streaming.config import DispatcherConfig
-from reput.streaming.jvm import started
+from reput.streaming.spark.jvm import started
 from reput.upkeep.compare import DIRECTORY_KINDS
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _rebuild_all(
     try:
         with render.stopped_by_signals() as stop, started(spark_conf) as jvm:
             from reput.sources.commitlog import CommitLogDataSource  # noqa: PLC0415
-            from reput.streaming.session import session  # noqa: PLC0415
+            from reput.streaming.spark.session import session  # noqa: PLC0415
             from reput.upkeep.rebuildstores import rebuild_stores  # noqa: PLC0415
 
             with session(spark_conf, jvm) as spark:

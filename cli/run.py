@@ -22,9 +22,9 @@ from reput.streaming.config import (
     DEFAULT_MAX_BYTES_PER_TRIGGER,
     DispatcherConfig,
 )
-from reput.streaming.jvm import started
 from reput.streaming.measures import Measures, QueueMeasures
 from reput.streaming.refusals import check_output
+from reput.streaming.spark.jvm import started
 
 if TYPE_CHECKING:
     from reput.serving.embedded import EmbeddedServer
@@ -280,8 +280,8 @@ def _metrics(
     if listen is None:
         yield
         return
-    from reput.upkeep.metrics import RunsCollector  # noqa: PLC0415
-    from reput.upkeep.metricsserver import MetricsServer  # noqa: PLC0415
+    from reput.upkeep.watch.metrics import RunsCollector  # noqa: PLC0415
+    from reput.upkeep.watch.metricsserver import MetricsServer  # noqa: PLC0415
 
     host, port = address("--metrics-port", listen, "127.0.0.1")
     with MetricsServer(host, port, RunsCollector(runs, reput.__version__)) as server:

@@ -14,7 +14,7 @@ from reput.cli import options, render, tables
 from reput.store.errors import StoreError, UsageError
 from reput.store.stores import find_stores
 from reput.streaming.config import DispatcherConfig
-from reput.streaming.jvm import started
+from reput.streaming.spark.jvm import started
 
 if TYPE_CHECKING:
     from reput.streaming.measures import Measures
@@ -117,7 +117,7 @@ def dispatch_all(
             metrics or nullcontext(),
             started(spark_conf) as jvm,
         ):
-            from reput.streaming.session import session  # noqa: PLC0415
+            from reput.streaming.spark.session import session  # noqa: PLC0415
 
             with session(spark_conf, jvm) as spark:
                 supervised.run(spark, stop, display)

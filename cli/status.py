@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from reput.cli import options, render, severalstores, tables
 from reput.cli.statuscheck import Checked, check
+from reput.store.commandline import command_line
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings
 from reput.store.errors import ReputError, StoreError, UsageError
 from reput.store.log.systemtopics import WAITING_TOPICS
-from reput.store.state.output import command_line
 from reput.streaming.waiting import until_ready
-from reput.upkeep.check import Thresholds
-from reput.upkeep.status import FollowerStatus, OutputStatus, QueueStatus, read_status
+from reput.upkeep.watch.check import Thresholds
+from reput.upkeep.watch.status import FollowerStatus, OutputStatus, QueueStatus, read_status
 
 if TYPE_CHECKING:
     from reput.readers.inventory import Inventory

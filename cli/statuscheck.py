@@ -10,8 +10,8 @@ import typer
 
 from reput.cli import tables
 from reput.store.errors import ReputError
-from reput.upkeep.check import Problem, State, Thresholds, problems, worst
-from reput.upkeep.status import OutputStatus
+from reput.upkeep.watch.check import Problem, State, Thresholds, problems, worst
+from reput.upkeep.watch.status import OutputStatus
 
 _MOST_SHOWN = 3
 """Problems that the line names; it counts the others."""

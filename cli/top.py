@@ -14,11 +14,11 @@ from reput.cli.terminal import END_OF_INPUT, Terminal
 from reput.cli.topview import TopView
 from reput.store.config import StoreSettings
 from reput.upkeep.checkpoints import spark_directory_of
-from reput.upkeep.stages import StageReader
-from reput.upkeep.watch import OutputWatch
+from reput.upkeep.watch.outputs import OutputWatch
+from reput.upkeep.watch.stages import StageReader
 
 if TYPE_CHECKING:
-    from reput.upkeep.watch import Reading
+    from reput.upkeep.watch.outputs import Reading
 
 READ_SECONDS = 1.0
 PAUSE_FACTOR = 4

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from reput.cli import tables
 from reput.store.state.ledger import QUEUE_OFFSET_GAP
-from reput.upkeep.watch import Reading
+from reput.upkeep.watch.outputs import Reading
 
 HELP = (
     "q                  quit",

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reput.cli import options, render, severalstores, tables
+from reput.store.commandline import command_line
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings
 from reput.store.errors import ReputError
 from reput.store.index.indexfile import INDEX_DIRECTORY, INDEX_ENTRY_DTYPE
 from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
 from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
 from reput.store.state.built import settings_of
-from reput.store.state.output import command_line
 from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import STATE_DIRECTORY
 from reput.upkeep.verify.difference import Damage, Difference

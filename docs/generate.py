@@ -23,7 +23,7 @@ from reput.store.index import indexfile
 from reput.store.log import innerbatch, record
 from reput.store.queue import batchconsumequeue, consumequeue, consumequeueext
 from reput.store.state import storecheckpoint, watermark
-from reput.upkeep.series import PREFIX, SERIES
+from reput.upkeep.watch.series import PREFIX, SERIES
 
 ROOT = Path(__file__).parent.parent
 LAYOUT = re.compile(r"^OFFSET  SIZE  FIELD.*\n((?:[\d+BS ]{6}  [\dBSn ]{4}  .+\n?)+)", re.M)

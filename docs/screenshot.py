@@ -11,8 +11,8 @@ import re
 from rich.console import Console
 
 from reput.cli.topview import TopView
-from reput.upkeep.status import FollowerStatus, Lag
-from reput.upkeep.watch import Reading, WatchedQueue
+from reput.upkeep.watch.outputs import Reading, WatchedQueue
+from reput.upkeep.watch.status import FollowerStatus, Lag
 
 COLUMNS, LINES = 80, 24
 TOPICS = {"Orders": 2510.0, "Payments": 1240.0, "%RETRY%billing": 3.5}

@@ -58,7 +58,7 @@ class RangeReader:
     def __init__(self, limits: PullLimits) -> None:
         """Load the kernel, and compile it unless the cache has it."""
         # numba takes half a second to import, which readers of single messages avoid
-        from reput.store.log import pullkernel  # noqa: PLC0415
+        from reput.store.queue import pullkernel  # noqa: PLC0415
 
         self._limits = limits
         self._kernel = pullkernel

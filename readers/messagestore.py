@@ -31,6 +31,7 @@ from reput.readers.messages import (
     QueryMessageResult,
     message_place,
 )
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.index.indexfile import (
     INDEX_DIRECTORY,
@@ -43,7 +44,8 @@ from reput.store.log.commitlog import NO_TIME, CommitLog
 from reput.store.log.cursor import BadRange, LogTail
 from reput.store.log.losses import Losses, loss_error, warn_of_unmounted
 from reput.store.log.places import AsOf
-from reput.store.log.record import Outcome, Record, Status
+from reput.store.log.record import Record
+from reput.store.log.status import Outcome, Status
 from reput.store.queue.consumequeue import (
     BoundaryType,
     QueueKey,
@@ -55,7 +57,7 @@ from reput.store.queue.topics import check_topics, topics_with_queues
 from reput.store.queue.view import CqUnit, QueueView, UnitColumns, open_view, queue_root
 from reput.store.state.built import settings_of
 from reput.store.state.coverage import Coverage, read_coverage
-from reput.store.state.output import command_line, watermark_of_output
+from reput.store.state.output import watermark_of_output
 from reput.store.state.watermark import STATE_DIRECTORY, Watermark, WatermarkReader
 
 if TYPE_CHECKING:

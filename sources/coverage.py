@@ -11,6 +11,7 @@ from pathlib import Path
 
 from reput.sources.queueoffsets import LossCheck, Queues
 from reput.sources.selection import QueueSelection
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
@@ -19,7 +20,6 @@ from reput.store.log.record import Record
 from reput.store.queue.view import QueueView
 from reput.store.state.brokerlock import broker_pid
 from reput.store.state.coverage import read_coverage
-from reput.store.state.output import command_line
 from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
 
 

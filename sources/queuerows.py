@@ -20,7 +20,8 @@ from reput.sources.queues import BuiltQueues
 from reput.sources.selection import QueueSelection
 from reput.store.errors import CorruptRecordError
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.record import SCHEDULE_TOPIC, Status
+from reput.store.log.record import SCHEDULE_TOPIC
+from reput.store.log.status import Status
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.consumequeueext import MAX_ADDR
 from reput.store.queue.view import QueueView, UnitColumns

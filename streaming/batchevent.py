@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from reput.store.errors import ReputError
 from reput.store.runs.dispatch import DispatchCounts
 from reput.streaming.measures import Measures
-from reput.streaming.sparkerrors import error_of_ours, first_line
+from reput.streaming.spark.errors import error_of_ours, first_line
 
 COLLECT = ("collect",)
 COMMIT = ("commit", "write", "sync", "ledger", "watermark")

@@ -24,7 +24,7 @@ from reput.store.config import OnQueueGap, StoreSettings
 from reput.store.errors import CommitLogError, CorruptRecordError, StoreError
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange
-from reput.store.log.record import Status
+from reput.store.log.status import Status
 from reput.store.queue.queuetype import check_queue_types
 from reput.store.queue.retention import expired_files, remove_files
 from reput.store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter, Run

@@ -38,13 +38,13 @@ from reput.streaming.config import MAX_BYTES_THROUGH_SPARK, DispatcherConfig
 from reput.streaming.followers import Followers
 from reput.streaming.foreachbatch import BatchFunction
 from reput.streaming.indexes import Indexes
-from reput.streaming.jvm import Jvm
 from reput.streaming.measures import Measures
 from reput.streaming.progress import Progress
-from reput.streaming.session import session
 from reput.streaming.space import SpaceWait
-from reput.streaming.sparkerrors import error_of_ours, first_line
-from reput.streaming.sparkmetrics import BatchListener, LagGauge
+from reput.streaming.spark.errors import error_of_ours, first_line
+from reput.streaming.spark.jvm import Jvm
+from reput.streaming.spark.metrics import BatchListener, LagGauge
+from reput.streaming.spark.session import session
 from reput.streaming.startup import plan_start, replay_offset, take_over
 from reput.streaming.tail import Tail
 from reput.streaming.waiting import until_ready

@@ -36,11 +36,11 @@ from reput.streaming.commit import Committer
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import POLL_SECONDS, run_dispatcher, runs_options
 from reput.streaming.followers import Followers
-from reput.streaming.jvm import Jvm
 from reput.streaming.progress import Progress
 from reput.streaming.queuetask import SORT_COLUMNS, QueueTask
-from reput.streaming.session import session
-from reput.streaming.sparkerrors import cause_line, error_of_ours
+from reput.streaming.spark.errors import cause_line, error_of_ours
+from reput.streaming.spark.jvm import Jvm
+from reput.streaming.spark.session import session
 from reput.streaming.startup import Start, plan_start
 
 PARTS_PER_CORE = 4
@@ -166,7 +166,7 @@ class _Job:
 def _mapped(frame: DataFrame, task: QueueTask) -> DataFrame:
     """Return the answers of a task to the partitions of a frame."""
     # this is frame.mapInArrow, which asks for pandas and makes no use of it
-    # (reput.streaming.withoutpandas)
+    # (reput.streaming.spark.withoutpandas)
     udf = _create_udf(task, RUNS_SCHEMA, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     column = udf(*[frame[name] for name in frame.columns])
     return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)

@@ -31,7 +31,7 @@ from reput.store import fsops
 from reput.store.config import StoreSettings
 from reput.store.errors import NoSpaceError, OutputError, StoreError
 from reput.store.follower import FollowerTarget
-from reput.store.log.record import Status
+from reput.store.log.status import Status
 from reput.store.rows.rowform import DEFAULT_FORM
 from reput.store.rows.rows import message_rows
 from reput.store.rows.rowschema import ROWS_SCHEMA

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from reput.sinks.batchconsumequeue import BatchConsumeQueueWriter
-from reput.sinks.consumequeue import ConsumeQueueWriter
-from reput.sinks.executorqueues import ExecutorQueues
-from reput.sinks.index import IndexFileWriter
+from reput.sinks.index.batchconsumequeue import BatchConsumeQueueWriter
+from reput.sinks.index.consumequeue import ConsumeQueueWriter
+from reput.sinks.index.executorqueues import ExecutorQueues
+from reput.sinks.index.indexfile import IndexFileWriter
 from reput.sources.bitmaps import BitMaps
 from reput.store.config import StoreSettings
 from reput.store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout

@@ -10,12 +10,12 @@ from pathlib import Path
 from reput.checkpoints import STATE_DIRECTORY
 from reput.checkpoints.ownership import check_is_free
 from reput.checkpoints.swap import has_begun_swap
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError, UsageError
 from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
 from reput.store.queue.queuetype import find_batch_topics
 from reput.store.state.built import settings_of
-from reput.store.state.output import command_line
 from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import read_watermark
 from reput.streaming.config import DispatcherConfig

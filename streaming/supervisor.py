@@ -26,8 +26,8 @@ from reput.streaming.dispatcher import query_name, run_dispatcher
 from reput.streaming.logcontext import about, store_name
 from reput.streaming.measures import Measures
 from reput.streaming.progress import TotalProgress, summed_up
-from reput.streaming.sparkerrors import error_line
-from reput.streaming.sparkmetrics import BatchListener
+from reput.streaming.spark.errors import error_line
+from reput.streaming.spark.metrics import BatchListener
 
 TICK_SECONDS = 0.5
 LOOK_SECONDS = 5.0

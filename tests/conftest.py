@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from reput.streaming.session import session
+from reput.streaming.spark.session import session
 from tests.interop.rocketmq import release
 from tests.support.cli import call
 from tests.support.golden import unpack_golden

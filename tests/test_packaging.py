@@ -34,7 +34,7 @@ def test_wheel_has_our_packages_only(wheel: Path) -> None:
     found_by_spark = {"pyspark_rocketmq_commitlog.py", "pyspark_rocketmq_consumequeue.py"}
     assert packages == {"reput", *found_by_spark}
     assert "reput/filters/sql92.lark" in zipfile.ZipFile(wheel).namelist()
-    assert "reput/streaming/log4j2.properties" in zipfile.ZipFile(wheel).namelist()
+    assert "reput/streaming/spark/log4j2.properties" in zipfile.ZipFile(wheel).namelist()
 
 
 def test_wheel_works_from_a_foreign_directory(wheel: Path, tmp_path: Path) -> None:

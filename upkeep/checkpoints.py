@@ -21,12 +21,13 @@ from reput.checkpoints.presence import find_loss
 from reput.checkpoints.reconcile import make_plan, watermark_of
 from reput.checkpoints.rewind import Rewind, Target, plan_rewind
 from reput.checkpoints.swap import finish_owned_swap
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError, NotFoundError, UsageError
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, LogTail
 from reput.store.log.places import pass_over
-from reput.store.state.output import check_is_output, command_line
+from reput.store.state.output import check_is_output
 from reput.store.state.watermark import Watermark, read_watermark
 from reput.upkeep.verify.positions import watermark_differences
 

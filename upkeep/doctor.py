@@ -16,6 +16,7 @@ from reput.checkpoints import STATE_DIRECTORY
 from reput.checkpoints.agreement import Built, what_differs
 from reput.checkpoints.presence import find_loss
 from reput.checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
+from reput.store.commandline import command_line
 from reput.store.config import OnQueueGap, StoreSettings
 from reput.store.errors import ReputError
 from reput.store.log.cursor import LogTail
@@ -23,10 +24,9 @@ from reput.store.state.brokerlock import broker_pid
 from reput.store.state.consumeroffset import read_committed
 from reput.store.state.ledger import QUEUE_OFFSET_GAP, QUEUE_OFFSET_SEEN_BEFORE, read_entries
 from reput.store.state.movedpositions import moved_queues
-from reput.store.state.output import command_line
 from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import read_watermark
-from reput.upkeep.status import OutputStatus, read_status
+from reput.upkeep.watch.status import OutputStatus, read_status
 
 _HIDING = ("killed_rebuild", "watermark_damaged", "log_cut")
 """States in which the rest cannot be told."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from reput.checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
 from reput.checkpoints.spark_checkpoint import DamagedCheckpointError, read_position
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import NotFoundError, UsageError
 from reput.store.log import properties
@@ -19,13 +20,13 @@ from reput.store.log.cursor import Window, walk
 from reput.store.log.record import (
     MAX_RECORD_LENGTH,
     SIZE_MAGIC_LENGTH,
-    Outcome,
     Record,
     body_crc_is_right,
     decode,
     fields_for_json,
     tags_code,
 )
+from reput.store.log.status import Outcome
 from reput.store.queue.consumequeue import (
     PRE_BLANK_SIZE,
     QueueKey,
@@ -34,7 +35,7 @@ from reput.store.queue.consumequeue import (
 from reput.store.queue.topics import check_topics
 from reput.store.queue.view import open_view, queue_root
 from reput.store.state.built import built_fields
-from reput.store.state.output import command_line, watermark_of_output
+from reput.store.state.output import watermark_of_output
 from reput.store.state.storecheckpoint import StoreCheckpoint
 from reput.store.state.watermark import read_watermark
 

@@ -16,9 +16,9 @@ from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
 from reput.store.rows.rowform import DEFAULT_FORM
 from reput.store.rows.rows import message_rows, rows_at
 from reput.store.rows.rowschema import ROWS_SCHEMA
-from reput.streaming import jvm
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
+from reput.streaming.spark import jvm
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload
 

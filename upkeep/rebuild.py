@@ -30,6 +30,7 @@ from reput.store import fsops
 from reput.store.config import OnQueueGap, StoreSettings
 from reput.store.errors import NoSpaceError, NotReadyError, StoreError, UsageError
 from reput.store.index.indexfile import INDEX_DIRECTORY, IndexLayout
+from reput.store.names import escaped
 from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
 from reput.store.queue.mappedfilequeue import used_end
 from reput.store.queue.topics import check_topics
@@ -37,14 +38,14 @@ from reput.store.state.built import FILE_NAME as BUILD_RECORD
 from reput.store.state.built import read_build_record, record_build, settings_of
 from reput.store.state.ends import drop_ends
 from reput.store.state.ledger import FILE_NAME as LEDGER
-from reput.store.state.ledger import escaped, read_entries
+from reput.store.state.ledger import read_entries
 from reput.store.state.movedpositions import MovedQueue, moved_queues
 from reput.store.state.storecheckpoint import StoreCheckpoint
 from reput.store.state.watermark import read_watermark
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
-from reput.streaming.jvm import Jvm
 from reput.streaming.progress import Progress
+from reput.streaming.spark.jvm import Jvm
 from reput.upkeep.compare import (
     CHECKPOINT_KIND,
     DIRECTORY_KINDS,

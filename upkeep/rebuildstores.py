@@ -17,7 +17,7 @@ from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import POLL_SECONDS
 from reput.streaming.logcontext import about
 from reput.streaming.progress import Progress, TotalProgress
-from reput.streaming.sparkerrors import error_line
+from reput.streaming.spark.errors import error_line
 from reput.upkeep.rebuild import Rebuilt, rebuild
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from reput.store.log import properties, record
 from reput.store.log.kernelbase import copy_bytes, crc32, kernel, put32, put64
-from reput.store.log.record import SysFlag
+from reput.store.log.sysflag import SysFlag
 
 _TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
 _COMMIT = SysFlag.COMMIT

@@ -28,7 +28,8 @@ from reput.store.config import read_store_settings
 from reput.store.datadirectories import check_target
 from reput.store.errors import StoreError
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.record import Outcome, tags_code
+from reput.store.log.record import tags_code
+from reput.store.log.status import Outcome
 from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,

@@ -26,7 +26,7 @@ def main() -> None:
     # numpy's library of linear algebra, which nothing here calls, starts a thread for each core
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from reput.cli import main as run_command  # noqa: PLC0415
-    from reput.streaming.withoutpandas import leave_out_pandas  # noqa: PLC0415
+    from reput.streaming.spark.withoutpandas import leave_out_pandas  # noqa: PLC0415
 
     leave_out_pandas()
     # what is loaded now stays: at its end Python looks through it for garbage three times. What a

@@ -44,7 +44,8 @@ import numpy as np
 
 from reput.store.errors import IndexFileError, UsageError
 from reput.store.log import java, properties
-from reput.store.log.record import Record, SysFlag, field_positions
+from reput.store.log.record import Record, field_positions
+from reput.store.log.sysflag import SysFlag
 
 INDEX_DIRECTORY = "index"
 TEMPORARY_SUFFIX = ".tmp"

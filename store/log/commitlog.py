@@ -8,7 +8,7 @@ ignored.
 
 Reads are ``preadv`` into the caller's buffer: a file that is truncated meanwhile gives fewer bytes,
 whereas a mapping would raise SIGBUS. Only a server's pulls read mapped files
-(``store.log.pullkernel``), which takes care of that.
+(``store.queue.pullkernel``), which takes care of that.
 
 Several directories (``storePathCommitLog`` with commas, ``readOnlyCommitLogStorePaths``) are one
 log. A file may move from one to another at any time, by ``mv`` or a copy. While it exists in both,
@@ -43,7 +43,8 @@ from numpy.typing import NDArray
 from reput.store.errors import CommitLogError, NotReadyError
 from reput.store.filetimes import is_settled
 from reput.store.log import record
-from reput.store.log.record import SIZE_MAGIC_LENGTH, Outcome, Record, Status
+from reput.store.log.record import SIZE_MAGIC_LENGTH, Record
+from reput.store.log.status import Outcome, Status
 
 FILE_NAME_LENGTH = 20
 _FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
@@ -92,7 +93,7 @@ class OpenFile:
 
     def address(self, size: int) -> int:
         """The address of the file's first ``size`` bytes in memory, as long as the file is open; 0
-        if it cannot be mapped. See ``store.log.pullkernel`` for how it must be read."""
+        if it cannot be mapped. See ``store.queue.pullkernel`` for how it must be read."""
         if self._mapping is None:
             try:
                 mapping = mmap.mmap(self.fd, size, prot=mmap.PROT_READ)

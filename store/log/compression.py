@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from reput.store.log.record import SysFlag
+from reput.store.log.sysflag import SysFlag
 
 if TYPE_CHECKING:
     import pyarrow as pa

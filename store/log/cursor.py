@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from reput.store.errors import CommitLogDataLossError
 from reput.store.log import record
 from reput.store.log.commitlog import CommitLog, Segment
-from reput.store.log.record import Outcome, Record, Status
+from reput.store.log.record import Record
+from reput.store.log.status import Outcome, Status
 
 BUFFER_SIZE = 1 << 20
 """Bytes per read: fits the cache, and larger buffers were slower (decision 0003)."""

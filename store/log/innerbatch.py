@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 
-from reput.store.log.record import SysFlag
+from reput.store.log.sysflag import SysFlag
 
 _HEAD = struct.Struct(">12xii")
 _PROPERTIES_LENGTH = struct.Struct(">h")

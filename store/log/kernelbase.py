@@ -20,11 +20,12 @@ from numba.np.arrayobj import make_array
 from reput.store.privatecache import version_directory
 
 SOURCES = (
-    "store/log/kernelbase.py", "store/log/kernels.py", "store/log/pullkernel.py",
+    "store/log/kernelbase.py", "store/log/kernels.py", "store/queue/pullkernel.py",
     "store/log/systemtopics.py",
     "store/index/indexkernel.py",
-    "store/rows/rowkernel.py", "store/runs/scankernel.py", "sinks/kafkakernel.py",
+    "store/rows/rowkernel.py", "store/runs/scankernel.py", "sinks/kafka/kernel.py",
     "workload/appendkernel.py",
+    "store/log/status.py", "store/log/sysflag.py",
     "store/log/record.py", "store/log/properties.py", "store/index/indexfile.py",
     "store/queue/consumequeue.py", "store/queue/consumequeueext.py",
 )  # fmt: skip

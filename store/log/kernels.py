@@ -1,6 +1,6 @@
 """Numba kernels: the same results as the plain decoder, at memory speed.
 
-Each kernel is a free function over arrays and integers that returns a ``store.log.record.Status``
+Each kernel is a free function over arrays and integers that returns a ``store.log.status.Status``
 number; the caller turns it into an error or a quarantined range. The reference is
 ``store.log.record.decode`` and ``store.log.record.tags_code``: ``tests/store/log/test_kernels.py``
 compares the kernels with it on sound, mutated and random bytes.
@@ -28,7 +28,8 @@ from reput.store.log.kernelbase import (
     u8,
     u32,
 )
-from reput.store.log.record import Status, SysFlag
+from reput.store.log.status import Status
+from reput.store.log.sysflag import SysFlag
 
 OK = int(Status.OK)
 NEED_MORE = int(Status.NEED_MORE)

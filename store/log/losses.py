@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from reput.store.errors import CommitLogDataLossError, CorruptRecordError, StoreError
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange
-from reput.store.log.record import SIZE_MAGIC_LENGTH, Status
+from reput.store.log.record import SIZE_MAGIC_LENGTH
+from reput.store.log.status import Status
 
 SHOWN_RANGES = 3
 

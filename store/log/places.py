@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from reput.store.errors import UsageError
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, Window, bad_range, hop_file, missing_range, walk
-from reput.store.log.record import Status
+from reput.store.log.status import Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,11 @@ import ipaddress
 import struct
 import zlib
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 from reput.store.log import java, properties
+from reput.store.log.status import Outcome, Status
+from reput.store.log.sysflag import SysFlag
 
 MESSAGE_MAGIC_V1 = 0xDAA320A7
 MESSAGE_MAGIC_V2 = 0xDAA320AB
@@ -96,87 +97,6 @@ LMQ_PREFIX = b"%LMQ%"
 DEFAULT_DELAY_LEVELS_MS = tuple(
     1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
 )
-
-
-class SysFlag:
-    """Bits of sysFlag (``MessageSysFlag``)."""
-
-    COMPRESSED = 0x1
-    MULTI_TAGS = 0x2
-    TRANSACTION_MASK = 0xC
-    PREPARED = 0x4
-    COMMIT = 0x8
-    ROLLBACK = 0xC
-    BORN_HOST_V6 = 0x10
-    STORE_HOST_V6 = 0x20
-    NEED_UNWRAP = 0x40
-    INNER_BATCH = 0x80
-    COMPRESSION_MASK = 0x700
-    COMPRESSION_LZ4 = 0x100
-    COMPRESSION_ZSTD = 0x200
-    COMPRESSION_ZLIB = 0x300
-
-
-_TRANSACTION_NAMES = {
-    SysFlag.PREPARED: "prepared", SysFlag.COMMIT: "commit", SysFlag.ROLLBACK: "rollback",
-}  # fmt: skip
-_COMPRESSION_NAMES = {
-    SysFlag.COMPRESSION_LZ4: "lz4", SysFlag.COMPRESSION_ZSTD: "zstd",
-    SysFlag.COMPRESSION_ZLIB: "zlib",
-}  # fmt: skip
-_BIT_NAMES = {
-    SysFlag.COMPRESSED: "compressed", SysFlag.MULTI_TAGS: "multi_tags",
-    SysFlag.BORN_HOST_V6: "born_host_v6", SysFlag.STORE_HOST_V6: "store_host_v6",
-    SysFlag.NEED_UNWRAP: "need_unwrap", SysFlag.INNER_BATCH: "inner_batch",
-}  # fmt: skip
-
-
-def sys_flag_names(sys_flag: int) -> list[str]:
-    """Readable names of the bits of a sysFlag."""
-    names = [name for bit, name in _BIT_NAMES.items() if sys_flag & bit]
-    transaction = _TRANSACTION_NAMES.get(sys_flag & SysFlag.TRANSACTION_MASK)
-    compression = _COMPRESSION_NAMES.get(sys_flag & SysFlag.COMPRESSION_MASK)
-    return [*names, *filter(None, (transaction, compression))]
-
-
-class Status(IntEnum):
-    """State of the bytes at a position. Up to EMPTY the log is sound; greater values are damage."""
-
-    OK = 0
-    NEED_MORE = 1
-    """The buffer ends inside the record; at the true tail of a log this is a torn write."""
-    BLANK = 2
-    """The rest of the file is unused; the log continues in the next file."""
-    EMPTY = 3
-    """Size and magic are zero: nothing was written here yet."""
-    FULL = 4
-    """Kernels only: an output array is full; call again."""
-    BAD_MAGIC = 16
-    BAD_SIZE = 17
-    BAD_LENGTH = 18
-    """Inner lengths are negative or do not add up to totalSize."""
-    BAD_PHYSICAL_OFFSET = 19
-    BAD_BLANK = 20
-    BAD_PROPERTY = 21
-    """DELAY, INNER_NUM or INNER_BASE is not a number: RocketMQ throws here."""
-    BAD_BODY_CRC = 22
-    BAD_FILE_END = 23
-    """Fewer than eight bytes are left in the file, and no BLANK precedes them."""
-    ZERO_HOLE = 24
-    """Zeros where the log continues later."""
-    SEGMENT_DELETED = 25
-    """The record is not damaged; the commitlog file that should hold it is gone."""
-    BAD_MULTI_DISPATCH = 26
-    """A sound record whose lists of light queues cannot be used: RocketMQ skips them, or throws."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """State of a position that holds no whole, sound record."""
-
-    status: Status
-    size: int = 0
-    """totalSize as the header states it; 0 if unknown, the rest of the file for a BLANK."""
 
 
 class Frame(NamedTuple):

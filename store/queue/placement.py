@@ -5,7 +5,8 @@ from __future__ import annotations
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import Window, walk
 from reput.store.log.lightqueues import light_queues
-from reput.store.log.record import Record, Status
+from reput.store.log.record import Record
+from reput.store.log.status import Status
 from reput.store.queue.consumequeue import QueueKey, topic_directory
 
 

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from reput.store import configjson
+from reput.store.commandline import command_line
 from reput.store.errors import StoreError
 from reput.store.log.commitlog import is_mapped_file_name
+from reput.store.names import escaped
 from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
-from reput.store.state.ledger import escaped
-from reput.store.state.output import command_line
 
 TOPICS_FILE = Path("config") / "topics.json"
 QUEUE_TYPE = "queue.type"

@@ -7,11 +7,11 @@ import difflib
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from reput.store.commandline import command_line
 from reput.store.errors import UsageError
+from reput.store.names import escaped
 from reput.store.queue.queuetype import TOPICS_FILE, read_queue_types
 from reput.store.queue.view import list_all_queues
-from reput.store.state.ledger import escaped
-from reput.store.state.output import command_line
 
 _NEAR_COUNT, _NEAR_ENOUGH = 3, 0.6
 

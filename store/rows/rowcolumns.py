@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from reput.store.log import java, properties
 from reput.store.log.compression import compression, inflate
-from reput.store.log.record import Status, SysFlag, decode_host, host_text
+from reput.store.log.record import decode_host, host_text
+from reput.store.log.status import Status
+from reput.store.log.sysflag import SysFlag
 from reput.store.rows import rowkernel
 from reput.store.rows.rowschema import INTERNAL, TIMESTAMPS_MS
 

@@ -40,7 +40,8 @@ from reput.store.log.kernels import (
     tags_code,
     topic_starts_with,
 )
-from reput.store.log.record import Status, SysFlag
+from reput.store.log.status import Status
+from reput.store.log.sysflag import SysFlag
 from reput.store.log.systemtopics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
 # rows of the table of numbers, int64[NUMBER_FIELDS, capacity]; column r is row r of the batch

@@ -21,7 +21,7 @@ from reput.store.log.commitlog import CommitLog, OpenFile, Segment
 from reput.store.log.cursor import BUFFER_SIZE, BadRange, Window, decode_windows
 from reput.store.log.kernelbase import CRC_TABLES
 from reput.store.log.losses import Losses, loss_error
-from reput.store.log.record import Status
+from reput.store.log.status import Status
 from reput.store.rows import rowkernel
 from reput.store.rows.rowcolumns import RowBuilder
 from reput.store.rows.rowform import RowForm

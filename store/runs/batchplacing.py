@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from reput.store.names import escaped
 from reput.store.queue.batchconsumequeue import BATCH_UNIT_DTYPE, INVALID_POS
 from reput.store.runs.dispatch import Run
-from reput.store.state.ledger import LedgerEntry, escaped
+from reput.store.state.ledger import LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)

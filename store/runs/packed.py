@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange
-from reput.store.log.record import Status
+from reput.store.log.status import Status
 from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, UNIT_DTYPE
 from reput.store.runs import scankernel
 from reput.store.runs.dispatch import (

@@ -4,7 +4,7 @@
 ``units`` holds the columns of the run one after the other, ``bytesPerMessage`` wide together:
 units, details, bit maps; in an INDEX row the columns of IndexEntries, in a SCANNED row the text of
 its BatchSettings, in a QUEUE row that of its QueueManifest. ``status`` is the
-``store.log.record.Status`` of a BAD range, ``unitCount`` is of a SCANNED one. Rows reach the driver
+``store.log.status.Status`` of a BAD range, ``unitCount`` is of a SCANNED one. Rows reach the driver
 through the spool (``store.runs.spool``) or, where there is none, through Spark.
 """
 

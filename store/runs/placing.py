@@ -18,14 +18,10 @@ from numpy.typing import NDArray
 
 from reput.store.config import OnQueueGap
 from reput.store.errors import QueueGapError
+from reput.store.names import escaped
 from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, PRE_BLANK, UNIT_DTYPE
 from reput.store.runs.dispatch import Run
-from reput.store.state.ledger import (
-    QUEUE_OFFSET_GAP,
-    QUEUE_OFFSET_SEEN_BEFORE,
-    LedgerEntry,
-    escaped,
-)
+from reput.store.state.ledger import QUEUE_OFFSET_GAP, QUEUE_OFFSET_SEEN_BEFORE, LedgerEntry
 
 MAX_BLANK_UNITS = 1 << 24
 LONG_RUN_UNITS = 1 << 12

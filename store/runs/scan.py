@@ -19,7 +19,7 @@ from reput.store.log import record
 from reput.store.log.commitlog import CommitLog, Segment
 from reput.store.log.cursor import BadRange, Window, decode_windows
 from reput.store.log.kernelbase import CRC_TABLES
-from reput.store.log.record import Status
+from reput.store.log.status import Status
 from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, UNIT_DTYPE
 from reput.store.runs import scankernel
 from reput.store.runs.dispatch import (

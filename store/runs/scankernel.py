@@ -26,7 +26,7 @@ from reput.store.log.kernels import (
     tags_code,
     topic_starts_with,
 )
-from reput.store.log.record import SysFlag
+from reput.store.log.sysflag import SysFlag
 from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, SIZE_IN_UNIT, TAGS_CODE_IN_UNIT
 
 _TRANSACTION_MASK = SysFlag.TRANSACTION_MASK

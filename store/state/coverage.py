@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import Window, record_starts, records, walk
@@ -38,7 +39,6 @@ from reput.store.queue.view import (
     queue_root,
 )
 from reput.store.state.brokerlock import broker_pid
-from reput.store.state.output import command_line
 
 LOOKED_AT = 256 << 10
 """Bytes of the log before the queues' reach that are compared: some hundredths of a second."""

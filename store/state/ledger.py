@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reput.store import fsops, jsontext
+from reput.store.names import escaped
 
 FILE_NAME = "quarantine.jsonl"
 QUEUE_OFFSET_GAP = "queue_offset_gap"
@@ -34,7 +35,6 @@ _KINDS = {
 """The kinds of an entry's fields; a damaged digit may make a text of a number."""
 
 
-_MAX_NAME = 255
 _ESCAPED_LETTER = re.compile(r"\\u([0-9a-f]{4})")
 
 
@@ -60,16 +60,6 @@ class LedgerEntry:
         """One line, keys in a fixed order, absent fields left out."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         return json.dumps({k: v for k, v in fields.items() if v is not None})
-
-
-def escaped(topic: bytes) -> str:
-    """A name from the log as other outputs have it, with escapes for what is not printable or not
-    UTF-8; longer ones than any topic with a queue are cut."""
-    text = "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode()
-        for char in topic.decode("utf-8", "backslashreplace")
-    )
-    return text if len(text) <= _MAX_NAME else text[: _MAX_NAME - 3] + "..."
 
 
 def damaged_record(physical_offset: int, topic: str) -> LedgerEntry:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reput.store.errors import UsageError
+from reput.store.names import escaped
 from reput.store.state.consumeroffset import Offsets, read_committed
-from reput.store.state.ledger import QUEUE_OFFSET_GAP, LedgerEntry, escaped
+from reput.store.state.ledger import QUEUE_OFFSET_GAP, LedgerEntry
 
 SHOWN_QUEUES = 8
 _POSITION = re.compile(r"queue offset \d+ at position (\d+)")

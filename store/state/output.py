@@ -6,7 +6,6 @@ only positions, takes no lock, and may run while a dispatcher writes.
 
 from __future__ import annotations
 
-import shlex
 import zlib
 from pathlib import Path
 
@@ -29,13 +28,6 @@ def fingerprint(log: CommitLog, record_offset: int) -> int:
     """CRC-32 of the first bytes of the record at ``record_offset``; 0 if there is none."""
     data = log.read(record_offset, FINGERPRINT_LENGTH) if record_offset >= 0 else b""
     return zlib.crc32(data) if len(data) == FINGERPRINT_LENGTH else 0
-
-
-def command_line(name: str, store: Path, output: Path | None, *words: str) -> str:
-    """The line of a shell that calls a command on an output, for advice that is followed as it
-    is."""
-    place = () if output is None or output.resolve() == store.resolve() else ("--output", output)
-    return shlex.join(["reput", *name.split(), str(store), *map(str, place), *words])
 
 
 def is_same_log(log: CommitLog, watermark: Watermark) -> bool:

@@ -17,7 +17,7 @@ import pytest
 from reput.cli.topview import faults
 from reput.store.config import read_store_settings
 from reput.streaming.config import DispatcherConfig
-from reput.upkeep.watch import OutputWatch
+from reput.upkeep.watch.outputs import OutputWatch
 from tests.cli.test_errors import assert_one_line
 from tests.support.broker_store import BrokerStore, four_queues
 from tests.support.cli import Call, json_object

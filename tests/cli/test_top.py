@@ -16,7 +16,7 @@ from reput.checkpoints.followers import FollowerState, write_follower_state
 from reput.store.config import read_store_settings
 from reput.store.log.record import Record
 from reput.store.state.ledger import Ledger, LedgerEntry
-from reput.upkeep.status import OutputStatus, read_status
+from reput.upkeep.watch.status import OutputStatus, read_status
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload
 from tests.support.cli import REPUT, reput

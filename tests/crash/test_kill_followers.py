@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from reput.sinks.delta import DeltaTarget
+from reput.sinks.delta.table import DeltaTarget
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import Window, walk
 from reput.workload.appender import Appender
@@ -32,7 +32,7 @@ QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT
 FOLLOW = """
 import sys, threading
 from pathlib import Path
-from reput.sinks.delta import DeltaTarget
+from reput.sinks.delta.table import DeltaTarget
 from reput.store.config import read_store_settings
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.followers import Followers

@@ -16,7 +16,7 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from reput.upkeep.series import HISTOGRAM, PREFIX, SERIES, SUMMARY
+from reput.upkeep.watch.series import HISTOGRAM, PREFIX, SERIES, SUMMARY
 from tests.support.cli import ROOT
 from tests.support.prometheus import program
 

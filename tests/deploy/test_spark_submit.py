@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reput.streaming.jvm import local_settings
+from reput.streaming.spark.jvm import local_settings
 from tests.support.golden import difference
 from tests.support.standalone import RECIPE, finished, standalone_cluster, submission
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from reput.store.index.indexfile import index_keys
 from reput.store.log import cursor, kernels, record
-from reput.store.log.record import Outcome, Record, Status
+from reput.store.log.record import Record
+from reput.store.log.status import Outcome, Status
 from tests.support import wire
 
 COUNT = 60

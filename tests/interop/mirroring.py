@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from reput.sinks.kafka import KafkaMirrorTarget
-from reput.sinks.kafkatopics import TopicNames, TopicSelection
-from reput.sinks.kafkatransactions import DEFAULT_MAX_MESSAGE_BYTES, KafkaSettings
+from reput.sinks.kafka.mirror import KafkaMirrorTarget
+from reput.sinks.kafka.topics import TopicNames, TopicSelection
+from reput.sinks.kafka.transactions import DEFAULT_MAX_MESSAGE_BYTES, KafkaSettings
 from reput.store.config import read_store_settings
 from reput.store.follower import LogFollower
 from reput.store.log.commitlog import CommitLog

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from reput.sinks.kafka import KafkaArrivalsTarget
-from reput.sinks.kafkatopics import TopicNames, TopicSelection
-from reput.sinks.kafkatransactions import KafkaSettings
+from reput.sinks.kafka.mirror import KafkaArrivalsTarget
+from reput.sinks.kafka.topics import TopicNames, TopicSelection
+from reput.sinks.kafka.transactions import KafkaSettings
 from reput.store.log import java, properties
 from reput.store.log.record import Record
 from reput.store.log.systemtopics import is_system_topic

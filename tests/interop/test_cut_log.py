@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.sinks.delta import DeltaTarget
+from reput.sinks.delta.table import DeltaTarget
 from reput.store.rows.rowform import AS_STORED
 from reput.store.state.watermark import read_watermark
 from tests.interop.rocketmq import Broker, boot, drain, send

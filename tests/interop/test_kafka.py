@@ -21,11 +21,11 @@ from kafka.admin import ConfigResource
 from kafka.errors import KafkaError
 from kafka.producer.producer_batch import ProducerBatch
 
-import reput.sinks.kafka
-import reput.sinks.kafkatransactions
-from reput.sinks.kafkarecords import KafkaRecords
-from reput.sinks.kafkatopics import TopicNames
-from reput.sinks.kafkatransactions import KafkaSettings, KafkaTransactions
+import reput.sinks.kafka.mirror
+import reput.sinks.kafka.transactions
+from reput.sinks.kafka.records import KafkaRecords
+from reput.sinks.kafka.topics import TopicNames
+from reput.sinks.kafka.transactions import KafkaSettings, KafkaTransactions
 from reput.store.errors import OwnershipError, StoreError
 from reput.store.log import properties
 from reput.store.log.record import Record
@@ -155,8 +155,8 @@ def test_a_write_in_many_transactions_stays_exactly_once(
 ) -> None:
     """It fails in the middle: what was committed is not sent again, the rest is. Also with inner
     batches, in which no transaction ends."""
-    monkeypatch.setattr(reput.sinks.kafkatransactions, "TRANSACTION_BYTES", 5000)
-    monkeypatch.setattr(reput.sinks.kafka, "SLICE_ROWS", 3)
+    monkeypatch.setattr(reput.sinks.kafka.transactions, "TRANSACTION_BYTES", 5000)
+    monkeypatch.setattr(reput.sinks.kafka.mirror, "SLICE_ROWS", 3)
     store = make_store(tmp_path / "store", 200, **changes)
     starts = boundaries(store)
 
@@ -228,8 +228,8 @@ def test_the_brokers_going_away_and_coming_back(
     kafka: Kafka, tmp_path: Path, identity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed within a transaction: errors while it is away, then everything arrives once."""
-    monkeypatch.setattr(reput.sinks.kafkatransactions, "WAIT_SECONDS", 3.0)
-    monkeypatch.setattr(reput.sinks.kafkatransactions, "_REQUEST_MS", 1000)
+    monkeypatch.setattr(reput.sinks.kafka.transactions, "WAIT_SECONDS", 3.0)
+    monkeypatch.setattr(reput.sinks.kafka.transactions, "_REQUEST_MS", 1000)
     store = make_store(tmp_path / "store", 200)
     starts = boundaries(store)
 
@@ -295,7 +295,7 @@ def test_queues_that_come_later_and_damaged_bytes(
     kafka: Kafka, tmp_path: Path, identity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Partitions are added; an absurd queue id shares one; a damaged range is left out."""
-    monkeypatch.setattr(reput.sinks.kafka, "MAX_PARTITIONS", 8)
+    monkeypatch.setattr(reput.sinks.kafka.mirror, "MAX_PARTITIONS", 8)
     store = make_store(tmp_path / "store", 30)
     make_store(store, 4, queue_id=7)
     make_store(store, 2, queue_id=1 << 30)

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from reput.store.log import java, kernels, record
-from reput.store.log.record import Outcome, Record, Status
+from reput.store.log.record import Record
+from reput.store.log.status import Outcome, Status
 from tests.interop import rocketmq
 from tests.interop.rocketmq import require_maven
 from tests.support.damage import damage

@@ -26,6 +26,7 @@ from reput.readers.messagestore import MessageStore
 from reput.store.config import read_store_settings
 from reput.store.log import record
 from reput.store.log.record import Record
+from reput.store.log.sysflag import SysFlag
 from reput.store.queue.consumequeue import BoundaryType
 from tests.interop.rocketmq import NEWEST, PARITY, RELEASES, Setting, ask_store
 from tests.interop.test_indexes import GROUPS, line
@@ -96,7 +97,7 @@ def questions(rng: random.Random, store: Path, found: Sequence[Record], name: st
         yield key_question(rng, message)
     for message in rng.choices(found, k=MESSAGES):
         yield line("message", message.physical_offset)
-    if found[0].sys_flag & record.SysFlag.BORN_HOST_V6 == 0:
+    if found[0].sys_flag & SysFlag.BORN_HOST_V6 == 0:
         # RocketMQ throws at a longer host than its own broker's
         yield "earliest"
     for topic, queue in queues:

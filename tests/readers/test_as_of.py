@@ -11,7 +11,7 @@ import pytest
 from reput.readers.messagestore import MessageStore
 from reput.store.errors import UsageError
 from reput.store.log.places import AsOf
-from reput.store.log.record import SysFlag
+from reput.store.log.sysflag import SysFlag
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import log_records
 from tests.support.queue_units import Placed, queue_units

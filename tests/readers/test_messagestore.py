@@ -21,6 +21,7 @@ from reput.readers.messagestore import MessageStore
 from reput.store.config import read_store_settings
 from reput.store.errors import UsageError
 from reput.store.log import record
+from reput.store.log.sysflag import SysFlag
 from reput.store.queue.consumequeue import BoundaryType
 from reput.store.state.watermark import Watermark
 from tests.readers.stores import SmallStore, StoreByRanges
@@ -67,7 +68,7 @@ def expected(root: Path, end: int | None = None) -> set[tuple[str, int, int]]:
     """The same by the log alone, up to a physical offset; light queues by their lists."""
     found = set()
     for message in log_records(root):
-        if message.transaction_type in (record.SysFlag.PREPARED, record.SysFlag.ROLLBACK):
+        if message.transaction_type in (SysFlag.PREPARED, SysFlag.ROLLBACK):
             continue
         if end is not None and message.physical_offset + message.total_size > end:
             continue
@@ -340,7 +341,7 @@ def test_the_first_store_time_of_a_log_with_long_hosts(golden: Callable[[str], P
     """RocketMQ throws where the first message came over IPv6 and the broker has an IPv4 address."""
     root = golden("wide")
     first = log_records(root)[0]
-    assert first.sys_flag & record.SysFlag.BORN_HOST_V6
+    assert first.sys_flag & SysFlag.BORN_HOST_V6
     with MessageStore(root) as store:
         assert store.earliest_time() == first.store_timestamp
 

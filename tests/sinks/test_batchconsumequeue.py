@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from reput.sinks.batchconsumequeue import BatchConsumeQueueWriter
-from reput.sinks.consumequeue import ConsumeQueueWriter
+from reput.sinks.index.batchconsumequeue import BatchConsumeQueueWriter
+from reput.sinks.index.consumequeue import ConsumeQueueWriter
 from reput.store import fsops
 from reput.store.brokerconf import parse_properties
 from reput.store.config import read_store_settings

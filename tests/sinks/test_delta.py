@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from reput.sinks.delta import DeltaFollower, DeltaTarget
-from reput.sinks.jsonbody import JsonColumns
+from reput.sinks.delta.jsonbody import JsonColumns
+from reput.sinks.delta.table import DeltaFollower, DeltaTarget
 from reput.store.config import read_store_settings
 from reput.store.errors import StoreError, UsageError
 from reput.store.log.commitlog import CommitLog

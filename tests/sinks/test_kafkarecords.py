@@ -15,10 +15,10 @@ from kafka.producer.future import FutureProduceResult
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import TopicPartition
 
-import reput.sinks.kafka
-import reput.sinks.kafkatransactions
-from reput.sinks.kafkarecords import Arena, Headers, KafkaRecords, RecordBatch, _LateFutures
-from reput.sinks.kafkatransactions import KafkaSettings, KafkaTransactions
+import reput.sinks.kafka.transactions
+from reput.sinks.kafka import mirror
+from reput.sinks.kafka.records import Arena, Headers, KafkaRecords, RecordBatch, _LateFutures
+from reput.sinks.kafka.transactions import KafkaSettings, KafkaTransactions
 from reput.store.errors import StoreError
 from reput.store.rows.rowschema import ROWS_SCHEMA
 
@@ -169,7 +169,7 @@ def test_messages_go_in_order_into_the_batches_of_their_partitions(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches end where the plain encoder ends them, however the messages are cut into slices."""
-    monkeypatch.setattr(reput.sinks.kafkatransactions, "_BATCH_BYTES", 100_000)
+    monkeypatch.setattr(reput.sinks.kafka.transactions, "_BATCH_BYTES", 100_000)
     source = random.Random(seed)
     messages = random_messages(source, 400, places=5)
     producer = Sent(monkeypatch)
@@ -248,7 +248,7 @@ def cut(sizes: Sequence[int]) -> list[list[int]]:
         {"physicalOffset": number, "storeSize": 1, "body": b"p" * size}
         for number, size in enumerate(sizes)
     ]
-    parts = list(reput.sinks.kafka._slices(pa.RecordBatch.from_pylist(rows, schema=ROWS_SCHEMA)))
+    parts = list(mirror._slices(pa.RecordBatch.from_pylist(rows, schema=ROWS_SCHEMA)))
     assert [at for part in parts for at in part["physicalOffset"].to_pylist()] == [
         *range(len(rows))
     ]
@@ -259,8 +259,8 @@ def test_rows_are_sent_in_slices_of_limited_bytes_and_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A slice ends with the value that fills it."""
-    monkeypatch.setattr(reput.sinks.kafka, "SLICE_BYTES", 1000)
-    monkeypatch.setattr(reput.sinks.kafka, "SLICE_ROWS", 4)
+    monkeypatch.setattr(mirror, "SLICE_BYTES", 1000)
+    monkeypatch.setattr(mirror, "SLICE_ROWS", 4)
     assert cut((400, 599, 1, 999, 5000)) == [[400, 599, 1], [999, 5000]]
     assert [len(part) for part in cut([0] * 9)] == [4, 4, 1]
     assert cut([]) == []

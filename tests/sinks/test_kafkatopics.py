@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from reput.sinks.kafkatopics import TopicNames, TopicSelection, check_topic
+from reput.sinks.kafka.topics import TopicNames, TopicSelection, check_topic
 from reput.store.errors import UsageError
 from reput.store.rows.rowform import RowForm
 

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from reput.sinks.delta import DeltaTarget
-from reput.sinks.localtable import LocalTable
+from reput.sinks.delta.localtable import LocalTable
+from reput.sinks.delta.table import DeltaTarget
 from reput.store import fsops
 from reput.store.errors import StoreError, SyncError
 from tests.sinks.test_delta import STORE_ID, Source

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from reput.sinks.delta import DeltaTarget
+from reput.sinks.delta.table import DeltaTarget
 from reput.store.config import read_store_settings
 from reput.store.log.commitlog import offset_to_file_name
 from reput.store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark

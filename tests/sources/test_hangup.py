@@ -23,8 +23,8 @@ CLEANUP = "org$apache$spark$api$python$PythonWorkerFactory$$cleanupIdleWorkers"
 import os, select, sys
 from reput.sources.commitlog import CommitLogDataSource
 from reput.sources.consumequeue import ConsumeQueueDataSource
-from reput.streaming.jvm import started
-from reput.streaming.session import session
+from reput.streaming.spark.jvm import started
+from reput.streaming.spark.session import session
 
 with started({}) as java, session({}, java) as spark:
     for source in (CommitLogDataSource, ConsumeQueueDataSource):

@@ -21,7 +21,8 @@ from reput.store.config import read_store_settings
 from reput.store.log import java
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail, records
-from reput.store.log.record import Record, SysFlag
+from reput.store.log.record import Record
+from reput.store.log.sysflag import SysFlag
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.plain_rows import CODECS, TRANSACTION_TYPES, plain_row
 

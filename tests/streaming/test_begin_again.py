@@ -22,7 +22,7 @@ from reput.store.state.ledger import RepeatedQueue
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.progress import Progress
 from reput.upkeep.rebuild import rebuild
-from reput.upkeep.status import read_status
+from reput.upkeep.watch.status import read_status
 from tests.support.derived_output import DerivedOutput
 from tests.support.faults import Faults
 from tests.support.golden import tree

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from reput.checkpoints.followers import read_follower_states
-from reput.sinks.delta import DeltaTarget
+from reput.sinks.delta.table import DeltaTarget
 from reput.store import fsops
 from reput.store.config import read_store_settings
 from reput.store.errors import CommitLogError, OutputError, StoreError, SyncError, UsageError
@@ -27,7 +27,7 @@ from reput.store.state.watermark import read_watermark
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.progress import Progress
-from reput.upkeep.status import read_status
+from reput.upkeep.watch.status import read_status
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.golden import difference, tree
 from tests.support.grown_log import FILE_SIZE, GrownLog

@@ -14,7 +14,7 @@ import pytest
 
 from reput.checkpoints import FOLLOWERS_DIRECTORY
 from reput.checkpoints.followers import FollowerState, read_follower_states, write_follower_state
-from reput.sinks.delta import DeltaTarget
+from reput.sinks.delta.table import DeltaTarget
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.errors import NoSpaceError, OutputError, StoreError
 from reput.store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm
@@ -24,7 +24,7 @@ from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.followers import Followers
 from reput.streaming.progress import Progress
 from reput.upkeep.rebuild import rebuild
-from reput.upkeep.status import read_status
+from reput.upkeep.watch.status import read_status
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload
 from tests.streaming.test_golden import dispatch

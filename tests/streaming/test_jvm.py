@@ -11,8 +11,8 @@ import pyspark
 import pytest
 
 from reput.store.errors import StoreError
-from reput.streaming import jvm
-from reput.streaming.jvm import ClassArchive, class_archive
+from reput.streaming.spark import jvm
+from reput.streaming.spark.jvm import ClassArchive, class_archive
 
 SPARK_HOME = Path(pyspark.__file__).parent
 

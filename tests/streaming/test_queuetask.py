@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from reput.checkpoints.swap import clear_aside, epoch_of
-from reput.sinks.executorqueues import ExecutorQueues
+from reput.sinks.index.executorqueues import ExecutorQueues
 from reput.sources.bitmaps import BitMaps
 from reput.store import fsops
 from reput.store.config import read_store_settings

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from reput.store.errors import CorruptRecordError, StoreError, UsageError
-from reput.streaming.sparkerrors import error_of_ours
+from reput.streaming.spark.errors import error_of_ours
 
 # workers do not have the tests' folder
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

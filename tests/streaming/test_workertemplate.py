@@ -14,8 +14,8 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from reput.streaming import workertemplate
-from reput.streaming.workertemplate import WorkerTemplate
+from reput.streaming.spark import workertemplate
+from reput.streaming.spark.workertemplate import WorkerTemplate
 from tests.support.processes import fork, not_ended
 
 Stub = subprocess.Popen[bytes]

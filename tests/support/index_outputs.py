@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reput.sinks.index import IndexFileWriter
+from reput.sinks.index.indexfile import IndexFileWriter
 from reput.store.index.indexfile import IndexLayout
 from reput.store.log.commitlog import CommitLog
 from reput.store.runs.dispatch import DispatchBatch, IndexEntries

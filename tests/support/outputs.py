@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reput.checkpoints.watermark import WatermarkFile
-from reput.sinks.consumequeue import ConsumeQueueWriter
+from reput.sinks.index.consumequeue import ConsumeQueueWriter
 from reput.store import fsops
 from reput.store.config import OnQueueGap
 from reput.store.log import record

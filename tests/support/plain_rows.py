@@ -12,14 +12,9 @@ import pyarrow as pa
 from reput.store.log import java
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, records
-from reput.store.log.record import (
-    DEFAULT_DELAY_LEVELS_MS,
-    Outcome,
-    Record,
-    Status,
-    SysFlag,
-    tags_code,
-)
+from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS, Record, tags_code
+from reput.store.log.status import Outcome, Status
+from reput.store.log.sysflag import SysFlag
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TRANSACTION_TYPES = {0: "none", 4: "prepared", 8: "commit", 12: "rollback"}

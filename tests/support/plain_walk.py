@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from reput.store.log import record
 from reput.store.log.cursor import BadRange
-from reput.store.log.record import Record, Status
+from reput.store.log.record import Record
+from reput.store.log.status import Status
 from tests.support.wire import BLANK_MAGIC, V1_MAGIC, V2_MAGIC, PlainLog
 
 MAGICS = {magic.to_bytes(4, "big") for magic in (V1_MAGIC, V2_MAGIC, BLANK_MAGIC)}

@@ -16,7 +16,8 @@ from typing import Any
 
 from reput.store.index.indexfile import index_key_hash, index_keys
 from reput.store.log import record
-from reput.store.log.record import Record, Status
+from reput.store.log.record import Record
+from reput.store.log.status import Status
 from reput.store.runs.placing import MAX_QUEUE_OFFSET
 from reput.store.state.watermark import read_watermark
 from tests.support import wire

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from reput.store.errors import UsageError
-from reput.streaming.jvm import find_java
+from reput.streaming.spark.jvm import find_java
 from tests.torture.sparkruns import SparkBench
 
 NAME = "jvm calls"

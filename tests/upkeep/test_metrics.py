@@ -26,7 +26,7 @@ import pytest
 from reput.checkpoints.followers import FollowerState, write_follower_state
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.watermark import WatermarkFile, new_store_id
-from reput.sinks.delta import DeltaTarget
+from reput.sinks.delta.table import DeltaTarget
 from reput.store.config import read_store_settings
 from reput.store.queue.consumequeue import UNIT_DTYPE
 from reput.store.runs.dispatch import DispatchCounts, Run
@@ -36,10 +36,10 @@ from reput.store.state.watermark import Watermark
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.measures import Measures, QueueMeasures
 from reput.streaming.progress import Progress
-from reput.upkeep import pageserver
-from reput.upkeep.metrics import RunsCollector
-from reput.upkeep.metricsserver import MetricsServer
-from reput.upkeep.series import COUNTER, PREFIX, SERIES
+from reput.upkeep.watch import pageserver
+from reput.upkeep.watch.metrics import RunsCollector
+from reput.upkeep.watch.metricsserver import MetricsServer
+from reput.upkeep.watch.series import COUNTER, PREFIX, SERIES
 from tests.support.cli import REPUT, ROOT, Call, json_object, kill_tree, reput_json
 from tests.support.golden import log_records, unpack_golden
 from tests.support.prometheus import free_port

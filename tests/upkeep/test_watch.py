@@ -13,12 +13,12 @@ from reput.store.config import read_store_settings
 from reput.store.errors import StoreError, UsageError
 from reput.store.log.record import Record
 from reput.streaming.measures import Durations
-from reput.upkeep import watch
 from reput.upkeep.checkpoints import spark_directory_of
-from reput.upkeep.metrics import RunsCollector
-from reput.upkeep.metricsserver import MetricsServer
-from reput.upkeep.stages import Stage, StageReader
-from reput.upkeep.watch import OutputWatch, Reading
+from reput.upkeep.watch import outputs as watch
+from reput.upkeep.watch.metrics import RunsCollector
+from reput.upkeep.watch.metricsserver import MetricsServer
+from reput.upkeep.watch.outputs import OutputWatch, Reading
+from reput.upkeep.watch.stages import Stage, StageReader
 from tests.support.live_store import LiveStore
 from tests.upkeep.test_metrics import Scene
 

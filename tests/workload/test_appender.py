@@ -15,7 +15,8 @@ from reput.store.errors import OwnershipError, StoreError
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail, records
 from reput.store.log.properties import PROPERTY_CRC_SIZE, property_crc_tail
-from reput.store.log.record import Record, SysFlag, encode
+from reput.store.log.record import Record, encode
+from reput.store.log.sysflag import SysFlag
 from reput.workload.appender import Appender
 from reput.workload.messages import MessageBatch
 from tests.support.golden import tree

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from reput.sinks.consumequeueext import QueueExt
+from reput.sinks.index.consumequeueext import QueueExt
 from reput.store.config import OnQueueGap
 from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange
-from reput.store.log.record import Status
+from reput.store.log.status import Status
 from reput.store.state.ledger import FILE_NAME as LEDGER
-from reput.store.state.output import command_line
 from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import STATE_DIRECTORY
 

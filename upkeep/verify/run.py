@@ -22,12 +22,14 @@ from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.reconcile import watermark_of
 from reput.checkpoints.watermark import new_store_id
 from reput.store import fsops
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError, OutputError, StoreError, UsageError
 from reput.store.index.indexfile import IndexLayout
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, LogTail
-from reput.store.log.record import SIZE_MAGIC_LENGTH, Status
+from reput.store.log.record import SIZE_MAGIC_LENGTH
+from reput.store.log.status import Status
 from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
 from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from reput.store.queue.placement import unit_queue_offset
@@ -37,7 +39,7 @@ from reput.store.runs.scan import PackedChunk, runs_of, scan
 from reput.store.state.built import record_build
 from reput.store.state.ends import drop_ends
 from reput.store.state.ledger import LedgerEntry
-from reput.store.state.output import check_is_output, command_line, fingerprint
+from reput.store.state.output import check_is_output, fingerprint
 from reput.store.state.recognition import tags_begin
 from reput.store.state.storecheckpoint import (
     StoreCheckpoint,

@@ -25,7 +25,8 @@ from reput.store.index.indexfile import (
     new_index_file_name,
 )
 from reput.store.index.mappedindexfile import MappedIndexFile
-from reput.store.log.record import Record, SysFlag
+from reput.store.log.record import Record
+from reput.store.log.sysflag import SysFlag
 from tests.support.index_model import Content, key_with_hash, read_content
 from tests.support.index_outputs import IndexOutput, batch_of, entries_of, random_log
 

@@ -20,7 +20,8 @@ from reput.store.errors import CommitLogDataLossError
 from reput.store.log import cursor
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, Window
-from reput.store.log.record import Record, Status
+from reput.store.log.record import Record
+from reput.store.log.status import Status
 from tests.support import wire
 from tests.support.damage import damage
 from tests.support.plain_walk import PlainItems, PlainWalk

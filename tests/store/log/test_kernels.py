@@ -23,7 +23,8 @@ from reput.store.log import cursor, java, kernels, record
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, Window
 from reput.store.log.kernelbase import CRC_TABLES, crc32
-from reput.store.log.record import Record, Status
+from reput.store.log.record import Record
+from reput.store.log.status import Status
 from reput.store.runs import scan
 from reput.store.runs.dispatch import Run, ScannedRange
 from tests.support import wire

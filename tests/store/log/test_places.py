@@ -8,7 +8,7 @@ from pathlib import Path
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, LogTail, records
 from reput.store.log.places import last_record_before, pass_over
-from reput.store.log.record import Status
+from reput.store.log.status import Status
 from tests.support.damage import damage
 from tests.torture.logrot import random_log
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from reput.store.config import read_store_settings
 from reput.store.log import properties, record
-from reput.store.log.record import Outcome, Record, Status
+from reput.store.log.record import Record
+from reput.store.log.status import Outcome, Status
 from tests.support import wire
 from tests.support.golden import GOLDEN_NAMES
 

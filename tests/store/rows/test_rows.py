@@ -22,7 +22,8 @@ from reput.store.errors import CommitLogDataLossError, CorruptRecordError
 from reput.store.log import cursor
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail, Window
-from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS, SysFlag
+from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
+from reput.store.log.sysflag import SysFlag
 from reput.store.queue.consumequeue import UNIT_DTYPE
 from reput.store.rows import rowcolumns, rows
 from reput.store.rows.rowschema import ROWS_SCHEMA, rows_schema

@@ -20,7 +20,9 @@ from reput.store.log import cursor, properties, record
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange
 from reput.store.log.lightqueues import light_queues
-from reput.store.log.record import Record, Status, SysFlag
+from reput.store.log.record import Record
+from reput.store.log.status import Status
+from reput.store.log.sysflag import SysFlag
 from reput.store.runs import scan
 from reput.store.runs.dispatch import DispatchBatch, Wanted
 from reput.workload.appender import Appender

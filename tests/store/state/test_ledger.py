@@ -14,13 +14,13 @@ import pytest
 
 from reput.store import fsops
 from reput.store.errors import NoSpaceError, OutputError, SyncError
+from reput.store.names import escaped
 from reput.store.state.ledger import (
     FILE_NAME,
     Ledger,
     LedgerCount,
     LedgerCounter,
     LedgerEntry,
-    escaped,
     read_counts,
     read_entries,
 )

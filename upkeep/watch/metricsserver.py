@@ -1,7 +1,7 @@
 """Keeps the metrics of runs fresh, and hands them to a process that answers scrapes.
 
 A thread looks at the log and the output every second, so that a scrape waits neither for a disk nor
-for Python's lock (``upkeep.pageserver``). prometheus_client is imported late, because it is an
+for Python's lock (``pageserver``). prometheus_client is imported late, because it is an
 extra.
 """
 
@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import BinaryIO, Self
 
 from reput.store.errors import PASSING_ERRORS, StoreError, UsageError
-from reput.upkeep import pageserver
-from reput.upkeep.metrics import RunsCollector
+from reput.upkeep.watch import pageserver
+from reput.upkeep.watch.metrics import RunsCollector
 
 LOOK_SECONDS = 1.0
 """Time between two looks; each takes some milliseconds of CPU."""

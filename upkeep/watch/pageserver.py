@@ -2,7 +2,7 @@
 
 A run holds Python's lock, and every core, for tens of milliseconds at a time, and for longer while
 it loads packages: a thread of its process would answer late. This file is therefore run as a
-program (``upkeep.metricsserver``) by an interpreter that imports nothing else. It inherits the
+program (``metricsserver``) by an interpreter that imports nothing else. It inherits the
 listening socket and reads pages from its stdin, each after its length in eight bytes; the last one
 is the answer. With the first one it says on stdout that it answers. It ends with its stdin, which
 is its parent's end at the latest.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from reput.upkeep.status import OutputStatus
+from reput.upkeep.watch.status import OutputStatus
 
 
 class State(IntEnum):

@@ -1,4 +1,4 @@
-"""The kernels that write records and their headers as ``sinks.kafkarecords`` describes them.
+"""The kernels that write records and their headers as ``sinks.kafka.records`` describes them.
 
 A producer in Python takes several microseconds for each record; these take a tenth of one, and give
 up Python's lock meanwhile, which the thread that sends to Kafka needs. Texts and bytes are uint8

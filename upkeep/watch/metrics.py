@@ -1,4 +1,4 @@
-"""The metrics of a run, or of several, as Prometheus's collector of series (``upkeep.series``).
+"""The metrics of a run, or of several, as Prometheus's collector of series (``series``).
 
 A look reads what exists already: the positions, the ledger and the followers' files, and nothing of
 any queue; the run's measures need none. A value that is unknown is absent, never 0 (a zero lag
@@ -27,8 +27,8 @@ from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import Watermark, WatermarkReader
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.measures import Durations, Measures
-from reput.upkeep.series import COUNTER, HISTOGRAM, PREFIX, SERIES, Series
-from reput.upkeep.status import LIVE_COUNTED_LAG, read_lag
+from reput.upkeep.watch.series import COUNTER, HISTOGRAM, PREFIX, SERIES, Series
+from reput.upkeep.watch.status import LIVE_COUNTED_LAG, read_lag
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

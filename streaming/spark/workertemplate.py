@@ -3,7 +3,7 @@
 Spark starts the planner of every stream as a new interpreter, which spends half a second on
 imports; the daemons of tasks and of sources take as long or longer. Here they are loaded once,
 while the JVM starts. Spark's own settings choose no such process: it runs an interpreter, and the
-one that a session names here is ``streaming.workerstub``.
+one that a session names here is ``streaming.spark.workerstub``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from reput.sources.garbage import freeze_loaded
-from reput.streaming import workerstub
-from reput.streaming.withoutpandas import leave_out_pandas
+from reput.streaming.spark import workerstub
+from reput.streaming.spark.withoutpandas import leave_out_pandas
 
 LOADED = (
     "reput.sources.daemon",

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from reput.sinks.consumequeueext import QueueExt, cut_exts
-from reput.sinks.queuewriter import QueueWriter
-from reput.sinks.repeatedoffsets import RepeatedOffsets
+from reput.sinks.index.consumequeueext import QueueExt, cut_exts
+from reput.sinks.index.queuewriter import QueueWriter
+from reput.sinks.index.repeatedoffsets import RepeatedOffsets
 from reput.store.config import OnQueueGap
+from reput.store.names import escaped
 from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
@@ -45,7 +46,7 @@ from reput.store.runs.placing import (
     unusable_reason,
 )
 from reput.store.state.ends import EntryEnd
-from reput.store.state.ledger import QUEUE_OFFSET_SEEN_BEFORE, Ledger, escaped
+from reput.store.state.ledger import QUEUE_OFFSET_SEEN_BEFORE, Ledger
 
 logger = logging.getLogger("reput")
 

@@ -1,6 +1,6 @@
 """Followers that write to Kafka: a mirror of the messages, and notices of their arrival.
 
-Delivery: exactly once, by ``sinks.kafkatransactions``. Unit of work: a range of the log, one after
+Delivery: exactly once, by ``sinks.kafka.transactions``. Unit of work: a range of the log, one after
 the other, in one thread. Damaged ranges, which the ledger lists, are not sent.
 """
 
@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reput.sinks.innerbatches import unwrapped
-from reput.sinks.kafkarecords import Headers, KafkaRecords
-from reput.sinks.kafkatopics import OWN_PREFIX, TopicNames, TopicSelection, check_topic
-from reput.sinks.kafkatransactions import KafkaSettings, KafkaTransactions
+from reput.sinks.kafka.records import Headers, KafkaRecords
+from reput.sinks.kafka.topics import OWN_PREFIX, TopicNames, TopicSelection, check_topic
+from reput.sinks.kafka.transactions import KafkaSettings, KafkaTransactions
 from reput.store.config import StoreSettings
 from reput.store.log import java, properties
 from reput.store.log.lightqueues import listed_queues

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from reput.streaming.measures import Measures
-from reput.streaming.sparkerrors import first_line
+from reput.streaming.spark.errors import first_line
+
+if TYPE_CHECKING:
+    from reput.streaming.measures import Measures
 
 LAG_GAUGE = "reput_lag_bytes"
-
 logger = logging.getLogger("reput")
 
 

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from reput.sinks.kafkakernel import (
+from reput.sinks.kafka.kernel import (
     MAX_FIELD_BYTES,
     MAX_VARINT_BYTES,
     encode_headers,

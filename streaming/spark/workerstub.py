@@ -1,4 +1,4 @@
-"""The command that Spark runs for a Python worker, where ``streaming.workertemplate`` forks it.
+"""The command that Spark runs for a Python worker, where ``workertemplate`` forks it.
 
 It is a messenger only: it hands its streams, environment and arguments to the template, and ends
 with the worker's exit code. Where the template is gone, or is asked for anything but a module, the

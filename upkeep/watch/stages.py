@@ -1,4 +1,4 @@
-"""The stages of a run's batches, read from the metrics that it serves (``upkeep.metrics``).
+"""The stages of a run's batches, read from the metrics that it serves (``upkeep.watch.metrics``).
 
 Nothing else tells them: they are lost with the process, and no file holds them. prometheus_client,
 whose parser reads the text, is imported late, because it is an extra.
@@ -15,7 +15,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from reput.store.errors import StoreError, UsageError
-from reput.upkeep.series import PREFIX
+from reput.upkeep.watch.series import PREFIX
 
 TIMEOUT_SECONDS = 2.0
 RECENT_SECONDS = 10.0

@@ -28,8 +28,8 @@ from pathlib import Path
 from reput.store import fsops
 from reput.store.errors import StoreError
 from reput.store.privatecache import private_directory
-from reput.streaming import workertemplate
-from reput.streaming.workertemplate import WorkerTemplate
+from reput.streaming.spark import workertemplate
+from reput.streaming.spark.workertemplate import WorkerTemplate
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"

@@ -19,6 +19,7 @@ from reput.checkpoints import STATE_DIRECTORY
 from reput.checkpoints.agreement import what_differs
 from reput.checkpoints.history import Batch, History, read_history
 from reput.checkpoints.ownership import unstopped_run
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import ReputError, StoreError, error_text
 from reput.store.log.cursor import LogTail
@@ -26,11 +27,11 @@ from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.view import QueueView, list_all_queues, open_view
 from reput.store.state.brokerlock import broker_pid
 from reput.store.state.ledger import LedgerCount, LedgerCounter
-from reput.store.state.output import command_line, watermark_of_output
+from reput.store.state.output import watermark_of_output
 from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import Watermark, WatermarkReader
-from reput.upkeep.stages import RunStages, StageReader
-from reput.upkeep.status import (
+from reput.upkeep.watch.stages import RunStages, StageReader
+from reput.upkeep.watch.status import (
     LIVE_COUNTED_LAG,
     FollowerStatus,
     Lag,

@@ -3,7 +3,7 @@ date.
 
 Delivery: exactly once. A commit holds the messages of one range of the log together with the
 range's end, stored as an application transaction of Delta's protocol. Both are written or neither
-is, durably (on a local path ``sinks.localtable`` ensures that). The application id is the store's
+is, durably (on a local path ``localtable`` ensures that). The application id is the store's
 identity. Hence the table itself, not Spark's checkpoint or ours, states where to resume. If two
 writers share an identity, the table refuses the second one's commit. Unit of work: a range of the
 log, one after the other, in one thread.
@@ -15,7 +15,7 @@ Columns besides the public ones:
 | storeId | string | identity of the store; with physicalOffset it names one row |
 | date | date | of storeTimestamp, UTC; null if that is |
 | fullTopic | string | the topic's name if it cannot name a partition, else null |
-| json | struct | columns of a JSON body, if declared for the topic (``sinks.jsonbody``) |
+| json | struct | columns of a JSON body, if declared for the topic (``sinks.delta.jsonbody``) |
 | badBody | boolean | whether the body did not fit the declaration; null without one |
 
 A damaged or lost range is a row too, with corruptReason, in the partition without topic and date.
@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput.sinks.jsonbody import JsonColumns
-from reput.sinks.localtable import COMMIT_MARK, TRANSACTIONS_MARK, LocalTable
+from reput.sinks.delta.jsonbody import JsonColumns
+from reput.sinks.delta.localtable import COMMIT_MARK, TRANSACTIONS_MARK, LocalTable
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError, UsageError
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from reput.store import fsops
 from reput.store.errors import StoreError
+from reput.store.names import escaped
 from reput.store.queue.consumequeue import is_usual_topic
 from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
 from reput.store.runs.manifest import QueueManifest, WrittenFile
 from reput.store.state.ends import EntryEnd, EntryName
-from reput.store.state.ledger import Ledger, escaped
+from reput.store.state.ledger import Ledger
 
 
 class ExecutorQueues:

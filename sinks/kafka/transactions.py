@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from reput.sinks.kafkarecords import KafkaRecords, RecordBatch
-from reput.sinks.kafkatopics import OWN_PREFIX
+from reput.sinks.kafka.records import KafkaRecords, RecordBatch
+from reput.sinks.kafka.topics import OWN_PREFIX
 from reput.store.errors import OwnershipError, StoreError, UsageError
 
 DEFAULT_MAX_MESSAGE_BYTES = 32 << 20

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+from reput.store.names import escaped
 from reput.store.queue.consumequeue import QueueKey
-from reput.store.state.ledger import escaped
 
 SHOWN_QUEUES = 8
 """Queues of one batch that get a line of their own."""

@@ -1,6 +1,6 @@
 """The Spark session that the dispatcher runs in.
 
-It is Spark's usual one under spark-submit; otherwise it connects to the JVM that ``streaming.jvm``
+It is Spark's usual one under spark-submit; otherwise it connects to the JVM that ``jvm``
 started early. Nothing of Spark outlives the block.
 """
 
@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 
 from reput.sources import interpreter
 from reput.store.errors import StoreError
-from reput.streaming.jvm import SETTINGS, Jvm, end_process, find_java, local_settings, started
-from reput.streaming.sparkerrors import first_line
+from reput.streaming.spark.errors import first_line
+from reput.streaming.spark.jvm import SETTINGS, Jvm, end_process, find_java, local_settings, started
 
 # between a JVM's last byte on a socket and its end
 LOST_SECONDS = 2.0

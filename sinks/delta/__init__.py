@@ -1,0 +1,1 @@
+"""The follower that keeps a Delta table."""

@@ -1,0 +1,1 @@
+"""The follower that mirrors topics to Kafka."""

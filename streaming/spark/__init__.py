@@ -1,0 +1,1 @@
+"""Spark itself: its JVM, session, workers, errors and metrics."""

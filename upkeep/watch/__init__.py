@@ -1,0 +1,1 @@
+"""Views of a run from outside: status, metrics, and its lag."""
