@@ -237,9 +237,8 @@ def _show(done: Rebuilt, root: Path, dry_run: bool, as_json: bool) -> None:
         if found.differences:
             shown = found.differences[:SHOWN_DIFFERENCES]
             print_differences(shown, "was there", "built")
-            tables.print_line(
-                f"the first {len(shown)} of {tables.counted(len(found.differences), 'difference')}"
-            )
+            if len(shown) < len(found.differences):
+                tables.print_line(f"the first {len(shown)} of {len(found.differences):,}")
         for line in comparison_lines(found):
             tables.print_line(line)
         for queue in done.moved[:SHOWN_DIFFERENCES]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from itertools import islice
 from typing import Annotated, Any
 
@@ -44,7 +46,7 @@ def sql(
             _print_tables(reader.schema.names, found)
         else:
             for row in found:
-                render.print_json(row, default=_plain)
+                render.print_json(_plain(row))
     options.note_internal(dataset.internal_left_out)
 
 
@@ -58,12 +60,27 @@ def _print_tables(names: Sequence[str], found: Iterator[dict[str, Any]]) -> None
         tables.print_line("no rows")
 
 
-def _plain(value: Any) -> str | dict[str, str]:
-    """Return the form of a value that JSON has none for: times in ISO 8601; bytes as the text that
-    they are in UTF-8, since base64 would hide it, and otherwise an object with their ``base64``."""
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(value).decode()}
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: times and intervals in ISO 8601; NaN and infinity as text, as
+    Spark's ``to_json`` does; bytes as the text that they are in UTF-8, since base64 would hide it,
+    and otherwise an object with their ``base64``."""
+    match value:
+        case dict():
+            return {name: _plain(inner) for name, inner in value.items()}
+        case tuple():  # Arrow's interval
+            months, days, nanoseconds = value
+            return f"P{months}M{days}DT{Decimal(nanoseconds).scaleb(-9).normalize():f}S"
+        case list():
+            return [_plain(inner) for inner in value]
+        case float() if not math.isfinite(value):
+            return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+        case Decimal() if value.as_tuple().exponent == 0:  # DuckDB's sum of integers
+            return int(value)
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return {"base64": base64.b64encode(value).decode()}
+        case None | bool() | int() | float() | str():
+            return value
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

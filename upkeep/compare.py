@@ -67,10 +67,12 @@ class StoreDifference:
     kind: str
     """One of KINDS."""
     place: str
-    """``TOPIC/QUEUE_ID``; ``NUMBER: NAME | NAME`` for index files; empty for the checkpoint."""
+    """``TOPIC/QUEUE_ID``; ``file NUMBER``, and where both sides have it their names, for an index
+    file; empty for the checkpoint."""
     entry: str
     """The entry that differs, numbered as RocketMQ counts it: ``unit 17``, ``slot 3``, ``file
-    0000..``; ``file size`` where the files of a queue have different lengths."""
+    0000..``; ``file size`` where the files of a queue have different lengths; empty where a side
+    lacks an index file."""
     left: Fields | None
     """The entry's fields in the first store; None where that store lacks it."""
     right: Fields | None
@@ -356,11 +358,12 @@ def _compare_indexes(
         for directory in (left, right)
     ]
     for number, pair in enumerate(zip_longest(*names)):
-        place = f"file {number} ({pair[0] or 'none'} | {pair[1] or 'none'})"
+        place = f"file {number}"
         if None in pair:
             sides: Sequence[Fields | None] = [{"file": name} if name else None for name in pair]
-            yield StoreDifference(INDEX_DIRECTORY, place, "file", *sides)
+            yield StoreDifference(INDEX_DIRECTORY, place, "", *sides)
         else:
+            place += f" ({pair[0]} | {pair[1]})"
             found = _compare_index_files(
                 reader, f"{left}/{pair[0]}", f"{right}/{pair[1]}", slot_count
             )

@@ -42,7 +42,6 @@ SIZE_IN_UNIT = UNIT_DTYPE["offset"].itemsize
 TAGS_CODE_IN_UNIT = SIZE_IN_UNIT + UNIT_DTYPE["size"].itemsize
 PRE_BLANK_SIZE = 2147483647
 UNITS_PER_READ = 4096
-"""End offset for reads without a limit."""
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], UNIT_DTYPE)
 
 _BEGIN = struct.Struct(">qi")

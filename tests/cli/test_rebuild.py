@@ -176,7 +176,7 @@ def test_rebuild_says_what_differed_and_what_it_kept(
     store, copy = changed
     dry = call("rebuild", copy, "--dry-run")
     assert dry.returncode == 1, dry.stderr
-    for part in ("the first 1 of 1 difference\n", "unit 10", "24 compared, 1 differ", "a dry run"):
+    for part in ("unit 10", "24 compared, 1 differ", "a dry run"):
         assert part in dry.stdout
     done = json_object(call("rebuild", copy, "--json"))
     assert (done["messages"], done["replaced"], done["equal"]) == (3170, True, False)

@@ -224,6 +224,23 @@ def test_sql_says_how_many_records_it_left_out(golden: Callable[[str], Path], ca
     assert "not both" in both.stderr
 
 
+def test_every_value_of_an_answer_is_json(golden: Callable[[str], Path], call: Call) -> None:
+    """Of types that JSON does not have."""
+    query = """select 'nan'::double as a, {'b': [1.5, '-inf'::double]} as b,
+        interval '14 months 2 days 1.5 seconds' as c, sum(n::hugeint) as d, 1.1::decimal(5, 2) as e,
+        null as f, true as g, timestamp '2026-01-02 03:04:05' as h, '\\xFF'::blob as i
+        from (select unnest([1, 9007199254740993]) as n)"""
+    done = call("sql", golden("plain"), query)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    assert json.loads(done.stdout, parse_constant=refuse) == {
+        "a": "NaN", "b": {"b": [1.5, "-Infinity"]}, "c": "P14M2DT1.5S", "d": 9007199254740994,
+        "e": "1.10", "f": None, "g": True, "h": "2026-01-02T03:04:05", "i": {"base64": "/w=="},
+    }  # fmt: skip
+
+
 def test_sql_command(golden: Callable[[str], Path], call: Call) -> None:
     """JSON lines, and a line for a query that is none."""
     store = golden("plain")
