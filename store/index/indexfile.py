@@ -33,18 +33,19 @@ from __future__ import annotations
 import os
 import re
 import stat
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from mmap import mmap
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
 from reput.store.errors import IndexFileError, UsageError
 from reput.store.log import java, properties
-from reput.store.log.record import Record, field_positions
+from reput.store.log.layout import field_positions, struct_of
+from reput.store.log.record import Record
 from reput.store.log.sysflag import SysFlag
 
 INDEX_DIRECTORY = "index"
@@ -56,9 +57,6 @@ DEFAULT_MAX_MSGS_NUM_BATCH = 64
 TOPIC_KEY_SEPARATOR = b"#"
 TAG_KEY_PREFIX = b"T#"
 
-_HEADER = struct.Struct(">qqqqii")
-_SLOT = struct.Struct(">i")
-_ENTRY = struct.Struct(">iqii")
 INDEX_HEADER_DTYPE = np.dtype(
     [
         ("begin_timestamp", ">i8"), ("end_timestamp", ">i8"), ("begin_phy_offset", ">i8"),
@@ -69,12 +67,11 @@ HASH_SLOT_DTYPE = np.dtype([("entry", ">i4")])
 INDEX_ENTRY_DTYPE = np.dtype(
     [("key_hash", ">i4"), ("offset", ">i8"), ("time_diff", ">i4"), ("previous", ">i4")]
 )
-INDEX_HEADER_SIZE = _HEADER.size
-HASH_SLOT_SIZE = _SLOT.size
-INDEX_SIZE = _ENTRY.size
-_DTYPES = INDEX_HEADER_DTYPE, HASH_SLOT_DTYPE, INDEX_ENTRY_DTYPE
-_SIZES = INDEX_HEADER_SIZE, HASH_SLOT_SIZE, INDEX_SIZE
-if _SIZES != (40, 4, 20) or tuple(dtype.itemsize for dtype in _DTYPES) != _SIZES:
+_HEADER, _SLOT, _ENTRY = map(struct_of, (INDEX_HEADER_DTYPE, HASH_SLOT_DTYPE, INDEX_ENTRY_DTYPE))
+header_fields = attrgetter(*(INDEX_HEADER_DTYPE.names or ()))
+"""The fields of a header, in the file's order."""
+INDEX_HEADER_SIZE, HASH_SLOT_SIZE, INDEX_SIZE = _HEADER.size, _SLOT.size, _ENTRY.size
+if (INDEX_HEADER_SIZE, HASH_SLOT_SIZE, INDEX_SIZE) != (40, 4, 20):
     raise ImportError("the index layout does not add up to RocketMQ's sizes")
 (
     BEGIN_TIMESTAMP_POSITION, END_TIMESTAMP_POSITION, BEGIN_PHY_OFFSET_POSITION,
@@ -142,14 +139,7 @@ class IndexHeader:
 
     def encode(self) -> bytes:
         """Encode the header as 40 bytes."""
-        return _HEADER.pack(
-            self.begin_timestamp,
-            self.end_timestamp,
-            self.begin_phy_offset,
-            self.end_phy_offset,
-            self.hash_slot_count,
-            self.index_count,
-        )
+        return _HEADER.pack(*header_fields(self))
 
     @classmethod
     def of_follow_up(cls, previous: IndexHeader | None) -> IndexHeader:

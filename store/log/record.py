@@ -40,6 +40,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from reput.store.log import java, properties
+from reput.store.log.layout import field_positions
 from reput.store.log.status import Outcome, Status
 from reput.store.log.sysflag import SysFlag
 
@@ -54,12 +55,6 @@ _TAIL = struct.Struct(">iqi")
 _SIZE_MAGIC = struct.Struct(">iI")
 _SHORT = struct.Struct(">h")
 _PORT = struct.Struct(">i")
-
-
-def field_positions(layout: struct.Struct) -> tuple[int, ...]:
-    """Byte position of each field of a layout without padding and repeat counts."""
-    order, codes = layout.format[0], layout.format[1:]
-    return tuple(struct.calcsize(order + codes[:index]) for index in range(len(codes)))
 
 
 (

@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store.errors import QueueFileError
+from reput.store.log.layout import struct_of
 from reput.store.queue.mappedfilequeue import MappedFileQueue
 from reput.store.queue.unsynced import Unsynced
 
@@ -44,10 +44,8 @@ PRE_BLANK_SIZE = 2147483647
 UNITS_PER_READ = 4096
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], UNIT_DTYPE)
 
-_BEGIN = struct.Struct(">qi")
+_BEGIN = struct_of(np.dtype(UNIT_DTYPE.descr[:2]))
 """The fields with which units of both kinds begin."""
-if _BEGIN.size != TAGS_CODE_IN_UNIT:
-    raise ImportError("a unit must begin with offset and size")
 _QUEUE_ID = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
 MAX_TOPIC_BYTES = 255
 _USUAL_TOPIC = frozenset(b"%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")

@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from reput.store.log.layout import struct_of
 from reput.store.queue.mappedfilequeue import MappedFileQueue
 from reput.store.queue.unsynced import Unsynced
 
@@ -39,14 +40,14 @@ MAX_REAL_OFFSET = MAX_ADDR + (1 << 63)
 NO_ADDRESS = 1
 """Result of RocketMQ's put for a unit that it did not write."""
 
-_UNIT = struct.Struct(">hqqh")
 EXT_SIZE = struct.Struct(">h")
 END_MARK = EXT_SIZE.pack(-1)
 _FIELDS = [("size", ">i2"), ("tags_code", ">i8"), ("time", ">i8"), ("bit_map_size", ">i2")]
 EXT_UNIT_DTYPE = np.dtype(_FIELDS)
 """A unit without its bit map."""
+_UNIT = struct_of(EXT_UNIT_DTYPE)
 MIN_EXT_UNIT_SIZE = EXT_UNIT_DTYPE.itemsize
-if (MIN_EXT_UNIT_SIZE, _UNIT.size) != (20, 20):
+if MIN_EXT_UNIT_SIZE != 20:
     raise ImportError("an ext unit without a bit map must have 20 bytes")
 
 

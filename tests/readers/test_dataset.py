@@ -225,7 +225,7 @@ def test_sql_says_how_many_records_it_left_out(golden: Callable[[str], Path], ca
 
 
 def test_every_value_of_an_answer_is_json(golden: Callable[[str], Path], call: Call) -> None:
-    """Of types that JSON does not have."""
+    """Types that JSON lacks become text."""
     query = """select 'nan'::double as a, {'b': [1.5, '-inf'::double]} as b,
         interval '14 months 2 days 1.5 seconds' as c, sum(n::hugeint) as d, 1.1::decimal(5, 2) as e,
         null as f, true as g, timestamp '2026-01-02 03:04:05' as h, '\\xFF'::blob as i

@@ -26,6 +26,7 @@ from reput.store.index.indexfile import (
     IndexFiles,
     IndexHeader,
     IndexLayout,
+    header_fields,
 )
 from reput.store.runs.dispatch import DispatchBatch, IndexEntries
 from reput.upkeep.verify.difference import (
@@ -339,7 +340,7 @@ class IndexVerifier:
         found = IndexHeader.decode(read_bytes(path, 0, INDEX_HEADER_SIZE).tobytes())
         if found != header:
             begin = header.begin_phy_offset if header.index_count > 1 else None
-            self._note(Damage.HEADER, 0, 0, _fields(found), _fields(header), begin)
+            self._note(Damage.HEADER, 0, 0, header_fields(found), header_fields(header), begin)
         self._compare_records(path, INDEX_HEADER_SIZE, layout.entry_position(0), Damage.SLOT)
 
     def _compare_last_file(self, header: IndexHeader, path: Path) -> None:
@@ -471,13 +472,6 @@ class IndexVerifier:
             for path in filter(None, reversed(self._paths[first:])):
                 fsops.unlink(path)
             fsops.sync_directory(self._root)
-
-
-def _fields(header: IndexHeader) -> tuple[int, ...]:
-    return (
-        header.begin_timestamp, header.end_timestamp, header.begin_phy_offset,
-        header.end_phy_offset, header.hash_slot_count, header.index_count,
-    )  # fmt: skip
 
 
 def _last_message(entries: IndexEntries) -> IndexEntries:
