@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from reput.store.state.built import index_flags
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.spark.session import session
@@ -24,7 +25,7 @@ from reput.streaming.spark.session import session
 def one_pass(store: Path, output: Path, index: bool) -> dict[str, Any]:
     """Dispatch the whole log into a fresh output."""
     began = time.monotonic()
-    config = DispatcherConfig(store, output, once=True, index=index)
+    config = DispatcherConfig(store, output, once=True, flags=index_flags(index))
     progress = run_dispatcher(config, threading.Event())
     returned = time.monotonic()
     first_batch = progress.first_batch if progress.first_batch is not None else returned

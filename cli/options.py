@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
@@ -18,12 +18,18 @@ from reput.cli import completion
 from reput.cli.render import print_note, when_ready
 from reput.cli.tables import counted, time_text
 from reput.sources.options import parse_size
-from reput.store.config import OnQueueGap, StoreSettings, read_store_settings
+from reput.store.config import (
+    DAMAGE_PANEL,
+    STORE_PANEL,
+    Flag,
+    StoreSettings,
+    read_store_settings,
+)
 from reput.store.errors import UsageError
 from reput.store.follower import FollowerTarget
 from reput.store.log.compression import MAX_INFLATED_BYTES
 from reput.store.rows.rowform import RowForm
-from reput.store.state.built import settings_of
+from reput.store.state.built import index_flags, settings_of
 from reput.store.state.output import check_is_output
 
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z", re.ASCII)
@@ -194,17 +200,40 @@ def awaited_settings(
     return when_ready(read)
 
 
-def build_flags(
-    on_queue_gap: OnQueueGapOption = None,
-    verify_crc: VerifyCrc = None,
-    index_tags: IndexTags = None,
-    consume_queue_file_size: ConsumeQueueFileSize = None,
-) -> dict[str, Any]:
-    """Return the flags that determine an output's bytes, by the name of their field in
-    ``StoreSettings`` and ``DispatcherConfig``; None for one that is not given. Raises
-    UsageError."""
-    flags = {"on_queue_gap": on_queue_gap, "verify_crc": verify_crc, "index_tags": index_tags}
-    return flags | _file_size(consume_queue_file_size)
+def overruling(field: str, **limits: Any) -> Any:
+    """Return typer's declaration of the option that overrules a setting."""
+    row = Flag.of(field)
+    if row.metavar is None:
+        return flag(row.help, row.names, panel=row.panel)
+    return value(row.metavar, row.help, row.names, panel=row.panel, **limits)
+
+
+def _flag_maker(*fields: str) -> Callable[..., dict[str, Any]]:
+    """Return the function that makes flags of the options that overrule some settings: field of
+    ``StoreSettings`` -> value, None for one that is not given. It raises UsageError."""
+    types = get_type_hints(StoreSettings)
+    names = {field: Flag.of(field).name.removeprefix("--").replace("-", "_") for field in fields}
+
+    def flags(**given: Any) -> dict[str, Any]:
+        made = {field: given[name] for field, name in names.items()}
+        for field, text in made.items():
+            if types[field] is int:
+                made[field] = size_option(Flag.of(field).name, text)
+        if _INDEX_FIELD in made:
+            made |= index_flags(made[_INDEX_FIELD])
+        return made
+
+    parameters = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None,
+            annotation=Annotated[
+                (str if types[field] is int else types[field]) | None, overruling(field)
+            ],
+        )
+        for field, name in names.items()
+    ]  # fmt: skip
+    flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return flags
 
 
 def _file_size(consume_queue_file_size: str | None) -> dict[str, Any]:
@@ -300,7 +329,7 @@ def spark_conf(pairs: list[str]) -> dict[str, str]:
     return settings
 
 
-SETTINGS, DAMAGE, INDEX = "Settings of store and Spark", "Damage and gaps", "Index of keys"
+SETTINGS, DAMAGE = STORE_PANEL, DAMAGE_PANEL
 DELTA, KAFKA, CLIENTS = "Delta table", "Kafka", "Clients that are served"
 METRICS, ROWS = "Metrics", "Rows of messages"
 """Panels of ``--help``; each aligns its own columns, so that names fit into 80 columns."""
@@ -367,28 +396,10 @@ CommitLogFileSize = Annotated[
     value("SIZE", "mappedFileSizeCommitLog, such as `1g`.", "--commitlog-file-size",
           panel=SETTINGS),
 ]  # fmt: skip
-ConsumeQueueFileSize = Annotated[
-    str | None,
-    value("SIZE", "mappedFileSizeConsumeQueue, such as `6000000`.", "--consume-queue-file-size",
-          panel=SETTINGS),
-]  # fmt: skip
+ConsumeQueueFileSize = Annotated[str | None, overruling("mapped_file_size_consume_queue")]
 Conf = Annotated[
     list[str] | None,
     value("KEY=VALUE", "A Spark setting; may be repeated.", panel=SETTINGS),
-]
-OnQueueGapOption = Annotated[
-    OnQueueGap | None,
-    value("HOW", "Where queue offsets jump: `rocketmq` appends at the queue's end as RocketMQ "
-          "does (default for a new output), `blank` fills the gap with blanks, `fail` stops.",
-          panel=DAMAGE),
-]  # fmt: skip
-VerifyCrc = Annotated[
-    bool | None,
-    flag(
-        "Check the CRC of every body (default for a new output: no).",
-        "--verify-crc/--no-verify-crc",
-        panel=DAMAGE,
-    ),
 ]
 Topics = Annotated[
     list[str] | None,
@@ -405,15 +416,6 @@ AsOf = Annotated[
 ]  # fmt: skip
 Retention = Annotated[
     bool, flag("Remove queue files whose messages the log has lost.", "--retention")
-]
-Index = Annotated[
-    bool | None,
-    flag("Build the index of keys (default for a new output: messageIndexEnable of broker.conf).",
-         "--index/--no-index", panel=INDEX),
-]  # fmt: skip
-IndexTags = Annotated[
-    bool | None,
-    flag("Index tags as well, as RocketMQ 5.5 does.", "--index-tags/--no-index-tags", panel=INDEX),
 ]
 Delta = Annotated[
     str | None,
@@ -465,3 +467,8 @@ AsJsonLines = Annotated[
     bool, flag("Print JSON lines on a terminal, too; elsewhere they are the default.",
                "--json", "-j")
 ]  # fmt: skip
+
+_INDEX_FIELD = "message_index_enable"
+_BUILD_FIELDS = ("on_queue_gap", "verify_crc", "index_tags", "mapped_file_size_consume_queue")
+build_flags = _flag_maker(*_BUILD_FIELDS)
+run_flags = _flag_maker(*_BUILD_FIELDS, _INDEX_FIELD)

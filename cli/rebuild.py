@@ -16,7 +16,7 @@ from reput.cli.comparison import comparison_lines, print_differences
 from reput.store.errors import UsageError
 from reput.store.index.indexfile import INDEX_DIRECTORY
 from reput.store.queue.topics import check_topics
-from reput.store.state.built import topic_begins
+from reput.store.state.built import index_flags, topic_begins
 from reput.store.state.movedpositions import ADVICE
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.spark.jvm import started
@@ -29,16 +29,10 @@ if TYPE_CHECKING:
 
 DIFFERENT = 1
 SHOWN_DIFFERENCES = 10
-Since = Annotated[
-    int | None,
-    options.value(
-        "OFFSET",
-        "With `--topic`: messages of the topic before this physical offset get no units, now and "
-        "later; for a topic that was deleted and made again. 0 takes all of them again.",
-        "--from",
-        min=0,
-    ),
+DropOld = Annotated[
+    bool, options.flag("Build nothing, and remove what earlier rebuilds kept.", "--drop-old")
 ]
+Since = Annotated[int | None, options.overruling("topic_begins", min=0)]
 
 
 @options.with_options(flags=options.build_flags, dispatcher=options.dispatcher_settings)
@@ -59,10 +53,7 @@ def rebuild(
         bool,
         options.flag("Build and compare only; exit code 1 if anything differs.", "--dry-run"),
     ] = False,
-    drop_old: Annotated[
-        bool,
-        options.flag("Build nothing, and remove what earlier rebuilds kept.", "--drop-old"),
-    ] = False,
+    drop_old: DropOld = False,
     executors: Annotated[
         bool,
         options.flag(
@@ -104,7 +95,8 @@ def rebuild(
     kinds = options.kinds_option(only, DIRECTORY_KINDS)
     # an index that is asked for by name is built from now on
     index = True if only is not None and INDEX_DIRECTORY in kinds else None
-    given = {"index": index, **flags, **dispatcher, **_begins(output or root, topic, since)}
+    flags |= index_flags(index) | _begins(output or root, topic, since)
+    given = {"flags": flags, **dispatcher}
     configs = {root: DispatcherConfig(root, place, **given) for root, place in roots.items()}
     choice = {"kinds": kinds, "topics": topic, "dry_run": dry_run, "sealed": sealed}
     if several is None:

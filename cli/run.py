@@ -110,7 +110,6 @@ def run_settings(
         str | None,
         options.value("OFFSET", "Dispatch again from `earliest` or a physical offset."),
     ] = None,
-    index: options.Index = None,
     retention: options.Retention = False,
 ) -> dict[str, Any]:
     """Return the fields of ``DispatcherConfig`` that only this command sets. Raises UsageError."""
@@ -121,14 +120,13 @@ def run_settings(
         "fail_on_corrupt": on_corrupt is OnCorrupt.FAIL,
         "adopt": adopt,
         "replay_from": replay_from,
-        "index": index,
         "retention": retention,
     }
 
 
 @options.with_options(
     settings=run_settings,
-    flags=options.build_flags,
+    flags=options.run_flags,
     delta=options.delta_followers,
     kafka=kafka_followers,
     form=options.row_form,
@@ -174,7 +172,7 @@ def run(
     several = severalstores.several_stores(store, stores, outputs)
     new_measures = _new_measures(metrics_port, metrics_queues)
     max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger) or 0
-    fields = {**settings, **flags, **dispatcher}
+    fields = {**settings, "flags": flags, **dispatcher}
     if several is None:
         root = store or Path()
         followers = _followers(None, delta, kafka, form)

@@ -23,7 +23,7 @@ from reput.upkeep.shadow import Shadow, ShadowResult
 DIFFERENT = 1
 
 
-@options.with_options(flags=options.build_flags, dispatcher=options.dispatcher_settings)
+@options.with_options(flags=options.run_flags, dispatcher=options.dispatcher_settings)
 def shadow(
     store: options.Store,
     output: Annotated[
@@ -36,7 +36,6 @@ def shadow(
     *,
     flags: dict[str, Any],
     retention: options.Retention = False,
-    index: options.Index = None,
     dispatcher: dict[str, Any],
     as_json: options.AsJson = False,
 ) -> None:
@@ -56,8 +55,7 @@ def shadow(
         latency_ms=options.duration_option_ms("--latency", latency),
         max_bytes_per_trigger=max_bytes or 0,
         retention=retention,
-        index=index,
-        **flags,
+        flags=flags,
         **dispatcher,
     )
     given = open_store(config)

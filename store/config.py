@@ -24,11 +24,14 @@ from reput.store.index.indexfile import (
     DEFAULT_MAX_HASH_SLOT_NUM,
     DEFAULT_MAX_INDEX_NUM,
     DEFAULT_MAX_MSGS_NUM_BATCH,
+    INDEX_DIRECTORY,
 )
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.java import ascii_digits, parse_integer
 from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
-from reput.store.queue.consumequeue import rounded_file_size
+from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, rounded_file_size
+from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from reput.store.unsupported import SWITCHES as KIND_SWITCHES
 from reput.store.unsupported import TEXTS as KIND_TEXTS
 from reput.store.unsupported import check_log_files, check_supported
@@ -46,13 +49,67 @@ def setting_name(field_name: str) -> str:
     return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), field_name)
 
 
-def _switch(default: bool) -> Any:
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """The command line's option that overrules a setting; a program gives the setting."""
+
+    names: str
+    help: str
+    panel: str | None
+    """Its heading in the help."""
+    metavar: str | None = None
+    """None for a switch."""
+
+    @staticmethod
+    def of(field_name: str) -> Flag:
+        """The option that overrules a field of StoreSettings."""
+        flag: Flag = _ROWS[field_name]["flag"]
+        return flag
+
+    @property
+    def name(self) -> str:
+        """The option, as an error names it."""
+        return self.names.partition("/")[0]
+
+
+_QUEUES = (CONSUME_QUEUE_DIRECTORY,)
+_EXT = (CONSUME_QUEUE_EXT_DIRECTORY,)
+_BATCH = (BATCH_CONSUME_QUEUE_DIRECTORY,)
+_INDEX = (INDEX_DIRECTORY,)
+STORE_PANEL, DAMAGE_PANEL = "Settings of store and Spark", "Damage and gaps"
+INDEX_PANEL = "Index of keys"
+_INDEX_FLAG = Flag(
+    "--index/--no-index",
+    "Build the index of keys (default for a new output: messageIndexEnable of broker.conf).",
+    INDEX_PANEL,
+)  # fmt: skip
+
+
+def _setting(
+    default: Any,
+    *built: str,
+    limits: tuple[int, int] | bool | None = False,
+    may_change: bool = False,
+    flag: Flag | None = None,
+) -> Any:
+    """One setting. ``built`` are the directories of an output whose bytes depend on the value; with
+    ``may_change`` files of two values are sound, so that a new one holds for later entries.
+    ``limits`` are those of a number that the property file states; None for a switch there."""
+    metadata = {"limits": limits, "built": built, "may_change": may_change, "flag": flag}
+    make = {"default_factory": default} if default is dict else {"default": default}
+    return field(metadata=metadata, **make)
+
+
+def _switch(default: bool, *built: str, **more: Any) -> Any:
     """A field that the property file states under its name in camel case."""
-    return field(default=default, metadata={"limits": None})
+    return _setting(default, *built, limits=None, **more)
 
 
-def _number(default: int | None, smallest: int = 1, largest: int = _MAX_INT) -> Any:
-    return field(default=default, metadata={"limits": (smallest, largest)})
+def _number(
+    default: int | None, smallest: int = 1, largest: int = _MAX_INT, built: tuple[str, ...] = (),
+    **more: Any,
+) -> Any:  # fmt: skip
+    return _setting(default, *built, limits=(smallest, largest), **more)
 
 
 class OnQueueGap(StrEnum):
@@ -78,31 +135,78 @@ class StoreSettings:
     """The property file; None if there is none, so that RocketMQ's defaults hold."""
     mapped_file_size_commit_log: int | None = _number(None)
     """Bytes; None if not stated, so that the files' own size holds."""
-    mapped_file_size_consume_queue: int = _number(6_000_000, 1, _MAX_INT // 20 * 20)
+    mapped_file_size_consume_queue: int = _number(
+        6_000_000, 1, _MAX_INT // 20 * 20, _QUEUES,
+        flag=Flag(
+            "--consume-queue-file-size", "mappedFileSizeConsumeQueue, such as `6000000`.",
+            STORE_PANEL, "SIZE",
+        ),
+    )  # fmt: skip
     """Bytes, rounded up to whole 20-byte units."""
-    message_delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
-    enable_consume_queue_ext: bool = _switch(False)
-    mapped_file_size_consume_queue_ext: int = _number(48 << 20)
-    """Bytes."""
-    enable_calc_filter_bit_map: bool = _switch(False)
-    max_error_rate_of_bloom_filter: int | None = _number(None, 1, 99)
-    """Percent; with the next setting it determines the number of bits of a message's bit map."""
-    expect_consumer_num_use_filter: int | None = _number(None)
-    mapper_file_size_batch_consume_queue: int = _number(13_800_000)
-    """Bytes, not rounded to whole units."""
-    enable_multi_dispatch: bool = _switch(False)
+    on_queue_gap: OnQueueGap = _setting(  # noqa: RUF009
+        OnQueueGap.ROCKETMQ, *_QUEUES,
+        flag=Flag(
+            "--on-queue-gap",
+            "Where queue offsets jump: `rocketmq` appends at the queue's end as RocketMQ does "
+            "(default for a new output), `blank` fills the gap with blanks, `fail` stops.",
+            DAMAGE_PANEL, "HOW",
+        ),
+    )  # fmt: skip
+    enable_multi_dispatch: bool = _switch(False, *_QUEUES)
     """Whether a message also goes to the queues that its properties name."""
-    enable_lmq: bool = _switch(False)
+    enable_lmq: bool = _switch(False, *_QUEUES)
     """Whether light queues (%LMQ%) have queue id 0."""
-    message_index_enable: bool = _switch(True)
-    index_file_write_enable: bool = _switch(True)
+    enable_consume_queue_ext: bool = _switch(False, *_QUEUES, *_EXT)
+    mapped_file_size_consume_queue_ext: int = _number(48 << 20, built=_EXT)
+    """Bytes."""
+    enable_calc_filter_bit_map: bool = _switch(False, *_EXT)
+    max_error_rate_of_bloom_filter: int | None = _number(None, 1, 99, _EXT)
+    """Percent; with the next setting it determines the number of bits of a message's bit map."""
+    expect_consumer_num_use_filter: int | None = _number(None, built=_EXT)
+    mapper_file_size_batch_consume_queue: int = _number(13_800_000, built=_BATCH)
+    """Bytes, not rounded to whole units."""
+    message_index_enable: bool = _switch(True, *_INDEX, may_change=True, flag=_INDEX_FLAG)
+    index_file_write_enable: bool = _switch(True, *_INDEX, may_change=True, flag=_INDEX_FLAG)
     """Whether the index is kept in files (RocketMQ 5.4 and newer)."""
+    index_tags: bool = _setting(
+        False, *_INDEX,
+        flag=Flag(
+            "--index-tags/--no-index-tags", "Index tags as well, as RocketMQ 5.5 does.",
+            INDEX_PANEL,
+        ),
+    )  # fmt: skip
+    """Index tags too, as RocketMQ 5.5 does and 5.3 does not."""
+    max_hash_slot_num: int = _number(DEFAULT_MAX_HASH_SLOT_NUM, built=_INDEX)
+    """Slots of an index file."""
+    max_index_num: int = _number(DEFAULT_MAX_INDEX_NUM, built=_INDEX)
+    """Entries of an index file."""
+    verify_crc: bool = _setting(
+        False, *_QUEUES, *_EXT, *_BATCH, *_INDEX,
+        flag=Flag(
+            "--verify-crc/--no-verify-crc",
+            "Check the CRC of every body (default for a new output: no).",
+            DAMAGE_PANEL,
+        ),
+    )  # fmt: skip
+    """Check the CRC of every body; a message with a wrong one gets no entry."""
+    topic_begins: Mapping[str, int] = _setting(
+        dict, *_QUEUES, *_EXT, *_BATCH, may_change=True,
+        flag=Flag(
+            "--from",
+            "With `--topic`: messages of the topic before this physical offset get no units, now "
+            "and later; for a topic that was deleted and made again. 0 takes all of them again.",
+            None, "OFFSET",
+        ),
+    )  # fmt: skip
+    """Topic -> physical offset before which its messages get no units, because its offsets begin
+    again there (``reput rebuild --topic TOPIC --from OFFSET``); the queues of a topic are rebuilt
+    where its begin changes."""
+    message_delay_levels_ms: tuple[int, ...] = _setting(
+        DEFAULT_DELAY_LEVELS_MS, *_QUEUES, *_EXT, *_BATCH, may_change=True
+    )
+    """A broker uses other levels after a restart."""
     enable_accelerated_recovery: bool = _switch(False)
     """Whether a broker (RocketMQ 5.5) needs a logicsPhysicalOffset to start after a crash."""
-    max_hash_slot_num: int = _number(DEFAULT_MAX_HASH_SLOT_NUM)
-    """Slots of an index file."""
-    max_index_num: int = _number(DEFAULT_MAX_INDEX_NUM)
-    """Entries of an index file."""
     max_msgs_num_batch: int = _number(DEFAULT_MAX_MSGS_NUM_BATCH, 0)
     """Upper limit of messages that a query by key returns."""
     max_transfer_bytes_on_message_in_memory: int = _number(262_144, 0)
@@ -115,14 +219,6 @@ class StoreSettings:
     """Bytes of units that a pull reads."""
     access_message_in_memory_max_ratio: int = _number(40, 0, 100)
     """Length of the cached end of the log, in percent of the machine's memory."""
-    on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ
-    verify_crc: bool = False
-    """Check the CRC of every body; a message with a wrong one gets no entry."""
-    index_tags: bool = False
-    """Index tags too, as RocketMQ 5.5 does and 5.3 does not."""
-    topic_begins: Mapping[str, int] = field(default_factory=dict)
-    """Topic -> physical offset before which its messages get no units, because its offsets begin
-    again there (``reput rebuild --topic TOPIC --from OFFSET``)."""
     stated: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Field -> value, for fields that the property file states."""
 
@@ -307,7 +403,8 @@ def _split(text: str, separator: str) -> list[str]:
     return parts
 
 
-_LIMITS = {setting.name: setting.metadata.get("limits", False) for setting in fields(StoreSettings)}
+_ROWS = {setting.name: setting.metadata for setting in fields(StoreSettings)}
+_LIMITS = {name: row.get("limits", False) for name, row in _ROWS.items()}
 _NUMBERS = {setting_name(name): (name, limits) for name, limits in _LIMITS.items() if limits}
 _SWITCHES = {setting_name(name): name for name, limits in _LIMITS.items() if limits is None}
 _SWITCHES |= dict.fromkeys(KIND_SWITCHES, "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reput.checkpoints import ABORT_FILE, SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
-from reput.store.config import OnQueueGap, StoreSettings, read_store_settings
+from reput.store.config import StoreSettings, read_store_settings
 from reput.store.datadirectories import check_target
 from reput.store.follower import FollowerTarget
 from reput.store.log.commitlog import CommitLog
@@ -41,49 +41,25 @@ class DispatcherConfig:
     max_bytes_per_trigger: int = DEFAULT_MAX_BYTES_PER_TRIGGER
     fail_on_corrupt: bool = False
     """Stop at damaged bytes; otherwise they are quarantined."""
-    on_queue_gap: OnQueueGap | None = None
-    """The rule for gaps in queue offsets; None, here and for the other settings of ``flags``, keeps
-    the setting with which the output was built."""
-    verify_crc: bool | None = None
-    """Check the CRC of every body."""
     adopt: bool = False
     """Continue queues that another writer built."""
     replay_from: str | None = None
     """``earliest`` or a physical offset from which to dispatch again."""
-    index: bool | None = None
-    """Build the index of keys; where neither this nor the output decides it, messageIndexEnable and
-    indexFileWriteEnable do."""
-    index_tags: bool | None = None
-    """Index tags too, as RocketMQ 5.5 does and 5.3 does not."""
-    topic_begins: Mapping[str, int] | None = None
-    """Topic -> physical offset before which its messages get no units."""
     retention: bool = False
     """Remove queue files whose messages the log has lost, as a broker does."""
     broker_conf: Path | None = None
     """RocketMQ's property file; None for ``store/broker.conf``, if it exists."""
     mapped_file_size_commit_log: int | None = None
     """Size in bytes; it overrides the property file."""
-    mapped_file_size_consume_queue: int | None = None
-    """Size in bytes; it overrides the property file."""
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    """Field of StoreSettings -> value that overrules the output's and the property file's
+    (``store.state.built.settings_of``); a field that is None or missing stays."""
     store_id: str | None = None
     """Identity of an output that this run creates, 32 hex digits; None for a new one."""
     followers: tuple[FollowerTarget, ...] = ()
     """Tables and other systems that receive the messages, each at its own pace."""
     spark_conf: dict[str, str] = field(default_factory=dict)
     """Further Spark settings; they override ours."""
-
-    @property
-    def flags(self) -> dict[str, Any]:
-        """Return field of StoreSettings -> value, for ``store.state.built.settings_of``."""
-        return {
-            "mapped_file_size_consume_queue": self.mapped_file_size_consume_queue,
-            "on_queue_gap": self.on_queue_gap,
-            "verify_crc": self.verify_crc,
-            "message_index_enable": self.index,
-            "index_file_write_enable": self.index or None,
-            "index_tags": self.index_tags,
-            "topic_begins": self.topic_begins,
-        }
 
     def given_settings(self) -> StoreSettings:
         """Return the settings of the store, without those of the output in ``flags``. Raises

@@ -327,9 +327,7 @@ def _aside(config: DispatcherConfig, built: Path) -> DispatcherConfig:
     found = read_watermark(config.state_directory)
     return replace(
         config, output=built, once=True, checkpoint=None, adopt=False, replay_from=None,
-        store_id=found.store_id if found else None, followers=(), on_queue_gap=None,
-        verify_crc=None, index=None, index_tags=None, mapped_file_size_consume_queue=None,
-        topic_begins=None,
+        store_id=found.store_id if found else None, followers=(), flags={},
     )  # fmt: skip
 
 

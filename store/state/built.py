@@ -22,18 +22,16 @@ import json
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from reput.store import fsops, jsontext
 from reput.store.config import FILE_NAME as BROKER_CONF
-from reput.store.config import OnQueueGap, StoreSettings, read_stated, setting_name
+from reput.store.config import Flag, OnQueueGap, StoreSettings, read_stated, setting_name
 from reput.store.errors import StoreError, UsageError
 from reput.store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
-from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, rounded_file_size
-from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from reput.store.queue.consumequeue import rounded_file_size
 from reput.store.state.output import watermark_of_output
 from reput.store.state.recognition import recognised_settings
 from reput.store.state.watermark import STATE_DIRECTORY
@@ -46,14 +44,14 @@ logger = logging.getLogger("reput")
 
 @dataclass(frozen=True, slots=True)
 class BuildSetting:
-    """One setting that determines bytes."""
+    """One setting that determines bytes; its row is a field of StoreSettings."""
 
     field: str
     """Field of StoreSettings."""
     kinds: tuple[str, ...]
     """Directories of an output whose bytes depend on the value."""
-    flag: str | None = None
-    may_change: bool = False
+    flag: Flag | None
+    may_change: bool
     """Whether files of two values are sound, so that a new value holds for later entries."""
 
     @property
@@ -62,34 +60,12 @@ class BuildSetting:
         return setting_name(self.field)
 
 
-_QUEUES = (CONSUME_QUEUE_DIRECTORY,)
-_EXT = (CONSUME_QUEUE_EXT_DIRECTORY,)
-_BATCH = (BATCH_CONSUME_QUEUE_DIRECTORY,)
-_INDEX = (INDEX_DIRECTORY,)
-_EVERYTHING = _QUEUES + _EXT + _BATCH + _INDEX
-
-SETTINGS = (
-    BuildSetting("mapped_file_size_consume_queue", _QUEUES, "--consume-queue-file-size"),
-    BuildSetting("on_queue_gap", _QUEUES, "--on-queue-gap"),
-    BuildSetting("enable_multi_dispatch", _QUEUES),
-    BuildSetting("enable_lmq", _QUEUES),
-    BuildSetting("enable_consume_queue_ext", _QUEUES + _EXT),
-    BuildSetting("mapped_file_size_consume_queue_ext", _EXT),
-    BuildSetting("enable_calc_filter_bit_map", _EXT),
-    BuildSetting("max_error_rate_of_bloom_filter", _EXT),
-    BuildSetting("expect_consumer_num_use_filter", _EXT),
-    BuildSetting("mapper_file_size_batch_consume_queue", _BATCH),
-    BuildSetting("message_index_enable", _INDEX, "--index", may_change=True),
-    BuildSetting("index_file_write_enable", _INDEX, "--index", may_change=True),
-    BuildSetting("index_tags", _INDEX, "--index-tags"),
-    BuildSetting("max_hash_slot_num", _INDEX),
-    BuildSetting("max_index_num", _INDEX),
-    BuildSetting("verify_crc", _EVERYTHING, "--verify-crc"),
-    # the queues of a topic are rebuilt where its begin changes
-    BuildSetting("topic_begins", _QUEUES + _EXT + _BATCH, "--from", may_change=True),
-    # a broker uses other levels after a restart
-    BuildSetting("message_delay_levels_ms", _QUEUES + _EXT + _BATCH, may_change=True),
-)  # fmt: skip
+SETTINGS = tuple(
+    BuildSetting(row.name, kinds, row.metadata["flag"], row.metadata["may_change"])
+    for row in fields(StoreSettings)
+    if (kinds := row.metadata.get("built"))
+)
+_DIRECTORIES = {kind for setting in SETTINGS for kind in setting.kinds}
 _FIELDS = {setting.name: setting.field for setting in SETTINGS}
 _NAMES = {setting.field: setting.name for setting in SETTINGS}
 
@@ -197,7 +173,7 @@ def settings_of(
             setting, known[field], output, replaced
         ):
             flag = setting.flag if field in flags else None
-            source = flag or f"{setting.name} in {given.property_file}"
+            source = flag.name if flag else f"{setting.name} in {given.property_file}"
             error = _contradiction(setting, known[field], value, output, source)
             with closing(given.open_log()) as log:
                 try:
@@ -248,7 +224,7 @@ def record_build(output: Path, settings: StoreSettings) -> None:
     record, found = BuildRecord.of(settings), read_build_record(output)
     if found == record:
         return
-    if found is None and any(_is_there(output / kind) for kind in _EVERYTHING):
+    if found is None and any(_is_there(output / kind) for kind in _DIRECTORIES):
         shown = recognised_settings(output, settings)
         texts = [f"{_NAMES[field]}={_shown(value)}" for field, value in shown.items()]
         logger.info(
@@ -257,6 +233,11 @@ def record_build(output: Path, settings: StoreSettings) -> None:
         )  # fmt: skip
     fsops.make_directories(output / STATE_DIRECTORY, output)
     fsops.replace_file(output / STATE_DIRECTORY / FILE_NAME, record.to_json())
+
+
+def index_flags(index: bool | None) -> dict[str, bool | None]:
+    """The flags by which an index of keys is built or not; None keeps what decides it."""
+    return {"message_index_enable": index, "index_file_write_enable": index or None}
 
 
 def topic_begins(output: Path) -> dict[str, int]:

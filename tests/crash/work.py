@@ -22,6 +22,7 @@ from reput.store.state.watermark import read_watermark
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.followers import Followers
 from reput.upkeep.verify.run import Verification, verify
+from tests.support.configs import configured
 from tests.support.crash_images import (
     DONE,
     WATERMARK,
@@ -142,7 +143,7 @@ class WorkBench:
             yield Case(work.name, recorder, resume, work.outcome, outcome, work.accepted)
 
     def _config(self, store: Path | None = None, **options: Any) -> DispatcherConfig:
-        return DispatcherConfig(store or self.log.root, self.output, once=True, **options)
+        return configured(store or self.log.root, self.output, once=True, **options)
 
     def outcome(self) -> Outcome:
         """The outcome of what is on the disk."""

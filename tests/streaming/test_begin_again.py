@@ -23,6 +23,7 @@ from reput.streaming.config import DispatcherConfig
 from reput.streaming.progress import Progress
 from reput.upkeep.rebuild import rebuild
 from reput.upkeep.watch.status import read_status
+from tests.support.configs import configured
 from tests.support.derived_output import DerivedOutput
 from tests.support.faults import Faults
 from tests.support.golden import tree
@@ -254,7 +255,7 @@ def test_offsets_that_begin_again_in_the_log_are_dropped_aloud(
     before = tree(site.output.root / "consumequeue" / "Other")
 
     begins = topic_begins(site.output.root) | {"Orders": begin}
-    config = DispatcherConfig(site.output.store, site.output.root, topic_begins=begins)
+    config = configured(site.output.store, site.output.root, topic_begins=begins)
     rebuild(config, threading.Event(), build=sparkless, topics=["Orders"])
     new = [at for _, at in site.offsets[40:]]
     assert units(site) == new
@@ -274,7 +275,7 @@ def test_offsets_that_begin_again_in_the_log_are_dropped_aloud(
     assert units(site) == new
     assert tree(site.output.root / "consumequeue" / "Other") == before
     # a begin of 0 takes all of them again
-    config = DispatcherConfig(site.output.store, site.output.root, topic_begins={})
+    config = configured(site.output.store, site.output.root, topic_begins={})
     rebuild(config, threading.Event(), build=sparkless, topics=["Orders"])
     assert units(site) == [at for _, at in site.offsets[:41]] + [at for _, at in site.offsets[81:]]
 

@@ -28,10 +28,10 @@ from reput.store.errors import OutputError, ReputError, StoreError, UsageError
 from reput.store.index.indexfile import IndexLayout
 from reput.store.runs.dispatch import DispatchBatch
 from reput.store.state.built import read_build_record, settings_of
-from reput.streaming.config import DispatcherConfig
 from reput.upkeep.compare import DIRECTORY_KINDS
 from reput.upkeep.rebuild import rebuild
 from tests.support.cli import Call
+from tests.support.configs import configured
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.golden import log_records, relaid_queues, tree, unpack_golden
 from tests.support.index_model import Content, read_content
@@ -434,7 +434,7 @@ def rebuilt(
 ) -> None:
     """As ``reput rebuild`` does."""
     topics = options.pop("topics", None)
-    config = DispatcherConfig(output.store, output.root, **options)
+    config = configured(output.store, output.root, **options)
     rebuild(config, threading.Event(), kinds=kinds, topics=topics)
 
 

@@ -26,6 +26,7 @@ from reput.workload.appender import Appender
 from tests.streaming.test_bad_input import TOPICS, forged_log
 from tests.streaming.test_golden_indexes import TREES, check_equal
 from tests.support.cli import Call
+from tests.support.configs import configured
 from tests.support.golden import destroy, log_records, tree
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -35,12 +36,12 @@ Golden = Callable[[str], Path]
 
 def on_executors(store: Path, output: Path, **options: object) -> Progress:
     """Build a fresh output."""
-    config = DispatcherConfig(store, output, **options)  # type: ignore[arg-type]
+    config = configured(store, output, **options)
     return rebuild(config, threading.Event(), build=build_on_executors).progress
 
 
 def by_one_writer(store: Path, output: Path, **options: object) -> Progress:
-    config = DispatcherConfig(store, output, once=True, **options)  # type: ignore[arg-type]
+    config = configured(store, output, once=True, **options)
     return run_dispatcher(config, threading.Event())
 
 

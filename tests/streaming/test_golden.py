@@ -16,6 +16,7 @@ from reput.store.log.cursor import LogTail, records
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.progress import Progress
+from tests.support.configs import configured
 from tests.support.golden import difference, relaid_queues, tree
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 def dispatch(store: Path, output: Path, **options: object) -> Progress:
     """One ``--once`` run in this process."""
-    config = DispatcherConfig(store, output, once=True, **options)  # type: ignore[arg-type]
+    config = configured(store, output, once=True, **options)
     return run_dispatcher(config, threading.Event())
 
 
@@ -199,7 +200,7 @@ def test_retention_follows_the_log_while_no_message_comes(
         if (len(there) == len(kept) and not files[0].exists()) or time.monotonic() > deadline:
             stop.set()
 
-    config = DispatcherConfig(store, output, mapped_file_size_consume_queue=200, retention=True)
+    config = configured(store, output, mapped_file_size_consume_queue=200, retention=True)
     progress = run_dispatcher(config, stop, show)
     assert tree(output / "consumequeue") == kept
     assert len(kept) < len(relaid_queues(store, 200))

@@ -9,8 +9,8 @@ import pytest
 
 from reput.store.state.built import settings_of
 from reput.store.state.ledger import FILE_NAME as LEDGER
-from reput.streaming.config import DispatcherConfig
 from reput.streaming.indexes import Indexes
+from tests.support.configs import configured
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import log_records
 
@@ -32,7 +32,7 @@ def test_index_files_follow_two_settings(
     """RocketMQ 5.4 and newer write none where the index is in RocksDB alone."""
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "broker.conf").write_text(conf)
-    config = DispatcherConfig(tmp_path, tmp_path, index=index)
+    config = configured(tmp_path, tmp_path, index=index)
     settings = settings_of(tmp_path, config.given_settings(), config.flags)
     assert Indexes.of(config, settings).wanted.index == built
 

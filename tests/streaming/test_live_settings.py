@@ -31,11 +31,11 @@ from reput.store.runs.packedschema import PACKED_SCHEMA
 from reput.store.runs.scan import assemble
 from reput.store.state.logoffset import offset_json
 from reput.streaming.commit import Committer
-from reput.streaming.config import DispatcherConfig
 from reput.streaming.followers import Followers
 from reput.streaming.indexes import Indexes
 from reput.workload.appender import Appender
 from tests.support.batch_queue import messages_of, model_of, model_tree
+from tests.support.configs import configured
 from tests.support.golden import tree
 
 
@@ -51,7 +51,7 @@ class Query:
         self._appender = Appender(self.store, file_size=1 << 16).__enter__()
         self._append(b"First")
         settings = read_store_settings(self.store)
-        config = DispatcherConfig(self.store, self.output, index=False)
+        config = configured(self.store, self.output, index=False)
         self._owned = Ownership(self.output).__enter__()
         self.indexes = Indexes.of(config, settings)
         log = CommitLog(settings.commit_log_directories)

@@ -15,6 +15,7 @@ from reput.store.state.movedpositions import MovedQueue
 from reput.streaming.config import DispatcherConfig
 from reput.upkeep.rebuild import rebuild
 from tests.streaming.test_begin_again import Site, sparkless, units
+from tests.support.configs import configured
 
 LOST = 7
 """The message of Orders that is damaged."""
@@ -62,7 +63,7 @@ def test_a_queue_that_closes_up_is_named_and_blank_keeps_places(
     done = rebuild(config, threading.Event(), build=sparkless, dry_run=True)
     assert done.moved == (wanted,)
     caplog.clear()
-    config = DispatcherConfig(site.output.store, site.output.root, on_queue_gap=OnQueueGap.BLANK)
+    config = configured(site.output.store, site.output.root, on_queue_gap=OnQueueGap.BLANK)
     done = rebuild(config, threading.Event(), build=sparkless)
     assert done.moved == ()
     assert not any("no longer equal" in line for line in caplog.messages)

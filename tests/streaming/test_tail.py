@@ -14,11 +14,11 @@ from reput.store.errors import StoreError
 from reput.store.log.record import Record
 from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
 from reput.streaming.commit import Committer
-from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.foreachbatch import BatchFunction
 from reput.streaming.progress import Progress
 from reput.workload.appender import Appender
+from tests.support.configs import configured
 from tests.support.golden import difference
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -51,14 +51,14 @@ def follow(
 ) -> Progress:
     """Follow the log until ``show`` sets the event that it is given."""
     stop = threading.Event()
-    config = DispatcherConfig(broker.root, output, index=False, **options)
+    config = configured(broker.root, output, index=False, **options)
     return run_dispatcher(config, stop, lambda progress: show(progress, stop))
 
 
 def check_is_whole(broker: Appender, output: Path, directory: Path) -> None:
     """A further run finds the rest, and all queues are those of a run that builds them at once."""
     for path in (output, directory / "whole"):
-        config = DispatcherConfig(broker.root, path, once=True, index=False)
+        config = configured(broker.root, path, once=True, index=False)
         assert run_dispatcher(config, threading.Event()).end_offset == broker.end_offset
     assert difference(output / "consumequeue", directory / "whole" / "consumequeue") == []
 

@@ -28,6 +28,7 @@ from reput.streaming.progress import Progress
 from reput.streaming.waiting import until_ready
 from reput.workload.appender import Appender
 from tests.support.cli import Call
+from tests.support.configs import configured
 
 TORN = '{"dataVersion":{"counter":3},"topicConfigTable":{"T'
 WHOLE = '{"topicConfigTable":{}}'
@@ -219,7 +220,7 @@ def test_a_run_goes_on_when_a_torn_file_is_whole_again(tmp_path: Path, spark: Sp
     store, stop = tmp_path / "store", threading.Event()
     store.mkdir()
     broker, logger = Broker(store, stop), logging.getLogger("reput")
-    config = DispatcherConfig(store, tmp_path / "out", index=False, latency_ms=10)
+    config = configured(store, tmp_path / "out", index=False, latency_ms=10)
     spark.dataSource.register(CommitLogDataSource)
     logger.addHandler(broker)
     level = logger.level

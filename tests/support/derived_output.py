@@ -12,8 +12,8 @@ from reput.store.config import StoreSettings, read_store_settings
 from reput.store.index.indexfile import IndexLayout
 from reput.store.runs.dispatch import DispatchBatch, Run
 from reput.store.state.built import settings_of
-from reput.streaming.config import DispatcherConfig
 from reput.upkeep.verify.run import Verification, verify
+from tests.support.configs import configured
 from tests.support.golden import difference, unpack_golden
 from tests.support.index_model import Content, read_content
 from tests.support.sparkless import dispatch
@@ -61,7 +61,7 @@ class DerivedOutput:
     ) -> Sequence[str]:
         """As ``run_dispatcher`` does, in one batch; ``part`` chooses where it ends, ``options`` are
         fields of its configuration. The notes."""
-        config = DispatcherConfig(self.store, self.root, once=True, **options)
+        config = configured(self.store, self.root, once=True, **options)
         return dispatch(config, part=part, on_watermark=on_watermark)
 
     def settings(self) -> StoreSettings:

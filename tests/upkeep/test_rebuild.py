@@ -30,6 +30,7 @@ from reput.upkeep.verify.run import verify
 from reput.workload.appender import Appender
 from tests.support.batch_queue import messages_of, model_of, model_tree
 from tests.support.cli import REPUT, ROOT
+from tests.support.configs import configured
 from tests.support.golden import difference, tree
 from tests.support.processes import holder
 from tests.support.seeds import seed
@@ -60,7 +61,7 @@ def damaged(golden: Golden, tmp_path: Path, seed: int) -> tuple[Path, Path, dict
 
 def build(store: Path, output: Path | None = None, **options: object) -> Rebuilt:
     # the index is built anew, under other names: tests/cli has it
-    config = DispatcherConfig(store, output or store, index=False)
+    config = configured(store, output or store, index=False)
     return rebuild(config, threading.Event(), **options)  # type: ignore[arg-type]
 
 
@@ -295,7 +296,7 @@ def test_a_topic_that_is_there_as_the_wrong_kind_is_built_as_the_right_one(ram_p
     settings = read_store_settings(store)
     messages = messages_of(store, settings.message_delay_levels_ms)
     batch_size = settings.mapper_file_size_batch_consume_queue
-    config = DispatcherConfig(store, output, once=True, index=False)
+    config = configured(store, output, once=True, index=False)
     run_dispatcher(config, threading.Event())
     simple = tree(output / "consumequeue")
     batch = model_tree(model_of(messages, frozenset({b"T"}), batch_size))

@@ -18,6 +18,7 @@ from reput.store.state.watermark import read_watermark
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
 from reput.upkeep.rebuild import Rebuilt, rebuild
+from tests.support.configs import configured
 from tests.support.golden import tree
 from tests.support.grown_log import FILE_SIZE
 from tests.support.index_model import Content
@@ -117,7 +118,7 @@ def test_everything_is_built_where_a_file_of_blanks_is_gone(ram_path: Path) -> N
         store.append(queue_offset)
     store.append_up_to(2 * FILE_SIZE)
     store.write()
-    config = DispatcherConfig(store.root, store.output.root, once=True, on_queue_gap=BLANK)
+    config = configured(store.root, store.output.root, once=True, on_queue_gap=BLANK)
     run_dispatcher(config, threading.Event())
     assert store.output.verify(sealed=True).differences == ()
     before = tree(store.output.root / "consumequeue")
@@ -160,7 +161,7 @@ def test_one_kind_alone(sealed: Sealed, kind: str) -> None:
 def test_an_index_that_began_later_is_not_copied(ram_path: Path, seed: int) -> None:
     """A whole rebuild reaches back to the log's first message, so this one does."""
     sealed = Sealed(ram_path, seed, index=False)
-    run = DispatcherConfig(sealed.log.root, sealed.output.root, once=True, index=True)
+    run = configured(sealed.log.root, sealed.output.root, once=True, index=True)
     run_dispatcher(run, threading.Event())
     sealed.log.grow(40)
     run_dispatcher(run, threading.Event())
