@@ -25,8 +25,9 @@ from reput.store.runs.batchplacing import (
 from reput.store.runs.dispatch import Run
 from reput.store.runs.placing import unusable_reason
 from reput.store.state.ledger import Ledger
+from reput.upkeep.verify.comparedqueue import ComparedQueue
 from reput.upkeep.verify.difference import LogRange
-from reput.upkeep.verify.queues import ComparedQueue, QueueVerifier
+from reput.upkeep.verify.queues import QueueVerifier
 
 
 class ComparedBatchQueue(ComparedQueue, BatchConsumeQueueFiles):

@@ -33,9 +33,10 @@ from reput.store.runs.placing import (
     unusable_reason,
 )
 from reput.store.state.ledger import Ledger
+from reput.upkeep.verify.comparedqueue import ComparedQueue
 from reput.upkeep.verify.consumequeueext import ComparedExt
 from reput.upkeep.verify.difference import Difference, LogRange
-from reput.upkeep.verify.queues import ComparedQueue, QueueVerifier
+from reput.upkeep.verify.queues import QueueVerifier
 
 
 class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
