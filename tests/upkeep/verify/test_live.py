@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import reput.upkeep.verify.comparedqueue
 import reput.upkeep.verify.index
-import reput.upkeep.verify.queues
 import reput.upkeep.verify.run
 from reput.upkeep.verify.difference import Difference
 from tests.support.derived_output import DerivedOutput
@@ -21,7 +21,7 @@ from tests.support.grown_log import GrownLog
 
 MOMENTS = {
     "before the log is read": (reput.upkeep.verify.run._Pass, "_scan"),
-    "before queues are finished": (reput.upkeep.verify.queues.ComparedQueue, "finish"),
+    "before queues are finished": (reput.upkeep.verify.comparedqueue.ComparedQueue, "finish"),
     "before the index is finished": (reput.upkeep.verify.index.IndexVerifier, "finish"),
     "before one of its files": (reput.upkeep.verify.index.IndexVerifier, "_compare_file"),
     "before its slots": (reput.upkeep.verify.index.IndexVerifier, "_compare_records"),
