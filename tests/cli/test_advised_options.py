@@ -1,4 +1,4 @@
-"""Advice to give, leave out, set or remove something is followed in the state that prints it.
+"""An error's advice to give, leave out, set or remove something is followed where it is printed.
 
 Each case is a wrong call, or a wrong state, and what its error says to do instead. Commands that an
 error prints whole are followed in ``test_advice``.
@@ -430,7 +430,7 @@ def test_a_read_that_stops_at_damage(damaged: Path, tmp_path: Path, call: Call) 
 
 @pytest.mark.usefixtures("spark")
 def test_queues_that_are_a_link(place: dict[str, Path], call: Call) -> None:
-    """An output that cannot be replaced stays, and another one is built."""
+    """Queues that cannot be replaced are built elsewhere."""
     store, aside = place[STORE], place[STORE].with_name("aside")
     (store / "consumequeue").rename(aside)
     (store / "consumequeue").symlink_to(aside)
