@@ -242,8 +242,11 @@ def test_damaged_state_of_a_follower(ram_path: Path, call: Call, text: str) -> N
     path.write_text(text)
     done = call("status", output.store, "--output", output.root)
     assert_one_line(done, 1, f"cannot read {path}", "remove it, then its position")
+    path.unlink()
+    assert call("status", output.store, "--output", output.root).returncode == 0
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     "text",
     [
@@ -262,6 +265,9 @@ def test_damaged_journal_of_a_rebuild(
         done = call(*command, golden("plain"), "--output", tmp_path / "output")
         assert_one_line(done, 1, f"cannot read {path}", "look at what is in", "then remove it")
     assert path.read_text() == text
+    path.unlink()
+    done = call("run", tmp_path / "plain", "--output", tmp_path / "output", "--once")
+    assert done.returncode == 0
 
 
 def test_broken_broker_conf(golden: Callable[[str], Path], tmp_path: Path, call: Call) -> None:

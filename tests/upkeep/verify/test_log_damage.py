@@ -175,6 +175,20 @@ def test_the_rest_of_a_brokers_store_is_compared(
     assert [(one.path, one.position) for one in log.verify().differences] == [place]
 
 
+@pytest.mark.parametrize("name", ["plain", "mixed", "ext", "batch", "lmq"])
+def test_a_log_that_lost_its_front_as_well(ram_path: Path, name: str) -> None:
+    """The first files are expired, which is no damage; the first that is left is damaged."""
+    log = DamagedLog(unpack_golden(name, ram_path))
+    (log.log / file_name(0)).unlink()
+    log.overwrite(log.file_of(1)[:15], "bad_magic")
+    log.overwrite(log.file_of(2)[3:9], "zero_hole", b"\0")
+    found = log.verify()
+    assert found.differences == ()
+    assert [(one.physical_offset, one.end_physical_offset) for one in found.damage] == log.lost
+    place = log.spoil_a_unit(log.store)
+    assert [(one.path, one.position) for one in log.verify().differences] == [place]
+
+
 def test_a_body_that_differs_from_its_crc(ram_path: Path) -> None:
     """It is damage where CRCs are compared, and a message as any other elsewhere."""
     log = DamagedLog(unpack_golden("plain", ram_path))
