@@ -99,7 +99,11 @@ class Parts:
     def _scanned_here(self) -> DispatchBatch | None:
         if self._whole is None or self.are_whole or not is_open(self._spool):
             return None
-        logger.warning("a part of a batch is missing, scanning again: start=%d", self.position)
+        logger.warning(
+            "a part of a batch is not in the spool, whose disk may be full; scanning it again: "
+            "start=%d",
+            self.position,
+        )
         return self._scan(self.position, self._whole)
 
 

@@ -1,4 +1,4 @@
-"""What an error of a source advises to set or to give is done in the state that prints it.
+"""An error's advice about options of a source is followed in the state that prints it.
 
 The readers are called as Spark's planner and tasks call them.
 """
