@@ -59,7 +59,8 @@ def verify(
     flags: dict[str, Any],
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare queues and index up to the watermark with the log; exit code 1 if any differs.
+    """Compare queues and index up to the watermark with the log; exit code 1 if any differs, or
+    the log is damaged where it was sound.
 
     Reads only, unless `--repair` or `--sealed` is given. An output keeps the settings that it was
     built with; give `--on-queue-gap`, `--verify-crc` and `--index-tags` only for one of an older
