@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 from reput.cli import options, render, severalstores, tables
 from reput.store.commandline import command_line
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings
-from reput.store.errors import ReputError
+from reput.store.errors import ReputError, UsageError
 from reput.store.index.indexfile import INDEX_DIRECTORY, INDEX_ENTRY_DTYPE
 from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
 from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
@@ -21,6 +21,7 @@ from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import STATE_DIRECTORY
 from reput.upkeep.verify.difference import Damage, Difference
 from reput.upkeep.verify.logdamage import damage_advice
+from reput.upkeep.verify.repairplan import planned_changes
 
 if TYPE_CHECKING:
     from reput.upkeep.verify.run import Verification
@@ -41,6 +42,10 @@ def verify(
     output: options.Output = None,
     repair: Annotated[
         bool, options.flag("Cut what differs; the next `reput run` writes it again.", "--repair")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        options.flag("With `--repair`: say what it would change, and change nothing.", "--dry-run"),
     ] = False,
     sealed: Annotated[
         bool,
@@ -67,35 +72,54 @@ def verify(
     reput. With `--stores` several stores are verified one after the other; one that fails is said,
     and the others are verified.
     """
+    if dry_run and not repair:
+        raise UsageError("--dry-run is for --repair; without either, verify only reads")
+    if dry_run and sealed:
+        raise UsageError("--dry-run changes nothing, and --sealed writes a seal; leave one out")
     several = severalstores.several_stores(store, stores, outputs)
     if several is not None:
         several.refuse({"output": output, "broker_conf": broker_conf})
     root = store or Path()
     roots = {root: output or root} if several is None else several.find()
+    mode = Mode(repair, dry_run, sealed)
 
     def verified(root: Path, place: Path) -> tuple[StoreSettings, Verification]:
         given = options.store_settings(root, broker_conf, commitlog_file_size)
         settings = settings_of(place, given, flags)
-        return settings, _verified(settings, place, repair=repair, sealed=sealed)
+        return settings, _verified(settings, place, mode)
 
     if several is not None:
-        _verify_all(roots, verified, repair, as_json)
+        _verify_all(roots, verified, mode, as_json)
         return
     settings, found = verified(root, roots[root])
     if as_json:
-        render.print_json(_json_fields(found, repair))
+        render.print_json(_json_fields(found, mode))
     else:
-        _print(found, settings, roots[root], repair)
-    if found.damage or (found.differences and not repair):
+        _print(found, settings, roots[root], mode)
+    if found.damage or (found.differences and not mode.repairs):
         raise typer.Exit(1)
 
 
-def _verified(settings: StoreSettings, root: Path, *, repair: bool, sealed: bool) -> Verification:
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """The ways in which a verification does more than to compare."""
+
+    repair: bool
+    dry_run: bool
+    sealed: bool
+
+    @property
+    def repairs(self) -> bool:
+        """Whether differences are repaired."""
+        return self.repair and not self.dry_run
+
+
+def _verified(settings: StoreSettings, root: Path, mode: Mode) -> Verification:
     from reput.upkeep.verify.run import verify as verify_output  # noqa: PLC0415
 
     display = render.ProgressDisplay("verifying")
     try:
-        return verify_output(settings, root, repair=repair, sealed=sealed, show=display)
+        return verify_output(settings, root, show=display, **asdict(mode))
     finally:
         display.close()
 
@@ -103,7 +127,7 @@ def _verified(settings: StoreSettings, root: Path, *, repair: bool, sealed: bool
 def _verify_all(
     roots: Mapping[Path, Path],
     verified: Callable[[Path, Path], tuple[StoreSettings, Verification]],
-    repair: bool,
+    mode: Mode,
     as_json: bool,
 ) -> None:
     """Raises StoreError where one of the stores could not be verified."""
@@ -111,7 +135,7 @@ def _verify_all(
     for root, place in roots.items():
         fields: dict[str, Any] = {"store": str(root), "output": str(place), "error": None}
         try:
-            fields |= _json_fields(verified(root, place)[1], repair)
+            fields |= _json_fields(verified(root, place)[1], mode)
         except ReputError as error:
             fields["error"] = str(error)
         stores.append(fields)
@@ -127,15 +151,17 @@ def _verify_all(
         ]
         tables.print_table("stores", columns, rows)
     severalstores.raise_failures({one["store"]: one["error"] for one in stores})
-    if any(one["damage"] or (one["differences"] and not repair) for one in stores):
+    if any(one["damage"] or (one["differences"] and not mode.repairs) for one in stores):
         raise typer.Exit(1)
 
 
-def _json_fields(found: Verification, repair: bool) -> dict[str, Any]:
-    return {**asdict(found), "repaired": repair}
+def _json_fields(found: Verification, mode: Mode) -> dict[str, Any]:
+    changes = [asdict(change) for change in planned_changes(found.differences, found.replay_from)]
+    planned = {"changes": changes} if mode.dry_run else {}
+    return {**asdict(found), "repaired": mode.repairs, **planned}
 
 
-def _print(found: Verification, settings: StoreSettings, output: Path, repair: bool) -> None:
+def _print(found: Verification, settings: StoreSettings, output: Path, mode: Mode) -> None:
     differing = len(found.differences)
     for one in found.differences[:SHOWN_DIFFERENCES]:
         sides = {"log says": _fields(one, one.expected), "found": _fields(one, one.found)}
@@ -164,7 +190,27 @@ def _print(found: Verification, settings: StoreSettings, output: Path, repair: b
             "messages there could not be compared; " + damage_advice(settings, output)
         )
     elif differing:
-        tables.print_line(REPAIRED if repair else _advice(settings, output))
+        if mode.dry_run:
+            _print_changes(found)
+        tables.print_line(REPAIRED if mode.repairs else _advice(settings, output))
+
+
+def _print_changes(found: Verification) -> None:
+    changes = list(planned_changes(found.differences, found.replay_from))
+    for one in changes[:SHOWN_DIFFERENCES]:
+        tables.print_line(f"{one.place}: {one.change}")
+    more = len(changes) - SHOWN_DIFFERENCES
+    replay = found.replay_from
+    tables.print_line(
+        "a dry run: nothing was changed; "
+        + (f"without --dry-run {more:,} places more would change, too; " if more > 0 else "")
+        + (
+            "a repair leaves the watermark where it is"
+            if replay is None
+            else f"a repair lowers the watermark to {replay}, and the next run dispatches "
+            f"{tables.human_bytes(found.log_end - replay)} again"
+        )
+    )
 
 
 def _advice(settings: StoreSettings, output: Path) -> str:

@@ -1,8 +1,10 @@
 """``reput run --dry-run`` says what the next start does: the start that follows says the same, and
-until then no file has changed."""
+until then no file has changed. ``reput verify --repair --dry-run`` does so of a repair
+(``tests.torture.derivedrot`` compares what it says with what the repair changes)."""
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -84,3 +86,31 @@ def test_what_a_start_refuses(site: Site, call: Call, golden: Callable[[str], Pa
     assert_one_line(call("run", site.output.root / "none", "--dry-run"), 1, "no directory")
     several = ("run", "--stores", f"{golden('plain').parent}/*", "--outputs", site.output.root)
     assert_one_line(call(*several, "--dry-run"), 2, "--dry-run is for one store")
+
+
+def test_a_repair(site: Site, call: Call) -> None:
+    """A wrong unit: the queue is cut there, and the watermark lowered to its message."""
+    site.output.start()
+    queue = next(site.output.root.glob("consumequeue/*/*/" + "0" * 20))
+    data = bytearray(queue.read_bytes())
+    number = next(at for at in range(len(data) // 20) if data[20 * at + 12 :][:8] != bytes(8))
+    offset = int.from_bytes(data[20 * number :][:8], "big")
+    data[20 * number + 19] ^= 1
+    queue.write_bytes(data)
+    before = tree(site.output.root)
+    command = ("verify", site.output.store, "--output", site.output.root, "--repair")
+    done = call(*command, "--dry-run", "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["repaired"], told["replay_from"]) == (1, False, offset)
+    place = str(queue.parent.relative_to(site.output.root))
+    cut = f"cut at unit {number}, of the message at physical offset {offset}"
+    assert {"place": place, "change": cut} in told["changes"]
+    assert {"place": "reput/watermark", "change": f"lowered to {offset}"} in told["changes"]
+    shown = call(*command, "--dry-run").stdout
+    assert f"{place}: {cut}\n" in shown
+    assert f"a repair lowers the watermark to {offset}, and the next run dispatches" in shown
+    assert tree(site.output.root) == before
+    assert call(*command).returncode == 0
+    assert tree(site.output.root) != before
+    assert_one_line(call(*command[:-1], "--dry-run"), 2, "--dry-run is for --repair")
+    assert_one_line(call(*command, "--dry-run", "--sealed"), 2, "--sealed writes a seal")

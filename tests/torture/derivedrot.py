@@ -15,10 +15,12 @@ from pathlib import Path
 from reput.store.errors import ReputError, UsageError
 from reput.store.state.storecheckpoint import StoreCheckpoint
 from reput.store.state.watermark import read_watermark
+from reput.upkeep.verify.repairplan import planned_changes
+from reput.upkeep.verify.run import verify
 from tests.crash.work import one_after_another
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.file_damage import damage_file
-from tests.support.golden import log_records
+from tests.support.golden import log_records, tree
 from tests.torture import Several
 
 NAME = "derived rot"
@@ -28,6 +30,10 @@ MANY = 12
 """Queues, of each of which one file is damaged, mostly."""
 NAMES = ("plain", "mixed", "ext", "lmq", "batch")
 """The golden stores."""
+ALWAYS_CHANGED = (
+    "reput/abort", "reput/built.json", "reput/ends", "reput/lock", "reput/owner.json",
+)  # fmt: skip
+"""Files of a repair's own."""
 Chosen = list[tuple[str, Path]]
 """Files that are damaged, with their kinds."""
 
@@ -102,14 +108,29 @@ class Bench:
             return False
         return found == replace(kept, master_flushed_offset=found.master_flushed_offset) != kept
 
+    def _foretold(self) -> set[str]:
+        """The places that a dry run of a repair names; an ext is cut with its queue."""
+        found = verify(self.output.settings(), self.output.root, repair=True, dry_run=True)
+        told = {one.place for one in planned_changes(found.differences, found.replay_from)}
+        queues = {place for place in told if place.startswith("consumequeue/")}
+        return told | {place.replace("consumequeue/", "consumequeue_ext/") for place in queues}
+
     def _repair(self, chosen: Chosen, place: str, how: str, *, is_started: bool) -> str:
+        before = tree(self.output.root)
         try:
+            told = self._foretold()
+            assert tree(self.output.root) == before, place
             found = self.output.verify(repair=True)
         except UsageError as error:
             # no watermark is left: nothing tells these queues from another writer's
             assert "reput rebuild" in str(error), place
             self.output.start(adopt=True)
             return how or "refused by verify"
+        after = tree(self.output.root)
+        names = before.keys() | after.keys()
+        changed = {name for name in names if before.get(name) != after.get(name)}
+        unforetold = {name for name in changed if not name.startswith((*told, *ALWAYS_CHANGED))}
+        assert not unforetold, f"{place}: {unforetold}, not in {told}"
         seen = {(d.kind, (self.output.root / d.path).parent) for d in found.differences}
         missed = {(kind, path.parent) for kind, path in chosen} - seen
         # a start may have healed some of the files

@@ -100,6 +100,7 @@ def verify(
     output: Path,
     *,
     repair: bool = False,
+    dry_run: bool = False,
     sealed: bool = False,
     show: Callable[[ReadProgress], None] = lambda _: None,
 ) -> Verification:
@@ -113,7 +114,8 @@ def verify(
     IndexFileError where the file size is wrong everywhere, UsageError for a directory that is not
     an output, for topics declared otherwise than they are built, and for what cannot be sealed;
     with ``repair`` CommitLogError where the log was damaged since, UsageError for queues that
-    reput did not build, OwnershipError while others write.
+    reput did not build, OwnershipError while others write. A ``dry_run`` of a repair raises the
+    same, except for others that write, and changes nothing.
     """
     log = settings.open_log()
     with ExitStack() as held:
@@ -121,14 +123,9 @@ def verify(
         check_is_output(output, settings.root)
         built = Built(output, settings)
         if repair:
-            log.check_mounted("nothing is cut")
-            is_ours = watermark_of(log, LogTail(log).settled(), built) is not None
-            if not is_ours and not watermark_differences(output / STATE_DIRECTORY):
-                raise UsageError(
-                    f"{output} has no watermark: reput did not build its queues; build them anew: "
-                    f"{command_line('rebuild', settings.root, output)}"
-                )
-            held.enter_context(Ownership(output))
+            _check_repairable(log, built)
+            if not dry_run:
+                held.enter_context(Ownership(output))
         tail = LogTail(log)
         sealed_end = tail.settled()
         watermark = watermark_of(log, sealed_end, built)
@@ -158,11 +155,21 @@ def verify(
                 f"{found.damage[0].line}, and was sound when it was dispatched; nothing was cut: "
                 f"{damage_advice(settings, output)}"
             )
-        if repair:
+        if repair and not dry_run:
             # the bytes that show it in the files may be cut
             record_build(output, settings)
             pass_.heal()
     return found
+
+
+def _check_repairable(log: CommitLog, built: Built) -> None:
+    log.check_mounted("nothing is cut")
+    is_ours = watermark_of(log, LogTail(log).settled(), built) is not None
+    if not is_ours and not watermark_differences(built.output / STATE_DIRECTORY):
+        raise UsageError(
+            f"{built.output} has no watermark: reput did not build its queues; build them anew: "
+            f"{command_line('rebuild', built.settings.root, built.output)}"
+        )
 
 
 def _check_sealable(output: Path, settings: StoreSettings, watermark: Watermark | None) -> None:
@@ -421,6 +428,9 @@ class _Pass:
 
     @property
     def _replay_from(self) -> int | None:
+        if self._watermark is None and self._index is not None and self._index.begin is None:
+            # nothing tells from where on the index has entries, and not all messages have units
+            return self._scope.start
         offsets = [verifier.replay_from for verifier in self._verifiers]
         return min((offset for offset in offsets if offset is not None), default=None)
 
@@ -435,9 +445,6 @@ class _Pass:
         if self._ledger.path.name in kinds:
             self._ledger.heal()
         watermark, lowered = self._watermark, self._replay_from
-        if watermark is None and self._index is not None and self._index.begin is None:
-            # nothing tells from where on the index has entries, and not all messages have units
-            lowered = self._scope.start
         if lowered is not None:
             lower_logics_physical_offset(self._output, lowered)
         if watermark is None:
