@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
-from reput.streaming.config import DispatcherConfig
 from reput.streaming.supervisor import Supervisor
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload
 from tests.support.cli import REPUT, ROOT, kill_tree
+from tests.support.configs import configured
 from tests.support.golden import difference, unpack_golden
 from tests.support.processes import check_lost_jvm
 from tests.support.tables import log_end
@@ -93,7 +93,7 @@ def _wait_for_moves(process: subprocess.Popen[str], outputs: Sequence[Path], wan
 def _dispatch(spark: SparkSession, outputs: Mapping[Path, Path]) -> None:
     """Catch up every store (root -> output) in this process."""
     found = {
-        root.name: DispatcherConfig(
+        root.name: configured(
             root, output, once=True, mapped_file_size_consume_queue=QUEUE_FILE_SIZE
         )
         for root, output in outputs.items()
