@@ -146,7 +146,11 @@ def _verify_all(
         rows = [
             (one["store"], *["unknown"] * (len(columns) - 1))
             if one["error"]
-            else (*(one[name] for name in columns[:-2]), *(len(one[name]) for name in columns[-2:]))
+            else (
+                one["store"],
+                *(f"{one[name]:,}" for name in columns[1:-2]),
+                *(f"{len(one[name]):,}" for name in columns[-2:]),
+            )
             for one in stores
         ]
         tables.print_table("stores", columns, rows)
