@@ -36,6 +36,8 @@ class Case:
 RESET = ("groups", "reset", STORE, "billing", "--topic", "Topic")
 LIST = ("checkpoints", "list", STORE)
 REWIND = ("checkpoints", "rewind", STORE, "--output", OUTPUT)
+RUN = ("run", STORE, "--output", OUTPUT, "--dry-run")
+KAFKA = (*RUN, "--kafka", "127.0.0.1:1")
 CALLS = (
     Case(("get", STORE), "give TOPIC, QUEUE and OFFSET", [("get", STORE, "Topic", 0, 0)]),
     Case(
@@ -211,6 +213,76 @@ CALLS = (
         ("run", STORE, "--output", OUTPUT, "--once", "--metrics-queues", 3),
         "needs --metrics-port",
         [("run", STORE, "--output", OUTPUT, "--once", "--metrics-queues", 3, "--metrics-port", 0)],
+    ),
+    Case((*RUN, "--conf", "x"), "must be spark.SOMETHING=VALUE", [(*RUN, "--conf", "spark.x=1")]),
+    Case(
+        (*RUN, "--latency", "x"),
+        "must be a number with ms, s, m, h or d",
+        [(*RUN, "--latency", text) for text in ("80ms", "1s", "1m", "1h", "1d")],
+    ),
+    Case(
+        (*RUN, "--include-internal"),
+        "need --delta or --kafka",
+        [(*RUN, "--include-internal", "--delta", NEW), (*KAFKA, "--include-internal")],
+    ),
+    Case(
+        (*RUN, "--delta", NEW, "--no-inflate-bodies", "--max-inflated-bytes", "1m"),
+        "give --no-inflate-bodies or --max-inflated-bytes",
+        [
+            (*RUN, "--delta", NEW, "--no-inflate-bodies"),
+            (*RUN, "--delta", NEW, "--max-inflated-bytes", "1m"),
+        ],
+    ),
+    Case(
+        (*RUN, "--delta-store-id", "a" * 32),
+        "need --delta URL",
+        [(*RUN, "--delta-store-id", "a" * 32, "--delta", NEW)],
+    ),
+    Case(
+        (*RUN, "--kafka-topics", "*"), "need --kafka HOST:PORT", [(*KAFKA, "--kafka-topics", "*")]
+    ),
+    Case(
+        (*KAFKA, "--no-kafka-mirror"),
+        "without --kafka-arrivals TOPIC",
+        [(*KAFKA, "--no-kafka-mirror", "--kafka-arrivals", "arrivals")],
+    ),
+    Case(
+        (*KAFKA, "--kafka-arrivals", "a b"),
+        "letters, digits and . _ -",
+        [(*KAFKA, "--kafka-arrivals", "A-1._")],
+    ),
+    Case(
+        (*KAFKA, "--kafka-topic-format", "x"),
+        "must hold {topic} once",
+        [(*KAFKA, "--kafka-topic-format", "x.{topic}")],
+    ),
+    Case(
+        ("search-time", STORE, "Topic", 0, "x"),
+        "must be one of 2026-01-31T12:30Z, 2026-01-31T12:30+08:00, ",
+        [
+            ("search-time", STORE, "Topic", 0, time)
+            for time in (
+                "2026-01-31T12:30Z",
+                "2026-01-31T12:30+08:00",
+                "2026-01-31T12:30 Europe/Berlin",
+                "2026-01-31T12:30 local",
+                "-1h",
+                "1700000000000",
+            )
+        ],
+    ),
+    Case(
+        ("verify", STORE, "--output", OUTPUT, "--dry-run"),
+        "is for --repair",
+        [("verify", STORE, "--output", OUTPUT, "--dry-run", "--repair")],
+    ),
+    Case(
+        ("verify", STORE, "--output", OUTPUT, "--repair", "--sealed", "--dry-run"),
+        "leave one out",
+        [
+            ("verify", STORE, "--output", OUTPUT, "--repair", "--dry-run"),
+            ("verify", STORE, "--output", OUTPUT, "--repair", "--sealed"),
+        ],
     ),
 )
 
