@@ -85,7 +85,9 @@ def time_option_ms(name: str, text: str) -> int:
     try:
         moment = _moment(text)
     except (ValueError, OSError, ZoneInfoNotFoundError) as error:
-        raise UsageError(f"{name} is {text!r}; it must be one of {TIME_FORMS}") from error
+        # what begins with a minus would be an option in an argument's place
+        forms = TIME_FORMS if name.startswith("-") else TIME_FORMS.replace("-1h", "1h")
+        raise UsageError(f"{name} is {text!r}; it must be one of {forms}") from error
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 

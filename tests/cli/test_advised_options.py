@@ -38,6 +38,7 @@ LIST = ("checkpoints", "list", STORE)
 REWIND = ("checkpoints", "rewind", STORE, "--output", OUTPUT)
 RUN = ("run", STORE, "--output", OUTPUT, "--dry-run")
 KAFKA = (*RUN, "--kafka", "127.0.0.1:1")
+TIMES = "2026-01-31T12:30Z, 2026-01-31T12:30+08:00, '2026-01-31T12:30 Europe/Berlin' (or local)"
 CALLS = (
     Case(("get", STORE), "give TOPIC, QUEUE and OFFSET", [("get", STORE, "Topic", 0, 0)]),
     Case(
@@ -258,14 +259,23 @@ CALLS = (
     ),
     Case(
         ("search-time", STORE, "Topic", 0, "x"),
-        "must be one of 2026-01-31T12:30Z, 2026-01-31T12:30+08:00, ",
+        f"{TIMES}, 1h (before now), or ms since the epoch",
         [
             ("search-time", STORE, "Topic", 0, time)
             for time in (
-                "2026-01-31T12:30Z",
-                "2026-01-31T12:30+08:00",
-                "2026-01-31T12:30 Europe/Berlin",
-                "2026-01-31T12:30 local",
+                *TIMES.replace("'", "").removesuffix(" (or local)").split(", "),
+                "1h",
+                "1700000000000",
+            )
+        ],
+    ),
+    Case(
+        ("query", STORE, "Topic", "--key", "k", "--end", "x"),
+        f"{TIMES}, -1h (before now), or ms since the epoch",
+        [
+            ("query", STORE, "Topic", "--key", "k", "--end", time)
+            for time in (
+                *TIMES.replace("'", "").removesuffix(" (or local)").split(", "),
                 "-1h",
                 "1700000000000",
             )
