@@ -265,7 +265,7 @@ CALLS = (
             for time in (
                 *TIMES.replace("'", "").removesuffix(" (or local)").split(", "),
                 "1h",
-                "1700000000000",
+                "1900000000000",
             )
         ],
     ),
@@ -277,7 +277,7 @@ CALLS = (
             for time in (
                 *TIMES.replace("'", "").removesuffix(" (or local)").split(", "),
                 "-1h",
-                "1700000000000",
+                "1900000000000",
             )
         ],
     ),
