@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from reput.store.state.brokerlock import BrokerLock
 from tests.sources.test_queue_contract import stream_reader
 from tests.sources.test_queue_rows import batch_reader, rows_of
 from tests.support.broker_store import BrokerStore, four_queues
+from tests.support.cli import Call
 from tests.support.derived_output import DerivedOutput
 from tests.support.processes import holder
 
@@ -105,17 +107,23 @@ def test_lag_is_no_loss(tmp_path: Path) -> None:
         batch_reader(made.root, output=output.root).partitions()
 
 
-def test_units_beyond_the_logs_end_are_an_error(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("spark")
+def test_units_beyond_the_logs_end_are_an_error(tmp_path: Path, call: Call) -> None:
     """As after a copy of queues that is younger than that of the log; a running broker may have
-    appended since the log was looked at."""
+    appended since the log was looked at. The command in the error cuts them."""
     made = four_queues(tmp_path)
     made.write()
     made.log.cut(made.queues["Payments", 1][-1][0])
     made.log.write(made.root / "commitlog")
     text = f"QUEUE_ABOVE_LOG: topic Payments queue 1 of {tmp_path} holds units up to"
     for reader in (batch_reader(tmp_path).partitions, stream_reader(tmp_path).initialOffset):
-        with pytest.raises(CommitLogDataLossError, match=re.escape(text)):
+        with pytest.raises(CommitLogDataLossError, match=re.escape(text)) as raised:
             reader()
     assert rows_of(batch_reader(tmp_path, topics="Orders"))
     with holder(BrokerLock(tmp_path).__enter__):
         batch_reader(tmp_path).partitions()
+    command = re.search("so does reput (.* --once)", str(raised.value))
+    assert command is not None
+    done = call(*shlex.split(command[1]))
+    assert done.returncode == 0, done.stderr
+    assert len(rows_of(batch_reader(tmp_path))) == len(made.log.spans)
