@@ -532,3 +532,18 @@ def test_a_record_of_settings_that_cannot_be_read(place: dict[str, Path], call: 
     assert "remove it and call again with the options that the output was built with" in done.stderr
     path.unlink()
     assert call(*verify).returncode == 0
+
+
+def test_stores_of_one_name(tmp_path: Path, place: dict[str, Path], call: Call) -> None:
+    """They would have one output, until links give them names of their own."""
+    outputs, links = tmp_path / "outputs", tmp_path / "links"
+    links.mkdir()
+    for name in ("a", "b"):
+        store = shutil.copytree(place[STORE], tmp_path / "stores" / name / "store")
+        (links / name).symlink_to(store)
+        DerivedOutput(store, outputs / name).start()
+    done = call("verify", "--stores", f"{tmp_path}/stores/*/store", "--outputs", outputs)
+    assert "let --stores match symbolic links of different names" in done.stderr
+    assert done.returncode == 2
+    done = call("verify", "--stores", f"{links}/*", "--outputs", outputs)
+    assert (done.returncode, done.stderr) == (0, "")
