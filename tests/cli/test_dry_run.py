@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from reput.checkpoints.ownership import Ownership
+from reput.cli.tables import human_bytes
 from tests.cli.test_errors import assert_one_line
 from tests.support.cli import Call, json_object
 from tests.support.derived_output import DerivedOutput
@@ -71,7 +72,10 @@ def test_a_start_after_which_nothing_is_left(site: Site, call: Call) -> None:
     site.output.start()
     done = call("run", site.output.store, "--output", site.output.root, "--dry-run")
     assert "a dry run: nothing was changed; without --dry-run nothing is dispatched" in done.stdout
-    told = site.foretold("--replay-from", "earliest")
+    replay = ("--replay-from", "earliest")
+    done = call("run", site.output.store, "--output", site.output.root, "--dry-run", *replay)
+    assert f"messages from physical offset 0 up to {site.log.plain.end} are disp" in done.stdout
+    told = site.foretold(*replay)
     assert (told["start"], told["watermark"]) == (0, site.log.plain.end)
 
 
@@ -84,6 +88,8 @@ def test_what_a_start_refuses(site: Site, call: Call, golden: Callable[[str], Pa
     shutil.rmtree(site.output.state)
     assert_one_line(call(*dry), 2, "queues that reput did not build", "--adopt")
     assert_one_line(call("run", site.output.root / "none", "--dry-run"), 1, "no directory")
+    wrong = call(*dry, "--consume-queue-file-size", "x")
+    assert_one_line(wrong, 2, "--consume-queue-file-size is 'x'; it must be")
     several = ("run", "--stores", f"{golden('plain').parent}/*", "--outputs", site.output.root)
     assert_one_line(call(*several, "--dry-run"), 2, "--dry-run is for one store")
 
@@ -108,9 +114,28 @@ def test_a_repair(site: Site, call: Call) -> None:
     assert {"place": "reput/watermark", "change": f"lowered to {offset}"} in told["changes"]
     shown = call(*command, "--dry-run").stdout
     assert f"{place}: {cut}\n" in shown
-    assert f"a repair lowers the watermark to {offset}, and the next run dispatches" in shown
+    again = human_bytes(site.log.plain.end - offset)
+    assert f"the watermark to {offset}, and the next run dispatches {again} again" in shown
     assert tree(site.output.root) == before
     assert call(*command).returncode == 0
     assert tree(site.output.root) != before
     assert_one_line(call(*command[:-1], "--dry-run"), 2, "--dry-run is for --repair")
     assert_one_line(call(*command, "--dry-run", "--sealed"), 2, "--sealed writes a seal")
+
+
+def test_a_repair_of_a_queue_with_several_faults(site: Site, call: Call) -> None:
+    """It is cut at the first, wherever a file is missing beyond it."""
+    site.log.grow(240)
+    site.output.start()
+    queues = (site.output.root / "consumequeue").glob("*/*")
+    queue = max(queues, key=lambda queue: len(list(queue.iterdir())))
+    first, *_, missing, _ = sorted(queue.iterdir())
+    missing.unlink()
+    data = bytearray(first.read_bytes())
+    number = len(data) // 20 - 1
+    data[-1] ^= 1
+    first.write_bytes(data)
+    command = ("verify", site.output.store, "--output", site.output.root, "--repair", "--dry-run")
+    place = queue.relative_to(site.output.root)
+    (cut,) = [line for line in call(*command).stdout.splitlines() if line.startswith(f"{place}: ")]
+    assert f"cut at unit {int(first.name) // 20 + number}, of the message" in cut

@@ -228,7 +228,8 @@ def test_every_value_of_an_answer_is_json(golden: Callable[[str], Path], call: C
     """Types that JSON lacks become text."""
     query = """select 'nan'::double as a, {'b': [1.5, '-inf'::double]} as b,
         interval '14 months 2 days 1.5 seconds' as c, sum(n::hugeint) as d, 1.1::decimal(5, 2) as e,
-        null as f, true as g, timestamp '2026-01-02 03:04:05' as h, '\\xFF'::blob as i
+        null as f, true as g, timestamp '2026-01-02 03:04:05' as h, '\\xFF'::blob as i,
+        1::decimal(5, 2) as j
         from (select unnest([1, 9007199254740993]) as n)"""
     done = call("sql", golden("plain"), query)
 
@@ -238,6 +239,7 @@ def test_every_value_of_an_answer_is_json(golden: Callable[[str], Path], call: C
     assert json.loads(done.stdout, parse_constant=refuse) == {
         "a": "NaN", "b": {"b": [1.5, "-Infinity"]}, "c": "P14M2DT1.5S", "d": 9007199254740994,
         "e": "1.10", "f": None, "g": True, "h": "2026-01-02T03:04:05", "i": {"base64": "/w=="},
+        "j": "1.00",
     }  # fmt: skip
 
 

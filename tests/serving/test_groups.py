@@ -169,6 +169,9 @@ def test_a_heartbeat_without_subscriptions_is_asked_for_them(port: int) -> None:
         assert client.ask(HEART_BEAT, {}, body).ext["IS_SUB_CHANGE"] == "true"
         assert client.ask(HEART_BEAT, {}, heartbeat("a", "g4", "Topic_1")).code == 0
         assert client.ask(HEART_BEAT, {}, body).ext["IS_SUB_CHANGE"] == "false"
+        unknown = heartbeat("a", "unknown", without_sub=True)["consumerDataSet"]
+        both = {**body, "consumerDataSet": [*unknown, *body["consumerDataSet"]]}
+        assert client.ask(HEART_BEAT, {}, both).ext["IS_SUB_CHANGE"] == "true"
         found = client.ask(CONNECTIONS, {"consumerGroup": "g4"}).json
         assert list(found["subscriptionTable"]) == ["Topic_1"]
         assert found["connectionSet"][0]["clientId"] == "a"
@@ -214,6 +217,9 @@ def test_what_members_may_take_is_bounded(store: Path, monkeypatch: pytest.Monke
         assert first.ask(HEART_BEAT, {}, heartbeat("a", "g", *large)).code == 0
         assert second.ask(HEART_BEAT, {}, heartbeat("b", "g", *large)).code == BUSY
         assert first.ask(HEART_BEAT, {}, heartbeat("a", "g", *large)).code == 0
+        # what it has counts once, also where it takes a little more
+        larger = [f"{one}x" for one in large]
+        assert first.ask(HEART_BEAT, {}, heartbeat("a", "g", *larger)).code == 0
         assert members(second, "g") == ["a"]
         assert first.ask(UNREGISTER, {"clientID": "a", "consumerGroup": "g"}).code == 0
         assert second.ask(HEART_BEAT, {}, heartbeat("b", "g", *large)).code == 0

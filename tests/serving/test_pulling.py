@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from reput.checkpoints.watermark import WatermarkFile
+from reput.readers.messagefilter import MessageFilter
 from reput.readers.messagestore import MessageStore
 from reput.serving import admission, arrivals, holds
 from reput.serving.admission import Admission
@@ -434,3 +435,21 @@ def test_what_is_remembered_of_filters_is_bounded(
         for number in range(8):
             client.ask(PULL, pull(0, subscription=str(number) * 100))
     assert max(sizes) == 3 * 128 * 100
+
+
+def test_what_waiting_pulls_take_is_given_back() -> None:
+    """A filter counts once for all pulls that have it, until the last of them is gone."""
+    taken, one, other = holds.Holds(), MessageFilter.by_tags("a"), MessageFilter.by_tags("b")
+    for message_filter, size, expected in (
+        (one, 1000, holds.HOLD_BYTES + 1000), (one, 1000, 2 * holds.HOLD_BYTES + 1000),
+        (other, 300, 3 * holds.HOLD_BYTES + 1300), (None, 0, 4 * holds.HOLD_BYTES + 1300),
+    ):  # fmt: skip
+        taken.add(message_filter, size, 0)
+        assert taken.bytes == expected
+    for message_filter, size, expected in (
+        (one, 1000, 3 * holds.HOLD_BYTES + 1300), (other, 300, 2 * holds.HOLD_BYTES + 1000),
+        (one, 1000, holds.HOLD_BYTES), (None, 0, 0),
+    ):  # fmt: skip
+        taken.remove(message_filter, size)
+        assert taken.bytes == expected
+    assert taken.count == 0

@@ -109,13 +109,16 @@ def test_the_vip_channel_is_served(
 def test_a_taken_vip_channel_ends_no_server(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line says so, whether it is taken at the start or in between."""
-    store = unpack_golden("plain", tmp_path)
-    port = free_ports(random.Random(seed), (-2, 0))
+    """One line says so, whether it is taken at the start or in between; that of another store is
+    served."""
+    store, second = (unpack_golden(name, tmp_path) for name in ("plain", "lmq"))
+    port = free_ports(random.Random(seed), (-2, -1, 0, 1))
     line = f"at port {port} is not served: port {port - 2}: Address already in use; clients"
     with socket.create_server((HOST, port - 2)):
-        with served_stores([(store, store)], port=port), Client(port) as client:
-            assert client.ask(ROUTE, {"topic": "Topic_0"}).code == SUCCESS
+        stores = [(store, store), (second, second)]
+        with served_stores(stores, port=port), Client(port) as client, Client(port - 1) as vip:
+            for one in (client, vip):
+                assert one.ask(ROUTE, {"topic": "Topic_0"}).code == SUCCESS
         assert [line in text for text in caplog.messages if "VIP" in text] == [True]
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

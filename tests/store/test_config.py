@@ -15,7 +15,7 @@ import pytest
 from reput.store.brokerconf import parse_properties
 from reput.store.config import read_store_settings
 from reput.store.errors import NotReadyError, UsageError
-from reput.store.state.built import settings_of
+from reput.store.state.built import SETTINGS, settings_of
 from tests.support import settings_page
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.jdk import run_java
@@ -403,3 +403,29 @@ def test_property_files_are_read_as_java_reads_them(tmp_path: Path) -> None:
         if found != expected:
             differing.append((text, found, expected))
     assert differing == []
+
+
+def test_every_file_that_a_setting_decides_is_in_its_row() -> None:
+    """By formats.md; those that may change hold for later entries alone."""
+    queue, ext = {"consumequeue"}, {"consumequeue_ext"}
+    batch, index = {"batchconsumequeue"}, {"index"}
+    assert {one.name: ({*one.kinds}, one.may_change) for one in SETTINGS} == {
+        "mappedFileSizeConsumeQueue": (queue, False),
+        "onQueueGap": (queue, False),
+        "enableMultiDispatch": (queue, False),
+        "enableLmq": (queue, False),
+        "enableConsumeQueueExt": (queue | ext, False),
+        "mappedFileSizeConsumeQueueExt": (ext, False),
+        "enableCalcFilterBitMap": (ext, False),
+        "maxErrorRateOfBloomFilter": (ext, False),
+        "expectConsumerNumUseFilter": (ext, False),
+        "mapperFileSizeBatchConsumeQueue": (batch, False),
+        "messageIndexEnable": (index, True),
+        "indexFileWriteEnable": (index, True),
+        "indexTags": (index, False),
+        "maxHashSlotNum": (index, False),
+        "maxIndexNum": (index, False),
+        "verifyCrc": (queue | ext | batch | index, False),
+        "topicBegins": (queue | ext | batch, True),
+        "messageDelayLevelsMs": (queue | ext | batch, True),
+    }

@@ -175,6 +175,20 @@ def test_the_rest_of_a_brokers_store_is_compared(
     assert [(one.path, one.position) for one in log.verify().differences] == [place]
 
 
+@pytest.mark.parametrize("name", ["plain", "mixed", "ext", "batch"])
+def test_a_queue_of_which_nothing_is_sound(ram_path: Path, name: str) -> None:
+    """Its units and ext units are taken as they are, and counted."""
+    log = DamagedLog(unpack_golden(name, ram_path))
+    queues: dict[tuple[bytes, int], list[Record]] = {}
+    for record in log.records:
+        queues.setdefault((record.topic, record.queue_id), []).append(record)
+    for record in min(queues.values(), key=len):
+        log.overwrite([record], "bad_magic")
+    found = log.verify()
+    assert found.differences == ()
+    assert found.unseen_units == sum(map(log.is_lost, log.units()))
+
+
 @pytest.mark.parametrize("name", ["plain", "mixed", "ext", "batch", "lmq"])
 def test_a_log_that_lost_its_front_as_well(ram_path: Path, name: str) -> None:
     """The first files are expired, which is no damage; the first that is left is damaged."""
@@ -234,8 +248,9 @@ def test_damage_after_the_dispatch(ram_path: Path) -> None:
     log.assert_reported(found)
     place = log.spoil_a_unit(output.root)
     assert [(one.path, one.position) for one in output.verify().differences] == [place]
-    with pytest.raises(CommitLogError, match="nothing was cut"):
-        output.verify(repair=True)
+    for dry_run in (True, False):
+        with pytest.raises(CommitLogError, match="nothing was cut"):
+            verify(output.settings(), output.root, repair=True, dry_run=dry_run)
     assert len(output.verify(sealed=True).damage) == 1
     assert not (output.state / "seal.json").exists()
 

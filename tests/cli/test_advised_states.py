@@ -1,0 +1,227 @@
+"""An error's advice for a store or an output in a wrong state is followed in that state."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_advised_options import OUTPUT, STORE, Words, place
+from tests.readers.stores import SmallStore
+from tests.support.cli import Call
+from tests.support.derived_output import DerivedOutput
+
+__all__ = ["place"]
+
+
+def _moved(store: Path) -> str:
+    conf = store / "broker.conf"
+    conf.write_text(conf.read_text() + "storePathCommitLog=/nowhere/commitlog\n")
+    return "correct the file or pass another with --broker-conf"
+
+
+def _correct(store: Path) -> Words:
+    conf = store / "broker.conf"
+    conf.write_text(conf.read_text().replace("/nowhere/commitlog", str(store / "commitlog")))
+    return ()
+
+
+def _another(store: Path) -> Words:
+    conf, other = store / "broker.conf", store.with_name("other.conf")
+    other.write_text(conf.read_text().replace("/nowhere/commitlog", str(store / "commitlog")))
+    return ("--broker-conf", other)
+
+
+def _without_comma(store: Path) -> str:
+    conf, log = store / "broker.conf", store / "commitlog"
+    (store / "archive").mkdir()
+    lines = f"storePathCommitLog={log}\nreadOnlyCommitLogStorePaths={store / 'archive'}\n"
+    conf.write_text(conf.read_text() + lines)
+    return (
+        "end storePathCommitLog with one to have both read, or take readOnlyCommitLogStorePaths out"
+    )
+
+
+def _with_comma(store: Path) -> Words:
+    conf = store / "broker.conf"
+    conf.write_text(re.sub("(storePathCommitLog=.*)", r"\1,", conf.read_text()))
+    return ()
+
+
+def _without_archive(store: Path) -> Words:
+    conf = store / "broker.conf"
+    conf.write_text(re.sub("readOnlyCommitLogStorePaths=.*\n", "", conf.read_text()))
+    return ()
+
+
+def _literal(store: Path) -> str:
+    conf = store / "broker.conf"
+    conf.write_text(conf.read_text() + "storePathCommitLog=nowhere/commitlog\n")
+    return "write whole paths, with commas and no spaces between, there or in another file"
+
+
+def _whole(store: Path) -> Words:
+    conf = store / "broker.conf"
+    conf.write_text(conf.read_text().replace("nowhere/commitlog", str(store / "commitlog")))
+    return ()
+
+
+def _whole_elsewhere(store: Path) -> Words:
+    conf, other = store / "broker.conf", store.with_name("other.conf")
+    other.write_text(conf.read_text().replace("nowhere/commitlog", str(store / "commitlog")))
+    return ("--broker-conf", other)
+
+
+def _overlap(store: Path) -> str:
+    log = store / "commitlog"
+    shutil.copy(min(log.iterdir()), log / f"{1000:020}")
+    return "remove the one that does not belong to this log"
+
+
+def _remove(store: Path) -> Words:
+    (store / "commitlog" / f"{1000:020}").unlink()
+    return ()
+
+
+def _other_size(store: Path) -> str:
+    conf = store / "broker.conf"
+    conf.write_text(conf.read_text() + "mappedFileSizeCommitLog=8192\n")
+    return "set mappedFileSizeCommitLog (broker.conf or --commitlog-file-size) to the size"
+
+
+def _size_by_option(store: Path) -> Words:
+    size = min((store / "commitlog").iterdir()).stat().st_size
+    return ("--commitlog-file-size", size)
+
+
+def _size_by_file(store: Path) -> Words:
+    conf = store / "broker.conf"
+    size = min((store / "commitlog").iterdir()).stat().st_size
+    conf.write_text(conf.read_text().replace("8192", str(size)))
+    return ()
+
+
+def _torn_offsets(store: Path) -> str:
+    offsets = store / "config" / "consumerOffset.json"
+    shutil.copy(offsets, f"{offsets}.copy")
+    offsets.write_text(offsets.read_text()[:-3])
+    return "restore"
+
+
+def _restore(store: Path) -> Words:
+    offsets = store / "config" / "consumerOffset.json"
+    shutil.copy(f"{offsets}.copy", offsets)
+    return ()
+
+
+STATES: Sequence[tuple[Callable[[Path], str], Sequence[Callable[[Path], Words]], Words]] = (
+    (_moved, (_correct, _another), ("status", STORE)),
+    (_without_comma, (_with_comma, _without_archive), ("status", STORE)),
+    (_literal, (_whole, _whole_elsewhere), ("status", STORE)),
+    (_overlap, (_remove,), ("status", STORE)),
+    (_other_size, (_size_by_option, _size_by_file), ("status", STORE)),
+    (_torn_offsets, (_restore,), ("groups", "list", STORE)),
+)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "heal", "command"),
+    [(spoil, heal, command) for spoil, heals, command in STATES for heal in heals],
+)
+def test_a_wrong_state(
+    place: dict[str, Path],
+    call: Call,
+    spoil: Callable[[Path], str],
+    heal: Callable[[Path], Words],
+    command: Words,
+) -> None:
+    """Each way that the error names makes the same call right."""
+    store = place[STORE]
+    words = [store if word == STORE else word for word in command]
+    advice = spoil(store)
+    done = call(*words)
+    assert (done.returncode in (1, 2), advice in done.stderr) == (True, True), done.stderr
+    done = call(*words, *heal(store))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def damaged(ram_path: Path) -> Path:
+    """A store without queues, whose second message is damaged."""
+    small = SmallStore(ram_path / "damaged")
+    second = [small.append() for _ in range(4)][1]
+    store = small.write()
+    shutil.rmtree(store / "consumequeue")
+    with min((store / "commitlog").iterdir()).open("r+b") as log:
+        log.seek(second + 4)
+        log.write(b"damaged!")
+    return store
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("option", "advice", "others"),
+    [
+        ("--on-corrupt", "set onCorrupt (run: --on-corrupt) to quarantine", ["quarantine"]),
+        ("--on-queue-gap", "set --on-queue-gap to rocketmq or blank", ["rocketmq", "blank"]),
+    ],
+)
+def test_a_run_that_stops_at_damage(
+    damaged: Path, tmp_path: Path, call: Call, option: str, advice: str, others: Sequence[str]
+) -> None:
+    """It goes on from there with each value that it names."""
+    for value in others:
+        run = ("run", damaged, "--output", tmp_path / value, "--once", option)
+        done = call(*run, "fail")
+        assert (done.returncode, advice in done.stderr) == (1, True), done.stderr
+        assert call(*run, value).returncode == 0
+        assert call("verify", damaged, "--output", tmp_path / value).returncode == 0
+
+
+def test_a_read_that_stops_at_damage(damaged: Path, tmp_path: Path, call: Call) -> None:
+    """Without the option the rest is exported."""
+    done = call("export", damaged, tmp_path / "failed", "--fail-on-data-loss")
+    assert (done.returncode, "leave out --fail-on-data-loss" in done.stderr) == (1, True)
+    assert call("export", damaged, tmp_path / "exported").returncode == 0
+
+
+@pytest.mark.usefixtures("spark")
+def test_queues_that_are_a_link(place: dict[str, Path], call: Call) -> None:
+    """Queues that cannot be replaced are built elsewhere."""
+    store, aside = place[STORE], place[STORE].with_name("aside")
+    (store / "consumequeue").rename(aside)
+    (store / "consumequeue").symlink_to(aside)
+    done = call("rebuild", store)
+    assert "build into another output with --output DIR" in done.stderr
+    assert done.returncode == 2
+    assert call("rebuild", store, "--output", store.with_name("new")).returncode == 0
+
+
+def test_a_record_of_settings_that_cannot_be_read(place: dict[str, Path], call: Call) -> None:
+    """It is removed, and the output goes on."""
+    path = place[OUTPUT] / "reput" / "built.json"
+    path.write_text("{")
+    verify = ("verify", place[STORE], "--output", place[OUTPUT])
+    done = call(*verify)
+    assert (done.returncode, f"cannot read {path}" in done.stderr) == (1, True)
+    assert "remove it and call again with the options that the output was built with" in done.stderr
+    path.unlink()
+    assert call(*verify).returncode == 0
+
+
+def test_stores_of_one_name(tmp_path: Path, place: dict[str, Path], call: Call) -> None:
+    """They would have one output, until links give them names of their own."""
+    outputs, links = tmp_path / "outputs", tmp_path / "links"
+    links.mkdir()
+    for name in ("a", "b"):
+        store = shutil.copytree(place[STORE], tmp_path / "stores" / name / "store")
+        (links / name).symlink_to(store)
+        DerivedOutput(store, outputs / name).start()
+    done = call("verify", "--stores", f"{tmp_path}/stores/*/store", "--outputs", outputs)
+    assert "let --stores match symbolic links of different names" in done.stderr
+    assert done.returncode == 2
+    done = call("verify", "--stores", f"{links}/*", "--outputs", outputs)
+    assert (done.returncode, done.stderr) == (0, "")
