@@ -69,7 +69,8 @@ _COMMANDS = {
     ),
     "verify": (
         "verify:verify",
-        "Compare queues and index up to the watermark with the log; exit code 1 if any differs.",
+        "Compare queues and index up to the watermark with the log; exit code 1 if any differs, or "
+        "the log is damaged where it was sound.",
     ),
     "get": (
         "read:get",
