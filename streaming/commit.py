@@ -1,8 +1,9 @@
 """Makes one batch after the other durable: entries, ledger, positions. It needs no Spark.
 
 ``Committer.commit`` writes in this order (ARCHITECTURE.md): each index's entries and their sync,
-the ledger, the watermark, RocketMQ's checkpoint file. A batch may come again, in part or as a
-whole: the index writers recognise existing entries, and the watermark decides what is done.
+the ledger, the watermark; ``publish`` follows with RocketMQ's checkpoint file. A batch may come
+again, in part or as a whole: the index writers recognise existing entries, and the watermark
+decides what is done.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class Committer:
         return clear_from
 
     def commit(self, batch: DispatchBatch) -> DispatchCounts:
-        """Write a batch, make it durable and let the followers know.
+        """Write a batch and make it durable; ``publish`` comes next.
 
         Raises UsageError where a topic has queues of the other kind, StoreError where the batch
         does not follow from what was written, and OwnershipError where another dispatcher has
@@ -216,16 +217,24 @@ class Committer:
             with stage("watermark").measured():
                 self._watermark.advance(current)
             self._measures.note_durable(stored)
+        if self._measures.queues is not None:
+            self._measures.queues.note(batch.runs)
+        return counts
+
+    def publish(self, batch: DispatchBatch) -> None:
+        """Tell of a batch that is committed: readers by their files, followers, RocketMQ by its
+        checkpoint file; then remove expired files. After OutputError the batch is durable all the
+        same."""
+        self._watermark.check_owned()
+        current = self._watermark.current
+        if current and batch.end == current.end_offset:
             if not self._indexes.on_executors:
                 self._ends.write(current, self._writers, only_if_due=True)
             self._followers.advance(batch.end)
             self._on_watermark(batch.runs)
-        if self._measures.queues is not None:
-            self._measures.queues.note(batch.runs)
-        self._watermark.check_owned()
-        self._store_checkpoint.write(current, self._writers, only_if_due=True)
+        if current:
+            self._store_checkpoint.write(current, self._writers, only_if_due=True)
         self._expire()
-        return counts
 
     def _warn_of_moved(self) -> None:
         """Say once in a run which queues' positions no longer equal queue offsets."""

@@ -181,5 +181,6 @@ def _commit(
     with closing(followers), closing(Committer(config, indexes, log, followers)) as committer:
         committer.take_over(start.plan)
         counts = committer.commit(batch)
+        committer.publish(batch)
         committer.end()
     return counts

@@ -122,8 +122,10 @@ class BatchFunction:
             for batch in batches:
                 with event.step(COMMIT):
                     counts = self._committer.commit(batch)
-                self.progress.advance(batch.end, counts)
-                event.note_durable(batch.start, batch.end, counts)
+                    # counted before what may fail now: the batch is not written again
+                    self.progress.advance(batch.end, counts)
+                    event.note_durable(batch.start, batch.end, counts)
+                    self._committer.publish(batch)
         except BaseException as error:
             self._note_failure(event, error)
             raise

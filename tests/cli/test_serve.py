@@ -89,6 +89,27 @@ def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
         assert not (tmp_path / "built").exists()
 
 
+def test_what_a_refusal_advises_is_served(store: Path, tmp_path: Path) -> None:
+    """Stores of one name, and a certificate whose key is in another file."""
+    second, linked = tmp_path / "other" / "store", tmp_path / "linked"
+    shutil.copytree(store, second)
+    linked.symlink_to(second)
+    cert, key = make_certificate(tmp_path)
+    conf = tmp_path / "own.conf"
+    shutil.copy(store / "broker.conf", conf)
+    for arguments in (
+        (store, linked),
+        (store, "--tls-cert", cert, "--tls-key", key, "--tls-required"),
+        (store, "--broker-conf", conf),
+    ):
+        with serving(*arguments):
+            pass
+    with (second / "broker.conf").open("a") as named:
+        named.write("brokerName=another\n")
+    with serving(store, second):
+        pass
+
+
 def test_several_stores(tmp_path: Path) -> None:
     """A glob serves each at a port of its own; below DIR each has the output of its name."""
     for name in ("broker-x", "broker-y"):

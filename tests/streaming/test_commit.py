@@ -54,7 +54,10 @@ class Open:
 
     def commit(self, start: int, end: int) -> DispatchCounts:
         """Commit the batch of a range."""
-        return self.committer.commit(self.batch(start, end))
+        batch = self.batch(start, end)
+        counts = self.committer.commit(batch)
+        self.committer.publish(batch)
+        return counts
 
 
 @contextmanager

@@ -48,6 +48,26 @@ def test_operations_without_space_are_repeated(
     assert not (output / "reput" / "abort").exists()
 
 
+def test_a_batch_that_is_durable_counts(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """RocketMQ's checkpoint file finds no space right after it; it is not written again."""
+    store, output = golden("plain"), tmp_path / "output"
+    open_for_writing, failed = fsops.open_for_writing, list[str]()
+
+    def full(path: str, *rest: Any) -> int:
+        if Path(path).name == "checkpoint" and not failed:
+            failed.append(path)
+            raise NoSpaceError(f"cannot size {path}: No space left on device")
+        return open_for_writing(path, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "FIRST_PAUSE_SECONDS", 0.0)
+        patch.setattr(fsops, "open_for_writing", full)
+        progress = dispatch(store, output, max_bytes_per_trigger=BATCH_BYTES)
+    again = dispatch(store, output, replay_from="earliest")
+    assert failed
+    assert progress.counts.messages == again.counts.messages
+
+
 def test_a_replay_without_space_replays_all(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """Positions do not tell how far it has come: Spark has a batch for done before it is written.
 

@@ -88,6 +88,7 @@ class Running:
     def commit(self, batch: DispatchBatch) -> None:
         """Make a batch durable; the next one follows it."""
         self.committer.commit(batch)
+        self.committer.publish(batch)
         self.position = batch.end
 
 
